@@ -1,0 +1,51 @@
+"""Errors that say what is wrong, where, what was found, and what to try next."""
+
+from __future__ import annotations
+
+
+class DovetailError(ValueError):
+    """A mistake in what the user gave us, told in one paragraph.
+
+    >>> raise DovetailError("rank 3 does not exist", where="ring.py:12", found="4 ranks, 0 to 3", hint="count from 0")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.DovetailError: rank 3 does not exist
+      written at  ring.py:12
+      found       4 ranks, 0 to 3
+      try         count from 0
+    """
+
+    def __init__(
+        self, what: str, *, where: str | None = None, found: str | None = None, hint: str | None = None
+    ) -> None:
+        self.what, self.where, self.found, self.hint = what, where, found, hint
+        rows = (("written at", where), ("found", found), ("try", hint))
+        super().__init__("\n".join([what, *(f"  {key:<11} {text}" for key, text in rows if text)]))
+
+
+class WishError(DovetailError):
+    """A wish that no Program can serve: a negative size, an unknown dtype, zero ranks."""
+
+
+class ProgramError(DovetailError):
+    """A Program that is malformed, or that its certificate refuses."""
+
+
+class MachineError(DovetailError):
+    """A machine that is unknown, malformed, or lacks what was asked of it."""
+
+
+class CostError(DovetailError):
+    """Samples that cannot be fitted, or a cost asked for outside the range that was measured."""
+
+
+class PlanError(DovetailError):
+    """No plan: an unknown schedule, or one that does not fit the wish."""
+
+
+class RunError(DovetailError):
+    """A run that failed: a rank died, stalled or disagreed. Names rank and op."""
+
+
+class EnvironmentFault(DovetailError):
+    """Something outside us is missing or broken: an MPI, a compiler, a writable disk."""

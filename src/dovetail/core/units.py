@@ -1,0 +1,48 @@
+"""Reading numbers with units. Inside, everything is seconds and bytes; formatting belongs to `report`."""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.core.errors import WishError
+
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in `64`, `64K`, `1M`, `2GB` (binary multiples).
+
+    >>> parse_bytes("64K"), parse_bytes("1.5m"), parse_bytes("7B")
+    (65536, 1572864, 7)
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]?)i?b?\s*", text, re.IGNORECASE)
+    if not match:
+        raise WishError(f"'{text}' is not a number of bytes", hint="write 4096, 64K, 1M or 2G")
+    return round(float(match[1]) * _BYTES[match[2].lower()])
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds in `3`, `3s`, `20ms`, `100us`.
+
+    >>> parse_seconds("20ms"), parse_seconds("3")
+    (0.02, 3.0)
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|ms|s)?\s*", text)
+    if not match:
+        raise WishError(f"'{text}' is not a duration", hint="write 3s, 20ms or 100us")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def parse_count(value: object, name: str, least: int = 0) -> int:
+    """A whole number not under `least`, or a WishError that names the argument.
+
+    >>> parse_count(4, "ranks", least=1)
+    4
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise WishError(f"{name} must be a whole number", found=repr(value))
+    count = int(value.__index__())
+    if count < least:
+        raise WishError(f"{name} must be at least {least}", found=str(count))
+    return count

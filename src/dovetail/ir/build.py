@@ -1,0 +1,146 @@
+"""Builder: writes a Program op by op. It records what it is told; `verify` judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import ProgramError
+from dovetail.ir.program import (
+    COLUMNS,
+    Buffer,
+    Channel,
+    Collective,
+    Engine,
+    Kernel,
+    Kind,
+    Lane,
+    Mode,
+    Post,
+    Program,
+    Region,
+    Role,
+    Term,
+)
+
+
+class Builder:
+    """Collects ops into columns. `at` methods return the op's row, to be named in later `after` lists.
+
+    >>> b = Builder("swap", 2)
+    >>> x, y = b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+    >>> net = b.lane("net", "net")
+    >>> for rank in (0, 1):
+    ...     _ = b.add(Kind.send, rank, net, reads=[Region("x", 0, 1)], chan_out=b.channel(rank, 1 - rank))
+    ...     _ = b.add(Kind.recv, rank, net, writes=[Region("y", 0, 1)], chan_in=b.channel(1 - rank, rank))
+    >>> b.build().num_ops
+    4
+    """
+
+    def __init__(self, name: str, num_ranks: int) -> None:
+        self.name, self.num_ranks = name, num_ranks
+        self._buffers: dict[str, Buffer] = {}
+        self._buffer_row: dict[str, int] = {}
+        self._lanes: list[Lane] = []
+        self._channels: dict[tuple[int, int, int], int] = {}
+        self._channel_list: list[Channel] = []
+        self._kernels: dict[Kernel, int] = {}
+        self._collectives: dict[Collective, int] = {}
+        self._posts: list[Post] = []
+        self._lines: dict[str, int] = {}
+        self._columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+        for start in ("read_start", "write_start", "dep_start"):
+            self._columns[start].append(0)
+
+    def buffer(self, name: str, role: Role, slots: int | Sequence[int]) -> str:
+        """Declare a buffer; `slots` for every rank, or one number a rank. Returns the name."""
+        counts = (slots,) * self.num_ranks if isinstance(slots, int) else tuple(slots)
+        if len(counts) != self.num_ranks or name in self._buffers:
+            raise ProgramError(f"buffer '{name}' is declared twice, or not for {self.num_ranks} ranks")
+        self._buffer_row[name] = len(self._buffers)
+        self._buffers[name] = Buffer(name, role, counts)
+        return name
+
+    def lane(self, name: str, engine: Engine) -> int:
+        """The row of lane `name`, declared at first use."""
+        entry = Lane(name, engine)
+        if entry not in self._lanes:
+            self._lanes.append(entry)
+        return self._lanes.index(entry)
+
+    def channel(self, src: int, dst: int, id: int = 0, depth: int = 8) -> int:
+        """The row of channel (src, dst, id), declared at first use."""
+        key = (src, dst, id)
+        if key not in self._channels:
+            self._channels[key] = len(self._channels)
+            self._channel_list.append(Channel(src, dst, id, depth))
+        return self._channels[key]
+
+    def kernel(self, name: str, modes: Sequence[Mode], accumulate: bool = False) -> int:
+        entry = Kernel(name, tuple(modes), accumulate)
+        return self._kernels.setdefault(entry, len(self._kernels))
+
+    def collective(self, kind: str, group: Sequence[int]) -> int:
+        entry = Collective(kind, tuple(group))
+        return self._collectives.setdefault(entry, len(self._collectives))
+
+    def post(self, ranks: Sequence[int], region: Region, terms: Sequence[Term]) -> None:
+        """Demand that on `ranks` each slot of `region` holds the sum of `terms`, no more and no less."""
+        self._posts.append(Post(tuple(ranks), region, tuple(terms)))
+
+    def add(
+        self,
+        kind: Kind,
+        rank: int,
+        lane: int,
+        *,
+        reads: Sequence[Region] = (),
+        writes: Sequence[Region] = (),
+        chan_in: int = -1,
+        chan_out: int = -1,
+        call: int = -1,
+        after: Sequence[int] = (),
+        line: str | None = None,
+    ) -> int:
+        """Append one op to the queue (rank, lane); returns its row."""
+        col = self._columns
+        source = -1 if line is None else self._lines.setdefault(line, len(self._lines))
+        row = (("kind", int(kind)), ("rank", rank), ("lane", lane), ("chan_in", chan_in))
+        for name, value in (*row, ("chan_out", chan_out), ("call", call), ("line", source)):
+            col[name].append(value)
+        self._add_regions("read", reads)
+        self._add_regions("write", writes)
+        col["dep"].extend(after)
+        col["dep_start"].append(len(col["dep"]))
+        return len(col["kind"]) - 1
+
+    def build(self) -> Program:
+        """The Program, frozen."""
+        columns: dict[str, Any] = {name: np.array(self._columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
+        for column in columns.values():
+            column.flags.writeable = False
+        return Program(
+            self.name,
+            self.num_ranks,
+            tuple(self._buffers.values()),
+            tuple(self._lanes),
+            tuple(self._channel_list),
+            tuple(self._kernels),
+            tuple(self._collectives),
+            tuple(self._posts),
+            tuple(self._lines),
+            columns,
+        )
+
+    def _add_regions(self, side: str, regions: Sequence[Region]) -> None:
+        col = self._columns
+        for region in regions:
+            if region.buffer not in self._buffer_row:
+                raise ProgramError(f"no buffer '{region.buffer}' in program '{self.name}'")
+            col[f"{side}_buffer"].append(self._buffer_row[region.buffer])
+            parts = (("offset", region.offset), ("count", region.count), ("stride", region.stride))
+            for part, value in (*parts, ("blocks", region.blocks)):
+                col[f"{side}_{part}"].append(value)
+        col[f"{side}_start"].append(len(col[f"{side}_buffer"]))

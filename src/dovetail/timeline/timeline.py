@@ -1,0 +1,79 @@
+"""Timeline: what happened, or what is predicted to happen, as spans by rank and lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import check_schema, read_arrays
+
+Label = Literal["predicted", "emulated", "measured"]
+SCHEMA = "dovetail.timeline/1"
+COLUMNS: dict[str, str] = {
+    "rank": "i4",
+    "lane": "i4",  # row of `lanes`
+    "op": "i8",  # row of the Program's columns, -1 for a span that is no op (a wait, a poll)
+    "name": "i4",  # row of `names`
+    "num_bytes": "i8",  # moved by this span, 0 for compute
+    "start_s": "f8",
+    "end_s": "f8",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Spans of one execution, in seconds since its common start (all ranks on one clock).
+
+    `label` says whether this was predicted, emulated or measured; `meta` carries provenance (machine, program,
+    commit, clock error in seconds as `clock_error_s`).
+    """
+
+    label: Label
+    num_ranks: int
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    columns: dict[str, NDArray[Any]] = field(repr=False)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_spans(self) -> int:
+        return len(self.columns["op"])
+
+    @property
+    def makespan_s(self) -> float:
+        """End of the last span, in seconds since the common start; 0 for an empty timeline."""
+        return float(self.columns["end_s"].max()) if self.num_spans else 0.0
+
+    def busy_s(self, rank: int, lane: int) -> float:
+        """Seconds in which lane `lane` of `rank` had at least one span open."""
+        rows = (self.columns["rank"] == rank) & (self.columns["lane"] == lane)
+        return union_s(self.columns["start_s"][rows], self.columns["end_s"][rows])
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {name: self.columns[name].tolist() for name in COLUMNS}
+        head = {"schema": SCHEMA, "label": self.label, "num_ranks": self.num_ranks}
+        return {**head, "lanes": list(self.lanes), "names": list(self.names), "meta": self.meta, "columns": columns}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Timeline:
+        check_schema(document, SCHEMA)
+        columns = read_arrays(document["columns"], COLUMNS)
+        lanes, names = tuple(document["lanes"]), tuple(document["names"])
+        return cls(document["label"], int(document["num_ranks"]), lanes, names, columns, dict(document["meta"]))
+
+
+def union_s(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> float:
+    """Total length of a union of intervals.
+
+    >>> union_s(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
+    4.0
+    """
+    if not len(start_s):
+        return 0.0
+    order = np.argsort(start_s, kind="stable")
+    start, reach = start_s[order], np.maximum.accumulate(end_s[order])
+    gaps = np.maximum(start[1:] - reach[:-1], 0.0).sum()
+    return float(reach[-1] - start[0] - gaps)
