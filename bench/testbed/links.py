@@ -1,0 +1,167 @@
+"""The wires: rates, shaping with tc, and the star and mesh topologies of virtual Ethernet pairs."""
+
+import os
+import re
+from collections import defaultdict
+
+from state import TestbedError, command
+
+BITS_PER_UNIT = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+QUEUE_BYTES = 400_000
+ETHERNET_HEADER_BYTES = 14
+UNSHAPED = "none"
+
+
+def bits_per_second(rate):
+    """`100mbit` -> 1e8; None for `none` (an unshaped link)."""
+    if rate == UNSHAPED:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
+    bits = float(match[1]) * BITS_PER_UNIT[match[2]] if match else 0
+    if not 1e5 <= bits <= 1e11:
+        raise TestbedError(
+            f"rate {rate!r} is not understood",
+            "RATE",
+            "100mbit, 1gbit, 2.5gbit (kbit, mbit or gbit; 100kbit to 100gbit), or 'none' for unshaped links",
+        )
+    return bits
+
+
+def default_mtu(rate):
+    """Large frames from 1 Gbit/s on: with 1500 bytes a core per rank is lost to the network stack."""
+    bits = bits_per_second(rate)
+    return 1500 if bits is not None and bits < 1e9 else 9000
+
+
+def burst_bytes(bits, mtu):
+    """The least that passes whole frames: two of them, or 128 us of the line's rate."""
+    return int(max(2 * (mtu + ETHERNET_HEADER_BYTES), bits / 8 * 128e-6))
+
+
+class Wiring:
+    """Collects `ip`, `tc` and receive-steering work per namespace, then does it in a few processes."""
+
+    def __init__(self, testbed):
+        self.testbed = testbed
+        self.root_ip = []
+        self.ip, self.tc, self.steer = defaultdict(list), defaultdict(list), defaultdict(list)
+
+    def pair(self, end_a, end_b, shaped):
+        """A cable between two (namespace, device) ends; `shaped` cables carry MTU-size frames only."""
+        mtu = self.testbed.mtu if shaped else 1500
+        (space_a, device_a), (space_b, device_b) = end_a, end_b
+        self.root_ip.append(
+            f"link add {device_a} netns {space_a} mtu {mtu} type veth peer name {device_b} netns {space_b} mtu {mtu}"
+        )
+        frames = "gso_max_segs 1" if shaped and self.testbed.rate != UNSHAPED else ""
+        for space, device in (end_a, end_b):
+            self.ip[space].append(f"link set {device} up {frames}")
+
+    def switch(self, space, bridge):
+        self.ip[space] += [f"link add {bridge} type bridge forward_delay 0", f"link set {bridge} up"]
+
+    def receive_on(self, space, device, host):
+        """All receive work of one device on one CPU: packets of one flow are never reordered."""
+        cpus = sorted(os.sched_getaffinity(0))
+        mask = 1 << cpus[(host - 1) % len(cpus)]
+        self.steer[space].append(f"echo {mask:x} > /sys/class/net/{device}/queues/rx-0/rps_cpus")
+
+    def shape(self, space, device, rate, fresh=True):
+        """Token bucket at `rate`, with the delay before it where the device is a host's own."""
+        if not fresh:
+            self.tc[space].append(f"qdisc del dev {device} root")
+        bits = bits_per_second(rate)
+        if bits is None:
+            return
+        mtu, delay_us = self.testbed.mtu, self.testbed.delay_us
+        place = "root"
+        if delay_us and space != self.testbed.namespace("switch"):
+            self.tc[space].append(f"qdisc add dev {device} root handle 1: netem delay {delay_us}us limit 10000")
+            place = "parent 1:1 handle 10:"
+        self.tc[space].append(
+            f"qdisc add dev {device} {place} tbf rate {bits:.0f}bit "
+            f"burst {burst_bytes(bits, mtu)} limit {max(QUEUE_BYTES, 20 * mtu)}"
+        )
+
+    def do(self):
+        if self.root_ip:
+            command("ip", "-batch", "-", stdin="\n".join(self.root_ip))
+        for space, lines in self.ip.items():
+            command("ip", "-n", space, "-batch", "-", stdin="\n".join(lines))
+        for space, lines in self.steer.items():
+            command("ip", "netns", "exec", space, "sh", "-e", stdin="\n".join(lines))
+        for space, lines in self.tc.items():
+            command("tc", "-n", space, "-batch", "-", stdin="\n".join(lines))
+
+
+def shaped_devices(testbed):
+    """Every (namespace, device, host number) that carries data; the host's number chooses the receiving CPU."""
+    numbers = range(1, testbed.hosts + 1)
+    for i in numbers:
+        space = testbed.namespace(f"h{i}")
+        if testbed.topology == "mesh":
+            yield from ((space, f"p{j}", i) for j in numbers if j != i)
+            continue
+        for k in range(testbed.nics):
+            yield space, f"eth{k}", i
+            yield testbed.namespace("switch"), f"s{k}_{i}", i
+
+
+def lay_management(wiring):
+    """mg0 of every host and of the head, on one unshaped switch: launch and output."""
+    testbed, switch = wiring.testbed, wiring.testbed.namespace("switch")
+    wiring.switch(switch, "brm")
+    for address, host in [(254, "head"), *enumerate(testbed.host_names, 1)]:
+        space, port = testbed.namespace(host), f"m{address}"
+        wiring.ip[space].append("link set lo up")
+        wiring.pair((space, "mg0"), (switch, port), shaped=False)
+        wiring.ip[switch].append(f"link set {port} master brm")
+        wiring.ip[space].append(f"addr add 10.76.0.{address}/24 dev mg0")
+
+
+def lay_star(wiring):
+    """eth<k> of host i is 10.77.<k>.<i>, on one switch per k."""
+    testbed, switch = wiring.testbed, wiring.testbed.namespace("switch")
+    for k in range(testbed.nics):
+        wiring.switch(switch, f"br{k}")
+        for i, host in enumerate(testbed.host_names, 1):
+            space, port = testbed.namespace(host), f"s{k}_{i}"
+            wiring.pair((space, f"eth{k}"), (switch, port), shaped=True)
+            wiring.ip[switch].append(f"link set {port} master br{k}")
+            wiring.ip[space].append(f"addr add 10.77.{k}.{i}/24 dev eth{k}")
+
+
+def lay_mesh(wiring):
+    """A private cable per pair; host i is 10.77.0.<i> on the port-less bridge eth0, the others by host routes."""
+    testbed = wiring.testbed
+    for i, host in enumerate(testbed.host_names, 1):
+        space = testbed.namespace(host)
+        wiring.switch(space, "eth0")
+        wiring.ip[space] += [f"link set eth0 mtu {testbed.mtu}", f"addr add 10.77.0.{i}/24 dev eth0"]
+    for i in range(1, testbed.hosts + 1):
+        for j in range(i + 1, testbed.hosts + 1):
+            a, b = testbed.namespace(f"h{i}"), testbed.namespace(f"h{j}")
+            wiring.pair((a, f"p{j}"), (b, f"p{i}"), shaped=True)
+            wiring.ip[a].append(f"route add 10.77.0.{j} dev p{j} src 10.77.0.{i}")
+            wiring.ip[b].append(f"route add 10.77.0.{i} dev p{i} src 10.77.0.{j}")
+
+
+def lay(testbed):
+    """All cables of the testbed, shaped."""
+    wiring = Wiring(testbed)
+    lay_management(wiring)
+    lay_mesh(wiring) if testbed.topology == "mesh" else lay_star(wiring)
+    for space, device, host in shaped_devices(testbed):
+        wiring.receive_on(space, device, host)
+        wiring.shape(space, device, testbed.rate)
+    wiring.do()
+
+
+def reshape(old, new):
+    """Give every data link of a standing testbed the rate of `new`."""
+    wiring = Wiring(new)
+    frames = "gso_max_segs 65535" if new.rate == UNSHAPED else "gso_max_segs 1"
+    for space, device, _ in shaped_devices(new):
+        wiring.ip[space].append(f"link set {device} {frames}")
+        wiring.shape(space, device, new.rate, fresh=old.rate == UNSHAPED)
+    wiring.do()
