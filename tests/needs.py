@@ -21,7 +21,7 @@ PROMISED = frozenset(filter(None, os.environ.get("DOVETAIL_REQUIRE", "").split("
 
 @dataclass(frozen=True)
 class Mpi:
-    """An MPI environment: `python` has dovetail, mpi4py and NumPy; `mpiexec` starts its ranks, `mpicc` compiles for it."""
+    """An MPI environment: `python` has dovetail and mpi4py, `mpiexec` starts its ranks, `mpicc` compiles for it."""
 
     name: str
     bin: Path
@@ -36,11 +36,16 @@ class Mpi:
 
     def mpiexec(self, num_ranks: int) -> list[str]:
         """The launching prefix; more ranks than cores are allowed."""
-        return [str(self.bin / "mpiexec"), *(["--oversubscribe"] if self.name == "openmpi" else []), "-n", str(num_ranks)]
+        return [
+            str(self.bin / "mpiexec"),
+            *(["--oversubscribe"] if self.name == "openmpi" else []),
+            "-n",
+            str(num_ranks),
+        ]
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment to launch in: its tools first on the path, root allowed, ranks that yield when oversubscribed."""
+        """The environment variables to launch in: its tools first on the path, root allowed."""
         ours = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
         if self.name == "openmpi":
             ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -1,0 +1,64 @@
+"""The house keeps its shape: imports run downhill, and importing starts nothing."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The editable install's finder would answer for `dovetail` before sys.path does, so it is set aside.
+CHECK = """
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]
+sys.path.insert(0, "src")
+from importlinter.cli import lint_imports
+sys.exit(lint_imports(config_filename="pyproject.toml", no_cache=True))
+"""
+
+
+def check_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", CHECK], cwd=root, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_imports_run_downhill():
+    result = check_imports(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("at", "line", "broken"),
+    [
+        ("core/planted.py", "import dovetail.ir", "imports run downhill"),
+        ("ir/planted.py", "import dovetail.machine", "imports run downhill"),
+        ("utils/__init__.py", "", "imports run downhill"),
+        ("timeline/planted.py", "import dovetail._native", "the native module has four doors"),
+        ("ir/planted.py", "def f():\n    import mpi4py.MPI", "mpi4py and torch are imported in run and torch only"),
+    ],
+    ids=["upward", "sideways", "new room", "native", "mpi4py"],
+)
+def test_planted_import_is_caught(copy, at, line, broken):
+    for room in (at.split("/")[0], "ir", "machine"):
+        (copy / "src/dovetail" / room).mkdir(exist_ok=True)
+        (copy / "src/dovetail" / room / "__init__.py").touch()
+    (copy / "src/dovetail" / at).write_text(line + "\n")
+    result = check_imports(copy)
+    assert result.returncode == 1
+    assert f"{broken} BROKEN" in " ".join(result.stdout.split()), result.stdout
+
+
+def test_importing_starts_nothing():
+    heavy = {"mpi4py", "torch", "scipy", "plotly", "typer"}
+    code = f"import sys, dovetail; print(*({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []

@@ -1,0 +1,65 @@
+"""A missing thing skips with its cause named, and fails where it was promised."""
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def run(pytester, monkeypatch, request):
+    """Run one test file under our conftest, with `promised` as CI's promises, where `mpich` and `torch` are missing."""
+    here = request.path.parent
+    pytester.makepyfile(needs=(here / "needs.py").read_text())
+    pytester.makeconftest(
+        (here / "conftest.py").read_text()
+        + "\nfor cause in ('mpich', 'torch'):\n    needs.CAUSES[cause] = lambda: 'planted'\n"
+    )
+    pytester.makeini("[pytest]\npythonpath = .\nmarkers = needs: x\n")
+
+    def _run(body: str, promised: str):
+        monkeypatch.setenv("DOVETAIL_REQUIRE", promised)
+        pytester.makepyfile(test_planted="import pytest, needs\n" + body)
+        return pytester.runpytest_subprocess("-rs", "-p", "no:cacheprovider")
+
+    return _run
+
+
+MARKED = "@pytest.mark.needs('{}')\ndef test_it(): pass\n"
+
+
+def test_missing_thing_skips_with_its_cause(run):
+    result = run(MARKED.format("mpich"), promised="")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*needs mpich: planted*"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        MARKED.format("mpich"),
+        "def test_it(): needs.need('mpich')\n",
+        "def test_it(mpi): pass\n",
+        "def test_it(): pytest.skip('no MPI here')\n",
+    ],
+    ids=["marker", "call", "fixture", "unnamed"],
+)
+def test_missing_promised_thing_fails(run, body):
+    result = run(body, promised="mpich,openmpi")
+    outcomes = result.parseoutcomes()
+    assert outcomes.get("skipped", 0) == 0
+    assert outcomes.get("failed", 0) + outcomes.get("errors", 0) >= 1
+    assert result.ret == 1
+
+
+def test_missing_promised_thing_fails_at_collection(run):
+    result = run("needs.need('mpich')\n", promised="mpich")
+    assert result.ret != 0
+    result.assert_outcomes(errors=1)
+
+
+def test_unpromised_thing_may_be_missing(run):
+    run(MARKED.format("torch"), promised="mpich").assert_outcomes(skipped=1)
+
+
+def test_expected_failure_is_no_skip(run):
+    run("@pytest.mark.xfail\ndef test_it(): assert 0\n", promised="mpich").assert_outcomes(xfailed=1)
