@@ -6,9 +6,9 @@ from sybil.parsers import markdown, rest
 
 _docstrings = Sybil(
     parsers=[rest.DocTestParser()],
-    patterns=["src/dovetail/**/*.py"],
+    patterns=["src/*.py"],
     document_types={".py": PythonDocStringDocument},
 )
-_pages = Sybil(parsers=[markdown.PythonCodeBlockParser()], patterns=["README.md", "docs/**/*.md"])
+_pages = Sybil(parsers=[markdown.PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"])
 
 pytest_collect_file = (_docstrings + _pages).pytest()
