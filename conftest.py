@@ -6,9 +6,10 @@ from sybil.parsers import markdown, rest
 
 _docstrings = Sybil(
     parsers=[rest.DocTestParser()],
-    patterns=["src/*.py"],
+    path="src",
+    patterns=["*.py"],
     document_types={".py": PythonDocStringDocument},
 )
-_pages = Sybil(parsers=[markdown.PythonCodeBlockParser()], patterns=["README.md", "docs/*.md"])
+_pages = Sybil(parsers=[markdown.PythonCodeBlockParser()], patterns=["*.md"])
 
 pytest_collect_file = (_docstrings + _pages).pytest()
