@@ -1,5 +1,7 @@
 """A missing thing skips with its cause named, and fails where it was promised."""
 
+import subprocess
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -63,3 +65,24 @@ def test_unpromised_thing_may_be_missing(run):
 
 def test_expected_failure_is_no_skip(run):
     run("@pytest.mark.xfail\ndef test_it(): assert 0\n", promised="mpich").assert_outcomes(xfailed=1)
+
+
+@pytest.mark.mpi
+def test_each_mpi_starts_ranks_with_dovetail(mpi):
+    code = "import dovetail._native; from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
+    result = mpi.run(2, "-c", code)
+    assert (result.returncode, result.stdout.split()) == (0, ["2", "2"]), result.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("compiler")
+def test_each_mpi_compiles_for_its_ranks(mpi, tmp_path):
+    (tmp_path / "size.c").write_text(
+        "#include <mpi.h>\n#include <stdio.h>\nint main(void) { int n; MPI_Init(0, 0);"
+        ' MPI_Comm_size(MPI_COMM_WORLD, &n); printf("%d\\n", n); MPI_Finalize(); }\n'
+    )
+    subprocess.run([mpi.mpicc, tmp_path / "size.c", "-o", tmp_path / "size"], env=mpi.env, check=True)
+    result = subprocess.run(
+        [*mpi.mpiexec(2), tmp_path / "size"], env=mpi.env, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["2", "2"]
