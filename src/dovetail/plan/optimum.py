@@ -1,0 +1,218 @@
+"""The best tiling there is: exact dynamic programming over any tile lengths, on the costs as they were measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import PlanError, parse_count
+from dovetail.plan.tiles import Seconds, Tiling, pipeline_s
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MAX_POINTS = 257  # boundaries considered at once: a search is about MAX_POINTS^2 evaluations of each curve
+MAX_FRONT = 2048  # partial tilings kept at one boundary; beyond this the answer is no longer called exact
+NO_PARENT: Ints = np.full(1, -1, dtype=np.int64)
+SLACK = 1e-12  # relative: partial tilings that cannot win by more than rounding are dropped
+
+
+class States(NamedTuple):
+    """Partial tilings, one a row: compute has ended, and this much communication is still to be done."""
+
+    point: Ints  # boundary reached
+    end_s: Floats  # when its compute ends
+    backlog_s: Floats  # communication then outstanding
+    tiles: Ints  # how many so far
+    parent: Ints  # row it came from
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of the tile between boundaries i and j (infinite where there may be none), and contention factors."""
+
+    compute_s: Floats
+    comm_s: Floats
+    compute_factor: float
+    comm_factor: float
+
+
+def optimal(
+    m: int,
+    compute_s: Seconds,
+    comm_s: Seconds,
+    *,
+    align: int = 128,
+    floor: int = 1,
+    max_count: int | None = None,
+    compute_factor: float = 1.0,
+    comm_factor: float = 1.0,
+    max_points: int = MAX_POINTS,
+) -> Tiling:
+    """The tiling of `m` rows that `pipeline_s` likes best, over all lengths that the options allow.
+
+    Tiles end at multiples of `align` rows, counted from either end; no tile has fewer than `floor` rows (unless m
+    has), and there are at most `max_count`. Where m / align exceeds `max_points`, a coarser grid is searched and
+    its answer refined near its boundaries; `steps["exact"]` then is 0.
+
+    >>> rows = lambda r: 1.0 * r
+    >>> optimal(4, rows, lambda r: 1.5 + r, align=1).tiles
+    (1, 3)
+    """
+    rows, unit = parse_count(m, "m"), parse_count(align, "align", least=1)
+    least = min(parse_count(floor, "floor", least=1), rows)
+    most = None if max_count is None else parse_count(max_count, "max_count", least=1)
+    if min(compute_factor, comm_factor) < 1.0:
+        raise PlanError("contention factors are at least 1", found=f"{compute_factor}, {comm_factor}")
+    if not rows:
+        return Tiling("optimal", ())
+    step = unit * max(1, -(-rows // (unit * (max_points - 1))))
+
+    def search(points: Ints) -> tuple[tuple[int, ...], bool]:
+        costs = _costs(points, compute_s, comm_s, least, compute_factor, comm_factor)
+        bounds, exact = _search(points, costs, most)
+        return tuple(int(n) for n in np.diff(points[bounds])), exact
+
+    found = [search(points) for points in _grids(rows, step)]
+    exact = step == unit and all(flag for _, flag in found)
+    tilings = [tiles for tiles, _ in found]
+    if step > unit:
+        tilings += [search(_near(tiles, rows, step, unit, max_points))[0] for tiles in tilings]
+    scored = [(pipeline_s(t, compute_s, comm_s, compute_factor, comm_factor), len(t), t) for t in tilings]
+    best_s, count, tiles = min(scored)
+    steps = {"align": unit, "floor": least, "count": count, "model_s": best_s, "exact": int(exact)}
+    notes = () if exact else (f"searched in steps of {step} rows, then refined near the boundaries found",)
+    return Tiling("optimal", tiles, dict(steps), notes)
+
+
+def _grids(m: int, step: int) -> list[Ints]:
+    """Boundaries at multiples of `step` from the start, and where that differs from the end."""
+    ahead = np.append(np.arange(0, m, step, dtype=np.int64), m)
+    return [ahead] if m % step == 0 else [ahead, (m - ahead)[::-1]]
+
+
+def _near(tiles: tuple[int, ...], m: int, step: int, unit: int, max_points: int) -> Ints:
+    """Boundaries within `step` rows of those of `tiles`, `unit` rows apart or as fine as `max_points` allows."""
+    inner = np.cumsum(tiles)[:-1]
+    fine = unit * max(1, -(-2 * step * len(inner) // (unit * (max_points - 2))))
+    shifts = np.arange(-step, step + 1, fine, dtype=np.int64)
+    points = np.concatenate([(inner[:, None] + shifts).ravel(), inner, [0, m]])
+    return np.unique(points[(points >= 0) & (points <= m)]).astype(np.int64)
+
+
+def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, compute: float, comm: float) -> Costs:
+    """Both curves at every pair of boundaries at least `floor` rows apart."""
+    rows = points[None, :] - points[:, None]
+    allowed = rows >= floor
+    tables = []
+    for curve in (compute_s, comm_s):
+        table = np.full(rows.shape, np.inf)
+        table[allowed] = curve(rows[allowed])
+        tables.append(table)
+    return Costs(tables[0], tables[1], compute, comm)
+
+
+def _search(points: Ints, costs: Costs, most: int | None) -> tuple[list[int], bool]:
+    """Boundaries of the best tiling: a greedy pass sets the mark, the full pass proves or improves it."""
+    lower = _lower_bounds(costs)
+    whole = [0, len(points) - 1]
+    mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
+    mark_s, best, _ = _pass(costs, lower, most, mark_s, whole, width=1)
+    _, best, exact = _pass(costs, lower, most, mark_s, best, width=MAX_FRONT)
+    return best, exact
+
+
+def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
+    """For each boundary, least seconds still to come: of communication, and of all with nothing outstanding."""
+    size = len(costs.compute_s)
+    comm, after, whole = (np.zeros(size) for _ in range(3))
+    after[-1] = np.inf  # a suffix has at least one tile
+    for i in range(size - 2, -1, -1):
+        work, message = costs.compute_s[i, i + 1 :], costs.comm_s[i, i + 1 :]
+        comm[i] = (message + comm[i + 1 :]).min()
+        after[i] = min((work + after[i + 1 :]).min(), work[-1] + message[-1])
+        whole[i] = max(after[i], (work + message + comm[i + 1 :]).min())
+    return comm, whole
+
+
+def _pass(
+    costs: Costs, lower: tuple[Floats, Floats], most: int | None, mark_s: float, best: list[int], width: int
+) -> tuple[float, list[int], bool]:
+    """One sweep over the boundaries, keeping at most `width` partial tilings at each; True if none was thinned out."""
+    last, exact = len(costs.compute_s) - 1, True
+    states = States(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), NO_PARENT)
+    for point in range(1, last + 1):
+        fresh = _advance(states, costs, point, most)
+        if point == last:
+            total = fresh.end_s + fresh.backlog_s
+            if len(total) and total.min() < mark_s * (1 - SLACK):
+                row = int(total.argmin())
+                return float(total[row]), [*_trace(states, int(fresh.parent[row])), last], exact
+            return mark_s, best, exact
+        bound = np.maximum(fresh.end_s + lower[1][point], fresh.end_s + fresh.backlog_s + lower[0][point])
+        fresh = _take(fresh, bound < mark_s * (1 - SLACK))
+        fresh = _take(fresh, _front(fresh, costs, counted=most is not None))
+        if len(fresh.point) > width:
+            exact, fresh = False, _thin(fresh, width)
+        states = States._make(np.concatenate(pair) for pair in zip(states, fresh, strict=True))
+    raise AssertionError("a tiling has two boundaries")
+
+
+def _advance(states: States, costs: Costs, point: int, most: int | None) -> States:
+    """Every partial tiling extended by one tile that ends at `point`."""
+    work, message = costs.compute_s[states.point, point], costs.comm_s[states.point, point]
+    good = np.isfinite(work + message)
+    if most is not None:
+        good &= states.tiles < most
+    parent = np.flatnonzero(good)
+    work, message, backlog = work[parent], message[parent], states.backlog_s[parent]
+    both = np.minimum(work * costs.compute_factor, backlog * costs.comm_factor)
+    end = states.end_s[parent] + both + work - both / costs.compute_factor
+    backlog = backlog + message - both / costs.comm_factor
+    return States(np.full(len(parent), point, dtype=np.int64), end, backlog, states.tiles[parent] + 1, parent)
+
+
+def _front(states: States, costs: Costs, counted: bool) -> Ints:
+    """Rows that no other row beats: ending compute no later with no more left, and (if it counts) no more tiles.
+
+    "Left" is measured from a common clock, except where running both lanes at once never pays.
+    """
+    pays = 1 / costs.compute_factor + 1 / costs.comm_factor >= 1
+    left = states.end_s + states.backlog_s if pays else states.backlog_s
+    if not counted:
+        return _front_2d(states.end_s, left)
+    kept: list[Ints] = []
+    for count in np.unique(states.tiles):
+        rows = np.concatenate([*kept, np.flatnonzero(states.tiles == count)])
+        front = rows[_front_2d(states.end_s[rows], left[rows])]
+        kept.append(front[states.tiles[front] == count])
+    return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+
+
+def _front_2d(first: Floats, second: Floats) -> Ints:
+    order = np.lexsort((second, first))
+    ahead = np.minimum.accumulate(np.append(np.inf, second[order]))[:-1]
+    return order[second[order] < ahead].astype(np.int64)
+
+
+def _thin(states: States, width: int) -> States:
+    """At most `width` rows: the one with least in total, and others evenly along the front."""
+    total = states.end_s + states.backlog_s
+    rows = np.linspace(0, len(total) - 1, width).round().astype(np.int64)
+    rows[np.abs(rows - int(total.argmin())).argmin()] = int(total.argmin())
+    return _take(states, np.unique(rows))
+
+
+def _take(states: States, rows: Ints | NDArray[np.bool_]) -> States:
+    return States._make(column[rows] for column in states)
+
+
+def _trace(states: States, row: int) -> list[int]:
+    """Boundaries on the way to state `row`, first one first."""
+    path: list[int] = []
+    while row >= 0:
+        path.append(int(states.point[row]))
+        row = int(states.parent[row])
+    return path[::-1]

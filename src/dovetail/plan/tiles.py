@@ -1,0 +1,172 @@
+"""Tilings of the rows of a matrix product: how many rows each tile has, and how that was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import PlanError, parse_count
+
+Seconds = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+Reading = Literal["max", "min"]
+READINGS: tuple[Reading, ...] = ("max", "min")
+ALIGN = 128  # rows; the seed's alignment
+PRIOR = 1.15  # the seed's factor on the short block's times; a prior that no measurement supports
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Rows of each tile in running order, and the named intermediate values that led to them."""
+
+    family: str
+    tiles: tuple[int, ...]
+    steps: dict[str, float | int | str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def serial(m: int) -> Tiling:
+    """One tile of all `m` rows: compute everything, then communicate everything.
+
+    >>> serial(4096).tiles, serial(0).tiles
+    ((4096,), ())
+    """
+    rows = parse_count(m, "m")
+    return Tiling("serial", (rows,) if rows else ())
+
+
+def uniform(m: int, count: int, align: int = 1) -> Tiling:
+    """`count` tiles as even as possible, all multiples of `align` but the last; fewer where there are fewer blocks.
+
+    >>> uniform(10, 3).tiles, uniform(1000, 3, align=128).tiles, uniform(2, 5).tiles
+    ((4, 3, 3), (384, 384, 232), (1, 1))
+    """
+    rows, unit = parse_count(m, "m"), parse_count(align, "align", least=1)
+    blocks = -(-rows // unit)
+    pieces = min(parse_count(count, "count", least=1), blocks)
+    notes = () if pieces == count else (f"{rows} rows in blocks of {unit} make only {pieces} tiles",)
+    if not pieces:
+        return Tiling("uniform", (), {"count": 0}, notes)
+    size, extra = divmod(blocks, pieces)
+    tiles = [(size + (index < extra)) * unit for index in range(pieces)]
+    tiles[-1] -= blocks * unit - rows
+    return Tiling("uniform", tuple(tiles), {"count": pieces}, notes)
+
+
+def pipeline_s(
+    tiles: Sequence[int], compute_s: Seconds, comm_s: Seconds, compute_factor: float = 1.0, comm_factor: float = 1.0
+) -> float:
+    """Seconds of the two-lane pipeline in which tile i is computed, then communicated behind the compute of i + 1.
+
+    While both lanes are busy, compute takes `compute_factor` and communication `comm_factor` times as long. This is
+    what `sim` says of one compute and one library lane with equal ranks; it exists so that tilings can be searched.
+
+    >>> rows = lambda r: 1.0 * r
+    >>> pipeline_s([4], rows, rows), pipeline_s([2, 2], rows, rows), pipeline_s([1, 1, 1, 1], rows, rows)
+    (8.0, 6.0, 5.0)
+    """
+    if not len(tiles):
+        return 0.0
+    rows = np.asarray(tiles, dtype=np.int64)
+    now, backlog = 0.0, 0.0
+    for work, message in zip(compute_s(rows), comm_s(rows), strict=True):
+        both = min(work * compute_factor, backlog * comm_factor)
+        now += both + work - both / compute_factor
+        backlog += message - both / comm_factor
+    return float(now + backlog)
+
+
+def mc2_short(k: int, n: int, reading: Reading = "max") -> dict[str, int]:
+    """The seed's three candidates for the short block, in rows, and its choice m0 (seed 000, tiling step 1).
+
+    The text takes the least of a, b, c; its own worked example is the greatest. `k` is what each rank multiplies.
+
+    >>> mc2_short(3072, 8192), mc2_short(3072, 8192, "min")["m0"]
+    ({'a': 171, 'b': 192, 'c': 384, 'm0': 384}, 171)
+    """
+    if reading not in READINGS:
+        raise PlanError(f"unknown reading '{reading}' of the short block", hint="'max' or 'min'")
+    if k < 1 or n < 1:
+        raise PlanError("the short block needs k and n of at least 1", found=f"k {k}, n {n}")
+    a = -(-(4 << 30) // (k * n))
+    b = -(-(6 << 30) // (k * n + 1024 * n))
+    c = 3 * ALIGN
+    return {"a": a, "b": b, "c": c, "m0": max(a, b, c) if reading == "max" else min(a, b, c)}
+
+
+def mc2(
+    m: int,
+    k: int,
+    n: int,
+    compute_s: Seconds,
+    comm_s: Seconds,
+    *,
+    reading: Reading = "max",
+    prior: float = PRIOR,
+) -> Tiling:
+    """MC²'s two lengths: BAAA when communication-bound, AAAB when computation-bound (seed 000, tiling steps 1 to 4).
+
+    `compute_s` and `comm_s` give the seconds of a tile by its rows. Where the recipe is silent: it does not cut when
+    M < m0 + m1; a long block below 128 rows becomes 128; rows over a multiple of 128 go to the short block.
+
+    >>> compute, comm = lambda r: 0.196e-6 * r, lambda r: 60e-6 + 0.21e-6 * r
+    >>> mc2(4096, 3072, 8192, compute, comm).tiles
+    (512, 896, 896, 896, 896)
+    """
+    rows = parse_count(m, "m")
+    if not rows or k < 1 or n < 1:
+        return Tiling("mc2", (rows,) if rows else (), {}, ("an empty product is not cut",))
+    whole_compute_s, whole_comm_s = (_at(curve, rows) for curve in (compute_s, comm_s))
+    bound = "communication" if whole_comm_s >= whole_compute_s else "computation"
+    steps: dict[str, float | int | str] = {"compute_s": whole_compute_s, "comm_s": whole_comm_s, "bound": bound}
+    short = mc2_short(k, n, reading)
+    steps.update({"reading": reading, "a": short["a"], "b": short["b"], "c": short["c"], "m0": short["m0"]})
+    m0 = short["m0"]
+    if m0 >= rows:
+        return Tiling("mc2", (rows,), steps, (f"not cut: M = {rows} is no longer than the short block, {m0} rows",))
+    steps["prior"] = prior
+    steps["t0_s"], steps["t1_s"] = t0_s, t1_s = [_at(curve, m0) * prior for curve in (compute_s, comm_s)]
+    raw = _longest(compute_s, t1_s, rows) if bound == "communication" else _longest(comm_s, t0_s, rows)
+    return _mc2_lengths(rows, m0, raw, bound, steps)
+
+
+def _mc2_lengths(m: int, m0: int, raw: int, bound: str, steps: dict[str, float | int | str]) -> Tiling:
+    """Steps 3 and 4 of the recipe: align the long block, count it, share the remainder out."""
+    notes: list[str] = []
+    m1 = raw // ALIGN * ALIGN
+    if not m1:
+        m1 = ALIGN
+        notes.append(f"no block of {ALIGN} rows balances the short block; the long block is set to {ALIGN}")
+    count = (m - m0) // m1
+    steps.update({"m1_raw": raw, "m1": m1, "count": count})
+    if not count:
+        notes.append(f"not cut: M = {m} is shorter than a short and a long block, {m0} + {m1} rows")
+        return Tiling("mc2", (m,), steps, tuple(notes))
+    long = (m - m0) // count // ALIGN * ALIGN
+    short = m - long * count
+    steps.update({"m1_final": long, "m0_final": short})
+    if short % ALIGN:
+        notes.append(f"the short block, {short} rows, is not a multiple of {ALIGN}, because M is not")
+    if short > long:
+        notes.append(f"the short block, {short} rows, took the remainder and is longer than the long ones, {long}")
+    blocks = [long] * count
+    return Tiling("mc2", (short, *blocks) if bound == "communication" else (*blocks, short), steps, tuple(notes))
+
+
+def _at(curve: Seconds, rows: int) -> float:
+    return float(curve(np.array([rows], dtype=np.int64))[0])
+
+
+def _longest(curve: Seconds, limit_s: float, most: int) -> int:
+    """The most rows, up to `most`, whose time on the non-decreasing `curve` is within `limit_s`; 0 if none is."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _at(curve, middle) <= limit_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
