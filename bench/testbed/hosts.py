@@ -1,5 +1,6 @@
 """Bring the hosts up as sets of namespaces, and take everything down again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -34,10 +35,8 @@ def take_down(name):
     deadline_s = time.monotonic() + 10
     while pids := [pid for space in namespaces(name) for pid in pids_in(space)]:
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         if time.monotonic() > deadline_s:
             raise TestbedError(f"processes {pids} do not end", f"testbed {name!r}", "testbed down again")
         time.sleep(0.02)

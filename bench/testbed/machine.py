@@ -33,7 +33,8 @@ def problems():
 
 def netem_problem():
     """Why links cannot be given a delay here, or None."""
-    if in_scratch_namespace(lambda space: works("tc", "-n", space, *"qdisc add dev lo root netem delay 1ms".split())):
+    line = "tc -n {} qdisc add dev lo root netem delay 1ms"
+    if in_scratch_namespace(lambda space: works(*line.format(space).split())) is True:
         return None
     return "this kernel has no netem queue (CONFIG_NET_SCH_NETEM)"
 
@@ -52,6 +53,6 @@ def feature_problems(space):
     tried = {
         "virtual Ethernet pairs (CONFIG_VETH)": "ip -n {} link add v0 type veth peer name v1",
         "bridges (CONFIG_BRIDGE)": "ip -n {} link add b0 type bridge",
-        "the token bucket queue (CONFIG_NET_SCH_TBF)": "tc -n {} qdisc add dev lo root tbf rate 1mbit burst 3000 limit 9000",
+        "token bucket queues (CONFIG_NET_SCH_TBF)": "tc -n {} qdisc add dev lo root tbf rate 1mbit burst 3k limit 9k",
     }
     return [f"the kernel lacks {what}" for what, line in tried.items() if not works(*line.format(space).split())]

@@ -1,5 +1,6 @@
 """Start ranks on the hosts with the MPI wheel of a virtual environment, without sshd."""
 
+import contextlib
 import math
 import os
 import signal
@@ -103,10 +104,9 @@ def starter_words(kind, folder, placement):
     """mpiexec and its options, up to the program."""
     ranks = sum(count for _, count in placement)
     starter = str(folder / "bin" / STARTERS[kind])
-    if kind == "mpich":
-        hosts = ",".join(f"{host}:{count}" for host, count in placement)
-        return [starter, *f"-launcher ssh -launcher-exec {HERE}/agent -iface mg0 -hosts {hosts} -n {ranks}".split()]
     hosts = ",".join(f"{host}:{count}" for host, count in placement)
+    if kind == "mpich":
+        return [starter, *f"-launcher ssh -launcher-exec {HERE}/agent -iface mg0 -hosts {hosts} -n {ranks}".split()]
     return [starter, "-H", hosts, "-n", str(ranks), "--bind-to", "none"]
 
 
@@ -150,20 +150,12 @@ def guarded(words, environment, tag, timeout_s):
             code = 128 + stopped.args[0]
         for number in stops:
             signal.signal(number, signal.SIG_IGN)
-        end_politely(child)
+        if child.poll() is None:
+            sweep(tag)
+            child.wait()
         return code
     finally:
         release()
-
-
-def end_politely(child):
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
 
 
 def start_sweeper(tag):
@@ -192,18 +184,16 @@ def start_sweeper(tag):
 
 
 def sweep(tag):
-    """SIGTERM, a moment, then SIGKILL until no process carries the tag."""
+    """End every process that carries the tag: once SIGTERM, and SIGKILL to those still there after the grace."""
     deadline_s = time.monotonic() + GRACE_S
-    number = signal.SIGTERM
+    asked = set()
     while pids := tagged(tag):
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                pass
-        time.sleep(0.05)
-        if time.monotonic() > deadline_s:
-            number = signal.SIGKILL
+        late = time.monotonic() > deadline_s
+        for pid in pids if late else set(pids) - asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        asked.update(pids)
+        time.sleep(0.02)
 
 
 def tagged(tag):

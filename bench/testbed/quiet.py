@@ -1,5 +1,6 @@
 """Run a command in a CPU group of great weight, and tell how much of the machine others used meanwhile."""
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -70,10 +71,8 @@ class CpuGroup:
         """Members that outlived the command go back to the parent group; the groups are removed."""
         for folder in self.folders:
             for pid in read_words(folder / "cgroup.procs"):
-                try:
+                with contextlib.suppress(OSError):  # ended meanwhile
                     (folder.parent / "cgroup.procs").write_text(pid)
-                except OSError:
-                    pass  # ended meanwhile
             folder.rmdir()
         self.folders = []
 

@@ -1,0 +1,233 @@
+"""The testbed refuses bad input clearly, gives links their speed, runs both MPIs, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import needs
+import pytest
+
+FOLDER = needs.ROOT / "bench" / "testbed"
+NAME = f"pytest-{os.getpid()}"
+real = [pytest.mark.testbed, pytest.mark.needs("root", "tc")]
+
+
+def testbed(*words: object, **settings) -> subprocess.CompletedProcess[str]:
+    """Run one verb on a testbed of our own, with its output captured."""
+    command = [sys.executable, str(FOLDER / "testbed"), "--name", NAME, *map(str, words)]
+    return subprocess.run(command, text=True, capture_output=True, timeout=120, check=False, **settings)
+
+
+testbed.__test__ = False  # a helper
+
+
+def done(*words: object) -> str:
+    """Stdout of a verb that must succeed."""
+    result = testbed(*words)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "verb"),
+        ("up", "HOSTS, RATE"),
+        ("up 0 100mbit", "'0' is not a number of hosts from 1 to 64"),
+        ("up two 100mbit", "'two'"),
+        ("up 2 100mbps", "rate '100mbps' is not understood"),
+        ("up 2 0mbit", "rate '0mbit'"),
+        ("up 2 100mbit --mtu 100", "'100' is not a frame size"),
+        ("up 2 100mbit --topology ring", "'ring'"),
+        ("up 2 100mbit --topology mesh --nics 2", "one link per pair"),
+        ("up 2 none --delay-us 50", "no delay"),
+        ("run", "no program named"),
+        ("run --env-dir /nowhere -- true", "no virtual environment at /nowhere"),
+        ("run --timeout 0 -- true", "'0' is not a number above 0"),
+        ("launcher --mpi lam", "'lam'"),
+        ("rate 5", "rate '5'"),
+        ("quiet", "no command named"),
+        ("quiet -- /no/such/program", "no program '/no/such/program'"),
+        ("prio maybe", "'maybe'"),
+        ("status -- true", "takes no command"),
+        ("--name ../x status", "'../x' is not usable"),
+    ],
+)
+def test_bad_input_is_one_paragraph(words, said):
+    result = testbed(*words.split())
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stderr.startswith("TestbedError: ")
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_verbs_need_a_testbed_that_is_up(mpi):
+    for words in (("run", "--env-dir", mpi.bin.parent, "--", "true"), ("rate", "1gbit")):
+        result = testbed(*words)
+        assert result.returncode == 2
+        assert "no testbed is up" in result.stderr
+
+
+def test_launcher_is_an_absolute_command_with_a_place_for_ranks(mpi):
+    words = done("launcher", "--env-dir", mpi.bin.parent).split()
+    assert Path(words[0]).is_absolute()
+    assert words[-3:] == ["-n", "{ranks}", "--"]
+    assert words[words.index("--mpi") + 1] == mpi.name
+
+
+def test_cpu_groups_are_found_in_both_versions(tmp_path):
+    quiet = load_quiet()
+    v1 = f"cgroup {tmp_path}/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup {tmp_path}/pids cgroup rw,pids 0 0\n"
+    v2 = f"cgroup2 {tmp_path}/unified cgroup2 rw 0 0\n"
+    (tmp_path / "unified").mkdir()
+    control = tmp_path / "unified" / "cgroup.subtree_control"
+    control.write_text("memory pids\n")
+    assert quiet.group_roots("proc /proc proc rw 0 0\n" + v2) == []
+    assert quiet.group_roots(v1 + v2) == [tmp_path / "cpu,cpuacct"]
+    control.write_text("cpu memory\n")
+    assert quiet.group_roots(v1 + v2) == [tmp_path / "unified"]
+
+
+def load_quiet():
+    spec = importlib.util.spec_from_file_location("testbed_quiet", FOLDER / "quiet.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_quiet_passes_on_output_and_exit_code_and_reports_load():
+    result = testbed("quiet", "--", "sh", "-c", "echo out; exit 5")
+    assert (result.returncode, result.stdout) == (5, "out\n")
+    assert "others" in result.stderr
+    assert not list(Path("/sys/fs/cgroup").glob("**/dovetail-testbed-*"))
+
+
+@pytest.fixture
+def two_hosts():
+    """Two hosts at 100 Mbit/s, removed afterwards."""
+    if (answer := testbed("check")).returncode:
+        pytest.skip(f"needs tc: {answer.stderr}")
+    done("up", 2, "100mbit")
+    yield
+    done("down")
+
+
+def run_on(mpi: needs.Mpi, *words: object, options: tuple = (), **settings):
+    return testbed("run", "--env-dir", mpi.bin.parent, *options, "--", *words, **settings)
+
+
+def megabytes_per_s(mpi: needs.Mpi, num_bytes: int) -> float:
+    result = run_on(mpi, "python", FOLDER / "pingpong.py", num_bytes)
+    assert result.returncode == 0, result.stderr
+    return float(result.stdout.split()[-2])
+
+
+def is_link_speed(measured: float, link: float) -> bool:
+    """Within 15 % of the link's rate, both in MB/s."""
+    return abs(measured / link - 1) < 0.15
+
+
+class TestReal:
+    pytestmark = real
+
+    def test_links_have_their_speed_and_no_other(self, two_hosts, mpi):
+        assert is_link_speed(megabytes_per_s(mpi, 1 << 20), 12.5)
+        done("rate", "50mbit")
+        assert is_link_speed(megabytes_per_s(mpi, 1 << 20), 6.25)
+        done("rate", "none")  # the planted fault
+        assert not is_link_speed(megabytes_per_s(mpi, 1 << 20), 12.5)
+
+    def test_ranks_fill_hosts_in_blocks_and_are_pinned(self, two_hosts, mpi, tmp_path):
+        program = tmp_path / "where.py"
+        program.write_text(
+            "import os, socket\nfrom mpi4py import MPI\n"
+            "cpus = sorted(os.sched_getaffinity(0))\n"
+            "rows = MPI.COMM_WORLD.gather((MPI.COMM_WORLD.rank, socket.gethostname(), cpus, os.environ['OMP_X']))\n"
+            "print(rows or '', end='')\n"
+        )
+        settings = {"env": os.environ | {"OMP_X": "seen"}, "cwd": tmp_path}
+        result = run_on(mpi, "python", "./where.py", options=("-n", 3), **settings)
+        cpus = sorted(os.sched_getaffinity(0))
+        expected = [(i, host, [cpus[i % len(cpus)]], "seen") for i, host in enumerate(["h1", "h1", "h2"])]
+        assert result.stdout == repr(expected), result.stderr
+
+    def test_exit_code_is_passed_on(self, two_hosts, mpi):
+        assert run_on(mpi, "sh", "-c", "exit 7").returncode == 7
+        assert run_on(mpi, "sh", "-c", "kill -9 $$").returncode not in (0, 2)
+
+    def test_too_many_ranks_for_the_hosts(self, two_hosts, mpi):
+        result = run_on(mpi, "true", options=("-n", 5, "--ppn", 2))
+        assert result.returncode == 2
+        assert "5 ranks do not fit on 2 hosts" in result.stderr
+
+    def test_timeout_leaves_nothing_running(self, two_hosts, mpi):
+        result = run_on(mpi, "sleep", "98765", options=("--timeout", 1))
+        assert result.returncode == 124
+        assert not processes("sleep 98765")
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    def test_stopping_the_run_leaves_nothing_running(self, two_hosts, mpi, number):
+        words = ["--name", NAME, "run", "--env-dir", mpi.bin.parent, "--", "sh", "-c", "setsid sleep 98764"]
+        command = [sys.executable, FOLDER / "testbed", *words]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+            assert eventually(lambda: len(processes("sleep 98764")) >= 2)
+            running.send_signal(number)
+        assert running.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[number]
+        assert eventually(lambda: not processes("sleep 98764"))
+
+    def test_down_leaves_nothing_and_may_be_repeated(self, two_hosts):
+        first = host_pids()
+        assert (len(namespaces()), len(first), running(first)) == (4, 3, first)
+        done("up", 3, "1gbit", "--topology", "mesh")  # replaces the one before
+        second = host_pids()
+        assert (len(namespaces()), len(second), running(second)) == (5, 4, second)
+        assert "3 hosts" in done("status")
+        done("down")
+        done("down")
+        assert (namespaces(), running(first + second)) == ([], [])
+        assert not state_folder().exists()
+
+
+def host_pids() -> list[int]:
+    return [int(path.read_text()) for path in state_folder().glob("*.pid")]
+
+
+def running(pids: list[int]) -> list[int]:
+    """Those of the pids that still run; one that ended but is not reaped yet has no command line."""
+    lines = ((pid, Path(f"/proc/{pid}/cmdline")) for pid in pids)
+    return [pid for pid, line in lines if line.exists() and line.read_bytes()]
+
+
+def processes(words: str) -> list[str]:
+    """Pids of the machine's processes, those on hosts included, whose command line has these words."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # ended meanwhile
+        if line.startswith(words):
+            found.append(path.parent.name)
+    return found
+
+
+def eventually(question, timeout_s: float = 20) -> bool:
+    end_s = time.monotonic() + timeout_s
+    while not (answer := question()) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return answer
+
+
+def namespaces() -> list[str]:
+    return sorted(path.name for path in Path("/run/netns").glob(f"dt_{NAME}_*"))
+
+
+def state_folder() -> Path:
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "dovetail-testbed" / NAME
