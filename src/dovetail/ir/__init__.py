@@ -1,7 +1,7 @@
 """ir: Program, the only schedule IR, its text form, and the certificate that proves it."""
 
 from dovetail.ir.build import Builder
-from dovetail.ir.program import (
+from dovetail.ir.parts import (
     COLUMNS,
     RECVS,
     SENDS,
@@ -13,10 +13,10 @@ from dovetail.ir.program import (
     Lane,
     Op,
     Post,
-    Program,
     Region,
     Term,
 )
+from dovetail.ir.program import Program
 from dovetail.ir.workload import Slot, Work, Workload, dtype_bytes
 
 __all__ = [

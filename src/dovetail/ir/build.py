@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import ProgramError
-from dovetail.ir.program import (
+from dovetail.ir.parts import (
     COLUMNS,
     Buffer,
     Channel,
@@ -19,11 +19,11 @@ from dovetail.ir.program import (
     Lane,
     Mode,
     Post,
-    Program,
     Region,
     Role,
     Term,
 )
+from dovetail.ir.program import Program
 
 
 class Builder:

@@ -4,168 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import ProgramError, check_schema, read_arrays
-
-Role = Literal["input", "output", "scratch"]
-Engine = Literal["compute", "copy", "net"]
-Mode = Literal["each", "all"]
-SCHEMA = "dovetail.program/1"
-
-
-class Kind(IntEnum):
-    """Every op kind. The fused forms are made by passes and by the matmul door only."""
-
-    nop = 0
-    copy = 1
-    reduce = 2
-    send = 3
-    recv = 4
-    recv_reduce = 5
-    recv_copy_send = 6
-    recv_reduce_send = 7
-    recv_reduce_copy_send = 8
-    put = 9
-    signal = 10
-    wait = 11
-    compute = 12
-    collective = 13
-
-
-SENDS = frozenset({Kind.send, Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send})
-RECVS = frozenset(
-    {Kind.recv, Kind.recv_reduce, Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send}
+from dovetail.core import DovetailError, ProgramError, check_schema, read_arrays
+from dovetail.ir.parts import (
+    COLUMNS,
+    Buffer,
+    Channel,
+    Collective,
+    Engine,
+    Kernel,
+    Kind,
+    Lane,
+    Mode,
+    Op,
+    Post,
+    Region,
+    Role,
+    Term,
 )
 
-
-class Region(NamedTuple):
-    """A strided list of slots: `blocks` blocks of `count` slots, their starts `stride` slots apart.
-
-    >>> Region("C", 4, 2, stride=8, blocks=3).slots().tolist()
-    [4, 5, 12, 13, 20, 21]
-    """
-
-    buffer: str
-    offset: int
-    count: int
-    stride: int = 0
-    blocks: int = 1
-
-    @property
-    def num_slots(self) -> int:
-        return self.count * self.blocks
-
-    def slots(self) -> NDArray[np.int64]:
-        starts = self.offset + self.stride * np.arange(self.blocks, dtype=np.int64)
-        return (starts[:, None] + np.arange(self.count, dtype=np.int64)).ravel()
-
-    def __str__(self) -> str:
-        span = f"{self.buffer}[{self.offset}:{self.offset + self.count}"
-        return f"{span}]" if self.blocks == 1 else f"{span}; {self.blocks} x {self.stride}]"
-
-
-class Buffer(NamedTuple):
-    """A named buffer and how many slots of it each rank holds. Inputs start defined, the rest undefined."""
-
-    name: str
-    role: Role
-    slots: tuple[int, ...]
-
-
-class Lane(NamedTuple):
-    """An in-order queue on one engine. Every rank has its own queue for every lane."""
-
-    name: str
-    engine: Engine
-
-
-class Channel(NamedTuple):
-    """A FIFO of at most `depth` messages from rank `src` to rank `dst`; `id` tells parallel ones apart."""
-
-    src: int
-    dst: int
-    id: int = 0
-    depth: int = 8
-
-
-class Kernel(NamedTuple):
-    """What a compute op calls, and which slots its results depend on, so that results can be proved.
-
-    `modes` has one word for each region read: `each`: slot j of the result depends on slot j of the region;
-    `all`: it depends on the whole region. With `accumulate` the result is added to what the slot held.
-    """
-
-    name: str
-    modes: tuple[Mode, ...]
-    accumulate: bool = False
-
-
-class Collective(NamedTuple):
-    """A collective of the library itself, on a group of ranks; the k-th call of each member matches."""
-
-    kind: str
-    group: tuple[int, ...]
-
-
-class Term(NamedTuple):
-    """One contribution to each slot j of a region: an input's slot j, or a kernel applied to regions of ranks."""
-
-    kernel: str | None
-    args: tuple[tuple[int, Region], ...]
-
-
-class Post(NamedTuple):
-    """Post-condition: on each of `ranks`, slot j of `region` holds exactly the sum of slot j of all terms."""
-
-    ranks: tuple[int, ...]
-    region: Region
-    terms: tuple[Term, ...]
-
-
-class Op(NamedTuple):
-    """One op, as people read it. `index` is its row in the columns; `after` lists rows of the same rank."""
-
-    index: int
-    kind: Kind
-    rank: int
-    lane: int
-    chan_in: int
-    chan_out: int
-    call: int
-    reads: tuple[Region, ...]
-    writes: tuple[Region, ...]
-    after: tuple[int, ...]
-    line: str | None
-
-
-COLUMNS: dict[str, str] = {
-    "kind": "u1",  # Kind
-    "rank": "i4",
-    "lane": "i4",  # row of `lanes`
-    "chan_in": "i4",  # row of `channels` received or waited on, -1 for none
-    "chan_out": "i4",  # row of `channels` sent, signalled or put on, -1 for none
-    "call": "i4",  # row of `kernels` (compute) or `collectives` (collective), -1 for none
-    "line": "i4",  # row of `lines`, -1 where unknown
-    "read_start": "i8",  # op i reads regions read_start[i]:read_start[i+1] of the read_* columns
-    "write_start": "i8",
-    "dep_start": "i8",
-    "dep": "i8",  # rows of ops of the same rank that must have ended
-    "read_buffer": "i4",
-    "read_offset": "i8",
-    "read_count": "i8",
-    "read_stride": "i8",
-    "read_blocks": "i8",
-    "write_buffer": "i4",
-    "write_offset": "i8",
-    "write_count": "i8",
-    "write_stride": "i8",
-    "write_blocks": "i8",
-}
+SCHEMA = "dovetail.program/1"
+MAX_SLOTS = 1 << 40  # of one buffer on one rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +104,9 @@ class Program:
         key = self.columns["rank"].astype(np.int64) * max(len(self.lanes), 1) + self.columns["lane"]
         order = np.argsort(key, kind="stable").astype(np.int64)
         keys, starts = np.unique(key[order], return_index=True)
-        parts = np.split(order, starts[1:])
-        return {(int(k) // len(self.lanes), int(k) % len(self.lanes)): part for k, part in zip(keys, parts)}
+        parts = np.split(order, starts[1:])[: len(keys)]
+        named = [divmod(int(k), len(self.lanes)) for k in keys]
+        return dict(zip(named, parts, strict=True))
 
     def positions(self) -> NDArray[np.int64]:
         """For each op, its index within its own queue: the second half of the (lane, index) that names it."""
@@ -295,7 +159,9 @@ class Program:
                 tuple(document["lines"]),
                 read_arrays(document["columns"], COLUMNS),
             )
-        except (KeyError, TypeError, IndexError) as error:
+        except DovetailError:
+            raise
+        except (KeyError, TypeError, IndexError, ValueError) as error:
             raise ProgramError("malformed program document", found=f"{type(error).__name__}: {error}") from error
         check_columns(program)
         return program
@@ -313,7 +179,8 @@ class Program:
 
 
 def check_columns(program: Program) -> None:
-    """Refuse columns whose lengths or table rows do not fit together (so that C++ may trust them)."""
+    """Refuse tables and columns whose lengths or rows do not fit together (so that C++ may trust them)."""
+    _check_tables(program)
     col, n = program.columns, program.num_ops
     for name in ("rank", "lane", "chan_in", "chan_out", "call", "line"):
         _require(len(col[name]) == n, f"column '{name}' has {len(col[name])} rows, not {n}")
@@ -337,8 +204,46 @@ def check_columns(program: Program) -> None:
         ("dep", 0, n),
     )
     for name, low, high in limits:
-        values = col[name]
-        _require(not len(values) or (values.min() >= low and values.max() < high), f"column '{name}' leaves its table")
+        _require(_within(col[name], low, high), f"column '{name}' leaves its table")
+    for kind, table in ((Kind.compute, program.kernels), (Kind.collective, program.collectives)):
+        calls = col["call"][col["kind"] == kind]
+        _require(_within(calls, -1, len(table)), f"column 'call' of a {kind.name} leaves its table")
+
+
+def _check_tables(program: Program) -> None:
+    """Names are unique, words known, ranks exist, sizes are whole: what the columns may point to."""
+    ranks = range(program.num_ranks)
+    _require(program.num_ranks >= 1, f"{program.num_ranks} ranks")
+    for what, names in (
+        ("buffer", [b.name for b in program.buffers]),
+        ("lane", [lane.name for lane in program.lanes]),
+        ("channel", [c[:3] for c in program.channels]),
+        ("kernel", list(program.kernels)),
+        ("collective", list(program.collectives)),
+    ):
+        _require(len(set(names)) == len(names), f"a {what} is declared twice")
+    for buffer in program.buffers:
+        _require(buffer.role in get_args(Role), f"buffer '{buffer.name}' has role '{buffer.role}'")
+        sizes = len(buffer.slots) == program.num_ranks and all(0 <= n <= MAX_SLOTS for n in buffer.slots)
+        _require(sizes, f"buffer '{buffer.name}' needs a number of slots for each rank")
+    for lane in program.lanes:
+        _require(lane.engine in get_args(Engine), f"lane '{lane.name}' has engine '{lane.engine}'")
+    for c in program.channels:
+        _require(c.src in ranks and c.dst in ranks, f"channel {c.src}->{c.dst} joins ranks that do not exist")
+        _require(1 <= c.depth < 1 << 31, f"channel {c.src}->{c.dst} has depth {c.depth}, not at least 1")
+    for kernel in program.kernels:
+        _require(all(mode in get_args(Mode) for mode in kernel.modes), f"kernel '{kernel.name}' has an unknown mode")
+    for collective in program.collectives:
+        group = collective.group
+        good = len(group) > 0 and len(set(group)) == len(group) and all(rank in ranks for rank in group)
+        _require(good, f"the group of a collective is not a set of ranks: {group}")
+    for post in program.posts:
+        named = [*post.ranks, *(rank for term in post.terms for rank, _ in term.args)]
+        _require(all(rank in ranks for rank in named), "a post-condition names a rank that does not exist")
+
+
+def _within(values: NDArray[Any], low: int, high: int) -> bool:
+    return not len(values) or bool(values.min() >= low and values.max() < high)
 
 
 def _require(good: bool, what: str) -> None:
@@ -353,7 +258,6 @@ def _post_to_json(post: Post) -> dict[str, Any]:
 
 def _post_from_json(document: dict[str, Any]) -> Post:
     terms = tuple(
-        Term(kernel, tuple((int(rank), Region(*region)) for rank, region in args))
-        for kernel, args in document["terms"]
+        Term(kernel, tuple((int(rank), Region(*region)) for rank, region in args)) for kernel, args in document["terms"]
     )
     return Post(tuple(document["ranks"]), Region(*document["region"]), terms)
