@@ -1,0 +1,115 @@
+"""Prices: what every op of one Program costs on one machine, as columns; the seam from cost to sim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.core import CostError
+from dovetail.ir import Program
+
+FLOATS = ("work_s", "wire_s", "latency_s", "slow_by_net", "slow_by_compute")
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Columns of length num_ops unless said; times in seconds.
+
+    - `work_s`: local busy time (compute, copy, reduce, the add of a recv_reduce*, receive overhead); for a collective
+      its duration once all members arrived.
+    - `wire_s`: for ops that send or put, the time for which every link of the route is occupied.
+    - `latency_s`: a message arrives at its start on the wire + latency_s + wire_s; a signal latency_s after it.
+    - `rendezvous`: the message waits for its receive to be posted.
+    - `slow_by_net` (>= 1): factor of ops on compute lanes while traffic of that rank is going on.
+    - `slow_by_compute` (>= 1): factor of net and copy activities while a compute lane of a rank involved is busy.
+    - Channel c occupies the links route[route_start[c]:route_start[c + 1]], each a number below `num_links`.
+    - `num_bytes`: what each op moves, for the timeline; None where nobody said.
+    """
+
+    work_s: NDArray[np.float64]
+    wire_s: NDArray[np.float64]
+    latency_s: NDArray[np.float64]
+    rendezvous: NDArray[np.bool_]
+    slow_by_net: NDArray[np.float64]
+    slow_by_compute: NDArray[np.float64]
+    route_start: NDArray[np.int64]
+    route: NDArray[np.int64]
+    num_links: int
+    num_bytes: NDArray[np.int64] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        for name in FLOATS:
+            self._freeze(name, np.float64)
+        self._freeze("rendezvous", np.bool_)
+        for name in ("route_start", "route", *self._optional()):
+            self._freeze(name, np.int64)
+        self._check()
+
+    @property
+    def num_ops(self) -> int:
+        return len(self.work_s)
+
+    @classmethod
+    def plain(cls, program: Program, work_s: ArrayLike = 0.0, wire_s: ArrayLike = 0.0, **columns: Any) -> Prices:
+        """Prices from numbers or columns: no latency, no contention, and a link for each channel, unless given.
+
+        Numbers stand for every op; `columns` are any of the fields.
+        """
+        channels = len(program.channels)
+        given: dict[str, Any] = {"route_start": np.arange(channels + 1), "route": np.arange(channels)}
+        given |= {"num_links": channels, "work_s": work_s, "wire_s": wire_s, "latency_s": 0.0, "rendezvous": False}
+        given |= {"slow_by_net": 1.0, "slow_by_compute": 1.0, **columns}
+        for name in (*FLOATS, "rendezvous", "num_bytes"):
+            if name in given:
+                given[name] = np.broadcast_to(np.asarray(given[name]), (program.num_ops,))
+        return cls(**given)
+
+    def with_columns(self, **columns: Any) -> Prices:
+        """The same prices with some columns replaced."""
+        return replace(self, **columns)
+
+    def check_fit(self, program: Program) -> None:
+        """Refuse prices that were made for another program."""
+        channels = len(program.channels)
+        for what, found, want in (
+            ("ops", self.num_ops, program.num_ops),
+            ("channels", len(self.route_start) - 1, channels),
+        ):
+            if found != want:
+                raise CostError(f"prices do not fit program '{program.name}'", found=f"{found} {what}, not {want}")
+
+    def _optional(self) -> tuple[str, ...]:
+        return () if self.num_bytes is None else ("num_bytes",)
+
+    def _freeze(self, name: str, dtype: Any) -> None:
+        column = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
+        column.flags.writeable = False
+        object.__setattr__(self, name, column)
+
+    def _check(self) -> None:
+        for name in (*FLOATS, "rendezvous", *self._optional()):
+            column = getattr(self, name)
+            if column.shape != (self.num_ops,):
+                raise CostError(f"price column '{name}' must have one row for each op", found=f"shape {column.shape}")
+        for name in FLOATS:
+            least, column = (1.0 if name.startswith("slow") else 0.0), getattr(self, name)
+            bad = np.flatnonzero(~((column >= least) & np.isfinite(column)))
+            if len(bad):
+                found = f"{column[bad[0]]} for op {bad[0]}"
+                raise CostError(f"price column '{name}' must be finite and at least {least:g}", found=found)
+        self._check_routes()
+
+    def _check_routes(self) -> None:
+        start, route = self.route_start, self.route
+        shaped = start.ndim == route.ndim == 1 and len(start) > 0 and start[0] == 0 and start[-1] == len(route)
+        if not shaped or np.any(np.diff(start) < 0):
+            raise CostError("'route_start' does not index 'route'")
+        if len(route) and (route.min() < 0 or route.max() >= self.num_links):
+            raise CostError(f"a route leaves the {self.num_links} links")
+        channel = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        crossings = np.sort(channel * max(self.num_links, 1) + route)
+        if np.any(np.diff(crossings) == 0):
+            raise CostError("a route crosses one link twice")

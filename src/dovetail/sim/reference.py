@@ -1,0 +1,350 @@
+"""The simulator in plain Python: discrete events on a pretended clock. The C++ twin equals it bit for bit."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import pairwise
+from math import inf, nan
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.sim.tables import State, Tables, Task
+
+
+class Result(NamedTuple):
+    """Per op: when it became startable and when it ended (NaN where it never did), and where it stands."""
+
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    state: NDArray[np.uint8]
+
+
+def run(tables: Tables) -> Result:
+    """Advance the clock until nothing can happen any more. An op whose state is not `ended` is stuck."""
+    sim = _Simulation(tables)
+    sim.run()
+    return Result(np.array(sim.start, np.float64), np.array(sim.end, np.float64), np.array(sim.state, np.uint8))
+
+
+@dataclass
+class _Channel:
+    """Messages in order: senders wait for a place, then fly until taken; receives wait for the oldest in flight."""
+
+    posted: deque[int] = field(default_factory=deque)  # receives that have no message yet
+    senders: deque[int] = field(default_factory=deque)  # sends that have no place yet
+    flying: deque[int] = field(default_factory=deque)  # sends whose message no receive has got yet
+    num_posted: int = 0
+    num_sent: int = 0
+    num_held: int = 0  # places in use
+    signals: deque[int] = field(default_factory=deque)
+    waiters: deque[int] = field(default_factory=deque)
+
+
+class _Simulation:
+    """One run. Order at one instant: instants first in, first out; then contention; then events by (time, op)."""
+
+    def __init__(self, tables: Tables) -> None:
+        n, prices = len(tables.task), tables.prices
+        self.tables, self.now = tables, 0.0
+        self.task, self.rank = tables.task.tolist(), tables.rank.tolist()
+        self.chan_in, self.chan_out = tables.chan_in.tolist(), tables.chan_out.tolist()
+        self.work_s, self.wire_s, self.latency_s = (
+            column.tolist() for column in (prices.work_s, prices.wire_s, prices.latency_s)
+        )
+        self.on_compute = tables.computes[tables.lane].tolist() if n else []
+        starts, route = prices.route_start.tolist(), prices.route.tolist()
+        self.route = [route[a:b] for a, b in pairwise(starts)]
+        self.start, self.end, self.state = [nan] * n, [nan] * n, [int(State.queued)] * n
+        self.due = [inf] * n  # the one event that still counts for each op
+        self.arrival: dict[int, float] = {}  # of the message or signal of an op, once off the wire
+        self.blocked = [0] * n  # links whose queue has another message first
+        self.channels = [_Channel() for _ in self.route]
+        self.link_queue: list[deque[int]] = [deque() for _ in range(tables.num_links)]
+        self.meetings: dict[tuple[int, int], list[int]] = {}  # (collective, k) -> calls so far
+        self.num_calls: dict[tuple[int, int], int] = {}  # (collective, rank) -> calls so far
+        self.met: dict[int, list[int]] = {}  # last member to call -> all members
+        self.heap: list[tuple[float, int]] = []
+        self.instants: deque[int] = deque()
+        self.contention = _Contention(self)
+        self._link_up()
+
+    def _link_up(self) -> None:
+        """Who follows whom: the next op of the queue first, then the ops that are `after` it, by row."""
+        tables, n = self.tables, len(self.task)
+        self.followers: list[list[int]] = [[] for _ in range(n)]
+        self.missing = [0] * n
+        last: dict[tuple[int, int], int] = {}
+        for op, queue in enumerate(zip(self.rank, tables.lane.tolist(), strict=True)):
+            if queue in last:
+                self.followers[last[queue]].append(op)
+                self.missing[op] += 1
+            last[queue] = op
+        start, dep = tables.dep_start.tolist(), tables.dep.tolist()
+        for op in range(n):
+            for before in dep[start[op] : start[op + 1]]:
+                self.followers[before].append(op)
+                self.missing[op] += 1
+
+    def run(self) -> None:
+        for op in [op for op, missing in enumerate(self.missing) if not missing]:
+            self._begin(op)
+        while True:
+            if self.instants:
+                self._advance(self.instants.popleft())
+            elif self.contention.changed and (not self.heap or self.heap[0][0] > self.now):
+                self.contention.settle()
+            elif self.heap:
+                time, op = heappop(self.heap)
+                if self.due[op] == time:
+                    self.now, self.due[op] = time, inf
+                    self._advance(op)
+            else:
+                return
+
+    def at(self, op: int, time: float) -> None:
+        """Let `op` advance at `time`, and at no other time."""
+        self.due[op] = time
+        heappush(self.heap, (time, op))
+
+    def _at_once_or_at(self, op: int, time: float) -> None:
+        if time > self.now:
+            self.at(op, time)
+        else:
+            self.instants.append(op)
+
+    def _begin(self, op: int) -> None:
+        """All that `op` waits for within its rank has ended."""
+        self.start[op], task = self.now, self.task[op]
+        if task in (Task.recv, Task.recv_send):
+            self.state[op] = State.partner
+            channel = self.channels[self.chan_in[op]]
+            channel.posted.append(op)
+            channel.num_posted += 1
+            self._give_places(channel)  # a rendezvous may have waited for this post
+            self._match(channel)
+        elif task == Task.send:
+            self._ask_place(op)
+        elif task == Task.put:
+            self._ask_links(op)
+        elif task == Task.signal:
+            self._signal(op)
+        elif task == Task.wait:
+            self.state[op] = State.partner
+            self.channels[self.chan_in[op]].waiters.append(op)
+            self._match_signals(self.channels[self.chan_in[op]])
+        elif task == Task.collective:
+            self._meet(op)
+        else:
+            self._work(op)
+
+    def _advance(self, op: int) -> None:
+        """What `op` was doing is over."""
+        state, task = self.state[op], self.task[op]
+        if state == State.taking:
+            if task != Task.wait:
+                channel = self.channels[self.chan_in[op]]
+                channel.num_held -= 1
+                self._give_places(channel)
+            self._work(op)
+        elif state == State.working:
+            self.contention.stop(op)
+            if task == Task.recv_send:
+                self._ask_place(op)
+            else:
+                self._end(op)
+        elif state == State.wire:
+            self._leave_wire(op)
+        elif state == State.meeting:
+            self.contention.stop(op)
+            for member in self.met.pop(op):
+                self._end(member)
+        else:
+            self._end(op)
+
+    def _end(self, op: int) -> None:
+        self.state[op], self.end[op] = State.ended, self.now
+        for follower in self.followers[op]:
+            self.missing[follower] -= 1
+            if not self.missing[follower]:
+                self._begin(follower)
+
+    def _work(self, op: int) -> None:
+        self.state[op], prices = State.working, self.tables.prices
+        slow = prices.slow_by_net[op] if self.on_compute[op] else prices.slow_by_compute[op]
+        self.contention.start(op, self.work_s[op], float(slow), [self.rank[op]], self.on_compute[op])
+
+    def _ask_place(self, op: int) -> None:
+        self.state[op] = State.place
+        channel = self.channels[self.chan_out[op]]
+        channel.senders.append(op)
+        self._give_places(channel)
+
+    def _give_places(self, channel: _Channel) -> None:
+        """Let waiting sends go, oldest first, while there is room (and, by rendezvous, a receive for each)."""
+        while channel.senders:
+            op = channel.senders[0]
+            depth = int(self.tables.depth[self.chan_out[op]])
+            unposted = bool(self.tables.prices.rendezvous[op]) and channel.num_posted <= channel.num_sent
+            if channel.num_held >= depth or unposted:
+                return
+            channel.senders.popleft()
+            channel.flying.append(op)
+            channel.num_held += 1
+            channel.num_sent += 1
+            self._ask_links(op)
+
+    def _ask_links(self, op: int) -> None:
+        """Queue at every link of the route at once; the first in all queues has the wire."""
+        self.state[op] = State.links
+        for link in self.route[self.chan_out[op]]:
+            self.blocked[op] += bool(self.link_queue[link])
+            self.link_queue[link].append(op)
+        if not self.blocked[op]:
+            self._enter_wire(op)
+
+    def _enter_wire(self, op: int) -> None:
+        self.state[op] = State.wire
+        channel = self.chan_out[op]
+        ends = {int(self.tables.chan_src[channel]), int(self.tables.chan_dst[channel])}
+        slow = float(self.tables.prices.slow_by_compute[op])
+        self.contention.start(op, self.wire_s[op], slow, list(ends), False)
+
+    def _leave_wire(self, op: int) -> None:
+        self.contention.stop(op)
+        for link in self.route[self.chan_out[op]]:
+            queue = self.link_queue[link]
+            queue.popleft()
+            if queue:
+                self.blocked[queue[0]] -= 1
+                if not self.blocked[queue[0]]:
+                    self._enter_wire(queue[0])
+        arrival = self.now + self.latency_s[op]
+        if self.task[op] == Task.put:
+            self.state[op] = State.flight
+            self._at_once_or_at(op, arrival)
+            return
+        self.arrival[op] = arrival
+        self._match(self.channels[self.chan_out[op]])
+        self._end(op)
+
+    def _match(self, channel: _Channel) -> None:
+        """Give each posted receive its message, in order, once that is off the wire."""
+        while channel.posted and channel.flying and channel.flying[0] in self.arrival:
+            op = channel.posted.popleft()
+            self.state[op] = State.taking
+            self._at_once_or_at(op, self.arrival.pop(channel.flying.popleft()))
+
+    def _signal(self, op: int) -> None:
+        channel = self.channels[self.chan_out[op]]
+        self.arrival[op] = self.now + self.latency_s[op]
+        channel.signals.append(op)
+        self._match_signals(channel)
+        self.state[op] = State.flight
+        self.instants.append(op)
+
+    def _match_signals(self, channel: _Channel) -> None:
+        while channel.waiters and channel.signals:
+            op = channel.waiters.popleft()
+            self.state[op] = State.taking
+            self._at_once_or_at(op, self.arrival.pop(channel.signals.popleft()))
+
+    def _meet(self, op: int) -> None:
+        """Join the k-th meeting of the collective, k counting this rank's calls; the last to come starts it."""
+        self.state[op], call, tables = State.partner, int(self.tables.call[op]), self.tables
+        k = self.num_calls.get((call, self.rank[op]), 0)
+        self.num_calls[call, self.rank[op]] = k + 1
+        members = self.meetings.setdefault((call, k), [])
+        members.append(op)
+        if len(members) < tables.group_start[call + 1] - tables.group_start[call]:
+            return
+        self.met[op] = self.meetings.pop((call, k))
+        for member in members:
+            self.state[member] = State.meeting
+        seconds = max(self.work_s[member] for member in members)
+        slow = max(float(tables.prices.slow_by_compute[member]) for member in members)
+        self.contention.start(op, seconds, slow, [self.rank[member] for member in members], False)
+
+
+@dataclass
+class _Activity:
+    ranks: list[int]
+    computing: bool
+    slow: float
+    remaining_s: float  # at full speed, as of `since_s`
+    since_s: float = nan  # NaN until first settled
+    factor: float = 1.0
+
+
+class _Contention:
+    """Who computes and who communicates on which rank, and how much each slows the other (a fluid model).
+
+    Work that nothing can slow (factor 1) gets its end at once. Other work is rated when the instant is over, and
+    again whenever a rank of its own starts or stops doing what slows it.
+    """
+
+    def __init__(self, sim: _Simulation) -> None:
+        ranks = sim.tables.num_ranks
+        self.sim, self.changed = sim, False
+        self.active: dict[int, _Activity] = {}
+        self.count = {computing: [0] * ranks for computing in (True, False)}
+        self.going_on = {computing: [False] * ranks for computing in (True, False)}  # as last settled
+        self.touched: set[int] = set()  # ranks whose counts changed
+        self.fresh: set[int] = set()
+        self.watchers: dict[bool, list[set[int]]] = {c: [set() for _ in range(ranks)] for c in (True, False)}
+
+    def start(self, op: int, seconds: float, slow: float, ranks: list[int], computing: bool) -> None:
+        """`op` computes (or communicates) on `ranks` for `seconds` of undisturbed time."""
+        sim = self.sim
+        if seconds <= 0:
+            sim.instants.append(op)
+            return
+        self.active[op] = _Activity(ranks, computing, slow, seconds)
+        self._count(ranks, computing, 1)
+        if slow == 1.0:
+            sim.at(op, sim.now + seconds)
+            return
+        for rank in ranks:
+            self.watchers[computing][rank].add(op)
+        self.fresh.add(op)
+        self.changed = True
+
+    def stop(self, op: int) -> None:
+        activity = self.active.pop(op, None)
+        if activity:
+            self._count(activity.ranks, activity.computing, -1)
+            for rank in activity.ranks:
+                self.watchers[activity.computing][rank].discard(op)
+
+    def settle(self) -> None:
+        """The instant is over: rate what is new and what is slowed or freed from now on."""
+        affected = self.fresh
+        for rank in self.touched:
+            for computing in (True, False):
+                on = self.count[computing][rank] > 0
+                if on != self.going_on[computing][rank]:
+                    self.going_on[computing][rank] = on
+                    affected = affected | self.watchers[not computing][rank]
+        self.fresh, self.touched, self.changed = set(), set(), False
+        for op in affected:
+            self._rate(op)
+
+    def _count(self, ranks: list[int], computing: bool, by: int) -> None:
+        for rank in ranks:
+            self.count[computing][rank] += by
+        self.touched.update(ranks)
+        self.changed = True
+
+    def _rate(self, op: int) -> None:
+        activity, now = self.active[op], self.sim.now
+        others = self.going_on[not activity.computing]
+        factor = activity.slow if any(others[rank] for rank in activity.ranks) else 1.0
+        if activity.since_s == activity.since_s:  # rated before
+            if factor == activity.factor:
+                return
+            activity.remaining_s = max(0.0, activity.remaining_s - (now - activity.since_s) / activity.factor)
+        activity.since_s, activity.factor = now, factor
+        self.sim.at(op, now + activity.remaining_s * factor)

@@ -1,0 +1,82 @@
+"""simulate: a Program and its Prices become a predicted Timeline."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.cost.prices import Prices
+from dovetail.ir import Kind, Program
+from dovetail.sim import reference
+from dovetail.sim.stuck import stuck
+from dovetail.sim.tables import State, Tables
+from dovetail.timeline import Timeline
+
+
+def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeline:
+    """Run `program` on a pretended clock; its Timeline is labelled predicted, row i is op i.
+
+    A span lasts from the moment its op could start (queue and `after` done) to its end, waiting for partners,
+    places and links included. DESIGN section 6:
+
+    - send: a free place in the channel's FIFO (and the posted receive, by rendezvous), then every link of the
+      route for wire_s, first come first served; ends when it leaves the wire. The message arrives latency_s later.
+    - recv: takes the oldest message once it arrived, which frees the place, then works. Fused: one span for both.
+    - put: as send without a FIFO, and ends on arrival. signal: instant, arrives after latency_s. wait: takes one.
+    - collective: begins when the k-th call of every member could, ends for all at once.
+    - contention: compute work advances at 1 / slow_by_net while messages, collectives or copies keep its rank
+      busy; these at 1 / slow_by_compute while a rank of theirs computes.
+
+    Deterministic. Raises ProgramError, naming who waits for what, where the program cannot finish.
+
+    >>> from dovetail.ir import Builder, Kind
+    >>> b = Builder("ping", 2)
+    >>> net, channel = b.lane("net", "net"), b.channel(0, 1)
+    >>> rows = b.add(Kind.send, 0, net, chan_out=channel), b.add(Kind.recv, 1, net, chan_in=channel)
+    >>> ping = b.build()
+    >>> simulate(ping, Prices.plain(ping, wire_s=3.0, latency_s=1.0)).columns["end_s"].tolist()
+    [3.0, 4.0]
+    """
+    tables = Tables.of(program, prices)
+    result = reference.run(tables)
+    if np.any(result.state != State.ended):
+        raise stuck(program, tables, result.state)
+    return _timeline(program, prices, result.start_s, result.end_s, machine_name)
+
+
+def _timeline(
+    program: Program,
+    prices: Prices,
+    start_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    machine_name: str,
+) -> Timeline:
+    col = program.columns
+    num_bytes = np.zeros(program.num_ops, np.int64) if prices.num_bytes is None else prices.num_bytes
+    names, name = _names(program)
+    columns = {
+        "rank": col["rank"],
+        "lane": col["lane"],
+        "op": np.arange(program.num_ops, dtype=np.int64),
+        "name": name,
+        "num_bytes": num_bytes,
+        "start_s": start_s,
+        "end_s": end_s,
+    }
+    for column in columns.values():
+        column.flags.writeable = False
+    meta = {"program": program.name, "machine": machine_name}
+    lanes = tuple(lane.name for lane in program.lanes)
+    return Timeline("predicted", program.num_ranks, lanes, names, columns, meta)
+
+
+def _names(program: Program) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    """The table of span names, and each op's row in it: its kernel, its collective, or else its kind."""
+    col, kinds, kernels = program.columns, len(Kind), len(program.kernels)
+    names = (*(k.name for k in Kind), *(k.name for k in program.kernels), *(c.kind for c in program.collectives))
+    row = col["kind"].astype(np.int32)
+    called = col["call"] >= 0
+    compute, collective = called & (row == Kind.compute), called & (row == Kind.collective)
+    row[compute] = kinds + col["call"][compute]
+    row[collective] = kinds + kernels + col["call"][collective]
+    return names, row
