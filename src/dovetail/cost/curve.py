@@ -1,0 +1,296 @@
+"""Curve: seconds against bytes, rows or FLOP; monotone, piecewise, with a range of validity and its own error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.core import CostError, check_schema
+
+SCHEMA = "dovetail.curve/1"
+Label = Literal["measured", "emulated", "published", "preset", "prior"]
+_SLACK = 1e-9  # relative room for rounding where monotonicity is checked
+
+
+class Segment(NamedTuple):
+    """From `start` to the next segment's: seconds + slope·(x - start) + bend·(x - start)²."""
+
+    start: float
+    seconds: float
+    slope: float
+    bend: float = 0.0
+
+    def at(self, x: float) -> float:
+        step = x - self.start
+        return self.seconds + step * (self.slope + self.bend * step)
+
+
+class Mode(NamedTuple):
+    """One of several speeds a machine changes between: its share of the samples, its typical ratio to the fastest."""
+
+    share: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A non-decreasing cost. `low` and `high` bound the range that was measured (or published); outside it refuses.
+
+    `x` holds the points it was fitted to, `residuals` (fit - sample) / sample at each, `interval` the 95 % bootstrap
+    interval of the curve there, in seconds; empty where nothing was measured. `modes` has two entries or more where
+    the samples had several speeds; the curve then follows one of them, which `provenance` names.
+
+    >>> curve = Curve("bytes", (Segment(0, 1e-6, 1e-9), Segment(1000, 4e-6, 0.5e-9)), high=1e6)
+    >>> curve.seconds([0, 500, 1000])
+    array([1.0e-06, 1.5e-06, 4.0e-06])
+    >>> curve.seconds(2e6)
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.CostError: the cost is known from 0 to 1e+06 bytes
+      found       2e+06 bytes
+      try         measure that far, or allow extrapolation
+    """
+
+    x_unit: str
+    segments: tuple[Segment, ...]
+    low: float = 0.0
+    high: float = math.inf
+    label: Label = "measured"
+    x: tuple[float, ...] = field(default=(), repr=False)
+    residuals: tuple[float, ...] = field(default=(), repr=False)
+    interval: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+    modes: tuple[Mode, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def __hash__(self) -> int:
+        return hash((self.x_unit, self.segments, self.low, self.high))
+
+    @classmethod
+    def through(cls, x: Sequence[float], seconds: Sequence[float], x_unit: str = "bytes", **fields: Any) -> Curve:
+        """Straight lines through points; the last one goes on to `high`.
+
+        >>> Curve.through([0, 10, 30], [1.0, 2.0, 6.0]).seconds(20.0)
+        4.0
+        """
+        slopes = [float(s) for s in np.diff(seconds) / np.diff(x)] or [0.0]
+        rows = zip(x, seconds, [*slopes, slopes[-1]][: len(x)], strict=True)
+        segments = tuple(Segment(float(a), float(b), c) for a, b, c in rows)
+        return cls(x_unit, segments if len(x) < 2 else segments[:-1], **{"low": float(x[0]), **fields})
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        """Where one segment ends and the next begins, in `x_unit`."""
+        return tuple(segment.start for segment in self.segments[1:])
+
+    @property
+    def median_error(self) -> float:
+        """Median relative distance of the fit from its samples; NaN where there are none."""
+        return float(np.median(np.abs(self.residuals))) if self.residuals else math.nan
+
+    @property
+    def max_error(self) -> float:
+        """Greatest relative distance of the fit from its samples; NaN where there are none."""
+        return float(np.max(np.abs(self.residuals))) if self.residuals else math.nan
+
+    @overload
+    def seconds(self, x: float, extrapolate: bool = False) -> float: ...
+
+    @overload
+    def seconds(self, x: ArrayLike, extrapolate: bool = False) -> Any: ...
+
+    def seconds(self, x: ArrayLike, extrapolate: bool = False) -> Any:
+        """Seconds at `x` (a number, or an array of any shape). Never decreases where `x` grows.
+
+        With `extrapolate`, below the range the cost of its start, above it the last segment continued as a line.
+        Raises CostError outside the range otherwise, and for NaN.
+        """
+        points = np.asarray(x, dtype=np.float64)
+        if points.size:
+            self._check_range(float(points.min()), float(points.max()), extrapolate)
+        result = self._evaluate(np.maximum(points, self.low))
+        return float(result) if result.ndim == 0 else result
+
+    def inverse(self, seconds: float, extrapolate: bool = False) -> float:
+        """The greatest x that costs no more than `seconds`.
+
+        >>> Curve("rows", (Segment(0, 0.0, 0.5),), high=100).inverse(10.0)
+        20.0
+        """
+        if not seconds >= self._evaluate_one(self.low):
+            found = f"{seconds:g} s; {self.low:g} {self.x_unit} cost {self._evaluate_one(self.low):g} s"
+            raise CostError(f"nothing costs as little as {seconds:g} s", found=found)
+        rows = [s for s in self.segments if s.start <= self.low or s.seconds <= seconds]
+        last = rows[-1]
+        index = self.segments.index(last)
+        end = self.segments[index + 1].start if index + 1 < len(self.segments) else math.inf
+        x = max(_solve(last, seconds, end), self.low)
+        if x > self.high or x == math.inf:
+            if not extrapolate:
+                self._check_range(self.low, x, False)
+            if x == math.inf:
+                raise CostError(f"any number of {self.x_unit} costs less than {seconds:g} s on this curve")
+        return x
+
+    def n_half(self) -> float:
+        """Least x at which x / seconds reaches half of the final rate (the rate of the last segment).
+
+        Read from the curve itself: single segments may have a negative intercept, so latency x bandwidth would not do.
+
+        >>> Curve("bytes", (Segment(0, 1e-3, 1e-6),), high=1e6).n_half()
+        1000.0
+        """
+        last = self.segments[-1]
+        end = self.high if math.isfinite(self.high) else max(last.start, 1.0)
+        slope = last.slope + 2 * last.bend * max(end - last.start, 0.0)
+        half = 0.5 / slope if slope > 0 else 0.5 * end / self._evaluate_one(end)
+        ends = [*self.breaks, math.inf]
+        for segment, stop in zip(self.segments, ends, strict=True):
+            x = _first_reach(segment, stop, half)
+            if x is not None and x <= self.high:
+                return max(x, self.low)
+        raise CostError(
+            "half of the final rate is not reached in the measured range",
+            found=f"{self.low:g} to {self.high:g} {self.x_unit}",
+            hint="measure larger sizes",
+        )
+
+    def scaled(self, factor: float) -> Curve:
+        """The same curve, every cost multiplied by `factor`."""
+        segments = tuple(Segment(s.start, *(factor * c for c in s[1:])) for s in self.segments)
+        return Curve(self.x_unit, segments, self.low, self.high, self.label, provenance=dict(self.provenance))
+
+    def to_json(self) -> dict[str, Any]:
+        shape = {"x_unit": self.x_unit, "segments": [list(s) for s in self.segments], "low": self.low}
+        fit = {"x": list(self.x), "residuals": list(self.residuals), "interval": [list(i) for i in self.interval]}
+        modes = [mode._asdict() for mode in self.modes]
+        end = {"high": self.high if math.isfinite(self.high) else None, "label": self.label}
+        return {"schema": SCHEMA, **shape, **end, **fit, "modes": modes, "provenance": dict(self.provenance)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Curve:
+        """Read what `to_json` wrote; a document without fit, modes or provenance is complete."""
+        check_schema(document, SCHEMA)
+        try:
+            high = document.get("high")
+            return cls(
+                str(document["x_unit"]),
+                tuple(Segment(*map(float, s)) for s in document["segments"]),
+                float(document.get("low", 0.0)),
+                math.inf if high is None else float(high),
+                document.get("label", "measured"),
+                tuple(map(float, document.get("x", ()))),
+                tuple(map(float, document.get("residuals", ()))),
+                tuple((float(a), float(b)) for a, b in document.get("interval", ())),
+                tuple(Mode(float(m["share"]), float(m["ratio"])) for m in document.get("modes", ())),
+                dict(document.get("provenance", {})),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, CostError):
+                raise
+            raise CostError("malformed curve document", found=f"{type(error).__name__}: {error}") from error
+
+    @cached_property
+    def _table(self) -> NDArray[np.float64]:
+        """Segments as rows, and in the last column what the next segment begins with."""
+        caps = [*(segment.seconds for segment in self.segments[1:]), math.inf]
+        return np.array([(*segment, cap) for segment, cap in zip(self.segments, caps, strict=True)], dtype=np.float64)
+
+    def _evaluate(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """No range check. Local coordinates and the cap keep the result non-decreasing even in rounding."""
+        table = self._table
+        last = table[-1]
+        part = last if len(table) == 1 else table[np.searchsorted(table[1:, 0], x, side="right")]
+        step = x - part[..., 0]
+        bent: NDArray[np.float64] = np.minimum(part[..., 1] + step * (part[..., 2] + part[..., 3] * step), part[..., 4])
+        if last[3] == 0.0 or not math.isfinite(self.high):
+            return bent
+        edge = self.high - last[0]
+        slope = last[2] + 2.0 * last[3] * edge
+        line = last[1] + edge * (last[2] + last[3] * edge) + (x - self.high) * slope
+        return np.where(x > self.high, line, bent)
+
+    def _evaluate_one(self, x: float) -> float:
+        return float(self._evaluate(np.asarray(x, dtype=np.float64)))
+
+    def _check_range(self, least: float, most: float, extrapolate: bool) -> None:
+        if math.isnan(least) or math.isnan(most) or least < 0.0:
+            raise CostError(f"{self.x_unit} cannot be negative or NaN", found=f"{least:g}")
+        if extrapolate or (least >= self.low and most <= self.high):
+            return
+        high = f"{self.high:g}" if math.isfinite(self.high) else "any number of"
+        found = most if most > self.high else least
+        raise CostError(
+            f"the cost is known from {self.low:g} to {high} {self.x_unit}",
+            found=f"{found:g} {self.x_unit}",
+            hint="measure that far, or allow extrapolation",
+        )
+
+
+def _check(curve: Curve) -> None:
+    if not curve.segments:
+        raise CostError("a curve needs a segment")
+    numbers = [curve.low, *(number for segment in curve.segments for number in segment)]
+    if not all(map(math.isfinite, numbers)) or math.isnan(curve.high):
+        raise CostError("a curve holds finite numbers only", found=repr(curve.segments)[:120])
+    if not 0.0 <= curve.low <= curve.high:
+        raise CostError("a curve's range runs from low to high", found=f"{curve.low:g} to {curve.high:g}")
+    if curve.segments[0].start > curve.low:
+        raise CostError("the first segment begins after the range", found=f"{curve.segments[0].start:g}")
+    before = 0.0
+    for index, segment in enumerate(curve.segments):
+        ends = index + 1 == len(curve.segments)
+        stop = curve.high if ends else curve.segments[index + 1].start
+        if not stop >= segment.start or (not ends and stop == segment.start):
+            raise CostError("segments must begin one after another", found=f"{segment.start:g}, then {stop:g}")
+        if segment.seconds < before * (1.0 - _SLACK):
+            raise CostError(
+                f"the cost falls at {segment.start:g} {curve.x_unit}",
+                found=f"{before:g} s before, {segment.seconds:g} s after",
+                hint="a cost never decreases with size",
+            )
+        before = _check_slope(curve, segment, stop)
+
+
+def _check_slope(curve: Curve, segment: Segment, stop: float) -> float:
+    """The segment's cost at `stop`, after checking that it never falls up to there."""
+    finite = math.isfinite(stop)
+    steepest_fall = min(segment.slope, segment.slope + 2 * segment.bend * (stop - segment.start)) if finite else 0.0
+    if segment.slope < 0.0 or (not finite and segment.bend < 0.0) or steepest_fall < 0.0:
+        found = f"slope {segment.slope:g}, bend {segment.bend:g} to {stop:g}"
+        raise CostError(f"the cost falls after {segment.start:g} {curve.x_unit}", found=found)
+    if segment.seconds < 0.0:
+        raise CostError(f"the cost is negative at {segment.start:g} {curve.x_unit}", found=f"{segment.seconds:g} s")
+    return segment.at(stop) if finite else math.inf
+
+
+def _solve(segment: Segment, seconds: float, stop: float) -> float:
+    """Greatest x in [segment.start, stop) with cost <= seconds, given that the start costs no more."""
+    rest = max(seconds - segment.seconds, 0.0)
+    if segment.bend == 0.0:
+        step = rest / segment.slope if segment.slope > 0.0 else math.inf
+    else:
+        root = segment.slope**2 + 4.0 * segment.bend * rest
+        step = 2.0 * rest / (segment.slope + math.sqrt(root)) if root >= 0.0 else math.inf
+    return min(segment.start + step, math.nextafter(stop, 0.0) if math.isfinite(stop) else stop)
+
+
+def _first_reach(segment: Segment, stop: float, rate: float) -> float | None:
+    """Least x > 0 in [segment.start, stop) with x >= rate·seconds(x), or None."""
+    # x - rate * f(x) as a polynomial in step = x - start: constant + linear·step + square·step²
+    constant = segment.start - rate * segment.seconds
+    linear, square = 1.0 - rate * segment.slope, -rate * segment.bend
+    if constant >= 0.0 and segment.start > 0.0:
+        return segment.start
+    roots = np.roots([square, linear, constant]) if square else np.array([-constant / linear] if linear else [])
+    steps = [float(r.real) for r in roots if abs(complex(r).imag) < 1e-12 and r.real >= 0.0]
+    good = [segment.start + step for step in steps if 0.0 < segment.start + step < stop]
+    return min(good) if good else None

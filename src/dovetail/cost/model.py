@@ -1,0 +1,172 @@
+"""CostModel: answers "how many seconds" for one machine, and says how wrong the answer is."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dovetail.core import CostError, DovetailError
+from dovetail.cost.curve import Curve, Segment
+from dovetail.ir import dtype_bytes
+from dovetail.machine import Machine
+
+PRIOR_BYTES_PER_S = 10e9
+_PRIOR = Curve(
+    "bytes",
+    (Segment(0.0, 0.0, 1.0 / PRIOR_BYTES_PER_S),),
+    label="prior",
+    provenance={"source": "assumed 10 GB/s; this machine has no such curve"},
+)
+
+
+class Accuracy(NamedTuple):
+    """How wrong a curve is on its own samples (relative; NaN where it was not fitted), and where it comes from."""
+
+    label: str
+    median_error: float
+    max_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """The cost curves of one machine. Keys are those of `Machine.costs`.
+
+    >>> from dovetail.machine import load
+    >>> model = CostModel.of(load("atlas-a2-8"))
+    >>> round(model.seconds("all_reduce:8", 6 * 2**20) * 1e6, 2)
+    142.23
+    >>> model.accuracy("all_reduce:8").label
+    'published'
+    """
+
+    machine: Machine
+    curves: Mapping[str, Curve]
+
+    @staticmethod
+    def of(machine: Machine) -> CostModel:
+        """The model of `machine`; asking again for the same machine costs nothing."""
+        return _of(machine)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.curves
+
+    def curve(self, key: str) -> Curve:
+        """The curve of `key`; `reduce` and `copy` fall back to a prior. Raises CostError that lists what there is."""
+        found = self.curves.get(key)
+        if found is None and key in ("reduce", "copy"):
+            return _PRIOR
+        if found is None:
+            raise self._missing(key)
+        return found
+
+    @overload
+    def seconds(self, key: str, x: float, extrapolate: bool = False) -> float: ...
+
+    @overload
+    def seconds(self, key: str, x: ArrayLike, extrapolate: bool = False) -> Any: ...
+
+    def seconds(self, key: str, x: ArrayLike, extrapolate: bool = False) -> Any:
+        """Seconds of `key` at `x` (bytes, rows or FLOP as the key has it), for a number or an array of any shape."""
+        return _evaluate(self.curve(key), key, x, extrapolate)
+
+    @overload
+    def kernel_seconds(self, key: str, rows: float, flops_per_row: float, extrapolate: bool = False) -> float: ...
+
+    @overload
+    def kernel_seconds(self, key: str, rows: ArrayLike, flops_per_row: float, extrapolate: bool = False) -> Any: ...
+
+    def kernel_seconds(self, key: str, rows: ArrayLike, flops_per_row: float, extrapolate: bool = False) -> Any:
+        """Seconds of `rows` rows of the kernel of that Work key: its own curve, else the machine's rate of FLOP."""
+        name = self.kernel_curve(key)
+        x = np.asarray(rows, dtype=np.float64)
+        return self.seconds(name, x * flops_per_row if name.startswith("flops:") else x, extrapolate)
+
+    def kernel_curve(self, key: str) -> str:
+        """The cost key that answers for Work key `key`: `kernel:<key>`, without its block, or `flops:<kernel>:<dtype>`.
+
+        >>> from dovetail.machine import load
+        >>> CostModel.of(load("atlas-a2-8")).kernel_curve("matmul:k=3072:n=8192:float16:block=64")
+        'flops:matmul:float16'
+        """
+        parts = key.split(":")
+        plain = ":".join(part for part in parts if not part.startswith("block="))
+        dtype = next((part for part in parts if _is_dtype(part)), "")
+        for name in (f"kernel:{key}", f"kernel:{plain}", f"flops:{parts[0]}:{dtype}"):
+            if name in self.curves:
+                return name
+        raise self._missing(f"kernel:{key}", f"flops:{parts[0]}:{dtype}")
+
+    def factor(self, key: str, num_bytes: ArrayLike) -> Any:
+        """Slow-down `cil:compute` or `cil:net` beside messages of `num_bytes`; 1 without a curve, held at its ends."""
+        sizes = np.asarray(num_bytes, dtype=np.float64)
+        curve = self.curves.get(key)
+        if curve is None:
+            return np.ones_like(sizes)
+        return np.maximum(curve.seconds(np.clip(sizes, curve.low, curve.high)), 1.0)
+
+    def eager_limit(self, kind: str) -> float:
+        """Greatest message in bytes, on links of `kind`, that does not wait for its receive; infinite where unknown."""
+        limit = self.machine.facts.get("eager_limit_bytes")
+        if isinstance(limit, Mapping):
+            limit = limit.get(kind)
+        return math.inf if limit is None else float(limit)
+
+    def accuracy(self, key: str) -> Accuracy:
+        """How wrong `seconds(key, …)` was on the samples it was fitted to."""
+        curve = self.curve(key)
+        return Accuracy(curve.label, curve.median_error, curve.max_error)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What predictions take for granted on this machine, in sentences.
+
+        >>> from dovetail.machine import Machine
+        >>> CostModel.of(Machine("bare", 1, (0,))).assumptions()[0]
+        'no `reduce` curve: 10 GB/s assumed'
+        """
+        rate = f"{PRIOR_BYTES_PER_S / 1e9:g} GB/s"
+        lines = [f"no `{key}` curve: {rate} assumed" for key in ("reduce", "copy") if key not in self.curves]
+        cil = [key for key in ("cil:compute", "cil:net") if key not in self.curves]
+        lines += [f"no `{key}` curve: compute and traffic are taken not to slow each other" for key in cil]
+        if "eager_limit_bytes" not in self.machine.facts:
+            lines.append("no `eager_limit_bytes` fact: no message is taken to wait for its receive")
+        unmeasured = sorted({c.label for c in self.curves.values()} - {"measured"})
+        return (*lines, *(f"some costs are {label}, not measured here" for label in unmeasured))
+
+    def _missing(self, key: str, instead: str = "") -> CostError:
+        near = difflib.get_close_matches(key, self.curves, 1)
+        known = ", ".join(sorted(self.curves)) or "none"
+        what = f"machine '{self.machine.name}' has no cost '{key}'" + (f" and no '{instead}'" if instead else "")
+        hint = f"did you mean '{near[0]}'? Or probe the machine" if near else "probe the machine, or choose another"
+        return CostError(what, found=f"costs {known}", hint=hint)
+
+
+@functools.lru_cache(maxsize=32)
+def _of(machine: Machine) -> CostModel:
+    curves = {}
+    for key, document in machine.costs.items():
+        try:
+            curves[key] = Curve.from_json(document)
+        except DovetailError as error:
+            raise CostError(f"machine '{machine.name}', cost '{key}': {error.what}", found=error.found) from error
+    return CostModel(machine, curves)
+
+
+def _evaluate(curve: Curve, key: str, x: ArrayLike, extrapolate: bool) -> Any:
+    try:
+        return curve.seconds(x, extrapolate)
+    except CostError as error:
+        raise CostError(f"{key}: {error.what}", found=error.found, hint=error.hint) from None
+
+
+def _is_dtype(text: str) -> bool:
+    try:
+        return dtype_bytes(text) > 0
+    except DovetailError:
+        return False

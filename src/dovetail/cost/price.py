@@ -1,0 +1,268 @@
+"""price: a Program, a machine and sizes become Prices, a few array operations for all ops at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError
+from dovetail.cost.model import CostModel
+from dovetail.cost.prices import Prices
+from dovetail.ir import RECVS, SENDS, Kind, Program, Workload
+from dovetail.machine import Machine
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_MESSAGES = (*SENDS, Kind.put)
+_REDUCES = (Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_send, Kind.recv_reduce_copy_send)
+
+
+def price(
+    program: Program,
+    machine: Machine,
+    workload: Workload,
+    contention: float | None = None,
+    *,
+    extrapolate: bool = False,
+) -> Prices:
+    """What each op of `program` costs on `machine`.
+
+    A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route, or `exchange:<kind>` where
+    the opposite direction carries messages of this program too; f of the least message is its latency, the rest
+    occupies the wire. Without `contention`, compute and traffic slow each other by the measured `cil:*` curves; with
+    it, every transfer and collective simply takes `contention` times as long (seed 000, step 2: 1.15).
+
+    Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
+    `extrapolate`), or where the workload does not fit the program.
+    """
+    _check(program, machine, contention)
+    model = CostModel.of(machine)
+    sizes = _Sizes.of(program, workload)
+    work_s = _work(program, model, workload, sizes, extrapolate)
+    routes = _Routes.of(program, machine)
+    wire_s, latency_s, rendezvous = _messages(program, model, sizes, routes, extrapolate)
+    if contention is None:
+        slow_by_net, slow_by_compute = _slow_downs(program, model, sizes)
+    else:
+        slow_by_net = slow_by_compute = np.ones(program.num_ops)
+        wire_s, latency_s = wire_s * contention, latency_s * contention
+        work_s[program.kind == Kind.collective] *= contention
+    return Prices(
+        work_s,
+        wire_s,
+        latency_s,
+        rendezvous,
+        slow_by_net,
+        slow_by_compute,
+        routes.start,
+        routes.links,
+        routes.num_links,
+        np.where(program.kind == Kind.compute, 0, sizes.handled),
+    )
+
+
+def _check(program: Program, machine: Machine, contention: float | None) -> None:
+    if program.num_ranks > machine.ranks:
+        raise CostError(
+            f"program '{program.name}' needs {program.num_ranks} ranks",
+            found=f"machine '{machine.name}' has {machine.ranks}",
+            hint="plan for fewer ranks, or choose another machine",
+        )
+    if contention is not None and not (0.0 < contention < math.inf):
+        raise CostError("contention is a factor on communication, above 0", found=repr(contention), hint="e.g. 1.15")
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Per op: bytes read, bytes written, slots written, and the bytes of its message or of the data it handles."""
+
+    read: Ints
+    write: Ints
+    slots_written: Ints
+    handled: Ints
+
+    @staticmethod
+    def of(program: Program, workload: Workload) -> _Sizes:
+        table = _slot_bytes(program, workload)
+        read, _ = _region_sums(program, table, "read")
+        write, slots_written = _region_sums(program, table, "write")
+        reads = np.isin(program.kind, [Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send])
+        handled = np.where(reads, read, write)
+        handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
+        return _Sizes(read, write, slots_written, handled)
+
+
+def _slot_bytes(program: Program, workload: Workload) -> Ints:
+    """Bytes of a slot, by buffer and rank."""
+    table = np.zeros((len(program.buffers), program.num_ranks), dtype=np.int64)
+    for row, buffer in enumerate(program.buffers):
+        slots = workload.slots.get(buffer.name)
+        if slots is None or len(slots) < program.num_ranks:
+            found = f"buffers {', '.join(workload.slots)}" if slots is None else f"{len(slots)} ranks"
+            raise CostError(
+                f"the workload gives no size for buffer '{buffer.name}' on each of {program.num_ranks} ranks",
+                found=found,
+            )
+        table[row] = [slot.num_bytes for slot in slots[: program.num_ranks]]
+    return table
+
+
+def _region_sums(program: Program, table: Ints, side: str) -> tuple[Ints, Ints]:
+    """Bytes and slots of all regions on one side of each op."""
+    col = program.columns
+    start = col[f"{side}_start"]
+    slots = col[f"{side}_count"] * col[f"{side}_blocks"]
+    rank = np.repeat(col["rank"], np.diff(start))
+    num_bytes = slots * table[col[f"{side}_buffer"], rank] if len(slots) else slots
+    return _sum_by_op(num_bytes, start), _sum_by_op(slots, start)
+
+
+def _sum_by_op(values: Ints, start: Ints) -> Ints:
+    total = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=total[1:])
+    return total[start[1:]] - total[start[:-1]]
+
+
+def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes, extrapolate: bool) -> Floats:
+    work_s = np.zeros(program.num_ops)
+    kind = program.kind
+    for key, kinds in (("copy", (Kind.copy,)), ("reduce", _REDUCES)):
+        rows = np.flatnonzero(np.isin(kind, kinds))
+        if len(rows):
+            work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
+    _add_compute(work_s, program, model, workload, sizes.slots_written, extrapolate)
+    rows = np.flatnonzero(kind == Kind.collective)
+    for call in np.unique(program.call[rows]):
+        name, group = program.collectives[call]
+        mine = rows[program.call[rows] == call]
+        key = f"{name}:{len(group)}" if len(group) > 1 else "copy"
+        work_s[mine] = model.seconds(key, sizes.handled[mine], extrapolate)
+    return work_s
+
+
+def _add_compute(
+    work_s: Floats, program: Program, model: CostModel, workload: Workload, slots: Ints, extrapolate: bool
+) -> None:
+    rows = np.flatnonzero(program.kind == Kind.compute)
+    if not len(rows):
+        return
+    caller = program.call[rows].astype(np.int64) * program.num_ranks + program.rank[rows]
+    works: dict[Any, list[int]] = {}
+    for each in np.unique(caller):
+        call, rank = divmod(int(each), program.num_ranks)
+        by_rank = workload.kernels.get(program.kernels[call].name)
+        if by_rank is None or rank >= len(by_rank):
+            name = program.kernels[call].name
+            raise CostError(f"the workload does not say what kernel '{name}' costs on rank {rank}")
+        works.setdefault(by_rank[rank], []).append(int(each))
+    for work, callers in works.items():
+        mine = rows if len(works) == 1 else rows[np.isin(caller, callers)]
+        work_s[mine] = model.kernel_seconds(work.key, slots[mine], work.flops, extrapolate)
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """Links of each channel, CSR; its link kind; whether its opposite direction carries messages too."""
+
+    start: Ints
+    links: Ints
+    num_links: int
+    kinds: tuple[str, ...]
+    two_way: NDArray[np.bool_]
+
+    @staticmethod
+    def of(program: Program, machine: Machine) -> _Routes:
+        routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
+        num_links = len(machine.links)
+        for src, dst, _, _ in program.channels:
+            if (src, dst) not in routes:
+                kind, links = machine.route(src, dst)
+                if not links and src != dst:  # ranks of one node: each ordered pair has its own way
+                    links, num_links = (num_links,), num_links + 1
+                routes[src, dst] = kind, links
+        lists = [routes[c.src, c.dst][1] for c in program.channels]
+        start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        flat = np.array([link for links in lists for link in links], dtype=np.int64)
+        kinds = tuple(routes[c.src, c.dst][0] for c in program.channels)
+        return _Routes(start, flat, num_links, kinds, _two_way(program, machine))
+
+
+def _two_way(program: Program, machine: Machine) -> NDArray[np.bool_]:
+    busy = np.unique(program.chan_out[np.isin(program.kind, _MESSAGES)])
+    nodes = machine.nodes
+
+    def way(row: int) -> tuple[bool, int, int]:
+        src, dst, _, _ = program.channels[row]
+        within = nodes[src] == nodes[dst]
+        return (within, src, dst) if within else (within, nodes[src], nodes[dst])
+
+    ways = {way(int(row)) for row in busy if row >= 0}
+    opposite = [(within, b, a) in ways for within, a, b in map(way, range(len(program.channels)))]
+    return np.array(opposite, dtype=np.bool_)
+
+
+def _messages(
+    program: Program, model: CostModel, sizes: _Sizes, routes: _Routes, extrapolate: bool
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Seconds on the wire and of latency, and who waits for its receive, for ops that send, put or signal."""
+    wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
+    rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
+    rows = np.flatnonzero((program.chan_out >= 0) & np.isin(program.kind, (*_MESSAGES, Kind.signal)))
+    group_of, groups = _channel_groups(routes, model)
+    if not len(rows):
+        return wire_s, latency_s, rendezvous
+    group = group_of[program.chan_out[rows]]
+    for number, (key, kind) in enumerate(groups):
+        mine = rows if len(groups) == 1 else rows[group == number]
+        if not len(mine):
+            continue
+        curve = model.curve(key)
+        num_bytes = np.where(program.kind[mine] == Kind.signal, curve.low, sizes.handled[mine])
+        latency_s[mine] = curve.seconds(curve.low)
+        wire_s[mine] = model.seconds(key, num_bytes, extrapolate) - latency_s[mine]
+        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & np.isin(program.kind[mine], tuple(SENDS))
+    return wire_s, latency_s, rendezvous
+
+
+def _channel_groups(routes: _Routes, model: CostModel) -> tuple[Ints, list[tuple[str, str]]]:
+    """For each channel the row of the (cost key, link kind) that it goes by, and those rows."""
+    groups: dict[tuple[str, str], int] = {}
+    group_of = np.zeros(len(routes.kinds), dtype=np.int64)
+    for row, kind in enumerate(routes.kinds):
+        one, both = f"p2p:{kind}", f"exchange:{kind}"
+        key = both if both in model and (routes.two_way[row] or one not in model) else one
+        group_of[row] = groups.setdefault((key, kind), len(groups))
+    return group_of, list(groups)
+
+
+def _slow_downs(program: Program, model: CostModel, sizes: _Sizes) -> tuple[Floats, Floats]:
+    """cil:compute for ops on compute lanes, by the byte-weighted mean message of their rank; cil:net by their own."""
+    slow_by_net, slow_by_compute = np.ones(program.num_ops), np.ones(program.num_ops)
+    engines = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
+    on_compute = engines[program.lane]
+    traffic = np.isin(program.kind, (*_MESSAGES, Kind.collective))
+    if "cil:compute" in model and traffic.any():
+        typical = _typical_message(program, sizes.handled, traffic)
+        by_rank = np.where(typical > 0, model.factor("cil:compute", typical), 1.0)
+        slow_by_net = np.where(on_compute & ~traffic, by_rank[program.rank], 1.0)
+    if "cil:net" in model:
+        beside = traffic | (np.isin(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
+        slow_by_compute = np.where(beside, model.factor("cil:net", sizes.handled), 1.0)
+    return slow_by_net, slow_by_compute
+
+
+def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool_]) -> Floats:
+    """Mean bytes of the messages that touch each rank, weighted by their bytes; 0 for a rank without traffic."""
+    rows = np.flatnonzero(traffic)
+    sent = rows[program.chan_out[rows] >= 0]
+    dst = np.array([c.dst for c in program.channels], dtype=np.int64)
+    ranks = [program.rank[rows], dst[program.chan_out[sent]] if len(sent) else np.zeros(0, dtype=np.int64)]
+    rank = np.concatenate(ranks)
+    weight = num_bytes[np.concatenate([rows, sent])].astype(np.float64)
+    total = np.bincount(rank, weight, program.num_ranks)
+    square = np.bincount(rank, weight * weight, program.num_ranks)
+    return np.divide(square, total, out=np.zeros_like(total), where=total > 0)

@@ -1,0 +1,189 @@
+"""Machine: ranks, nodes, links, cost curves and facts of the hardware that a Program is to run on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from dovetail.core import MachineError, check_schema
+
+SCHEMA = "dovetail.machine/1"
+CURVE_SCHEMA = "dovetail.curve/1"
+SWITCH = -1
+COST_KEYS = (
+    "p2p:<link kind>",
+    "exchange:<link kind>",
+    "<collective>:<ranks>",
+    "kernel:<key>",
+    "flops:<kernel>:<dtype>",
+    "reduce",
+    "copy",
+    "cil:compute",
+    "cil:net",
+)
+_COST_KEY = re.compile(r"(p2p|exchange|kernel|flops):.+|reduce|copy|cil:(compute|net)|(?!cil:)[a-z_]+:[1-9]\d*")
+
+
+class Link(NamedTuple):
+    """One direction between two nodes, or between a node and the `SWITCH`. Two directions are two links.
+
+    A link from a node to itself names the kind by which ranks of that node reach each other; without one it is
+    `shm`. Such ranks do not queue for one wire: every ordered pair has its own.
+    """
+
+    src: int
+    dst: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a schedule runs on. `nodes[r]` is the node of rank r; `costs` maps a key to a Curve's JSON.
+
+    Keys of `costs` (seconds, against bytes unless said): `p2p:<kind>` one way; `exchange:<kind>` one message each way
+    at once; `all_reduce:<ranks>` and other collectives; `kernel:<key>` against rows; `flops:<kernel>:<dtype>` against
+    FLOP; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down factors against message bytes.
+
+    Facts that other rooms read:
+
+    - `eager_limit_bytes`: a number, or one by link kind; larger messages wait for their receive. 0: all wait.
+    - `k_is_per_rank`: true where a matmul wish's k is what each rank holds (as in seed 000), not the sum over ranks.
+    - `dtype`: element type that the compute curves were taken with.
+    - `contention_prior`: factor of seed 000's rule on communication; predictions use 1.0 unless asked.
+    - `published`: figures printed by the source, in seconds, never used by a prediction.
+
+    >>> pair = Machine("pair", 2, (0, 1), (Link(0, 1, "tcp"), Link(1, 0, "tcp")))
+    >>> pair.route(0, 1)
+    ('tcp', (0,))
+    """
+
+    name: str
+    ranks: int
+    nodes: tuple[int, ...]
+    links: tuple[Link, ...] = ()
+    costs: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
+    provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_ranks(self)
+        _check_links(self)
+        _check_costs(self)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.ranks, self.nodes, self.links))
+
+    @property
+    def num_nodes(self) -> int:
+        return len(set(self.nodes))
+
+    def kind_within(self, node: int) -> str:
+        """The link kind between ranks of `node`."""
+        row = self._rows.get((node, node))
+        return "shm" if row is None else self.links[row].kind
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int, int], int]:
+        return {(link.src, link.dst): row for row, link in enumerate(self.links)}
+
+    def route(self, src: int, dst: int) -> tuple[str, tuple[int, ...]]:
+        """Link kind, and rows of `links` that a message from rank `src` to rank `dst` occupies (none within a node)."""
+        a, b = self.nodes[src], self.nodes[dst]
+        if a == b:
+            return self.kind_within(a), ()
+        rows = self._rows
+        hops = ((a, b),) if (a, b) in rows else ((a, SWITCH), (SWITCH, b))
+        if any(hop not in rows for hop in hops):
+            raise MachineError(f"machine '{self.name}' has no link from node {a} to node {b}")
+        return self.links[rows[hops[0]]].kind, tuple(rows[hop] for hop in hops)
+
+    def with_costs(self, costs: Mapping[str, dict[str, Any]], **facts: Any) -> Machine:
+        """The same machine with more (or newer) cost curves, as JSON, and facts.
+
+        >>> load_free = Machine("one", 1, (0,)).with_costs({}, blas="openblas")
+        >>> load_free.facts
+        {'blas': 'openblas'}
+        """
+        return replace(self, costs={**self.costs, **costs}, facts={**self.facts, **facts})
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"schema": SCHEMA, "name": self.name, "ranks": self.ranks, "nodes": list(self.nodes)}
+        body = {"costs": dict(self.costs), "facts": dict(self.facts), "provenance": dict(self.provenance)}
+        return {**head, "links": [list(link) for link in self.links], **body}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Machine:
+        """Read what `to_json` wrote, or raise a MachineError that names the field."""
+        check_schema(document, SCHEMA)
+        try:
+            name, ranks, nodes = document["name"], document["ranks"], tuple(document["nodes"])
+            links = tuple(_link(row) for row in document["links"])
+            costs, facts, provenance = (dict(document.get(key, {})) for key in ("costs", "facts", "provenance"))
+        except KeyError as error:
+            hint = "fields: schema, name, ranks, nodes, links, costs, facts, provenance"
+            raise MachineError(f"machine document has no field {error}", hint=hint) from None
+        except (TypeError, ValueError) as error:
+            raise MachineError("malformed machine document", found=str(error)) from error
+        return cls(name, ranks, nodes, links, costs, facts, provenance)
+
+
+def _link(row: Sequence[Any]) -> Link:
+    if isinstance(row, str) or len(row) != 3:
+        raise MachineError("a link is [source node, destination node, kind]", found=repr(row))
+    return Link(*row)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_ranks(machine: Machine) -> None:
+    if not isinstance(machine.name, str) or not machine.name:
+        raise MachineError("a machine needs a name", found=repr(machine.name))
+    where = f"machine '{machine.name}'"
+    if not _is_int(machine.ranks) or machine.ranks < 1:
+        raise MachineError(f"{where}: ranks must be a whole number of at least 1", found=repr(machine.ranks))
+    if len(machine.nodes) != machine.ranks:
+        hint = "give the node of every rank, e.g. [0, 0, 1, 1]"
+        found = f"{len(machine.nodes)} nodes, {machine.ranks} ranks"
+        raise MachineError(f"{where}: `nodes` has one entry for each rank", found=found, hint=hint)
+    bad = [node for node in machine.nodes if not _is_int(node) or node < 0]
+    if bad:
+        raise MachineError(f"{where}: nodes are numbered from 0", found=repr(bad[0]))
+
+
+def _check_links(machine: Machine) -> None:
+    where, nodes = f"machine '{machine.name}'", set(machine.nodes)
+    seen = set()
+    for link in machine.links:
+        if not isinstance(link.kind, str) or not link.kind:
+            raise MachineError(f"{where}: a link needs a kind such as 'tcp'", found=repr(tuple(link)))
+        for end in (link.src, link.dst):
+            if not _is_int(end) or (end != SWITCH and end not in nodes):
+                hint = f"nodes are {sorted(nodes)}; {SWITCH} is the switch"
+                raise MachineError(f"{where}: a link ends at node {end!r}, which no rank is on", hint=hint)
+        if link.src == link.dst == SWITCH or (link.src, link.dst) in seen:
+            raise MachineError(f"{where}: link {link.src} -> {link.dst} is given twice, or leads nowhere")
+        seen.add((link.src, link.dst))
+    for a in nodes:
+        for b in nodes - {a}:
+            if (a, b) not in seen and not {(a, SWITCH), (SWITCH, b)} <= seen:
+                hint = f'add [{a}, {b}, "tcp"], or [{a}, {SWITCH}, "tcp"] and [{SWITCH}, {b}, "tcp"]'
+                raise MachineError(f"{where}: node {a} has no way to node {b}", hint=hint)
+
+
+def _check_costs(machine: Machine) -> None:
+    where = f"machine '{machine.name}'"
+    for key, curve in machine.costs.items():
+        if not isinstance(key, str) or not _COST_KEY.fullmatch(key):
+            heads = ["p2p", "exchange", "kernel", "flops", "reduce", "copy", "cil:compute", "cil:net", "all_reduce"]
+            near = difflib.get_close_matches(str(key).split(":")[0], heads, 1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise MachineError(f"{where}: unknown cost '{key}'", hint=f"{hint}keys are {', '.join(COST_KEYS)}")
+        if not isinstance(curve, dict) or curve.get("schema") != CURVE_SCHEMA:
+            found = repr(curve.get("schema") if isinstance(curve, dict) else curve)[:80]
+            raise MachineError(f"{where}: cost '{key}' is not a {CURVE_SCHEMA} document", found=found)
