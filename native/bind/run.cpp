@@ -1,4 +1,167 @@
 // Python bindings of native/run.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-void bind_run(nanobind::module_&) {}
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "run/engine.hpp"
+#include "run/load.hpp"
+#include "run/local.hpp"
+#include "run/mpi.hpp"
+#include "run/mpi_table.h"
+#include "run/reduce.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace dovetail::run;
+
+namespace {
+
+using Transports = std::shared_ptr<Transport>;
+
+template <class T>
+const T* column(const nb::dict& columns, const char* name) {
+    using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+    return nb::cast<Array>(columns[name]).data();
+}
+
+Regions regions(const nb::dict& c, const std::string& side) {
+    return {column<std::int64_t>(c, (side + "_start").c_str()),  column<std::int32_t>(c, (side + "_buffer").c_str()),
+            column<std::int64_t>(c, (side + "_offset").c_str()), column<std::int64_t>(c, (side + "_count").c_str()),
+            column<std::int64_t>(c, (side + "_stride").c_str()), column<std::int64_t>(c, (side + "_blocks").c_str())};
+}
+
+Columns read_columns(const nb::dict& c) {
+    Columns columns{};
+    columns.num_ops = static_cast<std::int64_t>(nb::len(nb::handle(nb::object(c["kind"]))));
+    columns.kind = column<std::uint8_t>(c, "kind");
+    columns.rank = column<std::int32_t>(c, "rank");
+    columns.lane = column<std::int32_t>(c, "lane");
+    columns.chan_in = column<std::int32_t>(c, "chan_in");
+    columns.chan_out = column<std::int32_t>(c, "chan_out");
+    columns.call = column<std::int32_t>(c, "call");
+    columns.dep_start = column<std::int64_t>(c, "dep_start");
+    columns.dep = column<std::int64_t>(c, "dep");
+    columns.reads = regions(c, "read");
+    columns.writes = regions(c, "write");
+    return columns;
+}
+
+// An engine and the kernels it calls; the caller keeps the arrays alive.
+struct BoundEngine {
+    std::shared_ptr<Transport> transport;
+    std::vector<std::unique_ptr<Matmul>> matmuls;
+    std::unique_ptr<Engine> engine;
+};
+
+using CollectiveRow = std::tuple<int, std::vector<int>, int>;                  // kind, group, reduce op
+using MatmulRow = std::optional<std::tuple<std::int64_t, std::int64_t, int>>;  // k, n, dtype
+
+std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const nb::dict& columns,
+                                         const std::vector<bool>& lane_is_net,
+                                         const std::vector<std::tuple<int, int, int, int>>& channels,
+                                         const std::vector<CollectiveRow>& collectives,
+                                         const std::vector<std::tuple<std::uintptr_t, std::int64_t, int>>& memory,
+                                         const std::vector<MatmulRow>& matmuls,
+                                         std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
+    std::vector<ChannelRow> rows;
+    for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, id, depth});
+    std::vector<Memory> homes;
+    for (const auto& [base, slot, dtype] : memory) homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype});
+    auto bound = std::make_shared<BoundEngine>();
+    bound->transport = transport;
+    std::vector<Collective> calls;
+    for (const auto& [kind, group, op] : collectives) {
+        const bool member = std::find(group.begin(), group.end(), rank) != group.end();
+        calls.push_back({kind, member ? transport->group(group) : -1, static_cast<int>(group.size()), op});
+    }
+    std::vector<Kernel> kernels;
+    const Blas functions{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
+    for (const auto& row : matmuls) {
+        bound->matmuls.push_back(nullptr);
+        if (row) {
+            const auto& [k, n, dtype] = *row;
+            bound->matmuls.back() = std::make_unique<Matmul>(functions, k, n, dtype);
+        }
+        kernels.push_back({bound->matmuls.back().get()});
+    }
+    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes);
+    const auto call_python = [python](std::int64_t row) {
+        const nb::gil_scoped_acquire gil;
+        python(row);
+    };
+    bound->engine = std::make_unique<Engine>(*transport, std::move(share.ops), std::move(share.lanes), std::move(calls),
+                                             std::move(kernels), call_python);
+    return bound;
+}
+
+double monotonic_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Runs engines on a thread each (one engine: on this thread); returns their failures, empty where all went well.
+std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngine>>& engines, bool thread,
+                                     double poll_s, std::int64_t block_rows, int window, double stall_s) {
+    const Options options{thread, poll_s, block_rows, window, stall_s};
+    std::vector<std::string> failures(engines.size());
+    std::vector<std::exception_ptr> thrown(engines.size());
+    const nb::gil_scoped_release release;
+    const auto run_one = [&](std::size_t i) {
+        try {
+            failures[i] = engines[i]->engine->run(options, monotonic_s);
+        } catch (...) {
+            thrown[i] = std::current_exception();
+        }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t i = 1; i < engines.size(); ++i) threads.emplace_back(run_one, i);
+    if (!engines.empty()) run_one(0);
+    for (auto& worker : threads) worker.join();
+    for (const auto& error : thrown)
+        if (error) {
+            const nb::gil_scoped_acquire gil;
+            std::rethrow_exception(error);
+        }
+    return failures;
+}
+
+nb::tuple spans_of(const BoundEngine& bound) {
+    std::vector<std::int64_t> rows;
+    for (const auto& op : bound.engine->ops()) rows.push_back(op.row);
+    return nb::make_tuple(rows, bound.engine->start_s, bound.engine->end_s);
+}
+
+}  // namespace
+
+void bind_run(nb::module_& m) {
+    nb::class_<Transport>(m, "Transport");
+    nb::class_<LocalHub>(m, "LocalHub").def(nb::init<int>(), "num_ranks"_a);
+    nb::class_<BoundEngine>(m, "Engine").def("spans", &spans_of, "Rows, start and end seconds of this rank's ops.");
+    m.def(
+        "local_transport",
+        [](std::shared_ptr<LocalHub> hub, int rank) -> Transports {
+            return std::make_shared<LocalTransport>(std::move(hub), rank);
+        },
+        "hub"_a, "rank"_a);
+    m.def(
+        "mpi_transport",
+        [](std::uintptr_t table) -> Transports {
+            return std::make_shared<MpiTransport>(reinterpret_cast<const dt_mpi_table*>(table));
+        },
+        "table"_a);
+    m.def(
+        "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
+        "Address of the dt_reduce_fn that the MPI shim uses for half types.");
+    m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "channels"_a,
+          "collectives"_a, "memory"_a, "matmuls"_a, "blas"_a, "python"_a);
+    m.def("run_engines", &run_engines, "engines"_a, "thread"_a, "poll_s"_a, "block_rows"_a, "window"_a, "stall_s"_a);
+    m.def("monotonic_s", &monotonic_s);
+}

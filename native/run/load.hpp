@@ -1,0 +1,44 @@
+// From the columns of a Program to the ops that one rank's engine runs.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "run/engine.hpp"
+
+namespace dovetail::run {
+
+struct Regions {
+    const std::int64_t* start;
+    const std::int32_t* buffer;
+    const std::int64_t *offset, *count, *stride, *blocks;
+};
+
+struct Columns {  // rows of the Program, as in dovetail.ir.COLUMNS
+    std::int64_t num_ops;
+    const std::uint8_t* kind;
+    const std::int32_t *rank, *lane, *chan_in, *chan_out, *call;
+    const std::int64_t *dep_start, *dep;
+    Regions reads, writes;
+};
+
+struct Memory {  // one buffer of this rank
+    std::byte* base;
+    std::int64_t slot_bytes;
+    int dtype;
+};
+
+struct ChannelRow {
+    int src, dst, id, depth;
+};
+
+struct Share {
+    std::vector<Op> ops;
+    std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, is a net lane)
+};
+
+Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
+           const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory);
+
+}  // namespace dovetail::run

@@ -1,0 +1,64 @@
+// MpiTransport: the engine's transport over a loaded mpi_table.h shim.
+#pragma once
+
+#include <map>
+
+#include "run/mpi_table.h"
+#include "run/transport.hpp"
+
+namespace dovetail::run {
+
+class MpiTransport final : public Transport {
+  public:
+    explicit MpiTransport(const dt_mpi_table* table) : mpi_(table) {}
+    int rank() const override { return mpi_->rank(); }
+    int size() const override { return mpi_->size(); }
+
+    int isend(const void* data, long long num_bytes, int dst, int tag) override {
+        int handle = -1;
+        check(mpi_->isend(data, num_bytes, dst, tag, &handle), "MPI_Isend");
+        return handle;
+    }
+
+    int irecv(void* data, long long num_bytes, int src, int tag) override {
+        int handle = -1;
+        check(mpi_->irecv(data, num_bytes, src, tag, &handle), "MPI_Irecv");
+        return handle;
+    }
+
+    int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
+        int handle = -1;
+        check(mpi_->icollective(kind, src, dst, count, dtype, op, group, &handle), "the MPI collective");
+        return handle;
+    }
+
+    int group(const std::vector<int>& ranks) override {
+        bool whole = static_cast<int>(ranks.size()) == size();
+        for (int i = 0; whole && i < size(); ++i) whole = ranks[static_cast<std::size_t>(i)] == i;
+        if (whole) return -1;
+        const auto known = groups_.find(ranks);
+        if (known != groups_.end()) return known->second;
+        int group = -1;
+        check(mpi_->group(ranks.data(), static_cast<int>(ranks.size()), &group), "MPI_Comm_create_group");
+        return groups_[ranks] = group;
+    }
+
+    bool test(int handle) override {
+        int done = 0;
+        check(mpi_->test(handle, &done), "MPI_Test");
+        return done != 0;
+    }
+
+  private:
+    void check(int code, const char* call) const {
+        if (code == 0) return;
+        char text[512];
+        mpi_->error_text(code, text, sizeof text);
+        throw TransportError{std::string(call) + " failed: " + text};
+    }
+
+    const dt_mpi_table* mpi_;
+    std::map<std::vector<int>, int> groups_;
+};
+
+}  // namespace dovetail::run

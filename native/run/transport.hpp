@@ -1,0 +1,26 @@
+// Transport: how an engine moves bytes between ranks. MPI, or threads of one process.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dovetail::run {
+
+struct Transport {
+    virtual ~Transport() = default;
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    virtual int isend(const void* data, long long num_bytes, int dst, int tag) = 0;
+    virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
+    // `count` elements a rank; kinds, dtypes and ops are those of mpi_table.h. `group` is what `group` returned.
+    virtual int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) = 0;
+    virtual int group(const std::vector<int>& ranks) = 0;
+    virtual bool test(int handle) = 0;  // true once complete; the handle is then gone
+};
+
+// What a transport throws: the message for people.
+struct TransportError {
+    std::string message;
+};
+
+}  // namespace dovetail::run

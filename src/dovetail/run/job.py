@@ -1,0 +1,119 @@
+"""Job: Programs to be run in turn on one set of ranks, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Program, Workload
+from dovetail.run.options import RunOptions
+from dovetail.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One Program of a job. `check` names the output buffer that must hold the product of A and B, or nothing."""
+
+    name: str
+    program: Program
+    workload: Workload
+    options: RunOptions = RunOptions()
+    check: str | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Variants run interleaved (a b c, a b c, …): at least `rounds` rounds after `warmup`, more where some were
+    disturbed, and none begun after `budget_s` seconds. `seed` makes the random inputs."""
+
+    variants: tuple[Variant, ...]
+    rounds: int = 5
+    warmup: int = 1
+    seed: int = 0
+    budget_s: float = 120.0
+    keep_all: bool = False  # keep the Timeline of every round, not of the median one alone
+
+    @property
+    def num_ranks(self) -> int:
+        return self.variants[0].program.num_ranks
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one variant did. `seconds`: each round's makespan, the slowest rank's from its own start.
+
+    `timelines`: that of the median round, or of every round. `max_rel_error`: against a higher-precision reference,
+    None where not asked.
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    timelines: tuple[Timeline, ...]
+    max_rel_error: float | None = None
+    tolerance: float | None = None
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> float:
+        """Half the interquartile range over the median: 0.01 is 1 %."""
+        low, high = np.percentile(self.seconds, [25, 75])
+        return float((high - low) / 2 / self.median_s) if self.median_s else 0.0
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """Outcomes in the order of the job's variants, and the facts of the machine that ran it."""
+
+    outcomes: tuple[Outcome, ...]
+    rounds: int
+    disturbed: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Outcome:
+        return next(outcome for outcome in self.outcomes if outcome.name == name)
+
+
+Seconds = NDArray[np.float64]
+
+
+def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
+    """Rounds (axis 0) in which some variant (axis 1) took far longer than its own median.
+
+    Far is 5 scaled median absolute deviations, and at least 15 %: steady noise is a spread, not a disturbance.
+
+    >>> disturbed_rounds(np.array([[1.0], [1.02], [0.98], [3.0], [1.01]])).tolist()
+    [False, False, False, True, False]
+    """
+    median = np.median(seconds, axis=0)
+    deviation = 1.4826 * np.median(np.abs(seconds - median), axis=0)
+    return np.asarray((seconds > median + np.maximum(5 * deviation, 0.15 * median)).any(axis=1))
+
+
+def run_rounds(job: Job, run_one: Callable[[Variant, int], float], now_s: Callable[[], float]) -> tuple[Seconds, int]:
+    """Drive the rounds: `run_one(variant, round)` returns the makespan, the same on every rank.
+
+    Returns seconds by round and variant, undisturbed rounds only, and how many disturbed ones were repeated (at most
+    `rounds` of them; past that the disturbance is the machine's own noise and stays in). Round numbers under 0 are
+    warm-up.
+    """
+    begin = now_s()
+    rows: list[list[float]] = []
+    for index in range(-job.warmup, 2 * job.rounds):
+        row = [run_one(variant, index) for variant in job.variants]
+        if index < 0:
+            continue
+        rows.append(row)
+        bad = disturbed_rounds(np.array(rows))
+        if len(rows) - int(bad.sum()) >= job.rounds or now_s() - begin > job.budget_s:
+            break
+    seconds, bad = np.array(rows), disturbed_rounds(np.array(rows))
+    if len(rows) - int(bad.sum()) < min(3, job.rounds):
+        return seconds, 0
+    return seconds[~bad], int(bad.sum())
