@@ -1,0 +1,142 @@
+"""Draft: the half-written program that a rewrite fills, where old ops may be named before they are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dovetail.ir import Builder, Channel, Collective, Kernel, Kind, Lane, Op, Program, Region
+
+
+class OldOp(NamedTuple):
+    """A dependency on what replaced row `row` of the old program: on piece `piece` of it, or (-1) on its ends."""
+
+    row: int
+    piece: int = -1
+
+
+class _Entry(NamedTuple):
+    kind: Kind
+    rank: int
+    lane: Lane
+    reads: Sequence[Region]
+    writes: Sequence[Region]
+    chan_in: Channel | None
+    chan_out: Channel | None
+    call: Kernel | Collective | None
+    after: Sequence[int | OldOp]
+    line: str | None
+
+
+class Draft:
+    """Collects ops; `build` numbers them and drops lanes, channels and collectives that no op uses any more.
+
+    New ops are named by the number that `add` returns, old ones by OldOp; an old op's replacement is told by
+    `replaced`. Every old op must have one (a nop, where nothing is left to do), so that no order is lost.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._entries: list[_Entry] = []
+        self._pieces: dict[int, Sequence[int]] = {}
+        self._ends: dict[int, Sequence[int]] = {}
+
+    def add(
+        self,
+        kind: Kind,
+        rank: int,
+        lane: Lane,
+        *,
+        reads: Sequence[Region] = (),
+        writes: Sequence[Region] = (),
+        chan_in: Channel | None = None,
+        chan_out: Channel | None = None,
+        call: Kernel | Collective | None = None,
+        after: Sequence[int | OldOp] = (),
+        line: str | None = None,
+    ) -> int:
+        """Append one op to the queue of `lane` on `rank`; returns its number."""
+        self._entries.append(_Entry(kind, rank, lane, reads, writes, chan_in, chan_out, call, after, line))
+        return len(self._entries) - 1
+
+    def keep(
+        self,
+        op: Op,
+        *,
+        kind: Kind | None = None,
+        reads: Sequence[Region] | None = None,
+        writes: Sequence[Region] | None = None,
+        chan_out: int | None = None,
+        after: Sequence[int | OldOp] | None = None,
+    ) -> int:
+        """Append old op `op`, with what is given instead of its own; `replaced` is still the caller's to tell."""
+        table = self.program.kernels if op.kind == Kind.compute else self.program.collectives
+        return self.add(
+            op.kind if kind is None else kind,
+            op.rank,
+            self.program.lanes[op.lane],
+            reads=op.reads if reads is None else reads,
+            writes=op.writes if writes is None else writes,
+            chan_in=self._channel(op.chan_in),
+            chan_out=self._channel(op.chan_out if chan_out is None else chan_out),
+            call=table[op.call] if op.call >= 0 else None,
+            after=[OldOp(row) for row in op.after] if after is None else after,
+            line=op.line,
+        )
+
+    def replaced(self, row: int, pieces: Sequence[int], ends: Sequence[int] | None = None) -> None:
+        """Old op `row` became `pieces`; who waited for it now waits for `ends` (the last piece, if not told)."""
+        self._pieces[row] = pieces
+        self._ends[row] = pieces[-1:] if ends is None else ends
+
+    def build(self) -> Program:
+        """The new program, with the old one's name, buffers, kernels and post-conditions."""
+        old = self.program
+        builder = Builder(old.name, old.num_ranks)
+        for buffer in old.buffers:
+            builder.buffer(*buffer)
+        for post in old.posts:
+            builder.post(*post)
+        for kernel in old.kernels:
+            builder.kernel(*kernel)
+        self._declare(builder)
+        for entry in self._entries:
+            self._play(builder, entry)
+        return builder.build()
+
+    def _declare(self, builder: Builder) -> None:
+        lanes = {entry.lane for entry in self._entries}
+        channels = {channel for entry in self._entries for channel in (entry.chan_in, entry.chan_out)}
+        for lane in self.program.lanes:
+            if lane in lanes:
+                builder.lane(*lane)
+        for channel in self.program.channels:
+            if channel in channels:
+                builder.channel(*channel)
+
+    def _play(self, builder: Builder, entry: _Entry) -> None:
+        call = -1
+        if isinstance(entry.call, Kernel):
+            call = builder.kernel(*entry.call)
+        elif isinstance(entry.call, Collective):
+            call = builder.collective(*entry.call)
+        builder.add(
+            entry.kind,
+            entry.rank,
+            builder.lane(*entry.lane),
+            reads=entry.reads,
+            writes=entry.writes,
+            chan_in=-1 if entry.chan_in is None else builder.channel(*entry.chan_in),
+            chan_out=-1 if entry.chan_out is None else builder.channel(*entry.chan_out),
+            call=call,
+            after=list(dict.fromkeys(row for name in entry.after for row in self._rows(name))),
+            line=entry.line,
+        )
+
+    def _rows(self, name: int | OldOp) -> Sequence[int]:
+        if not isinstance(name, OldOp):
+            return (name,)
+        return self._ends[name.row] if name.piece < 0 else (self._pieces[name.row][name.piece],)
+
+    def _channel(self, row: int) -> Channel | None:
+        return self.program.channels[row] if row >= 0 else None

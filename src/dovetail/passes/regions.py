@@ -1,0 +1,70 @@
+"""Cutting regions into pieces, so that source and destination of one message stay slot for slot together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from math import lcm
+
+from dovetail.ir import Region
+
+Bounds = tuple[int, ...]
+
+
+def split(total: int, parts: int) -> tuple[int, ...]:
+    """`total` as `parts` sizes that differ by at most 1, larger ones first; sizes may be 0.
+
+    >>> split(8, 3), split(1, 3)
+    ((3, 3, 2), (1, 0, 0))
+    """
+    size, larger = divmod(total, parts)
+    return tuple(size + (part < larger) for part in range(parts))
+
+
+def bounds(num_slots: int, parts: int, unit: int = 1) -> Bounds:
+    """Where to cut `num_slots` slots into `parts` even pieces, each a multiple of `unit`.
+
+    >>> bounds(10, 3), bounds(8, 3, unit=4)
+    ((0, 4, 7, 10), (0, 4, 8, 8))
+    """
+    return (0, *(unit * units for units in accumulate(split(num_slots // unit, parts))))
+
+
+def common_unit(regions: Iterable[Region]) -> int:
+    """Slots between the places where all of these regions may be cut: whole blocks of the strided ones.
+
+    >>> common_unit([Region("x", 0, 24), Region("y", 0, 4, stride=9, blocks=6)])
+    4
+    """
+    return lcm(*(region.count for region in regions if region.blocks > 1 and region.count > 0))
+
+
+def cut(region: Region, start: int, stop: int) -> Region:
+    """Slots `start` to `stop` of `region`, counted in the region's own order, as a region.
+
+    >>> print(cut(Region("x", 8, 16), 4, 6), cut(Region("y", 0, 4, stride=9, blocks=6), 8, 16))
+    x[12:14] y[18:22; 2 x 9]
+    """
+    if region.blocks == 1:
+        return Region(region.buffer, region.offset + start, stop - start)
+    first, last = start // region.count, stop // region.count
+    assert (start, stop) == (first * region.count, last * region.count), "cut inside a block"
+    offset = region.offset + first * region.stride
+    if last - first == 1:
+        return Region(region.buffer, offset, region.count)
+    return region._replace(offset=offset, blocks=last - first)
+
+
+def apart_or_equal(one: Region, other: Region) -> bool:
+    """True where the two regions are the same, or surely share no slot.
+
+    >>> apart_or_equal(Region("x", 0, 4), Region("x", 4, 4)), apart_or_equal(Region("x", 0, 4), Region("x", 2, 4))
+    (True, False)
+    """
+    if one.buffer != other.buffer or one == other:
+        return True
+    return _end(one) <= other.offset or _end(other) <= one.offset
+
+
+def _end(region: Region) -> int:
+    return region.offset + region.stride * (region.blocks - 1) + region.count

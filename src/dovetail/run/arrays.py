@@ -1,0 +1,84 @@
+"""Arrays for a Program's buffers: dtypes by name, allocation, poison, fresh random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import EnvironmentFault, RunError
+from dovetail.ir import Program, Slot, Workload, dtype_bytes
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Sequence[Array]]  # buffer -> array of each rank, axis 0 is slots
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype called `name`; bfloat16 comes from ml_dtypes.
+
+    >>> numpy_dtype("float16")
+    dtype('float16')
+    """
+    dtype_bytes(name)  # refuses unknown names
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        raise EnvironmentFault("bfloat16 needs the package ml_dtypes", hint="pip install ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(bfloat16)
+    return dtype
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """True for real floating types, bfloat16 included (which numpy itself does not count as one)."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def poison(array: Array) -> None:
+    """Fill with what no correct run leaves behind: NaN, or the most extreme integer."""
+    if is_float(array.dtype) or array.dtype.kind == "c":
+        array[...] = np.nan
+    elif array.dtype.kind in "iu":
+        info = np.iinfo(array.dtype)
+        array[...] = info.min if info.min else info.max
+
+
+def allocate(num_slots: int, slot: Slot) -> Array:
+    """A poisoned array of `num_slots` slots, shape (num_slots, *slot.shape)."""
+    array = np.empty((num_slots, *slot.shape), numpy_dtype(slot.dtype))
+    poison(array)
+    return array
+
+
+def fresh_inputs(program: Program, workload: Workload, seed: int) -> dict[str, list[Array]]:
+    """Random input buffers: floats even in (-1, 1), integers in [-8, 8] (unsigned [0, 8]); same seed, same bits.
+
+    Signs are mixed, so that rows that were swapped, lost or added twice show (see `run.check`).
+    """
+    rng = np.random.default_rng(seed)
+    inputs: dict[str, list[Array]] = {}
+    for buffer in program.buffers:
+        if buffer.role == "input":
+            slots = workload_slots(workload, buffer.name, program.num_ranks)
+            inputs[buffer.name] = [_random(rng, count, slot) for count, slot in zip(buffer.slots, slots, strict=True)]
+    return inputs
+
+
+def workload_slots(workload: Workload, buffer: str, num_ranks: int) -> tuple[Slot, ...]:
+    """The Slot of `buffer` on each rank, or a RunError that says what the workload lacks."""
+    slots = workload.slots.get(buffer, ())
+    if len(slots) != num_ranks:
+        raise RunError(
+            f"the workload gives buffer '{buffer}' {len(slots)} slot sizes, not one for each of {num_ranks} ranks"
+        )
+    return slots
+
+
+def _random(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
+    shape, dtype = (num_slots, *slot.shape), numpy_dtype(slot.dtype)
+    if is_float(dtype):
+        return rng.uniform(-1.0, 1.0, shape).astype(dtype)
+    return rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype)
