@@ -1,0 +1,158 @@
+"""The `mpi` executor: starts real ranks with the launcher at hand, watches them, and brings their results back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.core import EnvironmentFault, RunError, load_json
+from dovetail.run.job import Job, JobResult
+from dovetail.run.shim import build_shim, find_tool
+
+ARRIVE_S = 10.0  # ranks that have not said that they are there by then are given up
+OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+def default_launch() -> str:
+    """The launch command: $DOVETAIL_LAUNCH, else the mpiexec at hand; `{ranks}` stands for the number of ranks."""
+    given = os.environ.get("DOVETAIL_LAUNCH")
+    if given:
+        return given
+    mpiexec = find_tool("mpiexec", "mpirun")
+    if mpiexec is None:
+        raise EnvironmentFault(
+            "no MPI found: there is no mpiexec beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+        )
+    about = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    flags = "--oversubscribe --bind-to none " if "Open MPI" in about or "prte" in about.lower() else ""
+    return f"{shlex.quote(mpiexec)} {flags}-n {{ranks}}"
+
+
+@dataclass(frozen=True)
+class MpiExecutor:
+    """Runs jobs on ranks started by `launch` (a command with `{ranks}`; the default is the mpiexec at hand).
+
+    Each job gets a folder of its own under `folder` (a temporary one unless given); after a failure it holds the
+    reason, the ranks' output and their partial timelines.
+    """
+
+    launch: str | None = None
+    folder: Path | None = None
+    name: str = "mpi"
+
+    def execute(self, job: Job, ranks: int | None = None) -> JobResult:
+        """Run a job to its end. Raises RunError naming the rank that failed, EnvironmentFault without an MPI."""
+        shim = build_shim()
+        launch = self.launch or default_launch()
+        place = self._place()
+        (place / "job.pkl").write_bytes(pickle.dumps(job))
+        num_ranks = ranks or job.num_ranks
+        command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
+        command += [sys.executable, "-m", "dovetail.run.rank", str(place), str(shim)]
+        code = watch(command, place, num_ranks)
+        result = place / "result.pkl"
+        if code or not result.exists():
+            raise failure(place, num_ranks, code)
+        loaded: JobResult = pickle.loads(result.read_bytes())
+        return loaded
+
+    def _place(self) -> Path:
+        try:
+            if self.folder is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix="job-", dir=self.folder))
+        except OSError as error:
+            raise EnvironmentFault("cannot make a folder for the run", found=str(error)) from error
+
+
+def watch(command: list[str], place: Path, ranks: int) -> int:
+    """Run the launcher to its end; stop it where ranks never arrive. Its output goes to `output.txt`."""
+    environment = OPEN_MPI | dict(os.environ)
+    with (place / "output.txt").open("wb") as output:
+        try:
+            launcher = subprocess.Popen(
+                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
+        try:
+            return wait(launcher, place, ranks)
+        finally:
+            stop(launcher)
+
+
+def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> int:
+    """The launcher's exit code; a RunError where some rank does not arrive in time, or one failed and others hang."""
+    begin, failed_s = time.monotonic(), None
+    arrive_s = ARRIVE_S + 0.5 * ranks
+    while launcher.poll() is None:
+        time.sleep(0.01)
+        now = time.monotonic()
+        missing = [r for r in range(ranks) if not (place / f"ready.{r}.json").exists()]
+        if missing and now - begin > arrive_s:
+            raise RunError(
+                f"rank {missing[0]} never arrived: {len(missing)} of {ranks} ranks had not started after {arrive_s:.0f} s",
+                found=last_line(place),
+                hint=f"look at {place / 'output.txt'}",
+            )
+        if failed_s is None and any(place.glob("failure.*.json")):
+            failed_s = now
+        if failed_s is not None and now - failed_s > 3.0:
+            return 3
+    return launcher.returncode
+
+
+def stop(launcher: subprocess.Popen[bytes]) -> None:
+    """End the launcher and all it started: politely, then not."""
+    for sign, patience_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
+        if launcher.poll() is not None:
+            return
+        try:
+            os.killpg(launcher.pid, sign)
+            launcher.wait(patience_s)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+def failure(place: Path, ranks: int, code: int) -> RunError:
+    """What the ranks and the launcher left behind, as one error."""
+    reasons = sorted((load_json(path) for path in place.glob("failure.*.json")), key=lambda d: d["rank"])
+    kept = f"reason, output and partial timelines are in {place}"
+    if reasons:
+        first, *rest = reasons[0]["reason"].split("\n")
+        more = "; ".join(f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons[1:3])
+        found = "\n".join(rest).strip() + (f"\n{more}" if more else "")
+        return RunError(f"rank {reasons[0]['rank']} failed: {first}", found=found or None, hint=kept)
+    missing = [r for r in range(ranks) if not (place / f"ready.{r}.json").exists()]
+    if missing:
+        return RunError(f"rank {missing[0]} never started (launcher exit code {code})", found=last_line(place), hint=kept)
+    return RunError(f"{killed_rank(place, ranks)} (launcher exit code {code})", found=last_line(place), hint=kept)
+
+
+def killed_rank(place: Path, ranks: int) -> str:
+    """Name the rank whose process the launcher says has died, by its rank number or its process id."""
+    output = (place / "output.txt").read_text(errors="replace")
+    for rank in range(ranks):
+        about: dict[str, Any] = load_json(place / f"ready.{rank}.json")
+        if f"PID {about['pid']} RUNNING AT" in output or f"process rank {rank} with PID" in output:
+            return f"rank {rank} on {about['host']} died"
+    return "a rank died without a word"
+
+
+def last_line(place: Path) -> str:
+    lines = [line for line in (place / "output.txt").read_text(errors="replace").splitlines() if line.strip(" =")]
+    return lines[-1].strip()[:300] if lines else "no output"

@@ -1,0 +1,22 @@
+"""What each rank of an MPI job runs: `python -m dovetail.run.rank JOB_FOLDER SHIM`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def use_own_cores() -> None:
+    """Give this rank's BLAS its share of the host's cores, unless the user said otherwise. Before NumPy loads."""
+    names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "DOVETAIL_LOCAL_RANKS")
+    on_host = next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 1)
+    cores = max(1, len(os.sched_getaffinity(0)) // max(1, on_host))
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(cores))
+
+
+if __name__ == "__main__":
+    use_own_cores()
+    from dovetail.run.serve import serve
+
+    sys.exit(serve(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,185 @@
+"""One rank of an MPI job: binds the job's Programs, runs the rounds, tells rank 0 what happened."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import RunError, save_json
+from dovetail.ir import Buffer, Slot
+from dovetail.run.arrays import Array, allocate, poison, random_slots
+from dovetail.run.product import product_error
+from dovetail.run.engine import bind, run_engines, timeline_of
+from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
+from dovetail.run.shim import World
+from dovetail.timeline import Timeline
+
+SETUP_LIMIT_S = 120.0
+
+
+def serve(folder: str, shim: str) -> int:
+    """Run this rank's part of the job in `folder`; 0, or 3 after a failure that is told in the folder."""
+    place = Path(folder)
+    world = World(Path(shim))
+    save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
+    try:
+        job = pickle.loads((place / "job.pkl").read_bytes())
+        if world.size != job.num_ranks:
+            raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
+        result = _Rank(world, job, place).run()
+        if world.rank == 0:
+            (place / "result.part").write_bytes(pickle.dumps(result))
+            (place / "result.part").replace(place / "result.pkl")
+        world.barrier(SETUP_LIMIT_S)
+    except Exception as error:
+        tell_failure(place, world.rank, error)
+        world.abort(3)
+        return 3
+    world.finalize()
+    return 0
+
+
+def tell_failure(place: Path, rank: int, error: Exception) -> None:
+    """Leave the reason on disk, for the parent to read."""
+    text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+    document = {"rank": rank, "reason": text, "traceback": traceback.format_exc()}
+    save_json(place / f"failure.{rank}.json", document)
+
+
+class Spans(NamedTuple):
+    """One round on one rank, on rank 0's clock: when it began, and each op's row, start and end (NaN: not reached)."""
+
+    begin_s: float
+    rows: Any
+    start_s: Any
+    end_s: Any
+
+    def since(self, zero_s: float) -> tuple[Any, Any, Any]:
+        return self.rows, np.asarray(self.start_s) - zero_s, np.asarray(self.end_s) - zero_s
+
+
+class _Rank:
+    def __init__(self, world: World, job: Job, place: Path) -> None:
+        self.world, self.job, self.place = world, job, place
+        self.arrays: dict[tuple[str, int, Slot], Array] = {}
+        self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
+        self.engines = {v.name: bind(world.transport, v.program, world.rank, self.memory(v)) for v in job.variants}
+        world.barrier(SETUP_LIMIT_S)
+        self.offset_s, self.clock_error_s = world.clock_offset_s()
+
+    def memory(self, variant: Variant) -> dict[str, Array]:
+        """This rank's arrays for one variant; buffers of the same name and size are shared among variants."""
+        arrays = {}
+        for buffer in variant.program.buffers:
+            slot = variant.workload.slots[buffer.name][self.world.rank]
+            key = (buffer.name, buffer.slots[self.world.rank], slot)
+            if key not in self.arrays:
+                self.arrays[key] = self.fresh(buffer, slot)
+            arrays[buffer.name] = self.arrays[key]
+        return arrays
+
+    def fresh(self, buffer: Buffer, slot: Slot) -> Array:
+        count = buffer.slots[self.world.rank]
+        if buffer.role != "input":
+            return allocate(count, slot)
+        name = int.from_bytes(buffer.name.encode(), "little") % (1 << 32)
+        return random_slots(np.random.default_rng([self.job.seed, self.world.rank, name]), count, slot)
+
+    def run(self) -> JobResult | None:
+        seconds, disturbed = run_rounds(self.job, self.run_one, _native.monotonic_s)
+        outcomes = [self.outcome(v, seconds[:, i], disturbed) for i, v in enumerate(self.job.variants)]
+        facts = self.world.gather(self.facts())
+        if self.world.rank:
+            return None
+        return JobResult(tuple(outcomes), len(seconds), disturbed, merge_facts(facts))
+
+    def run_one(self, variant: Variant, index: int) -> float:
+        """One run of one variant, from a barrier to the last rank's end; the same number on every rank."""
+        memory = self.memory(variant)
+        for buffer in variant.program.buffers:
+            if buffer.role != "input":
+                poison(memory[buffer.name])
+        engine, limit_s = self.engines[variant.name], max(20.0, 2 * variant.options.stall_s)
+        self.world.barrier(limit_s)
+        begin = _native.monotonic_s()
+        (failure,) = run_engines([engine], variant.options)
+        mine_s = _native.monotonic_s() - begin
+        self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
+        if failure:
+            self.save_partial(variant)
+            raise RunError(f"variant '{variant.name}', round {index}: {failure}")
+        everyone = self.world.gather(mine_s, limit_s)
+        longest: float = self.world.share(max(everyone) if everyone else None, limit_s)
+        return longest
+
+    def on_common_clock(self, begin_s: float, rows: Any, start_s: Any, end_s: Any) -> Spans:
+        times = (np.asarray(values) + self.offset_s for values in (start_s, end_s))
+        return Spans(begin_s + self.offset_s, rows, *times)
+
+    def save_partial(self, variant: Variant) -> None:
+        """Keep what this rank had done when the run failed."""
+        spans = self.spans[variant.name][-1]
+        part = timeline_of(variant.program, variant.workload, [spans.since(spans.begin_s)], {"partial": True})
+        save_json(self.place / f"partial.{self.world.rank}.json", part.to_json())
+
+    def outcome(self, variant: Variant, seconds: Any, disturbed: int) -> Outcome:
+        spans = self.spans[variant.name][self.job.warmup :]
+        keep = range(len(spans)) if self.job.keep_all else [closest_to_median(seconds, spans)]
+        gathered = self.world.gather([spans[i] for i in keep], SETUP_LIMIT_S)
+        meta = {"executor": "mpi", "clock_error_s": self.clock_error_s, "variant": variant.name}
+        timelines = tuple(
+            _timeline(variant, [parts[i] for parts in gathered], meta) for i in range(len(keep) if gathered else 0)
+        )
+        error, tolerance = self.check(variant) if variant.check else (None, None)
+        return Outcome(variant.name, tuple(map(float, seconds)), timelines, error, tolerance)
+
+    def check(self, variant: Variant) -> tuple[float, float]:
+        """Run once more on poisoned memory, then hold the output against a float64 reference of sampled products."""
+        self.run_one(variant, -1)
+        self.spans[variant.name].pop()
+        memory = self.memory(variant)
+        worst, tolerance = product_error(memory["A"], memory["B"][0], memory[variant.check or "C"], self.world.sum, self.world.size)
+        everyone = self.world.gather(worst)
+        return float(self.world.share(max(everyone, default=0.0))), tolerance
+
+    def facts(self) -> dict[str, Any]:
+        model = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), "unknown")
+        return {
+            "host": platform.node(),
+            "cpu": model,
+            "mpi": self.world.library,
+            "cores": len(os.sched_getaffinity(0)),
+            "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
+        }
+
+
+def _timeline(variant: Variant, spans: list[Spans], meta: dict[str, Any]) -> Timeline:
+    zero_s = min(s.begin_s for s in spans)
+    return timeline_of(variant.program, variant.workload, [s.since(zero_s) for s in spans], meta)
+
+
+def closest_to_median(seconds: Any, spans: list[Spans]) -> int:
+    """The round whose own end is nearest to the median makespan."""
+    ends = np.array([np.max(s.end_s, initial=s.begin_s) - s.begin_s for s in spans])
+    return int(np.argmin(np.abs(ends - np.median(seconds))))
+
+
+def merge_facts(facts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One value where all ranks agree, the list by rank where they do not."""
+    merge: Callable[[list[Any]], Any] = lambda values: values[0] if len(set(values)) == 1 else values  # noqa: E731
+    return {key: merge([f[key] for f in facts]) for key in facts[0]}
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,196 @@
+"""The MPI shim: compiled once for the MPI library at hand, and the few calls that ranks need outside the engine."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault, RunError
+
+SOURCE = Path(__file__).with_name("mpi_shim.c")
+CONTROL_TAG = 20000
+
+
+def cache_dir() -> Path:
+    """Where built shims and probe results are kept: $DOVETAIL_CACHE, else the user's cache folder."""
+    root = os.environ.get("DOVETAIL_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    place = Path(root).expanduser() / ("" if "DOVETAIL_CACHE" in os.environ else "dovetail")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        probe = place / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        hint = "set DOVETAIL_CACHE to a folder that you may write"
+        raise EnvironmentFault(f"cannot write to the cache {place}", found=error.strerror, hint=hint) from error
+    return place
+
+
+def find_tool(*names: str) -> str | None:
+    """The first of `names` beside this Python (a wheel's), else on PATH."""
+    beside = os.fspath(Path(sys.prefix) / "bin")
+    for name in names:
+        path = shutil.which(name, path=beside) or shutil.which(name)
+        if path:
+            return path
+    return None
+
+
+def build_shim() -> Path:
+    """Compile the shim with the mpicc at hand, or find it in the cache (keyed by source and compiler line)."""
+    mpicc = find_tool("mpicc")
+    if mpicc is None:
+        raise EnvironmentFault(
+            "no MPI found: there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+        )
+    table = SOURCE.with_name("mpi_table.h")
+    line = subprocess.run([mpicc, "-show"], capture_output=True, text=True, check=False).stdout
+    key = hashlib.sha256(SOURCE.read_bytes() + table.read_bytes() + mpicc.encode() + line.encode()).hexdigest()[:16]
+    target = cache_dir() / f"mpi_shim-{key}.so"
+    if not target.exists():
+        partial = target.with_suffix(f".{os.getpid()}")
+        done = subprocess.run(
+            [mpicc, "-O2", "-shared", "-fPIC", "-o", partial, SOURCE], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            found = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise EnvironmentFault(f"{mpicc} could not compile the MPI shim", found=found[0], hint="is gcc installed?")
+        partial.replace(target)
+    return target
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("init", "finalize", "rank", "size", "isend", "irecv", "group")),
+        *((name, ctypes.c_void_p) for name in ("icollective", "test", "cancel", "clock", "abort", "library")),
+        ("error_text", ctypes.c_void_p),
+    ]
+
+
+class World:
+    """All ranks of this MPI job, as this rank sees them: small control messages and their time limits."""
+
+    def __init__(self, shim: Path) -> None:
+        self._table = _Table.in_dll(ctypes.CDLL(os.fspath(shim), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
+        provided = ctypes.c_int()
+        self._call("init", ctypes.byref(provided), ctypes.c_void_p(_native.mpi_reduce_function()))
+        self.provided = provided.value
+        self.rank, self.size = self._call("rank"), self._call("size")
+        self.transport = _native.mpi_transport(ctypes.addressof(self._table))
+
+    @property
+    def library(self) -> str:
+        text = ctypes.create_string_buffer(256)
+        self._call("library", text, 256)
+        return text.value.decode()
+
+    def abort(self, code: int) -> None:
+        self._call("abort", code)
+
+    def finalize(self) -> None:
+        self._call("finalize")
+
+    def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:
+        """Send a picklable object; control traffic only."""
+        data = pickle.dumps(payload)
+        size = np.array([len(data)], np.int64)
+        self._finish(self._start("isend", size.ctypes.data, 8, dst), limit_s, dst)
+        self._finish(self._start("isend", data, len(data), dst), limit_s, dst)
+
+    def recv(self, src: int, limit_s: float = 60.0) -> Any:
+        size = np.zeros(1, np.int64)
+        self._finish(self._start("irecv", size.ctypes.data, 8, src), limit_s, src)
+        data = ctypes.create_string_buffer(int(size[0]))
+        self._finish(self._start("irecv", data, len(data), src), limit_s, src)
+        return pickle.loads(data.raw)
+
+    def gather(self, payload: Any, limit_s: float = 60.0) -> list[Any]:
+        """On rank 0 every rank's payload, elsewhere an empty list."""
+        if self.rank:
+            self.send(payload, 0, limit_s)
+            return []
+        return [payload, *(self.recv(src, limit_s) for src in range(1, self.size))]
+
+    def share(self, payload: Any, limit_s: float = 60.0) -> Any:
+        """Rank 0's payload, on every rank."""
+        if self.rank:
+            return self.recv(0, limit_s)
+        for dst in range(1, self.size):
+            self.send(payload, dst, limit_s)
+        return payload
+
+    def barrier(self, limit_s: float = 60.0) -> None:
+        """All ranks arrive, or a RunError that names one that did not within the limit."""
+        handle = ctypes.c_int()
+        self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, -1, ctypes.byref(handle))
+        self._finish(handle.value, limit_s, None)
+
+    def sum(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The float64 sum over ranks of an array of the same shape everywhere."""
+        source, result = np.ascontiguousarray(array, np.float64), np.empty(array.shape)
+        handle, count = ctypes.c_int(), ctypes.c_longlong(source.size)
+        data = (ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(result.ctypes.data))
+        self._call("icollective", 0, *data, count, 3, 0, -1, ctypes.byref(handle))
+        self._finish(handle.value, 120.0, None)
+        return result
+
+    def clock_offset_s(self, trips: int = 12) -> tuple[float, float]:
+        """Seconds to add to this rank's clock to get rank 0's, and half the round trip that bounds the error."""
+        best = (0.0, 0.0)
+        for peer in range(1, self.size):
+            if self.rank == 0:
+                for _ in range(trips):
+                    self.recv(peer)
+                    self.send(_native.monotonic_s(), peer)
+            elif self.rank == peer:
+                best = min((self._trip() for _ in range(trips)), key=lambda trip: trip[1])
+        return best
+
+    def _trip(self) -> tuple[float, float]:
+        begin = _native.monotonic_s()
+        self.send(None, 0)
+        theirs = self.recv(0)
+        end = _native.monotonic_s()
+        return theirs - (begin + end) / 2, (end - begin) / 2
+
+    def _start(self, name: str, data: Any, num_bytes: int, peer: int) -> int:
+        handle = ctypes.c_int()
+        pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
+        self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, ctypes.byref(handle))
+        return handle.value
+
+    def _finish(self, handle: int, limit_s: float, peer: int | None) -> None:
+        begin, done = time.monotonic(), ctypes.c_int()
+        while True:
+            self._call("test", handle, ctypes.byref(done))
+            if done.value:
+                return
+            waited_s = time.monotonic() - begin
+            if waited_s > limit_s:
+                who = f"rank {peer}" if peer is not None else "some rank"
+                raise RunError(
+                    f"{who} did not answer rank {self.rank} within {limit_s:.0f} s", hint="look at that rank's output"
+                )
+            if waited_s > 2e-4:
+                time.sleep(2e-5)
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
+        code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
+        if name not in ("rank", "size") and code:
+            text = ctypes.create_string_buffer(512)
+            self._call("error_text", code, text, 512)
+            raise RunError(f"MPI failed in {name} on rank {getattr(self, 'rank', '?')}", found=text.value.decode())
+        return int(code or 0)
