@@ -1,0 +1,218 @@
+"""The HTML page: summary, losses, reasons and the timeline in one file that works offline and asks for nothing."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from dovetail import __version__
+from dovetail.core import save_text
+from dovetail.ir import Program
+from dovetail.report.payload import encode
+from dovetail.report.summary import Losses, Provenance, Row, Summary
+from dovetail.report.units import percent, second_unit, seconds, significant
+from dovetail.timeline import Label, Timeline
+
+SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "main.js")
+EMPTY = "<section><h2>Timeline</h2><p>Nothing ran: no spans.</p></section>"
+MEANINGS = {
+    "dil": "decomposition: pieces slower than the whole",
+    "cil": "contention of compute and traffic",
+    "head": "compute that no message hides yet",
+    "tail": "messages after the last compute",
+    "startup": "start-up of messages and collectives",
+    "stall": "lanes that wait in the middle",
+    "imbalance": "ranks that wait for a slower one",
+}
+
+
+def write_page(
+    path: str | Path,
+    *,
+    title: str,
+    timelines: Sequence[Timeline] = (),
+    program: Program | Sequence[Program | None] | None = None,
+    summary: Summary | None = None,
+) -> Path:
+    """Write the page to `path`, whole or not at all; returns the path.
+
+    `program` is the one that all timelines ran, or one for each timeline (None where unknown); with it, tooltips tell
+    each op's text and source line, and arrows show messages. A disk that refuses raises EnvironmentFault.
+    """
+    return save_text(path, page(title=title, timelines=timelines, program=program, summary=summary))
+
+
+def page(
+    *,
+    title: str,
+    timelines: Sequence[Timeline] = (),
+    program: Program | Sequence[Program | None] | None = None,
+    summary: Summary | None = None,
+) -> str:
+    """The text of the page that `write_page` writes."""
+    told = summary or Summary()
+    shown = [t for t in timelines if t.num_spans]
+    script = _part(*SCRIPTS) if shown else ""
+    parts = {
+        "title": escape(title),
+        "version": escape(__version__),
+        "hash": "sha256-" + b64encode(sha256(script.encode()).digest()).decode(),
+        "css": _part("page.css"),
+        "provenance": _provenance(told.provenance, timelines),
+        "summary": _summary(told),
+        "timeline": _part("timeline.html") if shown else EMPTY,
+        "data": encode(shown, _programs(timelines, program)) if shown else "",
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _part("page.html"))
+
+
+def _programs(
+    timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None
+) -> list[Program | None]:
+    """One program (or None) for each timeline that has spans."""
+    if program is None or isinstance(program, Program):
+        return [program for t in timelines if t.num_spans]
+    if len(program) != len(timelines):
+        raise ValueError(f"{len(program)} programs for {len(timelines)} timelines")
+    return [p for p, t in zip(program, timelines, strict=True) if t.num_spans]
+
+
+def _part(*names: str) -> str:
+    folder = files("dovetail.report") / "page"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def _provenance(given: Provenance, timelines: Sequence[Timeline]) -> str:
+    """Command, machine, commit: as given, else from the timelines' own records; and how well clocks agree."""
+    known = dict(given.items())
+    for timeline in timelines:
+        for name in ("command", "machine", "commit"):
+            if timeline.meta.get(name):
+                known.setdefault(name, str(timeline.meta[name]))
+    errors = [t.meta["clock_error_s"] for t in timelines if t.meta.get("clock_error_s")]
+    if errors:
+        known["clocks of ranks agree within"] = seconds(max(errors))
+    rows = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in known.items())
+    return f'<dl class="provenance">{rows}</dl>' if rows else ""
+
+
+def _summary(summary: Summary) -> str:
+    left = right = ""
+    if summary.rows:
+        left += f"<section><h2>Schedules</h2>{_schedules(summary)}</section>"
+    if summary.notes:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in summary.notes)
+        left += f'<section class="notes"><h2>Why</h2>{notes}</section>'
+    if summary.losses:
+        right = f"<section><h2>Where the time beyond the ideal goes</h2>{_losses(summary.losses)}</section>"
+    sides = "".join(f"<div>{side}</div>" for side in (left, right) if side)
+    return f'<div class="pair{" both" if left and right else ""}">{sides}</div>' if sides else ""
+
+
+def _schedules(summary: Summary) -> str:
+    aside = "<th></th>"  # beside what was seen: its spread and its distance from the prediction
+    cells = '<th class="name">schedule</th>'
+    for label in summary.labels:
+        cells += f'<th class="number">{label}</th>' + aside * (label != "predicted")
+    gains, whys = any(r.ideal_gain is not None for r in summary.rows), any(r.why for r in summary.rows)
+    cells += "<th>share of ideal gain</th>" * gains + "<th>why</th>" * whys
+    body = "".join(_schedule(row, summary.labels, gains, whys) for row in summary.rows)
+    return _table("schedules", cells, body)
+
+
+def _schedule(row: Row, labels: Sequence[Label], gains: bool, whys: bool) -> str:
+    tag = '<span class="tag">chosen</span>' if row.chosen else ""
+    cells = f'<td class="name">{escape(row.schedule)}{tag}</td>'
+    for label in labels:
+        cells += f'<td class="number">{seconds(row.seconds(label))}</td>'
+        cells += f'<td class="aside">{_aside(row, label)}</td>' * (label != "predicted")
+    if gains:
+        share = 0.0 if row.ideal_gain is None else min(max(row.ideal_gain, 0.0), 1.0)
+        bar = (
+            f'<span class="gain"><i style="width:{100 * share:.1f}%"></i></span>' if row.ideal_gain is not None else ""
+        )
+        cells += f"<td>{bar}{percent(row.ideal_gain)}</td>"
+    cells += f'<td class="why">{escape(row.why)}</td>' * whys
+    return f"<tr{' class=chosen' if row.chosen else ''}>{cells}</tr>"
+
+
+def _table(name: str, head: str, body: str) -> str:
+    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table class="{name}">{table}</table></div>'
+
+
+def _aside(row: Row, label: Label) -> str:
+    """Beside a measured time: its spread, and how far it lies from the prediction."""
+    value, parts = row.seconds(label), []
+    if value is None:
+        return ""
+    if label == "measured" and row.spread_s is not None:
+        parts.append(f"± {_in_unit_of(row.spread_s, value)}")
+    if row.predicted_s:
+        parts.append(signed_percent(value / row.predicted_s - 1))
+    return ", ".join(parts)
+
+
+def _in_unit_of(value_s: float, other_s: float) -> str:
+    """The number of `value_s` in the unit that `other_s` is shown in.
+
+    >>> _in_unit_of(0.0003, 0.0527)
+    '0.30'
+    """
+    return significant(value_s / second_unit(other_s)[0], 2)
+
+
+def signed_percent(share: float) -> str:
+    """A difference as per cent with its sign.
+
+    >>> signed_percent(0.0512), signed_percent(-0.25)
+    ('+5.1 %', '−25 %')
+    """
+    return f"{'−' if share < 0 else '+'}{significant(abs(100 * share), 2)} %"
+
+
+def _losses(losses: Sequence[Losses]) -> str:
+    return f'<div class="total">{_totals(losses)}</div>{_loss_table(losses)}'
+
+
+def _totals(losses: Sequence[Losses]) -> str:
+    """For each label one bar: the ideal, then what was lost."""
+    most = max((max(x.makespan_s, x.ideal_s) for x in losses), default=0.0) or 1.0
+    lines = []
+    for entry in losses:
+        ideal, lost = 100 * entry.ideal_s / most, max(100 * (entry.makespan_s - entry.ideal_s) / most, 0.0)
+        text = f"{entry.label}: {seconds(entry.makespan_s)} = {seconds(entry.ideal_s)} ideal + "
+        lines.append(
+            f"<p>{text}{seconds(entry.makespan_s - entry.ideal_s)} lost</p>"
+            f'<div class="stack {entry.label}"><i class="ideal" style="width:{ideal:.2f}%"></i>'
+            f'<i class="lost" style="width:{lost:.2f}%"></i></div>'
+        )
+    return "".join(lines)
+
+
+def _loss_table(losses: Sequence[Losses]) -> str:
+    names = list(dict.fromkeys(name for entry in losses for name in entry.lost_s))
+    names.sort(key=lambda name: -max(abs(entry.lost_s.get(name, 0.0)) for entry in losses))
+    most = max((abs(v) for entry in losses for v in entry.lost_s.values()), default=0.0) or 1.0
+    head = "<th>loss</th><th></th>" + "".join(f'<th class="number">{entry.label}</th>' for entry in losses)
+    body = ""
+    for name in names:
+        bars = "".join(_bar(entry.label, entry.lost_s.get(name, 0.0) / most) for entry in losses)
+        cells = (seconds(entry.lost_s.get(name)).replace("-", "−") for entry in losses)
+        values = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+        meaning = f'<span class="meaning">{escape(MEANINGS[name])}</span>' if name in MEANINGS else ""
+        body += f'<tr><td>{escape(name)}{meaning}</td><td class="bars">{bars}</td>{values}</tr>'
+    return _table("losses", head, body)
+
+
+def _bar(label: Label, share: float) -> str:
+    """A bar of `share` of the widest; a negative loss (a gain) in another hue."""
+    sign = " negative" if share < 0 else ""
+    fill = f'<i style="width:{max(100 * abs(share), 0.6):.2f}%"></i>' if share else ""
+    return f'<div class="bar {label}{sign}">{fill}</div>'

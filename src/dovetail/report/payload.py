@@ -1,0 +1,85 @@
+"""The data of the HTML page: timelines and op texts as compressed typed arrays in base64."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Program
+from dovetail.report.kinds import GROUPS, span_groups
+from dovetail.report.messages import messages
+from dovetail.report.optext import op_texts
+from dovetail.report.tracks import tracks
+from dovetail.timeline import Timeline
+
+_ALIGN = 8
+
+
+def encode(timelines: Sequence[Timeline], programs: Sequence[Program | None]) -> str:
+    """Base64 of deflate of: header length (u32), header JSON, arrays at the offsets that the header names."""
+    arrays: dict[str, NDArray[Any]] = {}
+    distinct = list({id(p): p for p in programs if p is not None}.values())
+    rows = {id(p): row for row, p in enumerate(distinct)}
+    head = {
+        "groups": [list(group) for group in GROUPS],
+        "timelines": [
+            _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)])
+            for i, (t, p) in enumerate(zip(timelines, programs, strict=True))
+        ],
+        "programs": [_program(arrays, f"p{i}", p) for i, p in enumerate(distinct)],
+    }
+    return b64encode(zlib.compress(_pack(head, arrays), 6)).decode("ascii")
+
+
+def _timeline(
+    arrays: dict[str, NDArray[Any]], key: str, timeline: Timeline, program: Program | None, row: int
+) -> dict[str, Any]:
+    """Add the spans of one timeline to `arrays`, in the order of its tracks; returns its part of the header."""
+    found, order = tracks(timeline)
+    col = timeline.columns
+    start = col["start_s"][order]
+    arrays[f"{key}.start"] = start.astype("<f8")
+    arrays[f"{key}.dur"] = np.maximum(col["end_s"][order] - start, 0).astype("<f4")
+    arrays[f"{key}.name"] = col["name"][order].astype("<i4")
+    arrays[f"{key}.op"] = col["op"][order].astype("<i4")
+    arrays[f"{key}.bytes"] = col["num_bytes"][order].astype("<f8")
+    arrays[f"{key}.group"] = span_groups(timeline, program)[order]
+    return {
+        "label": timeline.label,
+        "title": str(timeline.meta.get("schedule", "")),
+        "clock_error_s": timeline.meta.get("clock_error_s"),
+        "makespan_s": timeline.makespan_s,
+        "program": row,
+        "lanes": list(timeline.lanes),
+        "names": list(timeline.names),
+        "tracks": [list(track) for track in found],
+    }
+
+
+def _program(arrays: dict[str, NDArray[Any]], key: str, program: Program) -> dict[str, Any]:
+    """Add op texts, source lines and messages of one program to `arrays`; returns its part of the header."""
+    texts = "\n".join(text.replace("\n", " ") for text in op_texts(program))
+    arrays[f"{key}.text"] = np.frombuffer(texts.encode("utf-8", "replace"), dtype=np.uint8)
+    arrays[f"{key}.line"] = program.columns["line"].astype("<i4")
+    arrays[f"{key}.message"] = messages(program).astype("<i4").ravel()
+    arrays[f"{key}.dep_start"] = program.columns["dep_start"].astype("<i4")
+    arrays[f"{key}.dep"] = program.columns["dep"].astype("<i4")
+    return {"name": program.name, "lines": list(program.lines), "num_ops": program.num_ops}
+
+
+def _pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    places, chunks, offset = {}, [], 0
+    for name, array in arrays.items():
+        data = array.tobytes()
+        places[name] = [array.dtype.str.lstrip("<|"), offset, len(array)]
+        chunks += [data, bytes(-len(data) % _ALIGN)]
+        offset += len(data) + -len(data) % _ALIGN
+    text = json.dumps({**head, "arrays": places}, separators=(",", ":"), default=str).encode("utf-8")
+    text += b" " * (-(len(text) + 4) % _ALIGN)
+    return b"".join([len(text).to_bytes(4, "little"), text, *chunks])

@@ -1,0 +1,101 @@
+"""Summary: what a report says beside its timelines: the schedules compared, the losses, the reasons, the provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.core import DovetailError, check_schema
+from dovetail.timeline import Label
+
+SCHEMA = "dovetail.summary/1"
+LABELS: tuple[Label, ...] = ("predicted", "emulated", "measured")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One schedule: its makespan as predicted, emulated and measured (seconds), and what speaks for or against it.
+
+    `ideal_gain` is the share of (serial - ideal) that was reached, 1.0 for all; `spread_s` is half the interquartile
+    range of the measured makespan; `chosen` marks the schedule that the plan takes.
+    """
+
+    schedule: str
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    ideal_gain: float | None = None
+    why: str = ""
+    chosen: bool = False
+    emulated_s: float | None = None
+    spread_s: float | None = None
+
+    def seconds(self, label: Label) -> float | None:
+        """The makespan under `label`, None where there is none."""
+        return {"predicted": self.predicted_s, "emulated": self.emulated_s, "measured": self.measured_s}[label]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Where one timeline's seconds beyond the ideal went: makespan = ideal_s + sum of `lost_s`."""
+
+    label: Label
+    ideal_s: float
+    lost_s: Mapping[str, float]
+
+    @property
+    def makespan_s(self) -> float:
+        return self.ideal_s + sum(self.lost_s.values())
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made this: command line, machine, commit. Shown on every page, plot and picture where it is known."""
+
+    command: str = ""
+    machine: str = ""
+    commit: str = ""
+
+    def items(self) -> list[tuple[str, str]]:
+        """(name, text) of each part that is known."""
+        parts = (("command", self.command), ("machine", self.machine), ("commit", self.commit))
+        return [(name, text) for name, text in parts if text]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rows of the table, losses (one entry a label), notes (the plan's reasons, a paragraph each), provenance."""
+
+    rows: tuple[Row, ...] = ()
+    losses: tuple[Losses, ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: Provenance = field(default_factory=Provenance)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The labels under which any row has seconds, predicted first."""
+        return tuple(label for label in LABELS if any(row.seconds(label) is not None for row in self.rows))
+
+    def to_json(self) -> dict[str, Any]:
+        losses = [{"label": x.label, "ideal_s": x.ideal_s, "lost_s": dict(x.lost_s)} for x in self.losses]
+        head = {"schema": SCHEMA, "rows": [vars(row) for row in self.rows], "losses": losses}
+        return {**head, "notes": list(self.notes), "provenance": vars(self.provenance)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Summary:
+        """Read what `to_json` wrote.
+
+        >>> summary = Summary((Row("serial", 0.2),), (Losses("predicted", 0.1, {"head": 0.1}),), ("No gain.",))
+        >>> Summary.from_json(summary.to_json()) == summary
+        True
+        """
+        check_schema(document, SCHEMA)
+        try:
+            return cls(
+                tuple(Row(**row) for row in document["rows"]),
+                tuple(Losses(x["label"], float(x["ideal_s"]), dict(x["lost_s"])) for x in document["losses"]),
+                tuple(document["notes"]),
+                Provenance(**document["provenance"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise DovetailError("malformed summary document", found=f"{type(error).__name__}: {error}") from error

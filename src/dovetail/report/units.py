@@ -1,0 +1,97 @@
+"""Seconds, bytes and shares as people read them: three significant digits, aligned. `core.units` reads them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import floor, isfinite, log10
+
+MISSING = "–"
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` rounded to `digits` significant digits, never in exponent form.
+
+    >>> [significant(x) for x in (1.2345, 12.345, 123.45, 1234.5, 0.001234, 9.996, 0)]
+    ['1.23', '12.3', '123', '1234', '0.00123', '10.0', '0']
+    """
+    if value == 0:
+        return "0"
+    places = digits - 1 - floor(log10(abs(value)))
+    rounded = round(value, places)
+    if rounded and floor(log10(abs(rounded))) > floor(log10(abs(value))):
+        places -= 1
+    return f"{value:.{max(places, 0)}f}"
+
+
+def seconds(value_s: float | None, digits: int = 3) -> str:
+    """A duration in the unit that suits it; `–` where there is none.
+
+    >>> [seconds(x) for x in (1.5, 0.0123, 4.2e-5, 3e-10, 0.0, 0.9996, -0.002, None)]
+    ['1.50 s', '12.3 ms', '42.0 µs', '0.300 ns', '0 s', '1.00 s', '-2.00 ms', '–']
+    """
+    if value_s is None or not isfinite(value_s):
+        return MISSING
+    scale, unit = second_unit(value_s)
+    return f"{significant(value_s / scale, digits)} {unit}"
+
+
+def num_bytes(value: float | None) -> str:
+    """A size in binary multiples; exact where it is whole.
+
+    >>> [num_bytes(x) for x in (0, 7, 65536, 1536, 3_500_000, 2**31, None)]
+    ['0 B', '7 B', '64 KiB', '1.50 KiB', '3.34 MiB', '2 GiB', '–']
+    """
+    if value is None or not isfinite(value):
+        return MISSING
+    scale, unit = next((pair for pair in _BYTES if abs(value) >= pair[0]), _BYTES[-1])
+    if value % scale == 0:
+        return f"{int(value // scale)} {unit}"
+    return f"{significant(value / scale)} {unit}"
+
+
+def percent(share: float | None) -> str:
+    """A share as per cent, to a tenth below ten.
+
+    >>> [percent(x) for x in (0.5634, 0.0123, -0.2, 1.0, None)]
+    ['56 %', '1.2 %', '-20 %', '100 %', '–']
+    """
+    if share is None or not isfinite(share):
+        return MISSING
+    return f"{100 * share:.{1 if 0 < abs(share) < 0.0995 else 0}f} %"
+
+
+def seconds_column(values_s: Sequence[float | None], digits: int = 3) -> list[str]:
+    """Durations of one column: one unit for all, decimal points above each other.
+
+    >>> seconds_column([0.0361, 0.00124, 0.128, None])
+    [' 36.1  ms', '  1.24 ms', '128    ms', '  –      ']
+    """
+    known = [abs(v) for v in values_s if v is not None and isfinite(v)]
+    if not known:
+        return [MISSING] * len(values_s)
+    scale, unit = second_unit(sorted(known)[len(known) // 2])
+    numbers = [significant(v / scale, digits) if v is not None and isfinite(v) else None for v in values_s]
+    return align_decimals([(n, unit) if n is not None else (MISSING, "") for n in numbers])
+
+
+def align_decimals(cells: Iterable[tuple[str, str]]) -> list[str]:
+    """(number, unit) cells padded to one width, so that decimal points line up in plain text.
+
+    >>> align_decimals([("1.5", "s"), ("10", "s")])
+    [' 1.5 s', '10   s']
+    """
+    parts = [(*number.partition("."), unit) for number, unit in cells]
+    left = max((len(whole) for whole, *_ in parts), default=0)
+    right = max((len(dot + rest) for _, dot, rest, _ in parts), default=0)
+    tail = max((len(unit) for *_, unit in parts), default=0)
+    gap = 1 if tail else 0
+    return [f"{w:>{left}}{d + r:<{right}}{' ' * gap}{u:<{tail}}" for w, d, r, u in parts]
+
+
+def second_unit(value_s: float) -> tuple[float, str]:
+    """(scale, name) of the largest unit in which the value, rounded to three digits, is at least one."""
+    if value_s == 0:
+        return _SECONDS[0]
+    return next((pair for pair in _SECONDS if abs(value_s) >= 0.9995 * pair[0]), _SECONDS[-1])
