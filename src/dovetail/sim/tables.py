@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dovetail.core import ProgramError
 from dovetail.cost.prices import Prices
 from dovetail.ir import RECVS, SENDS, Kind, Program
+from dovetail.ir.program import check_columns
 
 
 class State(IntEnum):
@@ -81,6 +82,7 @@ class Tables:
     @classmethod
     def of(cls, program: Program, prices: Prices) -> Tables:
         """Flatten, after refusing what a simulator cannot run: absent or foreign channels, ranks outside a group."""
+        check_columns(program)
         prices.check_fit(program)
         col = program.columns
         chan = np.array([c[:4] for c in program.channels], dtype=np.int32).reshape(-1, 4)
