@@ -54,16 +54,16 @@ def allocate(num_slots: int, slot: Slot) -> Array:
 
 
 def fresh_inputs(program: Program, workload: Workload, seed: int) -> dict[str, list[Array]]:
-    """Random input buffers: floats even in (-1, 1), integers in [-8, 8] (unsigned [0, 8]); same seed, same bits.
+    """Random arrays for the input buffers of every rank; the same seed gives the same bits.
 
-    Signs are mixed, so that rows that were swapped, lost or added twice show (see `run.check`).
+    Signs are mixed, so that slots that were swapped, lost or added twice show (see `run.check`).
     """
     rng = np.random.default_rng(seed)
     inputs: dict[str, list[Array]] = {}
     for buffer in program.buffers:
         if buffer.role == "input":
             slots = workload_slots(workload, buffer.name, program.num_ranks)
-            inputs[buffer.name] = [_random(rng, count, slot) for count, slot in zip(buffer.slots, slots, strict=True)]
+            inputs[buffer.name] = [random_slots(rng, n, slot) for n, slot in zip(buffer.slots, slots, strict=True)]
     return inputs
 
 
@@ -77,8 +77,10 @@ def workload_slots(workload: Workload, buffer: str, num_ranks: int) -> tuple[Slo
     return slots
 
 
-def _random(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
+def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
+    """An array of `num_slots` random slots: floats in (-1, 1), integers in [-8, 8] (unsigned [0, 8])."""
     shape, dtype = (num_slots, *slot.shape), numpy_dtype(slot.dtype)
-    if is_float(dtype):
-        return rng.uniform(-1.0, 1.0, shape).astype(dtype)
-    return rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype)
+    if not is_float(dtype):
+        return rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype)
+    wide = np.float64 if dtype.itemsize == 8 else np.float32
+    return (2 * rng.random(shape, wide) - 1).astype(dtype, copy=False)

@@ -46,10 +46,10 @@ def execute(
 
     Scratch and output buffers that `arrays` lacks take their shape and dtype from `workload`; both start poisoned.
     Lanes take turns; with `seed`, in random order, the same seed giving the same order; with `interleaving`, in the
-    order that an Execution recorded. `kernels` are the built-in ones unless told. Raises RunError, naming the op,
+    order that an Execution recorded. `kernels` adds to the built-in ones. Raises RunError, naming the op,
     for a stall, an access outside a buffer, a message of another size than its receive, or a missing kernel.
     """
-    state = _State(program, Memory(program, arrays, workload), builtin_kernels() if kernels is None else kernels)
+    state = _State(program, Memory(program, arrays, workload), builtin_kernels() | dict(kernels or {}))
     with np.errstate(all="ignore"):
         if interleaving is None:
             _take_turns(state, seed)
@@ -247,7 +247,8 @@ class _State:
             raise RunError(f"{describe(op)}: no collective '{kind}'", where=op.line)
         ops = [members[rank] for rank in group]
         wanted = [sum(region.num_slots for region in member.writes) for member in ops]
-        results = COLLECTIVES[kind]([self._source(member).copy() for member in ops], wanted)
+        sources = [self._source(member).copy() if member.reads else np.empty(0) for member in ops]
+        results = COLLECTIVES[kind](sources, wanted)
         for member, result in zip(ops, results, strict=True):
             if member.writes:
                 self.memory.write(member, member.writes[0], result)
