@@ -1,6 +1,9 @@
 """ir: Program, the only schedule IR, its text form, and the certificate that proves it."""
 
 from dovetail.ir.build import Builder
+from dovetail.ir.certificate import Certificate, Check
+from dovetail.ir.limits import TARGETS, Target
+from dovetail.ir.parse import parse
 from dovetail.ir.parts import (
     COLUMNS,
     RECVS,
@@ -16,16 +19,21 @@ from dovetail.ir.parts import (
     Region,
     Term,
 )
-from dovetail.ir.program import Program
+from dovetail.ir.program import Program, check_columns
+from dovetail.ir.text import canonical, to_text
+from dovetail.ir.verify import verify, verify_reference
 from dovetail.ir.workload import Slot, Work, Workload, dtype_bytes
 
 __all__ = [
     "COLUMNS",
     "RECVS",
     "SENDS",
+    "TARGETS",
     "Buffer",
     "Builder",
+    "Certificate",
     "Channel",
+    "Check",
     "Collective",
     "Kernel",
     "Kind",
@@ -35,8 +43,15 @@ __all__ = [
     "Program",
     "Region",
     "Slot",
+    "Target",
     "Term",
     "Work",
     "Workload",
+    "canonical",
+    "check_columns",
     "dtype_bytes",
+    "parse",
+    "to_text",
+    "verify",
+    "verify_reference",
 ]

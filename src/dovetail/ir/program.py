@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -129,6 +129,13 @@ class Program:
         """The same program with every channel `depth` messages deep."""
         return replace(self, channels=tuple(c._replace(depth=depth) for c in self.channels))
 
+    def with_columns(self, columns: Mapping[str, NDArray[Any]], lines: tuple[str, ...] | None = None) -> Program:
+        """The same tables over other columns: all that COLUMNS names, brought to their dtypes and frozen."""
+        new = {name: np.array(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
+        for column in new.values():
+            column.flags.writeable = False
+        return replace(self, columns=new, lines=self.lines if lines is None else lines)
+
     def to_json(self) -> dict[str, Any]:
         tables = {
             "buffers": [list(b) for b in self.buffers],
@@ -239,7 +246,8 @@ def _check_tables(program: Program) -> None:
         _require(good, f"the group of a collective is not a set of ranks: {group}")
     for post in program.posts:
         named = [*post.ranks, *(rank for term in post.terms for rank, _ in term.args)]
-        _require(all(rank in ranks for rank in named), "a post-condition names a rank that does not exist")
+        good = len(post.ranks) > 0 and all(rank in ranks for rank in named)
+        _require(good, "a post-condition names no rank, or one that does not exist")
 
 
 def _within(values: NDArray[Any], low: int, high: int) -> bool:

@@ -1,0 +1,231 @@
+"""Bounds: every op has the regions, channels and call that its kind needs, all inside their tables and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dovetail.ir.certificate import Fault
+from dovetail.ir.parts import Kind, Op, Post, Region, Term
+from dovetail.ir.plain import message_slots, name_op
+from dovetail.ir.program import MAX_SLOTS, Program
+
+
+class Shape(NamedTuple):
+    """Regions and channels that ops of a kind have."""
+
+    reads: int
+    writes: int
+    receives: bool = False
+    sends: bool = False
+
+
+SHAPES = {
+    Kind.nop: Shape(0, 0),
+    Kind.copy: Shape(1, 1),
+    Kind.reduce: Shape(1, 1),
+    Kind.send: Shape(1, 0, sends=True),
+    Kind.recv: Shape(0, 1, receives=True),
+    Kind.recv_reduce: Shape(1, 1, receives=True),
+    Kind.recv_copy_send: Shape(0, 1, receives=True, sends=True),
+    Kind.recv_reduce_send: Shape(1, 0, receives=True, sends=True),
+    Kind.recv_reduce_copy_send: Shape(1, 1, receives=True, sends=True),
+    Kind.put: Shape(1, 1, sends=True),
+    Kind.signal: Shape(0, 0, sends=True),
+    Kind.wait: Shape(0, 0, receives=True),
+}
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+
+
+def bounds_fault(program: Program) -> Fault | None:
+    """The first op, in the order of rows, or else the first post-condition, that does not fit; None if all do."""
+    for op in program.ops():
+        fault = op_fault(program, op)
+        if fault:
+            return fault
+    return posts_fault(program)
+
+
+def op_fault(program: Program, op: Op) -> Fault | None:
+    """What is wrong with one op taken alone."""
+    checks = (_channels_fault, _call_fault, _shape_fault, _range_fault, _counts_fault, _deps_fault)
+    for check in checks:
+        text = check(program, op)
+        if text:
+            return Fault(f"{name_op(program, op.index)}: {text}", (op.index,))
+    return None
+
+
+def _channels_fault(program: Program, op: Op) -> str | None:
+    shape = SHAPES.get(op.kind, Shape(0, 0))
+    for row, wanted, verb in ((op.chan_in, shape.receives, "receives on"), (op.chan_out, shape.sends, "sends on")):
+        if (row >= 0) != wanted:
+            return (
+                f"a {op.kind.name} {verb} a channel, and none is named" if wanted else f"no {op.kind.name} {verb} one"
+            )
+        if row < 0:
+            continue
+        channel = program.channels[row]
+        end = channel.src if verb == "sends on" else channel.dst
+        if end != op.rank:
+            return f"it {verb} channel {channel.src}->{channel.dst}, which is not its own"
+        if channel.src == channel.dst:
+            return f"channel {channel.src}->{channel.dst} leads back to its own rank; a copy does that"
+    return None
+
+
+def _call_fault(program: Program, op: Op) -> str | None:
+    if op.kind not in (Kind.compute, Kind.collective):
+        return None if op.call == -1 else f"a {op.kind.name} calls nothing"
+    if op.call < 0:
+        return f"a {op.kind.name} names no {'kernel' if op.kind == Kind.compute else 'collective'}"
+    if op.kind == Kind.collective:
+        kind, group = program.collectives[op.call]
+        if kind not in COLLECTIVES:
+            return f"unknown collective '{kind}'; known are {', '.join(COLLECTIVES)}"
+        if op.rank not in group:
+            return f"rank {op.rank} is not in the group {' '.join(map(str, group))}"
+    return None
+
+
+def _shape_fault(program: Program, op: Op) -> str | None:
+    found = (len(op.reads), len(op.writes))
+    if op.kind == Kind.compute:
+        kernel = program.kernels[op.call]
+        wanted = f"{len(kernel.modes)} regions to read" if found[0] != len(kernel.modes) else None
+    elif op.kind == Kind.collective:
+        wanted = _collective_shape(program, op)
+    else:
+        shape = SHAPES[op.kind]
+        wanted = f"{shape.reads} to read and {shape.writes} to write" if found != shape[:2] else None
+    return f"it needs {wanted}, and has {found[0]} to read and {found[1]} to write" if wanted else None
+
+
+def _collective_shape(program: Program, op: Op) -> str | None:
+    kind, group = program.collectives[op.call]
+    found = (len(op.reads), len(op.writes))
+    if kind != "broadcast":
+        return None if found == (1, 1) else "1 region to read and 1 to write"
+    if op.rank == group[0]:
+        return None if found in ((1, 0), (1, 1)) else "1 region to read and at most 1 to write, as the root"
+    return None if found in ((0, 1), (1, 1)) else "1 region to write and at most 1 to read"
+
+
+def _range_fault(program: Program, op: Op) -> str | None:
+    target = program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
+    for rank, verb, regions in ((op.rank, "reads", op.reads), (target, "writes", op.writes)):
+        for region in regions:
+            text = region_fault(program, rank, region)
+            if text:
+                return f"it {verb} {text}"
+    return None
+
+
+def region_fault(program: Program, rank: int, region: Region) -> str | None:
+    """Why a region does not lie inside its buffer on `rank`."""
+    size = program.slots_of(region.buffer, rank)
+    if min(region.offset, region.count, region.stride, region.blocks) < 0:
+        return f"{region}: offset, count, stride and blocks are not negative"
+    if region.num_slots > MAX_SLOTS:
+        return f"{region}: more slots than any buffer may have"
+    end = region.offset + region.count + region.stride * max(region.blocks - 1, 0)
+    return f"{region}, but buffer {region.buffer} has {size} slots on rank {rank}" if end > size else None
+
+
+def _counts_fault(program: Program, op: Op) -> str | None:
+    writes = [region.num_slots for region in op.writes]
+    reads = [region.num_slots for region in op.reads]
+    if op.kind == Kind.compute:
+        modes = program.kernels[op.call].modes
+        reads = [count for count, mode in zip(reads, modes, strict=True) if mode == "each"]
+    elif op.kind == Kind.collective:
+        return None  # judged against the other members
+    if len({*reads, *writes}) > 1:
+        return f"it reads {' and '.join(map(str, op.reads))}, writes {' and '.join(map(str, op.writes))}: sizes differ"
+    return None
+
+
+def _deps_fault(program: Program, op: Op) -> str | None:
+    for row in op.after:
+        if int(program.columns["rank"][row]) != op.rank:
+            return f"it waits for op {row}, which is on another rank; only messages and signals cross"
+    return None
+
+
+def posts_fault(program: Program) -> Fault | None:
+    """The first post-condition that names what does not exist, or sizes that do not fit."""
+    modes = {}
+    for kernel in program.kernels:
+        if modes.setdefault(kernel.name, kernel.modes) != kernel.modes:
+            return Fault(f"kernel '{kernel.name}' is declared with different modes")
+    for number, post in enumerate(program.posts):
+        text = _post_fault(program, post, modes)
+        if text:
+            return Fault(f"post-condition {number}: {text}")
+    return None
+
+
+def _post_fault(program: Program, post: Post, modes: dict[str, tuple[str, ...]]) -> str | None:
+    names = {buffer.name: buffer.role for buffer in program.buffers}
+    if post.region.buffer not in names:
+        return f"no buffer '{post.region.buffer}'"
+    for rank in post.ranks:
+        text = region_fault(program, rank, post.region)
+        if text:
+            return text
+    for term in post.terms:
+        for rank, region in term.args:
+            if names.get(region.buffer) != "input":
+                return f"'{region.buffer}' is not an input; terms speak of inputs as they were at the start"
+            text = region_fault(program, rank, region)
+            if text:
+                return text
+        text = _term_fault(post, term, modes)
+        if text:
+            return text
+    return None
+
+
+def _term_fault(post: Post, term: Term, modes: dict[str, tuple[str, ...]]) -> str | None:
+    if term.kernel is not None and term.kernel not in modes:
+        return f"no kernel '{term.kernel}'"
+    wanted = modes[term.kernel] if term.kernel is not None else ("each",)
+    if len(term.args) != len(wanted):
+        return f"a term of {term.kernel or 'an input'} takes {len(wanted)} regions, not {len(term.args)}"
+    for (_, region), mode in zip(term.args, wanted, strict=True):
+        if mode == "each" and region.num_slots != post.region.num_slots:
+            return f"{region} and {post.region} differ in size"
+    return None
+
+
+def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:
+    """A message whose two ends disagree on its size."""
+    sent, taken = message_slots(sender), message_slots(receiver)
+    if sent == taken:
+        return None
+    what = f"{name_op(program, receiver.index)}: it takes {taken} slots, but the message that reaches it has {sent}"
+    return Fault(what, (sender.index, receiver.index), hint="make both ends agree, in order and in size")
+
+
+def collective_fault(program: Program, members: Sequence[Op]) -> Fault | None:
+    """Members of one collective call (in the order of the group) whose sizes do not fit together."""
+    kind, group = program.collectives[members[0].call]
+    reads = [op.reads[0].num_slots if op.reads else None for op in members]
+    writes = [op.writes[0].num_slots if op.writes else None for op in members]
+    if _sizes_fit(kind, reads, writes):
+        return None
+    sizes = ", ".join(f"rank {rank} {r} -> {w}" for rank, r, w in zip(group, reads, writes, strict=True))
+    rows = tuple(op.index for op in members)
+    return Fault(f"{name_op(program, rows[0])}: the members of this {kind} disagree on sizes", rows, found=sizes)
+
+
+def _sizes_fit(kind: str, reads: Sequence[int | None], writes: Sequence[int | None]) -> bool:
+    if kind == "broadcast":
+        return all(size in (reads[0], None) for size in [*reads, *writes])
+    counts_in, counts_out = [size or 0 for size in reads], [size or 0 for size in writes]
+    if kind == "all_gather":
+        return all(size == sum(counts_in) for size in counts_out)
+    if kind == "reduce_scatter":
+        return all(size == sum(counts_out) for size in counts_in)
+    same = len({*counts_in, *counts_out}) == 1
+    return same and (kind == "all_reduce" or counts_in[0] % len(counts_in) == 0)

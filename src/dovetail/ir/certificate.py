@@ -1,0 +1,114 @@
+"""Certificate: what was proved of one Program, or the counterexample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from dovetail.core import ProgramError, check_schema
+
+SCHEMA = "dovetail.certificate/1"
+CHECKS = ("bounds", "deadlock", "races", "result", "limits")
+
+
+class Fault(NamedTuple):
+    """What a check found: one sentence, the rows of the ops that show it, and what may be tried."""
+
+    what: str
+    ops: tuple[int, ...] = ()
+    found: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One part of the proof. `ops` are rows, `schedule` the same ops in words: the least that shows the fault.
+
+    `where` is the source line of the first of them, `found` and `hint` as in every error of ours.
+    """
+
+    ok: bool
+    message: str
+    ops: tuple[int, ...] = ()
+    where: str | None = None
+    found: str | None = None
+    hint: str | None = None
+    schedule: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        required = {"ok": self.ok, "message": self.message}
+        optional = {"ops": self.ops, "where": self.where, "found": self.found, "hint": self.hint}
+        return required | {key: value for key, value in (optional | {"schedule": self.schedule}).items() if value}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Check:
+        return cls(
+            bool(document["ok"]),
+            str(document["message"]),
+            tuple(document.get("ops", ())),
+            document.get("where"),
+            document.get("found"),
+            document.get("hint"),
+            tuple(document.get("schedule", ())),
+        )
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict of `verify` on the Program named `program`: five checks, all of which must hold.
+
+    `min_fifo_depth`: the least depth (the same for every channel, at least 1) at which it completes; None where
+    no depth helps, or where that was not reached. `collective_found`: the collective that the outputs hold, if one.
+    """
+
+    program: str
+    checks: Mapping[str, Check]
+    min_fifo_depth: int | None = None
+    collective_found: str | None = None
+    target: str | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        assert tuple(self.checks) == CHECKS, f"a certificate has the checks {CHECKS}, in this order"
+        object.__setattr__(self, "checks", MappingProxyType(dict(self.checks)))
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks.values())
+
+    def raise_if_bad(self) -> None:
+        """Raise a ProgramError that tells of the first check that failed; do nothing when all hold."""
+        for name, check in self.checks.items():
+            if check.ok:
+                continue
+            found = "\n              ".join([*([check.found] if check.found else []), *check.schedule])
+            raise ProgramError(
+                f"program '{self.program}' fails the {name} check: {check.message}",
+                where=check.where,
+                found=found or None,
+                hint=check.hint,
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of DESIGN section 10: `ok`, `checks`, `min_fifo_depth`, `collective_found`."""
+        return {
+            "schema": SCHEMA,
+            "program": self.program,
+            "ok": self.ok,
+            "checks": {name: check.to_json() for name, check in self.checks.items()},
+            "min_fifo_depth": self.min_fifo_depth,
+            "collective_found": self.collective_found,
+            "target": self.target,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Certificate:
+        check_schema(document, SCHEMA)
+        return cls(
+            str(document["program"]),
+            {name: Check.from_json(document["checks"][name]) for name in CHECKS},
+            document.get("min_fifo_depth"),
+            document.get("collective_found"),
+            document.get("target"),
+        )

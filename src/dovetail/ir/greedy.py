@@ -1,0 +1,137 @@
+"""The greedy run that decides deadlock: lanes are deterministic and channels FIFO, so one run speaks for every timing.
+
+An op runs when the op before it in its lane and all that it waits for have run. Fused ops take their message and
+send in one step, both or neither, as the interpreters do: a ring of `recv_copy_send` needs two places a channel.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dovetail.ir.parts import RECVS, SENDS, Kind, Op
+from dovetail.ir.plain import Plain
+
+
+@dataclass
+class Run:
+    """What the greedy run did: the order of ops, which message met which receive, and how far each queue came."""
+
+    order: list[int] = field(default_factory=list)
+    matched: dict[int, int] = field(default_factory=dict)  # op that receives or waits -> op that sent or signalled
+    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)  # op of a collective -> all members' ops
+    calls: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))  # (call, rank) -> ops
+    done: list[int] = field(default_factory=list)  # ops run, for each queue
+    depth: int = 1  # reached so far; the least sufficient one where complete
+    complete: bool = False
+    unmatched: list[int] = field(default_factory=list)  # ops whose message or signal nobody took
+
+
+class Greedy:
+    """Runs a program once. With `depths` (one a channel) these hold; without, the least uniform depth is found."""
+
+    def __init__(self, plain: Plain, depths: Sequence[int] | None = None) -> None:
+        self.plain, self.depths = plain, depths
+        self.run = Run(done=[0] * len(plain.queues))
+        self.has_run = [False] * len(plain.ops)
+        channels = len(plain.program.channels)
+        self.messages: list[deque[int]] = [deque() for _ in range(channels)]
+        self.signals: list[deque[int]] = [deque() for _ in range(channels)]
+        self.sleepers: dict[tuple[str, int], list[int]] = defaultdict(list)  # event -> queues that wait for it
+        self.full: set[int] = set()  # queues asleep on a full channel
+        self.ready: deque[int] = deque(range(len(plain.queues)))
+        self.is_ready = [True] * len(plain.queues)
+
+    def __call__(self) -> Run:
+        while True:
+            while self.ready:
+                queue = self.ready.popleft()
+                self.is_ready[queue] = False
+                self._advance(queue)
+            if not self.full or self.depths is not None:
+                break
+            self.run.depth += 1
+            for queue in sorted(self.full):
+                self._wake(queue)
+            self.sleepers = defaultdict(list, {key: who for key, who in self.sleepers.items() if key[0] != "place"})
+        self.run.complete = len(self.run.order) == len(self.plain.ops)
+        for waiting in (self.messages, self.signals):
+            self.run.unmatched += [op for channel in waiting for op in channel]
+        return self.run
+
+    def _advance(self, queue: int) -> None:
+        rows = self.plain.queues[queue]
+        while self.run.done[queue] < len(rows):
+            op = self.plain.ops[rows[self.run.done[queue]]]
+            event = self._missing(op)
+            if event is not None:
+                self.sleepers[event].append(queue)
+                if event[0] == "place":
+                    self.full.add(queue)
+                return
+            if op.kind != Kind.collective:
+                self._finish(op)
+            elif not self._join(op):
+                return
+
+    def _missing(self, op: Op) -> tuple[str, int] | None:
+        """The event that an op still waits for."""
+        for row in op.after:
+            if not self.has_run[row]:
+                return ("op", row)
+        if op.kind in RECVS and not self.messages[op.chan_in]:
+            return ("message", op.chan_in)
+        if op.kind == Kind.wait and not self.signals[op.chan_in]:
+            return ("signal", op.chan_in)
+        if op.kind in SENDS:
+            depth = self.run.depth if self.depths is None else self.depths[op.chan_out]
+            if len(self.messages[op.chan_out]) >= depth:
+                return ("place", op.chan_out)
+        return None
+
+    def _finish(self, op: Op) -> None:
+        if op.kind in RECVS:
+            self.run.matched[op.index] = self.messages[op.chan_in].popleft()
+            self._happened("place", op.chan_in)
+        elif op.kind == Kind.wait:
+            self.run.matched[op.index] = self.signals[op.chan_in].popleft()
+        if op.kind in SENDS:
+            self.messages[op.chan_out].append(op.index)
+            self._happened("message", op.chan_out)
+        elif op.kind == Kind.signal:
+            self.signals[op.chan_out].append(op.index)
+            self._happened("signal", op.chan_out)
+        self._ran(op.index)
+
+    def _ran(self, row: int) -> None:
+        self.has_run[row] = True
+        self.run.order.append(row)
+        self.run.done[self.plain.queue_of[row]] += 1
+        self._happened("op", row)
+
+    def _join(self, op: Op) -> bool:
+        """Note that a member has arrived at its call; when it is the last one, all of them run."""
+        calls = self.run.calls
+        calls[op.call, op.rank].append(op.index)
+        number = len(calls[op.call, op.rank])
+        group = self.plain.program.collectives[op.call].group
+        if any(len(calls[op.call, rank]) < number for rank in group):
+            return False
+        members = tuple(calls[op.call, rank][number - 1] for rank in group)
+        for row in members:
+            self.run.groups[row] = members
+            self._ran(row)
+            if row != op.index:
+                self._wake(self.plain.queue_of[row])
+        return True
+
+    def _happened(self, event: str, row: int) -> None:
+        for queue in self.sleepers.pop((event, row), ()):
+            self._wake(queue)
+
+    def _wake(self, queue: int) -> None:
+        self.full.discard(queue)
+        if not self.is_ready[queue]:
+            self.is_ready[queue] = True
+            self.ready.append(queue)

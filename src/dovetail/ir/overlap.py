@@ -1,0 +1,65 @@
+"""Overlap: whether one op touches a slot twice, at places that do not correspond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.ir.parts import Kind, Op, Region
+from dovetail.ir.plain import slots
+from dovetail.ir.program import Program
+
+
+def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple[str, int] | None:
+    """A slot (buffer, number) that `op` writes twice, or reads as part j and writes as another part; None if none.
+
+    In place is fine: slot j of the source may be slot j of the destination. `members` are the ops of a collective
+    call in the order of its group: an all_gather may read its own part of what it writes. A kernel may read what
+    it overwrites as an `all` argument: it has its arguments before it answers.
+    """
+    written: dict[tuple[str, int], int] = {}
+    if not _may_conflict(op):
+        return None
+    for region in op.writes:
+        for j, slot in enumerate(slots(region)):
+            if (region.buffer, slot) in written:
+                return region.buffer, slot
+            written[region.buffer, slot] = j
+    if op.kind == Kind.put:
+        return None  # it reads here and writes there
+    for number, region in enumerate(op.reads):
+        shift = _shift(program, op, members, number)
+        if shift is None:
+            continue
+        for j, slot in enumerate(slots(region)):
+            if written.get((region.buffer, slot), j + shift) != j + shift:
+                return region.buffer, slot
+    return None
+
+
+def _may_conflict(op: Op) -> bool:
+    """Cheaply: False only where no slot is touched twice."""
+    spans = [(region.buffer, region.offset, _end(region)) for region in op.writes]
+    if any(region.blocks > 1 and region.stride < region.count for region in op.writes):
+        return True
+    for number, (buffer, start, end) in enumerate(spans):
+        others = spans[number + 1 :] + [(r.buffer, r.offset, _end(r)) for r in op.reads]
+        if any(buffer == other and start < high and low < end for other, low, high in others):
+            return True
+    return False
+
+
+def _end(region: Region) -> int:
+    return region.offset + region.count + region.stride * max(region.blocks - 1, 0)
+
+
+def _shift(program: Program, op: Op, members: Sequence[Op], number: int) -> int | None:
+    """Part j of the region read corresponds to part j + shift of what is written; None where none need to."""
+    if op.kind == Kind.compute:
+        return 0 if program.kernels[op.call].modes[number] == "each" else None
+    kind = program.collectives[op.call].kind if op.kind == Kind.collective else ""
+    if kind not in ("all_gather", "reduce_scatter"):
+        return 0
+    before = members[: [member.index for member in members].index(op.index)]
+    if kind == "all_gather":
+        return sum(member.reads[0].num_slots for member in before)
+    return -sum(member.writes[0].num_slots for member in before)

@@ -1,0 +1,66 @@
+"""A Program as plain Python lists, for the reference checks, and its ops in words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.ir.parts import Kind, Op, Region
+from dovetail.ir.program import Program
+
+
+class Access(NamedTuple):
+    """A region of one rank's memory that an op touches."""
+
+    rank: int
+    region: Region
+
+
+class Plain:
+    """Lists instead of columns: `ops`, `queues` (rows by queue, ordered by rank and lane), `queue_of`, `position`."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.ops: list[Op] = list(program.ops())
+        self.queues: list[list[int]] = [rows.tolist() for rows in program.queues().values()]
+        self.queue_of, self.position = [0] * len(self.ops), [0] * len(self.ops)
+        for queue, rows in enumerate(self.queues):
+            for position, row in enumerate(rows):
+                self.queue_of[row], self.position[row] = queue, position
+
+    def reads(self, op: Op) -> list[Access]:
+        """What the op reads; where it adds to its destination, that too."""
+        found = [Access(op.rank, region) for region in op.reads]
+        if op.kind == Kind.reduce or (op.kind == Kind.compute and self.program.kernels[op.call].accumulate):
+            found += self.writes(op)
+        return found
+
+    def writes(self, op: Op) -> list[Access]:
+        """What the op writes: its own rank's memory, for a put the peer's."""
+        rank = self.program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
+        return [Access(rank, region) for region in op.writes]
+
+
+def message_slots(op: Op) -> int:
+    """Slots of the message that a sending or receiving op moves."""
+    return (op.reads or op.writes)[0].num_slots
+
+
+def slots(region: Region) -> list[int]:
+    """The slots of a region, in order, as Python numbers."""
+    if region.blocks == 1:
+        return list(range(region.offset, region.offset + region.count))
+    starts = range(region.offset, region.offset + region.stride * region.blocks, region.stride or 1)
+    if region.stride == 0:
+        starts = [region.offset] * region.blocks  # type: ignore[assignment]
+    return [start + j for start in starts for j in range(region.count)]
+
+
+def name_op(program: Program, row: int) -> str:
+    """`op 17 'wait' on rank 2 (lane net, index 3)`."""
+    col = program.columns
+    rank, lane = int(col["rank"][row]), int(col["lane"][row])
+    position = int(np.count_nonzero((col["rank"][:row] == rank) & (col["lane"][:row] == lane)))
+    kind = Kind(int(col["kind"][row])).name
+    return f"op {row} '{kind}' on rank {rank} (lane {program.lanes[lane].name}, index {position})"

@@ -1,0 +1,161 @@
+"""Races: conflicting accesses to one slot, or messages of one channel, that nothing orders, whatever the timing.
+
+Order comes from lanes, dependencies, messages and signals; a collective orders what its members did before their
+calls before what follows them. A full channel orders nothing: with a deeper one that order would be gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir.certificate import Fault
+from dovetail.ir.greedy import Run
+from dovetail.ir.overlap import self_conflict
+from dovetail.ir.parts import RECVS, SENDS, Kind
+from dovetail.ir.plain import Access, Plain, name_op, slots
+from dovetail.ir.program import Program
+
+Clocks = NDArray[np.int32]
+
+
+def races_fault(plain: Plain, run: Run) -> Fault | None:
+    """The first fault: an op against itself, then the ends of channels and collectives, then slots; None if none."""
+    for op in plain.ops:
+        members = [plain.ops[row] for row in run.groups.get(op.index, ())]
+        slot = self_conflict(plain.program, op, members)
+        if slot is not None:
+            return self_fault(plain.program, op.index, slot)
+    clocks = happens_before(plain, run)
+    for first, second in turns(plain, run):
+        if not ordered(plain, clocks, first, second):
+            return turns_fault(plain.program, first, second)
+    for first, second, access in conflicts(plain, run):
+        if not ordered(plain, clocks, first, second):
+            return slots_fault(plain, first, second, access)
+    return None
+
+
+def happens_before(plain: Plain, run: Run) -> Clocks:
+    """Vector clocks: entry [op, queue] is how many ops of `queue` have ended whenever `op` has."""
+    clocks = np.zeros((len(plain.ops), max(len(plain.queues), 1)), dtype=np.int32)
+    for row in run.order:
+        members = run.groups.get(row, (row,))
+        if row != members[0]:
+            continue  # all members of a collective are served with the first
+        starts = [_start(plain, run, clocks, member) for member in members]
+        for j, member in enumerate(members):
+            known = [start for i, start in enumerate(starts) if i == j or _informs(plain, members, i, j)]
+            clocks[member] = np.max(known, axis=0)
+            clocks[member, plain.queue_of[member]] = plain.position[member] + 1
+    return clocks
+
+
+def _start(plain: Plain, run: Run, clocks: Clocks, row: int) -> NDArray[np.int32]:
+    """What has ended whenever op `row` starts; for an op that receives, what its message brings too."""
+    position, queue = plain.position[row], plain.queues[plain.queue_of[row]]
+    causes = [*plain.ops[row].after, *queue[max(position - 1, 0) : position]]
+    causes += [run.matched[row]] if row in run.matched else []
+    known: NDArray[np.int32] = np.max(clocks[causes], axis=0) if causes else np.zeros_like(clocks[row])
+    return known
+
+
+def _informs(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
+    """Whether data of member i reaches member j, so that j cannot end before i has begun."""
+    op, other = plain.ops[members[i]], plain.ops[members[j]]
+    kind = plain.program.collectives[op.call].kind
+    if kind == "broadcast":
+        return i == 0 and op.reads[0].num_slots > 0
+    return (other.writes if kind == "reduce_scatter" else op.reads)[0].num_slots > 0
+
+
+def ordered(plain: Plain, clocks: Clocks, first: int, second: int) -> bool:
+    """Whether `first` has ended before `second` starts, in every timing."""
+    return bool(clocks[second, plain.queue_of[first]] > plain.position[first])
+
+
+def turns(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
+    """Pairs of ops of different queues that use one end of a channel, or one rank's seat in a collective, in turn.
+
+    Unless they are ordered, which message meets which receive depends on timing.
+    """
+    last: dict[tuple[str, int, int], int] = {}
+    for row in run.order:
+        op = plain.ops[row]
+        ends = []
+        if op.chan_in >= 0:
+            ends.append(("take" if op.kind in RECVS else "wait", op.chan_in, 0))
+        if op.kind in SENDS or op.kind == Kind.signal:
+            ends.append(("give" if op.kind in SENDS else "signal", op.chan_out, 0))
+        if op.kind == Kind.collective:
+            ends.append(("call", op.call, op.rank))
+        for end in ends:
+            first = last.get(end, row)
+            if plain.queue_of[first] != plain.queue_of[row]:
+                yield first, row
+            last[end] = row
+
+
+def conflicts(plain: Plain, run: Run) -> Iterator[tuple[int, int, Access]]:
+    """Pairs of ops of different queues that touch one slot, at least one writing, the later one in `run` second.
+
+    Of each slot the last write is kept and, for each queue, the last read since: older ones come before these.
+    """
+    writer: dict[tuple[int, str, int], int] = {}
+    readers: dict[tuple[int, str, int], dict[int, int]] = defaultdict(dict)
+    for row in run.order:
+        op, queue = plain.ops[row], plain.queue_of[row]
+        for access in plain.reads(op):
+            for slot in slots(access.region):
+                key = (access.rank, access.region.buffer, slot)
+                first = writer.get(key, row)
+                if plain.queue_of[first] != queue:
+                    yield first, row, access
+                readers[key].pop(queue, None)
+                readers[key][queue] = row
+        for access in plain.writes(op):
+            for slot in slots(access.region):
+                key = (access.rank, access.region.buffer, slot)
+                for first in (writer.get(key, row), *readers.pop(key, {}).values()):
+                    if plain.queue_of[first] != queue:
+                        yield first, row, access
+                writer[key] = row
+
+
+def self_fault(program: Program, row: int, slot: tuple[str, int]) -> Fault:
+    what = f"{name_op(program, row)}: it touches {slot[0]}[{slot[1]}] twice, at places that do not correspond"
+    return Fault(what, (row,), hint="use regions that are apart, or the very same region in place")
+
+
+def turns_fault(program: Program, first: int, second: int) -> Fault:
+    """Two lanes that use one end of a channel without order."""
+    op = program.op(second)
+    what = "calls of one collective" if op.kind == Kind.collective else "uses of one end of a channel"
+    return Fault(
+        f"{name_op(program, second)} and {name_op(program, first)}: {what} that nothing orders, so which meets which "
+        "depends on timing",
+        (first, second),
+        hint="order them by a dependency, or give each lane a channel id of its own",
+    )
+
+
+def slots_fault(plain: Plain, first: int, second: int, access: Access) -> Fault:
+    """Two ops that touch one slot without order; names the first such slot of `access`."""
+    program = plain.program
+    earlier = plain.ops[first]
+    touched = {(a.rank, a.region.buffer, s) for a in plain.reads(earlier) for s in slots(a.region)}
+    written = {(a.rank, a.region.buffer, s) for a in plain.writes(earlier) for s in slots(a.region)}
+    writes = access in plain.writes(plain.ops[second])
+    hit = written | touched if writes else written
+    slot = next(s for s in slots(access.region) if (access.rank, access.region.buffer, s) in hit)
+    also = (access.rank, access.region.buffer, slot) in written
+    verbs = ("writes" if also else "reads", "writes" if writes else "reads")
+    return Fault(
+        f"{name_op(program, second)} {verbs[1]} {access.region.buffer}[{slot}] of rank {access.rank}, which "
+        f"{name_op(program, first)} {verbs[0]}; nothing orders the two",
+        (first, second),
+        hint=f"let op {second} wait for op {first}, by a dependency or a message, or use another buffer",
+    )

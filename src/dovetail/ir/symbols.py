@@ -1,0 +1,123 @@
+"""Symbols: exact values for symbolic execution, canonical multisets of contributions, each kept once.
+
+A value is a number that names a multiset; equal values have equal numbers. Its members are atoms:
+
+- ("input", buffer, rank, slot): what an input held at the start
+- ("undefined", buffer, rank, slot): what a slot held that nobody had written: no post-condition asks for it
+- ("kernel", name, result, place, operands): one slot of a kernel's result. Each operand is the value of one slot
+  (mode `each`) or the values of all slots in order (`all`). Where nothing is `each`, `place` is the slot's place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dovetail.ir.parts import Kernel
+
+Atom = tuple[object, ...]
+Operand = int | tuple[int, ...]
+
+
+class Symbols:
+    """Makes values and remembers them."""
+
+    def __init__(self) -> None:
+        self._atoms: dict[Atom, int] = {}
+        self._atom_list: list[Atom] = []
+        self._values: dict[tuple[tuple[int, int], ...], int] = {}
+        self._value_list: list[tuple[tuple[int, int], ...]] = []
+        self._sums: dict[tuple[int, ...], int] = {}
+
+    def atom(self, atom: Atom) -> int:
+        """The value that holds `atom` once and nothing else."""
+        number = self._atoms.setdefault(atom, len(self._atom_list))
+        if number == len(self._atom_list):
+            self._atom_list.append(atom)
+        return self._value(((number, 1),))
+
+    def start(self, defined: bool, buffer: str, rank: int, slot: int) -> int:
+        return self.atom(("input" if defined else "undefined", buffer, rank, slot))
+
+    def total(self, values: Iterable[int]) -> int:
+        """The sum of values: contributions are counted as often as they come."""
+        key = tuple(sorted(values))
+        if key not in self._sums:
+            counts: Counter[int] = Counter()
+            for value in key:
+                for atom, times in self._value_list[value]:
+                    counts[atom] += times
+            self._sums[key] = self._value(tuple(sorted(counts.items())))
+        return self._sums[key]
+
+    def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
+        """Slot `place` of the `result`-th region that a kernel writes."""
+        return self.atom(("kernel", kernel.name, result, -1 if "each" in kernel.modes else place, tuple(operands)))
+
+    def step(self, row: int, values: list[int]) -> list[int]:
+        """Values that op `row` stores or sends: here they stay what they are."""
+        return values
+
+    def members(self, value: int) -> Counter[Atom]:
+        """The atoms of a value, and how often it holds each."""
+        return Counter({self._atom_list[atom]: times for atom, times in self._value_list[value]})
+
+    def text(self, value: int) -> str:
+        """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`."""
+        return " + ".join(self.atom_text(a, n) for a, n in self.members(value).items()) or "nothing"
+
+    def atom_text(self, atom: Atom, times: int = 1) -> str:
+        if atom[0] == "kernel":
+            _, name, result, place, operands = atom
+            assert isinstance(operands, tuple)
+            tail = f".{result}" * (result != 0) + f"#{place}" * (place != -1)
+            text = f"{name}{tail}({', '.join(map(self._operand_text, operands))})"
+        else:
+            word, buffer, rank, slot = atom
+            text = f"{'undefined ' if word == 'undefined' else ''}{buffer}@{rank}[{slot}]"
+        return text if times == 1 else f"{times} x {text}"
+
+    def _operand_text(self, operand: Operand) -> str:
+        if isinstance(operand, int):
+            return self.text(operand)
+        shown = [self.text(value) for value in operand[:3]]
+        return f"[{', '.join(shown)}{f', and {len(operand) - 3} more' if len(operand) > 3 else ''}]"
+
+    def _value(self, members: tuple[tuple[int, int], ...]) -> int:
+        number = self._values.setdefault(members, len(self._value_list))
+        if number == len(self._value_list):
+            self._value_list.append(members)
+        return number
+
+
+class Trails(Symbols):
+    """Values that remember the ops they came through instead of what they hold: for telling how a slot went wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes: list[tuple[int, tuple[int, ...]]] = []
+
+    def start(self, defined: bool, buffer: str, rank: int, slot: int) -> int:
+        return self._node(-1, ())
+
+    def total(self, values: Iterable[int]) -> int:
+        return self._node(-1, tuple(values))
+
+    def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
+        return self._node(-1, tuple(v for o in operands for v in ((o,) if isinstance(o, int) else o)))
+
+    def step(self, row: int, values: list[int]) -> list[int]:
+        return [self._node(row, (value,)) for value in values]
+
+    def rows(self, value: int) -> set[int]:
+        """The ops that a value came through."""
+        seen, todo = {value}, [value]
+        while todo:
+            new = set(self._nodes[todo.pop()][1]) - seen
+            seen |= new
+            todo.extend(new)
+        return {self._nodes[node][0] for node in seen} - {-1}
+
+    def _node(self, row: int, parents: tuple[int, ...]) -> int:
+        self._nodes.append((row, parents))
+        return len(self._nodes) - 1
