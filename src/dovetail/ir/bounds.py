@@ -154,7 +154,7 @@ def _deps_fault(program: Program, op: Op) -> str | None:
 
 def posts_fault(program: Program) -> Fault | None:
     """The first post-condition that names what does not exist, or sizes that do not fit."""
-    modes = {}
+    modes: dict[str, tuple[str, ...]] = {}
     for kernel in program.kernels:
         if modes.setdefault(kernel.name, kernel.modes) != kernel.modes:
             return Fault(f"kernel '{kernel.name}' is declared with different modes")

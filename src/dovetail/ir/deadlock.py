@@ -97,9 +97,9 @@ class Standstill:
         col = self.program.columns
         calls = (col["kind"] == Kind.collective) & (col["call"] == op.call)
         arrived = Counter(col["rank"][calls & self.has_run].tolist())
-        for row in self.heads.values():
-            head = self.program.op(row)
-            arrived[head.rank] += bool(calls[row] and all(self.has_run[r] for r in head.after))
+        for first in self.heads.values():
+            head = self.program.op(first)
+            arrived[head.rank] += bool(calls[first] and all(self.has_run[r] for r in head.after))
         late = next(rank for rank in group if arrived[rank] < arrived[op.rank])
         row = self._next(calls & (col["rank"] == late))
         text = f"waits for rank {late} to call {kind}" if row is not None else f"rank {late} never calls this {kind}"
@@ -120,8 +120,8 @@ def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] 
     full = depths is not None and any(" full" in wait.why for wait in waits)
     hint = "declare deeper channels, or receive earlier" if full else "reorder the ops, or add what is waited for"
     if first.next is None:
-        found = traffic_text(program, program.op(first.row))
-        return Fault(f"{name_op(program, first.row)}: {first.why}", (first.row,), found, hint)
+        traffic = traffic_text(program, program.op(first.row))
+        return Fault(f"{name_op(program, first.row)}: {first.why}", (first.row,), traffic, hint)
     found = [f"op {wait.row} {wait.why}" for wait in waits[:6]] + ["..."] * (len(waits) > 6)
     what = f"{name_op(program, first.row)} {first.why}, and so on in a circle of {len(waits)}"
     return Fault(what, tuple(wait.row for wait in waits), "; ".join(found), hint)

@@ -19,13 +19,13 @@ class Target(NamedTuple):
     threadblocks_per_channel: int
     steps: int
     channels: int
-    count: int
+    slots: int
 
 
 TARGETS = {
-    "msccl": Target(threadblocks=216, threadblocks_per_channel=32, steps=256, channels=32, count=71),
-    "msccl_executor": Target(threadblocks=1024, threadblocks_per_channel=32, steps=64, channels=32, count=71),
-    "rccl": Target(threadblocks=64, threadblocks_per_channel=32, steps=64, channels=32, count=71),
+    "msccl": Target(threadblocks=216, threadblocks_per_channel=32, steps=256, channels=32, slots=71),
+    "msccl_executor": Target(threadblocks=1024, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
+    "rccl": Target(threadblocks=64, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
 }
 _FOREIGN = frozenset({Kind.put, Kind.signal, Kind.wait, Kind.compute, Kind.collective})
 
@@ -39,7 +39,7 @@ def limits_fault(program: Program, name: str) -> Fault | None:
 
 def _ops_fault(program: Program, name: str) -> Fault | None:
     """Ops that the interpreter has no step for."""
-    most = TARGETS[name].count
+    most = TARGETS[name].slots
     for op in program.ops():
         if op.kind in _FOREIGN:
             return Fault(f"{name_op(program, op.index)}: {name} has no such step", (op.index,))

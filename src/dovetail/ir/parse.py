@@ -226,7 +226,7 @@ class _Body:
         return self.header.builder.channel(*key)
 
     def _after(self, line: Line, rank: int) -> list[int]:
-        found = []
+        found: list[int] = []
         while line.sees("an op (lane.index)") or not found:
             other, lane, index = line.word("an op (lane.index)").groups()
             key = (int(other) if other else rank, self._lane(line, unquote(lane)), int(index))

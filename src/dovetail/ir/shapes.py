@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import parse_count
 from dovetail.ir.build import Builder
@@ -36,7 +39,7 @@ def ring_all_reduce(num_ranks: int, chunks_per_rank: int, lanes: int = 1) -> Pro
     return builder.build().with_columns(_ring_columns(num_ranks, chunks, lanes))
 
 
-def _ring_columns(num_ranks: int, chunks: int, lanes: int) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def _ring_columns(num_ranks: int, chunks: int, lanes: int) -> dict[str, NDArray[Any]]:
     """Columns of axes (rank, lane, step, chunk, send or receive), flattened."""
     shape = (num_ranks, lanes, 2 * (num_ranks - 1), chunks, 2)
     rank, lane, step, chunk, half = (axis.ravel() for axis in np.indices(shape, sparse=False))
