@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,11 @@ def matmul(reads: Sequence[Array], writes: Sequence[Array]) -> None:
     c[...] = np.matmul(a.astype(wide, copy=False), b[0].astype(wide, copy=False)).astype(c.dtype, copy=False)
 
 
+def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
+    """Sleeps 10 ms and touches nothing: a rank that is busy elsewhere, for probes."""
+    time.sleep(0.01)
+
+
 def builtin_kernels() -> dict[str, KernelCall]:
     """The kernels that Dovetail's own front doors name, in a new dict."""
-    return {"matmul": matmul}
+    return {"matmul": matmul, "pause": pause}

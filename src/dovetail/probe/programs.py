@@ -1,0 +1,188 @@
+"""The small Programs that a probe runs, by the same executor as any schedule, and how their spans become timings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Work, Workload
+from dovetail.matmul import MatmulAllReduce
+from dovetail.run.job import Variant
+from dovetail.run.options import RunOptions
+from dovetail.timeline import Timeline
+
+Seconds = Callable[[Timeline], list[float]]
+PAUSE_S = 0.01  # of the kernel `pause`
+SLOTS = 16  # of the receive buffer in a stream: as many messages can be on their way
+
+
+class Measurement(NamedTuple):
+    """One timing to take: `seconds` reads the timings of size `x` for cost `key` out of a run of `variant`."""
+
+    key: str
+    x: float
+    variant: Variant
+    seconds: Seconds
+
+
+def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
+    """A message there and back, `trips` times; half of each round trip is a timing (IMB PingPong's t/2)."""
+    b, (here, there) = Builder("ping_pong", ranks), pair
+    b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
+    net, out, back = b.lane("net", "net"), b.channel(here, there), b.channel(there, here)
+    ping, pong = Region("ping", 0, 1), Region("pong", 0, 1)
+    ends: list[int] = []
+    for _ in range(trips):
+        b.add(Kind.send, here, net, reads=[ping], chan_out=out, after=ends[-1:])
+        ends.append(b.add(Kind.recv, here, net, writes=[pong], chan_in=back))
+        got = b.add(Kind.recv, there, net, writes=[pong], chan_in=out)
+        b.add(Kind.send, there, net, reads=[ping], chan_out=back, after=[got])
+    variant = _variant(f"p2p {num_bytes}", b.build(), {"ping": num_bytes, "pong": num_bytes})
+    return Measurement(f"p2p:{kind}", num_bytes, variant, lambda t: _steps(t, ends, 0.5))
+
+
+def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
+    """Both of a pair send to each other at once, then wait for both messages; each step is a timing."""
+    b = Builder("exchange", ranks)
+    b.buffer("mine", "input", 1), b.buffer("theirs", "output", 2)
+    send, recv = b.lane("send", "net"), b.lane("recv", "net")
+    ends: list[int] = []
+    for me, peer in (pair, pair[::-1]):
+        last: list[int] = []
+        for trip in range(trips):
+            b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], chan_out=b.channel(me, peer), after=last[-1:])
+            into = [Region("theirs", trip % 2, 1)]
+            last.append(b.add(Kind.recv, me, recv, writes=into, chan_in=b.channel(peer, me)))
+        ends = ends or last
+    variant = _variant(f"exchange {num_bytes}", b.build(), {"mine": num_bytes, "theirs": num_bytes})
+    return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _steps(t, ends))
+
+
+def all_reduce(ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
+    """The library's all_reduce of a buffer, one after another."""
+    b, everyone = Builder("all_reduce", ranks), range(ranks)
+    b.buffer("x", "input", 1), b.buffer("sum", "output", 1)
+    net, call = b.lane("net", "net"), b.collective("all_reduce", everyone)
+    rows: dict[int, list[int]] = {rank: [] for rank in everyone}
+    for _ in range(trips):
+        for rank in everyone:
+            mine = rows[rank]
+            regions = {"reads": [Region("x", 0, 1)], "writes": [Region("sum", 0, 1)]}
+            mine.append(b.add(Kind.collective, rank, net, call=call, after=mine[-1:], **regions))
+    variant = _variant(f"all_reduce {num_bytes}", b.build(), {"x": num_bytes, "sum": num_bytes}, dtype)
+    return Measurement(f"all_reduce:{ranks}", num_bytes, variant, lambda t: _steps(t, rows[0]))
+
+
+def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:
+    """Sends whose receive is posted PAUSE_S later: a send that ends much sooner did not wait for it."""
+    b, (here, there) = Builder("late_receive", ranks), pair
+    b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
+    net, compute, pause = b.lane("net", "net"), b.lane("compute", "compute"), b.kernel("pause", ())
+    out, back = b.channel(here, there), b.channel(there, here)
+    ping, pong, sends, ack = Region("ping", 0, 1), Region("pong", 0, 1), list[int](), list[int]()
+    for _ in range(trips):
+        sends.append(b.add(Kind.send, here, net, reads=[ping], chan_out=out, after=ack[-1:]))
+        ack.append(b.add(Kind.wait, here, net, chan_in=back))
+        late = b.add(Kind.compute, there, compute, call=pause)
+        got = b.add(Kind.recv, there, net, writes=[pong], chan_in=out, after=[late])
+        b.add(Kind.signal, there, net, chan_out=back, after=[got])
+    variant = _variant(f"late {num_bytes}", b.build(), {"ping": num_bytes, "pong": num_bytes})
+    return Measurement("eager", num_bytes, variant, lambda t: _durations(t, sends))
+
+
+def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
+    """Adding one buffer to another, on every rank at once."""
+    b = Builder("reduce", ranks)
+    b.buffer("x", "input", 1), b.buffer("y", "scratch", 1)
+    lane = b.lane("compute", "compute")
+    x, y = Region("x", 0, 1), Region("y", 0, 1)
+    rows: list[int] = []
+    for rank in range(ranks):
+        b.add(Kind.copy, rank, lane, reads=[x], writes=[y])
+        mine = [b.add(Kind.reduce, rank, lane, reads=[x, y], writes=[y]) for _ in range(trips)]
+        rows = rows or mine
+    variant = _variant(f"reduce {num_bytes}", b.build(), {"x": num_bytes, "y": num_bytes}, "float32")
+    return Measurement("reduce", num_bytes, variant, lambda t: _durations(t, rows))
+
+
+def matmul_rows(wish: MatmulAllReduce, ranks: int, rows: int, trips: int, options: RunOptions) -> Measurement:
+    """Row tiles of the wish's own product, on every rank at once; tiles walk through A, so that A is cold."""
+    b = Builder("matmul_rows", ranks)
+    ends = add_products(b, wish, ranks, [rows] * trips)
+    work = wish.workload(ranks)
+    variant = Variant(f"matmul {rows}", b.build(), Workload({n: work.slots[n] for n in "ABP"}, work.kernels), options)
+    return Measurement(f"kernel:{work.kernels['matmul'][0].key}", rows, variant, lambda t: _slowest(t, ends))
+
+
+def stream(
+    wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: int, messages: int, options: RunOptions
+) -> tuple[Variant, dict[int, list[int]], dict[int, list[int]]]:
+    """Products of `tiles` rows beside a stream of messages between neighbours, each added to what is there.
+
+    No tiles, or no messages, gives either side alone. Returns the rows of each rank's products, and of its receives.
+    """
+    b, per_slot = Builder("stream", ranks), max(num_bytes // 4, 1)
+    products = add_products(b, wish, ranks, tiles)
+    b.buffer("mine", "input", 1), b.buffer("sums", "scratch", SLOTS)
+    send, recv = b.lane("send", "net"), b.lane("recv", "net")
+    receives: dict[int, list[int]] = {}
+    for rank in range(ranks - ranks % 2):
+        peer = rank ^ 1
+        receives[rank] = []
+        for i in range(messages):
+            b.add(Kind.send, rank, send, reads=[Region("mine", 0, 1)], chan_out=b.channel(rank, peer, depth=8))
+            into = {"reads": [Region("mine", 0, 1)], "writes": [Region("sums", i % SLOTS, 1)]}
+            row = b.add(Kind.recv_reduce, rank, recv, chan_in=b.channel(peer, rank, depth=8), **into)
+            receives[rank].append(row)
+    work, slot = wish.workload(ranks), (Slot((per_slot,), "float32"),) * ranks
+    slots = {name: work.slots[name] for name in "ABP"} | {"mine": slot, "sums": slot}
+    name = f"stream {num_bytes} {len(tiles)} {messages} {options.progress}"
+    return Variant(name, b.build(), Workload(slots, work.kernels), options), products, receives
+
+
+def add_products(b: Builder, wish: MatmulAllReduce, ranks: int, tiles: Sequence[int]) -> dict[int, list[int]]:
+    """Append products of `tiles` rows on every rank, walking through A; returns their rows, by rank."""
+    b.buffer("A", "input", wish.m), b.buffer("B", "input", 1), b.buffer("P", "scratch", wish.m)
+    lane, call = b.lane("compute", "compute"), b.kernel("matmul", ("each", "all"))
+    rows: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    start = 0
+    for tile in tiles:
+        start = start if start + tile <= wish.m else 0
+        a, p = Region("A", start, tile), Region("P", start, tile)
+        for rank in range(ranks):
+            rows[rank].append(b.add(Kind.compute, rank, lane, reads=[a, Region("B", 0, 1)], writes=[p], call=call))
+        start += tile
+    return rows
+
+
+def ends_of(timeline: Timeline) -> dict[int, tuple[float, float]]:
+    """Start and end of each op's span, by its row."""
+    col = timeline.columns
+    return {
+        int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)
+    }
+
+
+def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str = "uint8") -> Variant:
+    size = 4 if dtype == "float32" else 1
+    slots = {key: (Slot((max(n // size, 1),), dtype),) * program.num_ranks for key, n in num_bytes.items()}
+    work = {kernel.name: (Work(kernel.name, 0.0),) * program.num_ranks for kernel in program.kernels}
+    return Variant(name, program, Workload(slots, work), RunOptions())
+
+
+def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list[float]:
+    """From the end of each op to the end of the next."""
+    spans = ends_of(timeline)
+    return [float(step) for step in np.diff([spans[row][1] for row in rows]) * factor]
+
+
+def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    spans = ends_of(timeline)
+    return [spans[row][1] - spans[row][0] for row in rows]
+
+
+def _slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
+    """Of the k-th ops of all ranks, the slowest: ranks of a tile wait for each other in the collective."""
+    return [float(t) for t in np.max([_durations(timeline, mine) for mine in rows.values()], axis=0)]
