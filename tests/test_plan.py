@@ -1,0 +1,345 @@
+"""plan: the seed's example end to end, the guard of serial, reasons that add up, and plans that survive a file."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.core import CostError, DovetailError, PlanError, ProgramError, WishError
+from dovetail.cost import Curve, Segment, price
+from dovetail.ir import certificate
+from dovetail.machine import Link, Machine, load
+from dovetail.matmul import MatmulAllReduce
+from dovetail.plan import Plan, pipeline_s, plan, search
+from dovetail.plan.candidates import candidates, score, sliced
+from dovetail.plan.explain import explain
+from dovetail.plan.task import Options, Task
+from dovetail.sim import simulate
+
+SEED = MatmulAllReduce(4096, 3072, 8192, "float16")
+KEYS = ["schema", "schedule", "tiles", "steps", "predicted_s", "serial_s", "ideal_s", "losses", "rivals", "machine"]
+
+
+def us(seconds):
+    return round(seconds * 1e6)
+
+
+def line(start_s, slope, unit="bytes", low=0.0, high=float("inf")):
+    return Curve(unit, (Segment(0.0, start_s, slope),), low=low, high=high, label="preset").to_json()
+
+
+def pair(ranks=2, comm=(20e-6, 1e-9), flops=1e-10, cil=(1.0, 1.0), start_s=0.0, **costs):
+    """Hosts in full mesh: an all-reduce of comm[0] + comm[1] per byte, flops seconds a FLOP, constant slow-downs."""
+    known = {
+        f"all_reduce:{ranks}": line(*comm),
+        "p2p:tcp": line(comm[0] / 2, comm[1] / 2),
+        "flops:matmul:float32": line(start_s, flops, "flop"),
+        "reduce": line(0.0, 1e-11),
+        "cil:compute": line(cil[0], 0.0),
+        "cil:net": line(cil[1], 0.0),
+    }
+    links = tuple(Link(a, b, "tcp") for a in range(ranks) for b in range(ranks) if a != b)
+    return Machine("made", ranks, tuple(range(ranks)), links, {**known, **costs}, {"eager_limit_bytes": 0})
+
+
+class TestSeed:
+    def test_worked_example(self):
+        made = plan(SEED, "atlas-a2-8", schedule="mc2", contention=1.0)
+        assert made.tiles == (512, 896, 896, 896, 896)
+        assert {key: made.steps[key] for key in ("m0", "m1", "count")} == {"m0": 384, "m1": 768, "count": 4}
+        assert us(made.predicted_s) == pytest.approx(1283, abs=2)
+        assert us(made.serial_s) == 1734
+        assert us(made.ideal_s) == 931
+        assert made.certificate.ok
+
+    def test_k_of_the_preset_is_that_of_each_rank(self):
+        made = plan(SEED, load("atlas-a2-8"), schedule="serial")
+        assert made.wish.k == 8 * 3072
+        assert {slot.shape for slot in made.wish.workload(8).slots["A"]} == {(3072,)}
+        assert "what each rank holds" in made.notes[0]
+
+    def test_the_reading_of_the_text(self):
+        made = plan(SEED, "atlas-a2-8", schedule="mc2", reading="min")
+        assert made.tiles == (256, *[384] * 10)
+        assert us(made.predicted_s) == 1580
+        assert any(rival.label == "mc2 (max reading)" for rival in made.rivals)
+
+    def test_optimal_beats_it(self):
+        made = plan(SEED, "atlas-a2-8", schedule="optimal", floor=384)
+        assert us(made.predicted_s) <= 1218
+        assert min(made.tiles) >= 384
+        best = plan(SEED, "atlas-a2-8")
+        assert best.schedule == "optimal"
+        assert best.predicted_s <= made.predicted_s
+
+    def test_the_factor_of_the_text(self):
+        made = plan(SEED, "atlas-a2-8", schedule="mc2", contention=1.15)
+        assert us(made.predicted_s) == 1454
+        assert us(made.serial_s) == 1874
+        assert us(made.ideal_s) == 931  # alone, without contention
+        assert made.losses["cil"] == pytest.approx(0.15 * 1177e-6, rel=0.01)
+
+    def test_both_readings_of_the_published_gain(self):
+        text = plan(SEED, "atlas-a2-8").explain()
+        assert "32.7 % of 1874 µs" in text
+        assert "27.2 % of 1734 µs" in text
+        assert "published" in text.lower()
+        other = plan(MatmulAllReduce(2048, 3072, 8192, "float16"), "atlas-a2-8")
+        assert other.published == {}
+
+
+class TestGuard:
+    def test_serial_where_overlap_only_hurts(self):
+        made = plan(MatmulAllReduce(512, 512, 512), pair(cil=(4.0, 4.0)), all_reduce="library")
+        assert made.schedule == "serial"
+        assert made.tiles == (512,)
+        assert not made.overlaps
+        assert "Serial is kept" in made.explain()
+        assert all(rival.predicted_s >= made.predicted_s * (1 - 1e-9) for rival in made.rivals)
+
+    def test_a_gain_within_the_noise_is_refused(self):
+        wish, machine = MatmulAllReduce(512, 512, 512), pair()
+        best = plan(wish, machine, all_reduce="library")
+        gain = 1 - best.predicted_s / best.serial_s
+        assert best.schedule != "serial"
+        assert plan(wish, machine, all_reduce="library", noise=gain * 0.9).schedule == best.schedule
+        kept = plan(wish, machine, all_reduce="library", noise=gain * 1.1)
+        assert kept.schedule == "serial"
+        assert "within the noise" in kept.rivals[0].why_not
+
+    def test_a_family_asked_for_by_name_is_given_and_told_to_be_slower(self):
+        made = plan(MatmulAllReduce(512, 512, 512), pair(cil=(4.0, 4.0)), schedule="uniform", all_reduce="library")
+        assert made.schedule == "uniform"
+        assert made.predicted_s > made.serial_s
+        assert not made.overlaps
+        assert "slower than serial" in made.explain()
+        assert "asked for" in made.rivals[0].why_not
+
+    def test_planted_fault_an_open_guard_is_noticed(self, monkeypatch):
+        monkeypatch.setattr(search, "_gains", lambda task, each, serial: True)
+        made = plan(MatmulAllReduce(512, 512, 512), pair(), noise=0.9)
+        assert made.schedule != "serial"
+        assert not made.overlaps
+
+    def test_what_cannot_be_proved_is_not_taken(self, monkeypatch):
+        wish, machine = MatmulAllReduce(512, 512, 512), pair()
+        best, real = plan(wish, machine), search.verify
+
+        def doubtful(program):
+            if program == best.program:
+                checks = {name: certificate.Check(name != "races", "planted") for name in certificate.CHECKS}
+                return certificate.Certificate(program.name, checks)
+            return real(program)
+
+        monkeypatch.setattr(search, "verify", doubtful)
+        second = plan(wish, machine)
+        assert second.program != best.program
+        assert second.certificate.ok
+        assert any("refused by its certificate: planted" in note for note in second.notes)
+
+    def test_nothing_provable_is_an_error(self, monkeypatch):
+        bad = {name: certificate.Check(False, "planted") for name in certificate.CHECKS}
+        monkeypatch.setattr(search, "verify", lambda program: certificate.Certificate(program.name, bad))
+        with pytest.raises(ProgramError, match="planted"):
+            plan(MatmulAllReduce(64, 8, 8), pair())
+        with pytest.raises(PlanError, match="no uniform schedule"):
+            plan(MatmulAllReduce(64, 8, 8), pair(), schedule="uniform")
+
+
+machines = st.builds(
+    pair,
+    ranks=st.sampled_from([1, 2, 3]),
+    comm=st.tuples(st.floats(0, 1e-4), st.floats(1e-11, 1e-8)),
+    flops=st.floats(1e-13, 1e-9),
+    cil=st.tuples(st.floats(1, 3), st.floats(1, 3)),
+    start_s=st.floats(0, 1e-4),
+)
+wishes = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300), st.integers(0, 300))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    wish=wishes,
+    machine=machines,
+    noise=st.sampled_from([0.0, 0.05]),
+    contention=st.sampled_from([None, 1.0, 1.3]),
+    all_reduce=st.sampled_from(["auto", "library"]),
+)
+def test_every_plan_holds(wish, machine, noise, contention, all_reduce):
+    made = plan(wish, machine, noise=noise, contention=contention, all_reduce=all_reduce)
+    assert sum(made.tiles) == wish.m
+    assert made.certificate.ok
+    serials = [rival.predicted_s for rival in made.rivals if rival.schedule == "serial"]
+    assert made.predicted_s <= made.serial_s * (1 + 1e-9)
+    assert made.schedule == "serial" or made.predicted_s < min(serials) * (1 - noise)
+    assert sum(made.losses.values()) == pytest.approx(made.predicted_s - made.ideal_s, abs=1e-15)
+    if contention is None:
+        again = price(made.program, machine, wish.workload(machine.ranks))
+        assert simulate(made.program, again).makespan_s == made.predicted_s
+    assert Plan.from_json(json.loads(json.dumps(made.to_json()))).to_json() == made.to_json()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.integers(1, 300), min_size=1, max_size=8),
+    comm=st.tuples(st.floats(0, 1e-4), st.floats(1e-11, 1e-8)),
+    cil=st.tuples(st.floats(1, 3), st.floats(1, 3)),
+)
+def test_the_model_that_is_searched_is_what_sim_says(rows, comm, cil):
+    wish, machine = MatmulAllReduce(sum(rows), 64, 200), pair(comm=comm, cil=cil)
+    task = Task.of(wish, machine, None, Options())
+    program = task.program(tuple(rows), "library")
+    found = simulate(program, task.price(program)).makespan_s
+    assert pipeline_s(rows, task.compute_s, task.comm_s("library"), *cil) == pytest.approx(found, rel=1e-9)
+
+
+class TestReasons:
+    def test_json_keys(self):
+        made = plan(MatmulAllReduce(600, 256, 256), pair())
+        document = made.to_json()
+        assert next(iter(document)) == "schema"
+        assert document["schema"] == "dovetail.plan/1"
+        assert set(KEYS) <= set(document)
+        assert document["tiles"] == list(made.tiles)
+        assert all({"schedule", "predicted_s", "why_not"} <= set(rival) for rival in document["rivals"])
+        assert json.loads(json.dumps(document))["predicted"]["label"] == "predicted"
+
+    def test_rivals_are_sorted_and_hold_serial_and_every_family(self):
+        made = plan(MatmulAllReduce(4096, 512, 512), pair())
+        times = [rival.predicted_s for rival in made.rivals]
+        assert times == sorted(times)
+        assert {rival.schedule for rival in made.rivals} | {made.schedule} == {"serial", "uniform", "mc2", "optimal"}
+        assert {rival.choices.all_reduce for rival in made.rivals if rival.schedule == "serial"} == {
+            "library",
+            "exchange",
+            "ring",
+        }
+        for rival in made.rivals:
+            program = rival.choices.program(made.wish, made.ranks)
+            prices = price(program, pair(), made.wish.workload(2))
+            assert simulate(program, prices).makespan_s == pytest.approx(rival.predicted_s)
+
+    def test_why_not_names_the_loss_that_grew(self):
+        made = plan(SEED, "atlas-a2-8", floor=384)
+        why = {rival.label: rival.why_not for rival in made.rivals}
+        assert "more head" in why["serial"]
+        assert "more dil" in why["mc2 (min reading)"]
+
+    def test_explain_says_what_is_predicted(self):
+        text = explain(plan(SEED, "atlas-a2-8"))
+        assert "Predicted 1214 µs; serial 1734 µs, ideal 931 µs" in text
+        assert "of the ideal gain" in text
+        assert "not measured here" in text
+        assert "measured 5.00 ms" not in text
+
+    def test_measured_rivals_are_told(self):
+        made = plan(SEED, "atlas-a2-8").with_measured({"serial": 1.9e-3})
+        assert "measured 1900 µs" in made.explain()
+        assert any(rival.get("measured_s") == 1.9e-3 for rival in made.to_json()["rivals"])
+        with pytest.raises(PlanError, match="no rival 'cereal'"):
+            made.with_measured({"cereal": 1.0})
+
+    def test_the_job_runs_serial_and_the_plan(self):
+        made = plan(MatmulAllReduce(256, 64, 64), pair())
+        job = made.job(rivals=2, rounds=3)
+        assert [variant.name for variant in job.variants][:2] == ["serial", "planned"]
+        assert len(job.variants) == 4
+        assert job.variants[0].program == made.serial.program(made.wish, 2)
+        assert made.serial.all_reduce == "library"
+        assert job.variants[1].program == made.program
+        assert job.rounds == 3
+
+
+class TestOptions:
+    @pytest.mark.parametrize("name", ["optimum", "unifrom", "mc3", "seriall"])
+    def test_unknown_schedule_names_the_nearest(self, name):
+        with pytest.raises(PlanError) as error:
+            plan(SEED, "atlas-a2-8", schedule=name)
+        assert "did you mean" in str(error.value)
+        assert "auto, serial, uniform, mc2, optimal" in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "what"),
+        [
+            ({"reading": "median"}, PlanError, "unknown reading"),
+            ({"all_reduce": "tree"}, PlanError, "no all-reduce 'tree'"),
+            ({"noise": 1.5}, PlanError, "noise is a share"),
+            ({"noise": -0.1}, PlanError, "noise is a share"),
+            ({"floor": 0}, WishError, "floor"),
+            ({"align": 1.5}, WishError, "align"),
+            ({"ranks": 9}, WishError, "9 ranks"),
+            ({"ranks": 4}, CostError, "all-reduce over 4 ranks"),
+            ({"all_reduce": "ring"}, CostError, "all-reduce over 8 ranks"),
+            ({"contention": -1.0}, CostError, "contention"),
+        ],
+    )
+    def test_misuse_is_told(self, options, error, what):
+        with pytest.raises(error, match=what):
+            plan(SEED, "atlas-a2-8", **options)
+        assert issubclass(error, DovetailError)
+
+    def test_unknown_dtype_lists_what_there_is(self):
+        with pytest.raises(CostError, match="flops:matmul"):
+            plan(MatmulAllReduce(64, 64, 64, "float32"), "atlas-a2-8")
+
+    def test_sizes_that_were_not_measured_are_left_out(self):
+        key = "kernel:matmul:k=32:n=64:float32"
+        machine = pair(**{key: line(1e-6, 1e-8, "rows", low=100, high=600)})
+        made = plan(MatmulAllReduce(500, 64, 64), machine, align=1)
+        assert min(made.tiles) >= 100
+        assert all(min(rival.choices.tiles) >= 100 for rival in made.rivals)
+        with pytest.raises(CostError, match="known from 100 to 600 rows"):
+            plan(MatmulAllReduce(700, 64, 64), machine)
+        assert plan(MatmulAllReduce(700, 64, 64), machine, extrapolate=True).tiles
+
+    def test_max_tiles_and_messages(self):
+        made = plan(MatmulAllReduce(2048, 64, 64), pair(), max_tiles=2, all_reduce="ring", rows_per_message=100)
+        assert len(made.tiles) <= 2
+        assert made.choices.rows_per_message == 100
+        assert made.choices.all_reduce == "ring"
+        assert all(len(rival.choices.tiles) <= 2 for rival in made.rivals)
+
+    def test_our_own_messages_are_chosen_where_they_are_faster(self):
+        slow_library = {"all_reduce:2": line(1e-3, 1e-6)}
+        made = plan(MatmulAllReduce(1024, 256, 256), pair(**slow_library))
+        assert made.choices.all_reduce in ("exchange", "ring")
+        assert made.serial.all_reduce == "library"
+
+    def test_the_machine_may_say_how_messages_are_driven(self):
+        machine = pair().with_costs({}, progress="thread", block_rows=0)
+        made = plan(MatmulAllReduce(256, 64, 64), machine)
+        assert (made.choices.progress, made.choices.block_rows) == ("thread", 0)
+
+    def test_many_ranks_keep_to_the_library_unless_asked(self):
+        made = plan(MatmulAllReduce(256, 64, 64), pair(ranks=17))
+        assert {rival.choices.all_reduce for rival in made.rivals} == {"library"}
+        assert any("up to 16 ranks" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("m", [1, 5, 128, 4096, 8192])
+def test_the_number_of_simulations_is_bounded(m):
+    task = Task.of(MatmulAllReduce(m, 512, 512), pair(), None, Options())
+    found = score(task, candidates(task))
+    assert len(found) + len(list(sliced(task, found))) < 200
+
+
+@pytest.mark.parametrize("edge", [(0, 8, 8), (1, 1, 1), (8, 0, 8), (8, 8, 0)])
+def test_edges(edge):
+    for ranks in (1, 2, 3):
+        made = plan(MatmulAllReduce(*edge), pair(ranks=ranks))
+        assert made.certificate.ok
+        assert np.isfinite(made.predicted_s)
+        assert made.explain()
+
+
+def test_a_malformed_document_is_told():
+    document = plan(MatmulAllReduce(64, 8, 8), pair()).to_json()
+    with pytest.raises(DovetailError, match="schema"):
+        Plan.from_json({**document, "schema": "dovetail.program/1"})
+    with pytest.raises(PlanError, match="malformed plan document"):
+        Plan.from_json({key: value for key, value in document.items() if key != "choices"})
+    wrong = {**document, "choices": {**document["choices"], "tiles": [63]}}
+    with pytest.raises(PlanError, match="do not add up"):
+        Plan.from_json(wrong)
