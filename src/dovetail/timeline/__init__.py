@@ -1,5 +1,23 @@
 """timeline: what happened on every rank and lane, and how a prediction compares with it."""
 
+from dovetail.timeline.compare import Busy, Comparison, OpErrors, compare
+from dovetail.timeline.losses import Alone, Attribution, attribute, losses, overlaps
+from dovetail.timeline.spans import Span, from_spans
 from dovetail.timeline.timeline import Label, Timeline, union_s
 
-__all__ = ["Label", "Timeline", "union_s"]
+__all__ = [
+    "Alone",
+    "Attribution",
+    "Busy",
+    "Comparison",
+    "Label",
+    "OpErrors",
+    "Span",
+    "Timeline",
+    "attribute",
+    "compare",
+    "from_spans",
+    "losses",
+    "overlaps",
+    "union_s",
+]

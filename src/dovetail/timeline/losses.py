@@ -1,0 +1,225 @@
+"""losses: where the time between the ideal and the makespan went, by name and without remainder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import fsum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import DovetailError
+from dovetail.ir import RECVS, SENDS, Kind, Program
+from dovetail.timeline.partners import message_of, ready_s
+from dovetail.timeline.spans import Floats, covered, op_times
+from dovetail.timeline.timeline import Timeline, union_s
+
+Resource = Literal["compute", "comm"]
+NAMES = ("dil", "cil", "head", "tail", "startup", "stall", "imbalance")
+TALKS = [int(kind) for kind in (*sorted(SENDS | RECVS), Kind.put, Kind.signal, Kind.wait, Kind.collective)]
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """What everything takes when nothing else goes on, in seconds; the yardstick of `losses` and `overlaps`.
+
+    Per op, as in the columns of Prices of the same names: `work_s` (local work; of a collective, its duration),
+    `wire_s` and `latency_s` (of ops that send, put or signal), `rendezvous`. Of the undivided wish: `compute_s` of all
+    its computation in one piece and `comm_s` of all its communication in one piece, one number, or one for each rank.
+    """
+
+    work_s: Floats
+    wire_s: Floats
+    latency_s: Floats
+    rendezvous: NDArray[np.bool_]
+    compute_s: float | Sequence[float]
+    comm_s: float | Sequence[float]
+
+    @property
+    def ideal_s(self) -> float:
+        """Seconds of the longer resource, alone and undivided, on its slowest rank: perfect overlap."""
+        return max(self.largest_s("compute"), self.largest_s("comm"))
+
+    @property
+    def bound(self) -> Resource:
+        """The resource that an ideal schedule would keep busy throughout; compute where both are equal."""
+        return "compute" if self.largest_s("compute") >= self.largest_s("comm") else "comm"
+
+    def whole_s(self, resource: Resource, rank: int) -> float:
+        seconds = np.asarray(self.compute_s if resource == "compute" else self.comm_s, dtype=np.float64)
+        return float(seconds if seconds.ndim == 0 else seconds[rank])
+
+    def largest_s(self, resource: Resource) -> float:
+        return float(np.max(np.asarray(self.compute_s if resource == "compute" else self.comm_s), initial=0.0))
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The losses of one timeline, and where they were read: lane `lane` (-1 for none) of the critical `rank`."""
+
+    makespan_s: float
+    ideal_s: float
+    bound: Resource
+    rank: int
+    lane: int
+    losses: dict[str, float]
+
+
+def losses(timeline: Timeline, program: Program, alone: Alone) -> dict[str, float]:
+    """Seconds lost, by name; their `math.fsum` is exactly makespan - ideal (one may be negative: a gain).
+
+    Read along one lane of the critical rank, the one whose last op ends last: the lane that does most of the bound
+    resource's work there. An op is active from its start, or from the moment its partners on other ranks were there
+    (see `partners.ready_s`), to its end. At each moment until the end of the timeline that lane is
+
+    - active: `whole` (in the ideal) + `dil` (the pieces alone take longer than the whole) + `cil` (the pieces took
+      longer than alone: contention, noise, links and places shared);
+    - or not: `startup` before the rank's first op; `imbalance` while the rank can only wait for another rank; else
+      `head` before the lane's first activity, `tail` after its last, `stall` in between.
+
+    Where the critical rank has less work than the busiest, `imbalance` is less by the difference of their wholes.
+    Serves predicted and measured timelines. Source: DESIGN section 8; DIL and CIL are seed 001's.
+    """
+    return attribute(timeline, program, alone).losses
+
+
+def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution:
+    """`losses`, with the rank and the lane on which they were read."""
+    _check(program, alone)
+    start, end = op_times(timeline, program.num_ops)
+    seen = ~np.isnan(start)
+    active = np.minimum(np.maximum(start, ready_s(program, start, end, alone.wire_s, alone.rendezvous)), end)
+    alone_s = _alone_s(program, alone, active, end)
+    serves = seen & (_is_comm(program) == (alone.bound == "comm"))
+    makespan = float(np.max(end, where=seen, initial=0.0))
+    rank = _critical_rank(program, end, np.where(serves, alone_s, 0.0), makespan)
+    mine = seen & (program.columns["rank"] == rank)
+    lane, on_lane = _bound_lane(program, mine & serves, alone_s)
+    seconds = _sweep(start[mine], active[mine], end[mine], on_lane[mine], makespan)
+    busy, pieces, whole = seconds.pop("active"), float(alone_s[on_lane].sum()), alone.whole_s(alone.bound, rank)
+    seconds |= {"dil": pieces - whole, "cil": busy - pieces}
+    seconds["imbalance"] -= alone.ideal_s - whole
+    exact = _exact({name: seconds[name] for name in NAMES}, makespan - alone.ideal_s)
+    return Attribution(makespan, alone.ideal_s, alone.bound, rank, lane, exact)
+
+
+def overlaps(timeline: Timeline, program: Program, alone: Alone) -> dict[str, float]:
+    """How much was hidden, as shares, under the four names in use; they differ, so quote the name.
+
+    With the wholes alone, pure communication c and computation w, and t the makespan: `imb` = (c + w - t) / max(c, w),
+    and `osu` = 1 - (t - w) / c, each cut to 0..1 as IMB-NBC and OSU do; `min` = (c + w - t) / min(c, w), as elsewhere
+    in IMB, not cut: below 0 the schedule lost against doing one after the other. `hta` = time in which a rank both
+    computed and communicated / time in which it communicated, waits included, summed over ranks (Holistic Trace
+    Analysis). 0 where there is nothing to hide.
+
+    >>> alone = Alone(*[np.zeros(0)] * 3, np.zeros(0, bool), compute_s=4.0, comm_s=2.0)
+    >>> from dovetail.ir import Builder
+    >>> from dovetail.timeline.spans import Span, from_spans
+    >>> overlaps(from_spans("measured", 1, [Span(0, "compute", "all", 0.0, 5.0)]), Builder("p", 1).build(), alone)
+    {'imb': 0.25, 'osu': 0.5, 'hta': 0.0, 'min': 0.5}
+    """
+    work, comm, both = alone.largest_s("compute"), alone.largest_s("comm"), timeline.makespan_s
+    hidden = work + comm - both
+    imb, osu = (min(max(_share(hidden, base), 0.0), 1.0) for base in (max(work, comm), comm))
+    return {"imb": imb, "osu": osu, "hta": _hta(timeline, program), "min": _share(hidden, min(work, comm))}
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _hta(timeline: Timeline, program: Program) -> float:
+    start, end = op_times(timeline, program.num_ops)
+    comm, hidden, all_comm = _is_comm(program), 0.0, 0.0
+    for rank in range(program.num_ranks):
+        mine = ~np.isnan(start) & (program.columns["rank"] == rank)
+        parts = [union_s(start[rows], end[rows]) for rows in (mine & comm, mine & ~comm, mine)]
+        hidden += parts[0] + parts[1] - parts[2]
+        all_comm += parts[0]
+    return _share(hidden, all_comm)
+
+
+def _check(program: Program, alone: Alone) -> None:
+    for name in ("work_s", "wire_s", "latency_s", "rendezvous"):
+        if len(getattr(alone, name)) != program.num_ops:
+            found = f"{len(getattr(alone, name))} rows of {name}, {program.num_ops} ops"
+            raise DovetailError(f"Alone was made for another program than '{program.name}'", found=found)
+
+
+def _is_comm(program: Program) -> NDArray[np.bool_]:
+    """Ops that talk to other ranks, and all on copy and net lanes; the others compute."""
+    computes = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
+    col = program.columns
+    on_compute = computes[col["lane"]] if program.num_ops else np.zeros(0, np.bool_)
+    return ~on_compute | np.isin(col["kind"], TALKS)
+
+
+def _alone_s(program: Program, alone: Alone, active: Floats, end: Floats) -> Floats:
+    """Seconds that each op, active when it was, would have been active had nothing disturbed it.
+
+    A receive whose message set out before the receive was posted needs only what was left of the message's way.
+    """
+    kind, message = program.columns["kind"], message_of(program)
+    seconds = alone.work_s + np.where(np.isin(kind, [*SENDS, Kind.put]), alone.wire_s, 0.0)
+    seconds = seconds + np.where(kind == Kind.put, alone.latency_s, 0.0)
+    got = np.flatnonzero(message >= 0)
+    sent = message[got]
+    signal, fused = kind[sent] == Kind.signal, np.isin(kind[sent], [*(SENDS & RECVS)])
+    way = alone.latency_s[sent] + np.where(signal, 0.0, alone.wire_s[sent])
+    left = np.where(fused, np.maximum(active[sent], end[sent] - alone.wire_s[sent]), active[sent])
+    seconds[got] += np.clip(np.nan_to_num(left + way - active[got]), 0.0, way)
+    return seconds
+
+
+def _critical_rank(program: Program, end: Floats, work_s: Floats, makespan: float) -> int:
+    """Of the ranks that end last (all of a collective do), the one with most of the bound work; then the lowest."""
+    rank = program.columns["rank"]
+    last = {int(r) for r in rank[np.nan_to_num(end) >= makespan * (1 - 1e-9)]} or {0}
+    return max(sorted(last), key=lambda r: float(work_s[rank == r].sum()))
+
+
+def _bound_lane(program: Program, rows: NDArray[np.bool_], alone_s: Floats) -> tuple[int, NDArray[np.bool_]]:
+    """Of `rows`, those on the lane that does most; -1 and none where there are no rows."""
+    lane = program.columns["lane"]
+    lanes = sorted({int(row) for row in lane[rows]})
+    if not lanes:
+        return -1, rows
+    best = max(lanes, key=lambda row: float(alone_s[rows & (lane == row)].sum()))
+    return best, rows & (lane == best)
+
+
+def _sweep(start: Floats, active: Floats, end: Floats, on_lane: NDArray[np.bool_], makespan: float) -> dict[str, float]:
+    """Seconds of 0..makespan of one rank by what its bound lane was at; see `losses`."""
+    points = np.unique(np.concatenate([[0.0, makespan], start, active, end]))
+    points = points[(points >= 0) & (points <= makespan)]
+    clip = [np.clip(column, 0.0, makespan) for column in (start, active, end)]
+    start, active, end = clip
+    seconds, at = np.diff(points), points[:-1]
+    busy = covered(points, active[on_lane], end[on_lane])
+    only_waits = covered(points, start, active) & ~covered(points, active, end)
+    kinds = {
+        "active": busy,
+        "startup": at < start.min(initial=makespan),
+        "imbalance": only_waits,
+        "head": at < active[on_lane].min(initial=makespan),
+        "tail": at >= end[on_lane].max(initial=0.0),
+        "stall": np.ones(len(at), np.bool_),
+    }
+    left, result = np.ones(len(at), np.bool_), {}
+    for name, here in kinds.items():
+        result[name] = fsum(seconds[here & left])
+        left &= ~here
+    return result
+
+
+def _exact(parts: dict[str, float], total: float) -> dict[str, float]:
+    """Parts whose exact sum rounds to `total`: one of them, the smallest that can, takes what rounding left."""
+    left = float(Fraction(total) - sum(map(Fraction, parts.values())))
+    for name in sorted(parts, key=lambda name: (parts[name] == 0, abs(parts[name]))):
+        mended = parts | {name: parts[name] + left}
+        if fsum(mended.values()) == total:
+            return mended
+    return parts

@@ -1,0 +1,74 @@
+"""Who an op waited for: the op's partners on other ranks, and since when it had them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import RECVS, SENDS, Kind, Program
+from dovetail.timeline.spans import Floats
+
+Ints = NDArray[np.int64]
+
+
+def message_of(program: Program) -> Ints:
+    """For each op that receives (or waits), the row of the op that sends it (or signals); -1 for the others.
+
+    The k-th to receive on a channel gets the k-th that was sent on it, both in the order of their rows.
+    """
+    col = program.columns
+    partner = np.full(program.num_ops, -1, dtype=np.int64)
+    for givers, takers in ((SENDS, RECVS), ({Kind.signal}, {Kind.wait})):
+        sent, sent_key = _numbered(col["kind"], col["chan_out"], [int(kind) for kind in givers])
+        taken, taken_key = _numbered(col["kind"], col["chan_in"], [int(kind) for kind in takers])
+        _, at_sent, at_taken = np.intersect1d(sent_key, taken_key, assume_unique=True, return_indices=True)
+        partner[taken[at_taken]] = sent[at_sent]
+    return partner
+
+
+def ready_s(program: Program, start: Floats, end: Floats, wire: Floats, rendezvous: NDArray[np.bool_]) -> Floats:
+    """When each op had all it needs from other ranks; -inf where it needs nothing (or left no span).
+
+    A receive: when its send (the last `wire` seconds of a fused op) began. A wait: when its signal was given. A send by
+    `rendezvous`: when its receive was posted. A collective: when the last member called.
+    """
+    message = message_of(program)
+    ready = np.full(program.num_ops, -np.inf)
+    taker = np.flatnonzero(message >= 0)
+    giver = message[taker]
+    fused = np.isin(program.columns["kind"][giver], [int(kind) for kind in RECVS & SENDS])
+    ready[taker] = np.where(fused, np.maximum(end[giver] - wire[giver], start[giver]), start[giver])
+    waits = rendezvous[giver] & np.isin(program.columns["kind"][giver], [int(Kind.send)])
+    ready[giver[waits]] = start[taker[waits]]
+    for members in _meetings(program):
+        ready[members] = np.max(start[members])
+    return np.where(np.isnan(ready), -np.inf, ready)
+
+
+def _numbered(kind: NDArray[np.uint8], channel: NDArray[np.int32], kinds: list[int]) -> tuple[Ints, Ints]:
+    """Rows of ops of `kinds`, and for each a key that holds its channel and its number on that channel."""
+    rows = np.flatnonzero(np.isin(kind, kinds) & (channel >= 0))
+    return rows, _key(channel[rows].astype(np.int64), len(kind))
+
+
+def _key(group: Ints, size: int) -> Ints:
+    """group * size + number of the row within its group."""
+    order = np.argsort(group, kind="stable")
+    sorted_group = group[order]
+    first = np.searchsorted(sorted_group, sorted_group)
+    key = np.empty(len(group), dtype=np.int64)
+    key[order] = sorted_group * max(size, 1) + np.arange(len(group)) - first
+    return key
+
+
+def _meetings(program: Program) -> list[Ints]:
+    """The rows of each meeting: the k-th call of every member of a collective."""
+    col = program.columns
+    rows = np.flatnonzero((col["kind"] == Kind.collective) & (col["call"] >= 0))
+    if not len(rows):
+        return []
+    member = col["call"][rows].astype(np.int64) * program.num_ranks + col["rank"][rows]
+    number = _key(member, program.num_ops) - member * program.num_ops
+    meeting = col["call"][rows].astype(np.int64) * program.num_ops + number
+    order = np.argsort(meeting, kind="stable")
+    return list(np.split(rows[order], np.flatnonzero(np.diff(meeting[order])) + 1))
