@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any, Protocol
 
 import numpy as np
 
-from dovetail.core import CostError, RunError
-from dovetail.cost import Samples, eager_limit, fit
-from dovetail.cost.fit import fit_factor
+from dovetail.core import CostError
+from dovetail.cost import CostModel, Samples, eager_limit, fit, fit_factor
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.probe import programs
@@ -163,7 +163,8 @@ def _bare(name: str, found: tuple[list[str], dict[str, Any]]) -> Machine:
     links = tuple(Link(a, b, "net") for a, b in pairs)
     if len(names) > 2:
         links = tuple(Link(*ends, "net") for a in range(len(names)) for ends in ((a, SWITCH), (SWITCH, a)))
-    return Machine(name, len(hosts), nodes, links, {}, {**facts, "hosts": names})
+    probed = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Machine(name, len(hosts), nodes, links, {}, {**facts, "hosts": names, "probed": probed})
 
 
 def _pairs(machine: Machine) -> dict[str, tuple[int, int]]:
@@ -211,14 +212,12 @@ def _all_reduces(machine: Machine, wish: MatmulAllReduce, budget: Budget) -> lis
     if machine.ranks < 2:
         return []
     row_bytes = wish.workload(machine.ranks).slot_bytes("C", 0)
-    known = Samples_rate(machine)
+    known = _all_reduce_s(machine)
     sizes = sorted({max(4, row_bytes * rows // 4 * 4) for rows in row_grid(wish.m, 8)} | {1 << 10, 64 << 10})
     return [programs.all_reduce(machine.ranks, size, budget.trips(known(size))) for size in sizes]
 
 
-def Samples_rate(machine: Machine) -> Callable[[float], float]:
-    from dovetail.cost import CostModel
-
+def _all_reduce_s(machine: Machine) -> Callable[[float], float]:
     model = CostModel.of(machine)
     return lambda size: float(model.seconds(f"all_reduce:{machine.ranks}", size, extrapolate=True))
 
@@ -228,8 +227,6 @@ def _with_contention(executor: Executor, machine: Machine, wish: MatmulAllReduce
     ranks = machine.ranks
     tile = max(1, wish.m // 10)
     tiles = [tile] * 10
-    from dovetail.cost import CostModel
-
     model = CostModel.of(machine)
     key = wish.workload(ranks).kernels["matmul"][0].key
     compute_s = 10 * float(model.seconds(f"kernel:{key}", tile, extrapolate=True))
@@ -278,3 +275,18 @@ def _stretch(
     if usual <= 0:
         raise CostError("a stream of messages took no time")
     return compute, max(passed / usual, 0.01)
+
+
+def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
+    """Whether a machine still is as it was probed: hosts and MPI, and one exchange on its slowest links."""
+    hosts, facts = _hosts(executor, machine.ranks)
+    same = all(facts.get(key) == machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores"))
+    pairs = _pairs(machine)
+    if not same or not pairs:
+        return same and hosts == [machine.facts["hosts"][node] for node in machine.nodes]
+    kind, pair = next(iter(pairs.items()))
+    size = 256 << 10
+    ask = programs.exchange(machine.ranks, pair, size, 6, kind)
+    found = float(np.median(take(executor, [ask])[ask.key].medians))
+    expected = float(CostModel.of(machine).seconds(ask.key, size, extrapolate=True))
+    return bool(abs(found - expected) <= tolerance * expected)

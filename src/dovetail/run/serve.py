@@ -132,7 +132,8 @@ class _Rank:
 
     def outcome(self, variant: Variant, seconds: Any, disturbed: int) -> Outcome:
         spans = self.spans[variant.name][self.job.warmup :]
-        keep = range(len(spans)) if self.job.keep_all else [closest_to_median(seconds, spans)]
+        median = self.world.share(closest_to_median(seconds, spans))
+        keep = range(len(spans)) if self.job.keep_all else [median]
         gathered = self.world.gather([spans[i] for i in keep], SETUP_LIMIT_S)
         meta = {"executor": "mpi", "clock_error_s": self.clock_error_s, "variant": variant.name}
         timelines = tuple(

@@ -1,0 +1,44 @@
+"""alone: one side of a Program by itself, so that compute and communication can be measured apart."""
+
+from __future__ import annotations
+
+from dovetail.ir import Builder, Program
+
+
+def alone(program: Program, engine: str) -> Program:
+    """The ops of `program` on lanes of `engine` (`compute` or `net`), without what they waited for on other lanes.
+
+    Post-conditions are dropped with the other side; the buffers stay.
+
+    >>> from dovetail.matmul import MatmulAllReduce, program
+    >>> whole = program(MatmulAllReduce(8, 4, 4), 2, [4, 4])
+    >>> [alone(whole, engine).num_ops for engine in ("compute", "net")], whole.num_ops
+    ([4, 4], 8)
+    """
+    b = Builder(f"{program.name}, {engine} alone", program.num_ranks)
+    for buffer in program.buffers:
+        b.buffer(*buffer)
+    kept = {row for row, lane in enumerate(program.lanes) if lane.engine == engine}
+    new_row: dict[int, int] = {}
+    for op in program.ops():
+        if op.lane not in kept:
+            continue
+        new_row[op.index] = b.add(
+            op.kind,
+            op.rank,
+            b.lane(*program.lanes[op.lane]),
+            reads=op.reads,
+            writes=op.writes,
+            chan_in=-1 if op.chan_in < 0 else b.channel(*program.channels[op.chan_in]),
+            chan_out=-1 if op.chan_out < 0 else b.channel(*program.channels[op.chan_out]),
+            call=_call(b, program, op.kind.name, op.call),
+            after=[new_row[d] for d in op.after if d in new_row],
+            line=op.line,
+        )
+    return b.build()
+
+
+def _call(b: Builder, program: Program, kind: str, call: int) -> int:
+    if kind == "compute":
+        return b.kernel(*program.kernels[call])
+    return b.collective(*program.collectives[call]) if kind == "collective" else -1
