@@ -1,8 +1,25 @@
 """cost: how many seconds. Samples become curves, curves a model, a model the prices of a Program."""
 
 from dovetail.cost.curve import Curve, Mode, Segment
+from dovetail.cost.fit import fit, fit_factor
 from dovetail.cost.model import Accuracy, CostModel
+from dovetail.cost.modes import EagerLimit, eager_limit, modes
 from dovetail.cost.price import price
 from dovetail.cost.prices import Prices
+from dovetail.cost.samples import Samples
 
-__all__ = ["Accuracy", "CostModel", "Curve", "Mode", "Prices", "Segment", "price"]
+__all__ = [
+    "Accuracy",
+    "CostModel",
+    "Curve",
+    "EagerLimit",
+    "Mode",
+    "Prices",
+    "Samples",
+    "Segment",
+    "eager_limit",
+    "fit",
+    "fit_factor",
+    "modes",
+    "price",
+]

@@ -32,10 +32,15 @@ class Segment(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """One of several speeds a machine changes between: its share of the samples, its typical ratio to the fastest."""
+    """One of the speeds that a machine changes between: its share of the samples, its typical ratio to the fastest.
+
+    `seconds` holds its median at each size in `x` at which the speeds could be told apart.
+    """
 
     share: float
     ratio: float
+    x: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class Curve:
 
     `x` holds the points it was fitted to, `residuals` (fit - sample) / sample at each, `interval` the 95 % bootstrap
     interval of the curve there, in seconds; empty where nothing was measured. `modes` has two entries or more where
-    the samples had several speeds; the curve then follows one of them, which `provenance` names.
+    the samples had several speeds; the curve then follows one of them, which `provenance` names. `samples` is the
+    document of the raw timings. Below the first segment the cost is that of its start. A factor, not a cost, may fall:
+    `rising` is false then.
 
     >>> curve = Curve("bytes", (Segment(0, 1e-6, 1e-9), Segment(1000, 4e-6, 0.5e-9)), high=1e6)
     >>> curve.seconds([0, 500, 1000])
@@ -67,6 +74,8 @@ class Curve:
     interval: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     modes: tuple[Mode, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+    samples: dict[str, Any] = field(default_factory=dict, repr=False)
+    rising: bool = True
 
     def __post_init__(self) -> None:
         _check(self)
@@ -116,7 +125,7 @@ class Curve:
         points = np.asarray(x, dtype=np.float64)
         if points.size:
             self._check_range(float(points.min()), float(points.max()), extrapolate)
-        result = self._evaluate(np.maximum(points, self.low))
+        result = self._evaluate(points)
         return float(result) if result.ndim == 0 else result
 
     def inverse(self, seconds: float, extrapolate: bool = False) -> float:
@@ -125,19 +134,19 @@ class Curve:
         >>> Curve("rows", (Segment(0, 0.0, 0.5),), high=100).inverse(10.0)
         20.0
         """
-        if not seconds >= self._evaluate_one(self.low):
-            found = f"{seconds:g} s; {self.low:g} {self.x_unit} cost {self._evaluate_one(self.low):g} s"
+        self._check_rising()
+        least, most = self._evaluate_one(self.low), self._evaluate_one(self.high)
+        if not seconds >= least:
+            found = f"{self.low:g} {self.x_unit} cost {least:g} s"
             raise CostError(f"nothing costs as little as {seconds:g} s", found=found)
-        rows = [s for s in self.segments if s.start <= self.low or s.seconds <= seconds]
-        last = rows[-1]
-        index = self.segments.index(last)
-        end = self.segments[index + 1].start if index + 1 < len(self.segments) else math.inf
-        x = max(_solve(last, seconds, end), self.low)
-        if x > self.high or x == math.inf:
-            if not extrapolate:
-                self._check_range(self.low, x, False)
-            if x == math.inf:
-                raise CostError(f"any number of {self.x_unit} costs less than {seconds:g} s on this curve")
+        row = max(i for i, s in enumerate(self.segments) if i == 0 or s.seconds <= seconds)
+        stop = self.segments[row + 1].start if row + 1 < len(self.segments) else math.inf
+        x = max(_solve(self.segments[row], seconds, stop), self.low)
+        if seconds <= most:
+            return min(x, self.high)
+        if x == math.inf:
+            raise CostError(f"any number of {self.x_unit} costs less than {seconds:g} s on this curve")
+        self._check_range(self.low, x, extrapolate)
         return x
 
     def n_half(self) -> float:
@@ -148,6 +157,7 @@ class Curve:
         >>> Curve("bytes", (Segment(0, 1e-3, 1e-6),), high=1e6).n_half()
         1000.0
         """
+        self._check_rising()
         last = self.segments[-1]
         end = self.high if math.isfinite(self.high) else max(last.start, 1.0)
         slope = last.slope + 2 * last.bend * max(end - last.start, 0.0)
@@ -169,11 +179,12 @@ class Curve:
         return Curve(self.x_unit, segments, self.low, self.high, self.label, provenance=dict(self.provenance))
 
     def to_json(self) -> dict[str, Any]:
-        shape = {"x_unit": self.x_unit, "segments": [list(s) for s in self.segments], "low": self.low}
+        shape: dict[str, Any] = {"x_unit": self.x_unit, "segments": [list(s) for s in self.segments], "low": self.low}
         fit = {"x": list(self.x), "residuals": list(self.residuals), "interval": [list(i) for i in self.interval]}
         modes = [mode._asdict() for mode in self.modes]
         end = {"high": self.high if math.isfinite(self.high) else None, "label": self.label}
-        return {"schema": SCHEMA, **shape, **end, **fit, "modes": modes, "provenance": dict(self.provenance)}
+        origin = {"provenance": dict(self.provenance), "samples": dict(self.samples), "rising": self.rising}
+        return {"schema": SCHEMA, **shape, **end, **fit, "modes": modes, **origin}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Curve:
@@ -190,8 +201,13 @@ class Curve:
                 tuple(map(float, document.get("x", ()))),
                 tuple(map(float, document.get("residuals", ()))),
                 tuple((float(a), float(b)) for a, b in document.get("interval", ())),
-                tuple(Mode(float(m["share"]), float(m["ratio"])) for m in document.get("modes", ())),
+                tuple(
+                    Mode(float(m["share"]), float(m["ratio"]), tuple(m["x"]), tuple(m["seconds"]))
+                    for m in document.get("modes", ())
+                ),
                 dict(document.get("provenance", {})),
+                dict(document.get("samples", {})),
+                bool(document.get("rising", True)),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, CostError):
@@ -201,12 +217,14 @@ class Curve:
     @cached_property
     def _table(self) -> NDArray[np.float64]:
         """Segments as rows, and in the last column what the next segment begins with."""
-        caps = [*(segment.seconds for segment in self.segments[1:]), math.inf]
+        later = [segment.seconds if self.rising else math.inf for segment in self.segments[1:]]
+        caps = [*later, math.inf]
         return np.array([(*segment, cap) for segment, cap in zip(self.segments, caps, strict=True)], dtype=np.float64)
 
     def _evaluate(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """No range check. Local coordinates and the cap keep the result non-decreasing even in rounding."""
         table = self._table
+        x = np.maximum(x, max(self.low, table[0, 0]))
         last = table[-1]
         part = last if len(table) == 1 else table[np.searchsorted(table[1:, 0], x, side="right")]
         step = x - part[..., 0]
@@ -219,7 +237,14 @@ class Curve:
         return np.where(x > self.high, line, bent)
 
     def _evaluate_one(self, x: float) -> float:
+        if x == math.inf:
+            last = self.segments[-1]
+            return math.inf if last.slope > 0 or last.bend > 0 else last.seconds
         return float(self._evaluate(np.asarray(x, dtype=np.float64)))
+
+    def _check_rising(self) -> None:
+        if not self.rising:
+            raise CostError("a factor that may fall with size has neither inverse nor n_half")
 
     def _check_range(self, least: float, most: float, extrapolate: bool) -> None:
         if math.isnan(least) or math.isnan(most) or least < 0.0:
@@ -243,15 +268,13 @@ def _check(curve: Curve) -> None:
         raise CostError("a curve holds finite numbers only", found=repr(curve.segments)[:120])
     if not 0.0 <= curve.low <= curve.high:
         raise CostError("a curve's range runs from low to high", found=f"{curve.low:g} to {curve.high:g}")
-    if curve.segments[0].start > curve.low:
-        raise CostError("the first segment begins after the range", found=f"{curve.segments[0].start:g}")
-    before = 0.0
+    before = -math.inf
     for index, segment in enumerate(curve.segments):
         ends = index + 1 == len(curve.segments)
         stop = curve.high if ends else curve.segments[index + 1].start
         if not stop >= segment.start or (not ends and stop == segment.start):
             raise CostError("segments must begin one after another", found=f"{segment.start:g}, then {stop:g}")
-        if segment.seconds < before * (1.0 - _SLACK):
+        if curve.rising and segment.seconds < before - _SLACK * abs(before):
             raise CostError(
                 f"the cost falls at {segment.start:g} {curve.x_unit}",
                 found=f"{before:g} s before, {segment.seconds:g} s after",
@@ -261,8 +284,12 @@ def _check(curve: Curve) -> None:
 
 
 def _check_slope(curve: Curve, segment: Segment, stop: float) -> float:
-    """The segment's cost at `stop`, after checking that it never falls up to there."""
+    """The segment's cost at `stop`, after checking that it never falls up to there (a factor: is never negative)."""
     finite = math.isfinite(stop)
+    if not curve.rising:
+        if min(segment.seconds, segment.at(stop) if finite else segment.slope) < 0.0:
+            raise CostError(f"the factor is negative after {segment.start:g} {curve.x_unit}")
+        return 0.0
     steepest_fall = min(segment.slope, segment.slope + 2 * segment.bend * (stop - segment.start)) if finite else 0.0
     if segment.slope < 0.0 or (not finite and segment.bend < 0.0) or steepest_fall < 0.0:
         found = f"slope {segment.slope:g}, bend {segment.bend:g} to {stop:g}"

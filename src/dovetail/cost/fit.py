@@ -1,0 +1,220 @@
+"""fit: samples become a Curve that never falls, follows protocol switches, shrugs at outliers, and knows its error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError
+from dovetail.cost.curve import Curve, Label, Mode, Segment
+from dovetail.cost.modes import mode_groups, modes
+from dovetail.cost.samples import Samples
+from dovetail.cost.segments import Points, huber_weight, lines, score, segment
+
+Floats = NDArray[np.float64]
+Which = Literal["most", "fastest", "slowest"]
+LEAST_NOISE = 1e-3  # no timing is believed to better than 0.1 %
+WORD_BYTES = 64  # a message that fits a cache line costs what the least one costs
+ROUNDS = 20
+BOOTSTRAPS = 200
+
+
+def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Curve:
+    """The Curve of `samples`: seconds against x, never falling.
+
+    1. Where timings fall into several modes, one is followed: the one with the greatest share, or as `mode` asks.
+    2. Median at each size; relative residuals, weighed by the noise that the repeats show.
+    3. Break points by dynamic programming and the Schwarz criterion (`segments.segment`).
+    4. All lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers: monotone
+       by construction, at the joints too. Where two lines cross between samples the break lies there, else midway.
+    5. Interval: 95 % of refits to resampled repeats (200, from a fixed seed).
+
+    A curve against rows or FLOP starts at 0 for nothing; one against bytes holds from 0 if the least message measured
+    has no more than 64 bytes. Raises CostError for no samples, and for a size of 0 rows that costs something.
+    """
+    found = modes(samples)
+    index = _chosen(found, mode)
+    groups = _of_mode(samples, found, index)
+    anchored = samples.x_unit != "bytes"
+    points = _points(samples.sizes, groups, anchored)
+    start = min(1.0, float(points.x[0])) if anchored and len(points.x) > 1 else float(points.x[0])
+    basis = _joined(points, start, segment(points))
+    amounts, weight = basis.solve(points)
+    curve_at = basis.matrix(points.x) @ amounts
+    low = 0.0 if anchored or points.x[0] <= WORD_BYTES else float(points.x[0])
+    return Curve(
+        samples.x_unit,
+        basis.segments(amounts, anchored),
+        low,
+        float(points.x[-1]),
+        label,
+        tuple(map(float, points.x)),
+        tuple(map(float, curve_at / points.y - 1.0)),
+        _interval(basis, points, groups, weight, curve_at),
+        found,
+        _provenance(samples, found, index),
+        samples.to_json(),
+    )
+
+
+def fit_factor(samples: Samples, label: Label = "measured") -> Curve:
+    """A slow-down factor (>= 1, here in the column `seconds`) against bytes: the median at each size, lines between.
+
+    A factor may fall with size, so this curve is not rising; it has no inverse and no n_half.
+    """
+    if not len(samples.x):
+        raise CostError("no samples to fit")
+    sizes, factors = samples.sizes, np.maximum(samples.medians, 1.0)
+    more: dict[str, Any] = {"provenance": dict(samples.provenance), "samples": samples.to_json()}
+    return Curve.through(list(sizes), list(factors), rising=False, high=float(sizes[-1]), label=label, **more)
+
+
+def _chosen(found: Sequence[Mode], mode: Which) -> int:
+    if mode not in ("most", "fastest", "slowest"):
+        raise CostError(f"unknown mode '{mode}'", hint="most, fastest or slowest")
+    if mode == "most":  # of equal shares the slower, so that a plan does not count on luck
+        return max(range(len(found)), key=lambda i: (found[i].share, i))
+    return 0 if mode == "fastest" else len(found) - 1
+
+
+def _of_mode(samples: Samples, found: Sequence[Mode], index: int) -> list[Floats]:
+    """Timings at each size that belong to the mode; all where the size shows one mode only."""
+    return [parts[min(index, len(parts) - 1)] if len(parts) > 1 else parts[0] for parts in mode_groups(samples)]
+
+
+def _points(sizes: Floats, groups: list[Floats], anchored: bool) -> Points:
+    y = np.array([np.median(group) for group in groups])
+    free = sizes == 0.0 if anchored else np.zeros(len(sizes), dtype=np.bool_)
+    if np.any(y[free] > 0) or np.any(y[~free] <= 0):
+        raise CostError("nothing costs nothing, and something costs something", found=f"{y[0]:g} s at {sizes[0]:g}")
+    if free.all():
+        raise CostError("no samples to fit but at 0", hint="measure at least one size above 0")
+    keep = np.flatnonzero(~free)
+    return Points(sizes[keep], y[keep], _noise([groups[i] for i in keep], y[keep]))
+
+
+def _noise(groups: list[Floats], y: Floats) -> Floats:
+    """Relative standard error of each median, from the repeats, each joined to its neighbours' by their median.
+
+    A robust deviation (1.4826 × median distance) over √count, × 1.2533 for a median instead of a mean.
+    """
+    counts = np.array([len(group) for group in groups])
+    away = np.array([np.median(np.abs(group - middle)) for group, middle in zip(groups, y, strict=True)]) / y
+    errors = np.where(counts > 1, 1.2533 * 1.4826 * away / np.sqrt(counts), 0.0)
+    padded = np.concatenate([errors[:1], errors, errors[-1:]])
+    joined = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
+    noise: Floats = np.maximum(joined, LEAST_NOISE)
+    return noise
+
+
+def _joined(points: Points, start: float, parts: list[tuple[int, int]]) -> _Basis:
+    """The segments joined: continuous where their lines cross, a jump midway between two samples where they do not.
+
+    A crossing beyond those two samples is tried too, and kept unless the jump earns its parameter (as in `segment`).
+    """
+    crossings, midways = [], []
+    for left, right in pairwise(parts):
+        (xa, ya, ma), (xb, yb, mb) = lines(points, left), lines(points, right)
+        cross = ((yb - mb * xb) - (ya - ma * xa)) / (ma - mb) if ma != mb else math.nan
+        crossings.append(cross)
+        midways.append(math.sqrt(points.x[left[1]] * points.x[right[0]]))
+    basis = _Basis(start, midways, [True] * len(midways))
+    for i, cross in enumerate(crossings):
+        edges = [start, *basis.breaks, float(points.x[-1])]
+        if edges[i] < cross < edges[i + 2]:
+            other = basis.with_joint(i, cross)
+            within = points.x[parts[i][1]] < cross < points.x[parts[i + 1][0]]
+            if within or score(other.loss(points), len(points.x), 0) <= score(basis.loss(points), len(points.x), 1):
+                basis = other
+    return basis
+
+
+class _Basis:
+    """A rising curve as a non-negative sum: its start, its slope in each segment, its jump at some breaks."""
+
+    def __init__(self, start: float, breaks: list[float], jumps: list[bool]) -> None:
+        self.start, self.breaks, self.jumps = start, breaks, jumps
+
+    def with_joint(self, index: int, at: float) -> _Basis:
+        """The same with break `index` at `at`, continuous there."""
+        breaks, jumps = list(self.breaks), list(self.jumps)
+        breaks[index], jumps[index] = at, False
+        return _Basis(self.start, breaks, jumps)
+
+    def loss(self, points: Points) -> float:
+        """Sum of absolute residuals in units of the noise."""
+        fitted = self.matrix(points.x) @ self.solve(points)[0]
+        return float(np.abs((fitted - points.y) / (points.y * points.noise)).sum())
+
+    def matrix(self, x: Floats) -> Floats:
+        edges = [self.start, *self.breaks, math.inf]
+        columns = [np.ones_like(x)]
+        columns += [np.clip(x - a, 0.0, b - a) for a, b in pairwise(edges)]
+        columns += [(x >= at).astype(np.float64) for at, jump in zip(self.breaks, self.jumps, strict=True) if jump]
+        return np.stack(columns, axis=1)
+
+    def solve(self, points: Points) -> tuple[Floats, Floats]:
+        """Amount of each column, and the final weight of each point (1 where it is no outlier)."""
+        weight = np.ones(len(points.x))
+        amounts = np.zeros(0)
+        for _ in range(ROUNDS):
+            amounts = self.weighted(points.x, points.y, np.sqrt(weight) / (points.y * points.noise))
+            residual = (self.matrix(points.x) @ amounts - points.y) / (points.y * points.noise)
+            weight = huber_weight(residual)
+        return amounts, weight
+
+    def weighted(self, x: Floats, y: Floats, unit: Floats) -> Floats:
+        from scipy.optimize import nnls
+
+        rows = self.matrix(x) * unit[:, None]
+        scale = np.linalg.norm(rows, axis=0)
+        scale[scale == 0.0] = 1.0
+        amounts: Floats = nnls(rows / scale, y * unit)[0] / scale
+        return amounts
+
+    def segments(self, amounts: Floats, anchored: bool) -> tuple[Segment, ...]:
+        count = len(self.breaks) + 1
+        slopes, rest = amounts[1 : count + 1], list(amounts[count + 1 :])
+        result = [Segment(self.start, float(amounts[0]), float(slopes[0]))]
+        for at, jump, slope in zip(self.breaks, self.jumps, slopes[1:], strict=True):
+            before = result[-1].at(at)
+            result.append(Segment(at, before + (float(rest.pop(0)) if jump else 0.0), float(slope)))
+        if anchored:
+            result.insert(0, Segment(0.0, 0.0, result[0].seconds / self.start))
+        return tuple(result)
+
+
+def _interval(
+    basis: _Basis, points: Points, groups: list[Floats], weight: Floats, fitted: Floats
+) -> tuple[tuple[float, float], ...]:
+    """95 % interval of the curve at each point, from refits to resampled timings; breaks and weights are kept."""
+    groups = groups[-len(points.x) :]
+    if max(map(len, groups)) < 2:
+        return ()
+    drawn = _resampled(groups)
+    matrix = basis.matrix(points.x)
+    unit = np.sqrt(weight) / (points.y * points.noise)
+    refits = np.array([matrix @ basis.weighted(points.x, y, unit) for y in drawn])
+    low, high = np.quantile(refits, [0.025, 0.975], axis=0)
+    return tuple(zip(map(float, np.minimum(low, fitted)), map(float, np.maximum(high, fitted)), strict=True))
+
+
+def _resampled(groups: list[Floats]) -> Floats:
+    """Medians of BOOTSTRAPS resamplings, a row each: whole sweeps where every size has all, else size by size."""
+    rng = np.random.default_rng(0)
+    count = len(groups[0])
+    if all(len(group) == count for group in groups):
+        sweeps = rng.integers(count, size=(BOOTSTRAPS, count))
+        return np.median(np.stack(groups)[:, sweeps], axis=2).T
+    return np.stack([np.median(rng.choice(g, (BOOTSTRAPS, len(g))), axis=1) for g in groups], axis=1)
+
+
+def _provenance(samples: Samples, found: Sequence[Mode], index: int) -> dict[str, Any]:
+    counts = {"num_samples": len(samples.x), "num_repeats": len(np.unique(samples.repeat))}
+    mode = {} if len(found) == 1 else {"mode": f"{index + 1} of {len(found)}, {found[index].share:.0%} of the samples"}
+    return {**samples.provenance, **counts, **mode}

@@ -1,0 +1,148 @@
+"""Modes: whether timings fall into several speeds; and the size from which a send waits for its receive."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError
+from dovetail.cost.curve import Mode
+from dovetail.cost.samples import Samples
+
+Floats = NDArray[np.float64]
+
+# A gap between two groups of timings counts in multiples of the wider group's spread. On unimodal noise (normal,
+# Laplace, exponential, lognormal, Student's t with 2 degrees; 5 to 50 timings) a gap of PLAIN spreads turns up in about
+# 2 % of sizes, one of STRONG spreads in about 0.1 %. A sweep has dozens of sizes, so a STRONG gap counts beside a PLAIN
+# one at a neighbouring size, PLAIN ones where three neighbours agree: a false alarm in less than 1 % of sweeps.
+PLAIN, STRONG = 6.0, 15.0
+LEAST_RATIO = 1.1  # speeds closer than this are one
+LEAST_SHARE = 0.15  # rarer than this is an outlier, not a mode
+SAME_RATIO = 1.5  # a size whose modes lie further apart, or nearer, than elsewhere by this factor shows outliers only
+MOST_MODES = 4
+NARROWEST = 0.01  # spread below which a group counts as this wide (relative)
+
+
+class EagerLimit(NamedTuple):
+    """The greatest message that is sent early; the least that waits (None: none did); sizes that did both."""
+
+    limit_bytes: int
+    waits_bytes: int | None
+    mixed: tuple[int, ...]
+
+
+def modes(samples: Samples) -> tuple[Mode, ...]:
+    """The speeds between which the timings change, fastest first; one Mode where there is only one.
+
+    An Open MPI exchange runs both ways at once (88 ms) or one after the other (175 ms), changing from run to run:
+
+    >>> fast, slow = modes(Samples.of({1 << 20: [0.088, 0.175, 0.089, 0.176, 0.088, 0.174, 0.087, 0.089]}))
+    >>> fast.share, slow.share, slow.ratio, slow.seconds
+    (0.625, 0.375, 1.989, (0.175,))
+    """
+    split = {x: parts for x, parts in zip(samples.sizes, mode_groups(samples), strict=True) if len(parts) > 1}
+    if not split:
+        x, seconds = tuple(map(float, samples.sizes)), tuple(map(float, samples.medians))
+        return (Mode(1.0, 1.0, x, seconds),)
+    count = Counter(map(len, split.values())).most_common(1)[0][0]
+    split = {x: parts for x, parts in split.items() if len(parts) == count}
+    total = sum(len(part) for parts in split.values() for part in parts)
+    x = tuple(map(float, split))
+    result = []
+    for index in range(count):
+        seconds = tuple(float(np.median(parts[index])) for parts in split.values())
+        fastest = (float(np.median(parts[0])) for parts in split.values())
+        ratio = round(float(np.median([a / b for a, b in zip(seconds, fastest, strict=True)])), 3)
+        share = sum(len(parts[index]) for parts in split.values()) / total
+        result.append(Mode(share, ratio, x, seconds))
+    return tuple(result)
+
+
+def mode_groups(samples: Samples) -> list[list[Floats]]:
+    """The timings at each size, split into modes, fastest first (one group where there is one mode)."""
+    if not len(samples.x):
+        raise CostError("no samples to fit", hint="measure at least one size")
+    plain = [_split(group, PLAIN, least=2) for group in samples.groups]
+    two = np.array([False, *(len(parts) > 1 for parts in plain), False])
+    result = []
+    for i, group in enumerate(samples.groups, start=1):
+        strong = _split(group, STRONG, least=3)
+        alone = len(samples.sizes) == 1
+        if len(strong) > 1 and (alone or two[i - 1] or two[i + 1]):
+            result.append(strong)
+        elif any(two[k : k + 3].all() for k in range(max(i - 2, 0), i + 1) if k + 3 <= len(two)):
+            result.append(plain[i - 1])
+        else:
+            result.append([np.sort(group)])
+    return _alike(result)
+
+
+def _alike(groups: list[list[Floats]]) -> list[list[Floats]]:
+    """The same, where sizes whose modes are not spaced as at most sizes are joined again."""
+    ratios = np.array([np.median(parts[-1]) / np.median(parts[0]) if len(parts) > 1 else math.nan for parts in groups])
+    if np.isnan(ratios).all():
+        return groups
+    typical = np.nanmedian(ratios)
+    good = (ratios < typical * SAME_RATIO) & (ratios > typical / SAME_RATIO)
+    return [parts if ok else [np.concatenate(parts)] for parts, ok in zip(groups, good, strict=True)]
+
+
+def eager_limit(samples: Samples, late_s: float) -> EagerLimit:
+    """From sends whose receive was posted `late_s` later: up to which size does the send return without waiting?
+
+    `samples` holds the seconds that the send took, against bytes. A send is early when it took less than half of
+    `late_s`, so choose `late_s` well over the time on the wire. The limit is the greatest size such that it and all
+    smaller ones were early in most repeats, 0 where even the least waited. Sizes where between a tenth and nine tenths
+    of the sends were early, and early sizes above one that waits, are reported as `mixed`.
+
+    >>> eager_limit(Samples.of({1024: [2e-6] * 3, 32768: [9e-6] * 3, 65536: [0.0301] * 3}), late_s=0.03)
+    EagerLimit(limit_bytes=32768, waits_bytes=65536, mixed=())
+    """
+    if not (0.0 < late_s < math.inf):
+        raise CostError("late_s is the delay of the receive in seconds", found=repr(late_s))
+    if not len(samples.x):
+        raise CostError("no samples to find an eager limit in")
+    limit, waits, mixed = 0, None, []
+    for x, group in zip(samples.sizes, samples.groups, strict=True):
+        share = float(np.mean(group < 0.5 * late_s))
+        early = share > 0.5
+        if not early and waits is None:
+            waits = int(x)
+        if early and waits is None:
+            limit = int(x)
+        if 0.1 <= share <= 0.9 or (early and waits is not None):
+            mixed.append(int(x))
+    return EagerLimit(limit, waits, tuple(mixed))
+
+
+def _split(seconds: Floats, wide: float, least: int) -> list[Floats]:
+    """Groups parted by gaps of at least `wide` spreads of the widest group, fastest first; at most MOST_MODES.
+
+    The widest gaps part one, two, ... places; the parting whose narrowest gap is widest in spreads wins.
+    """
+    times = np.sort(seconds)
+    least = max(least, math.ceil(LEAST_SHARE * len(times)))
+    if len(times) < 2 * least or times[0] <= 0:
+        return [times]
+    logs = np.log(times)
+    gaps = np.diff(logs)
+    allowed = [k for k in range(least, len(times) - least + 1) if gaps[k - 1] >= math.log(LEAST_RATIO)]
+    ranked = sorted(allowed, key=lambda k: (-gaps[k - 1], k))
+    best, cuts = wide, []
+    for count in range(1, min(len(ranked), MOST_MODES - 1) + 1):
+        places = sorted(ranked[:count])
+        groups = np.split(logs, places)
+        ratio = gaps[ranked[count - 1] - 1] / max(NARROWEST, *map(_spread, groups))
+        if min(map(len, groups)) >= least and ratio >= best:
+            best, cuts = ratio, places
+    return np.split(times, cuts)
+
+
+def _spread(logs: Floats) -> float:
+    """Mean distance from the median, without the farthest fifth."""
+    away = np.sort(np.abs(logs - np.median(logs)))
+    return float(away[: max(math.ceil(0.8 * len(away)), 2)].mean())
