@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 from dovetail import __version__
 from dovetail.core import save_text
 from dovetail.ir import Program
+from dovetail.report.parts import fill, part, provenance_list
 from dovetail.report.payload import encode
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import percent, second_unit, seconds, significant
@@ -21,13 +20,13 @@ from dovetail.timeline import Label, Timeline
 SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "main.js")
 EMPTY = "<section><h2>Timeline</h2><p>Nothing ran: no spans.</p></section>"
 MEANINGS = {
-    "dil": "decomposition: pieces slower than the whole",
-    "cil": "contention of compute and traffic",
-    "head": "compute that no message hides yet",
-    "tail": "messages after the last compute",
-    "startup": "start-up of messages and collectives",
-    "stall": "lanes that wait in the middle",
-    "imbalance": "ranks that wait for a slower one",
+    "dil": "pieces slower than the whole",
+    "cil": "compute and traffic slow each other",
+    "head": "before the lane's first work",
+    "tail": "after the lane's last work",
+    "stall": "gaps between its first and last work",
+    "startup": "before the rank's first op",
+    "imbalance": "waiting for slower ranks",
 }
 
 
@@ -57,19 +56,19 @@ def page(
     """The text of the page that `write_page` writes."""
     told = summary or Summary()
     shown = [t for t in timelines if t.num_spans]
-    script = _part(*SCRIPTS) if shown else ""
+    script = part(*SCRIPTS) if shown else ""
     parts = {
         "title": escape(title),
         "version": escape(__version__),
         "hash": "sha256-" + b64encode(sha256(script.encode()).digest()).decode(),
-        "css": _part("page.css"),
+        "css": part("page.css"),
         "provenance": _provenance(told.provenance, timelines),
         "summary": _summary(told),
-        "timeline": _part("timeline.html") if shown else EMPTY,
+        "timeline": part("timeline.html") if shown else EMPTY,
         "data": encode(shown, _programs(timelines, program)) if shown else "",
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _part("page.html"))
+    return fill("page.html", parts)
 
 
 def _programs(
@@ -83,11 +82,6 @@ def _programs(
     return [p for p, t in zip(program, timelines, strict=True) if t.num_spans]
 
 
-def _part(*names: str) -> str:
-    folder = files("dovetail.report") / "page"
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
-
-
 def _provenance(given: Provenance, timelines: Sequence[Timeline]) -> str:
     """Command, machine, commit: as given, else from the timelines' own records; and how well clocks agree."""
     known = dict(given.items())
@@ -98,8 +92,7 @@ def _provenance(given: Provenance, timelines: Sequence[Timeline]) -> str:
     errors = [t.meta["clock_error_s"] for t in timelines if t.meta.get("clock_error_s")]
     if errors:
         known["clocks of ranks agree within"] = seconds(max(errors))
-    rows = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in known.items())
-    return f'<dl class="provenance">{rows}</dl>' if rows else ""
+    return provenance_list(known)
 
 
 def _summary(summary: Summary) -> str:
@@ -116,7 +109,7 @@ def _summary(summary: Summary) -> str:
 
 
 def _schedules(summary: Summary) -> str:
-    aside = "<th></th>"  # beside what was seen: its spread and its distance from the prediction
+    aside = '<th class="aside">vs predicted</th>'
     cells = '<th class="name">schedule</th>'
     for label in summary.labels:
         cells += f'<th class="number">{label}</th>' + aside * (label != "predicted")
@@ -187,9 +180,10 @@ def _totals(losses: Sequence[Losses]) -> str:
     lines = []
     for entry in losses:
         ideal, lost = 100 * entry.ideal_s / most, max(100 * (entry.makespan_s - entry.ideal_s) / most, 0.0)
+        where = f'<span class="where">read along {escape(entry.where)}</span>' if entry.where else ""
         text = f"{entry.label}: {seconds(entry.makespan_s)} = {seconds(entry.ideal_s)} ideal + "
         lines.append(
-            f"<p>{text}{seconds(entry.makespan_s - entry.ideal_s)} lost</p>"
+            f"<p>{text}{seconds(entry.makespan_s - entry.ideal_s)} lost{where}</p>"
             f'<div class="stack {entry.label}"><i class="ideal" style="width:{ideal:.2f}%"></i>'
             f'<i class="lost" style="width:{lost:.2f}%"></i></div>'
         )

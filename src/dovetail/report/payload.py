@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Program
 from dovetail.report.kinds import GROUPS, span_groups
-from dovetail.report.messages import messages
 from dovetail.report.optext import op_texts
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline
+from dovetail.timeline.partners import message_of
 
 _ALIGN = 8
 
@@ -67,7 +67,7 @@ def _program(arrays: dict[str, NDArray[Any]], key: str, program: Program) -> dic
     texts = "\n".join(text.replace("\n", " ") for text in op_texts(program))
     arrays[f"{key}.text"] = np.frombuffer(texts.encode("utf-8", "replace"), dtype=np.uint8)
     arrays[f"{key}.line"] = program.columns["line"].astype("<i4")
-    arrays[f"{key}.message"] = messages(program).astype("<i4").ravel()
+    arrays[f"{key}.message"] = message_of(program).astype("<i4")  # the op whose message each op takes, or -1
     arrays[f"{key}.dep_start"] = program.columns["dep_start"].astype("<i4")
     arrays[f"{key}.dep"] = program.columns["dep"].astype("<i4")
     return {"name": program.name, "lines": list(program.lines), "num_ops": program.num_ops}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.core import DovetailError, check_schema
-from dovetail.timeline import Label
+from dovetail.timeline import Attribution, Label, Timeline
 
 SCHEMA = "dovetail.summary/1"
 LABELS: tuple[Label, ...] = ("predicted", "emulated", "measured")
@@ -37,11 +37,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Losses:
-    """Where one timeline's seconds beyond the ideal went: makespan = ideal_s + sum of `lost_s`."""
+    """Where one timeline's seconds beyond the ideal went: makespan = ideal_s + sum of `lost_s`, read along `where`."""
 
     label: Label
     ideal_s: float
     lost_s: Mapping[str, float]
+    where: str = ""
+
+    @classmethod
+    def of(cls, timeline: Timeline, found: Attribution) -> Losses:
+        """What `timeline.attribute` found of this timeline."""
+        lane = f"lane {timeline.lanes[found.lane]} of " if found.lane >= 0 else ""
+        return cls(timeline.label, found.ideal_s, dict(found.losses), f"{lane}rank {found.rank}")
 
     @property
     def makespan_s(self) -> float:
@@ -57,7 +64,7 @@ class Provenance:
     commit: str = ""
 
     def items(self) -> list[tuple[str, str]]:
-        """(name, text) of each part that is known."""
+        """(name, text) of each part that is known, in the order in which they are shown."""
         parts = (("command", self.command), ("machine", self.machine), ("commit", self.commit))
         return [(name, text) for name, text in parts if text]
 
@@ -77,7 +84,9 @@ class Summary:
         return tuple(label for label in LABELS if any(row.seconds(label) is not None for row in self.rows))
 
     def to_json(self) -> dict[str, Any]:
-        losses = [{"label": x.label, "ideal_s": x.ideal_s, "lost_s": dict(x.lost_s)} for x in self.losses]
+        losses = [
+            {"label": x.label, "ideal_s": x.ideal_s, "lost_s": dict(x.lost_s), "where": x.where} for x in self.losses
+        ]
         head = {"schema": SCHEMA, "rows": [vars(row) for row in self.rows], "losses": losses}
         return {**head, "notes": list(self.notes), "provenance": vars(self.provenance)}
 
@@ -93,7 +102,9 @@ class Summary:
         try:
             return cls(
                 tuple(Row(**row) for row in document["rows"]),
-                tuple(Losses(x["label"], float(x["ideal_s"]), dict(x["lost_s"])) for x in document["losses"]),
+                tuple(
+                    Losses(x["label"], float(x["ideal_s"]), dict(x["lost_s"]), x["where"]) for x in document["losses"]
+                ),
                 tuple(document["notes"]),
                 Provenance(**document["provenance"]),
             )

@@ -19,8 +19,8 @@ async function decode(text) {
 }
 
 function openProgram(head, array) {
-  const message = array("message"), into = new Int32Array(head.num_ops).fill(-1), out = new Int32Array(head.num_ops).fill(-1);
-  for (let i = 0; i < message.length; i += 2) { out[message[i]] = message[i + 1]; into[message[i + 1]] = message[i]; }
+  const into = array("message"), out = new Int32Array(head.num_ops).fill(-1);
+  into.forEach((source, op) => { if (source >= 0) out[source] = op; });
   let texts = null;
   return {
     into, out, depStart: array("dep_start"), dep: array("dep"),

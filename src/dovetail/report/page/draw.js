@@ -64,44 +64,51 @@ function drawMain() {
   drawScrollbar(g);
 }
 
+// Spans wider than two pixels one by one; the rest column by column, each in the colour of its busiest group.
 function drawRow(batch, texts, row, y) {
-  const { track, height } = row, t = track.timeline, { gutter, width, theme, hidden } = view;
+  const { track, height } = row, t = track.timeline, { gutter, width, theme } = view;
   const own = perPixel() / t.scale, t0 = toOwn(t, view.t0), end = toOwn(t, view.t1);
   const tones = theme.tones[t.label], outline = t.label !== "measured";
+  const run = { colour: null, x: 0, w: 0 };
+  const flush = () => { if (run.colour) batch.add(run.colour, run.x, y, Math.min(run.w, width - run.x), height); run.colour = null; };
   let i = firstEnd(t, track, t0), column = null;
-  while (i < track.end && t.start[i] < end) {
-    const x = (t.start[i] - t0) / own, w = t.dur[i] / own;
-    if (w >= 1) {
-      if (column) { batch.add(column.colour, column.x, y, column.w, height); column = null; }
-      drawSpan(batch, texts, t, i, gutter + x, w, y, height, outline);
+  for (;;) {
+    const carried = column && column.over > 0;
+    if (!carried && (i >= track.end || t.start[i] >= end)) break;
+    if (!carried && t.dur[i] >= 2 * own) {
+      flush();
+      drawSpan(batch, texts, t, i, gutter + (t.start[i] - t0) / own, t.dur[i] / own, y, height, outline);
       i++;
+      column = null;
       continue;
     }
-    const pixel = Math.floor(x), next = gallop(t, i, track.end, t0 + (pixel + 1) * own);
-    const stop = next > i + 1 && t.dur[next - 1] >= own ? next - 1 : next;
-    const colour = columnColour(t, i, stop, own, tones, hidden);
-    if (pixel >= 0) {
-      if (column && column.colour === colour && column.x + column.w === gutter + pixel) column.w++;
-      else {
-        if (column) batch.add(column.colour, column.x, y, column.w, height);
-        column = { colour, x: gutter + pixel, w: 1 };
-      }
-    }
+    const pixel = carried ? column.pixel + 1 : Math.max(Math.floor((t.start[i] - t0) / own), 0);
+    if (gutter + pixel > width) break;
+    const edge = t0 + (pixel + 1) * own;
+    let stop = i < track.end && t.start[i] < edge ? gallop(t, i, track.end, edge) : i;
+    if (stop > i && t.dur[stop - 1] >= 2 * own) stop--;
+    column = columnOf(t, i, stop, edge, own, carried ? column : null, pixel);
     i = stop;
+    const colour = view.hidden.has(column.group) ? theme.soft : tones[column.group][column.level];
+    if (run.colour !== colour || run.x + run.w !== gutter + pixel) { flush(); Object.assign(run, { colour, x: gutter + pixel, w: 0 }); }
+    run.w++;
   }
-  if (column) batch.add(column.colour, column.x, y, Math.min(column.w, width - column.x), height);
+  flush();
 }
 
-// One pixel column with spans [low, high): the group with most seconds, paler where the column is mostly empty.
-function columnColour(t, low, high, own, tones, hidden) {
-  let best = t.group[low], most = -1, busy = 0;
+// One pixel column: spans [low, high) begin in it, `before` reaches into it; the busiest group, and how full it is.
+function columnOf(t, low, high, edge, own, before, pixel) {
+  const last = high > low ? high - 1 : -1, over = last >= 0 ? t.start[last] + t.dur[last] - edge : before.over - own;
+  let group = before?.group ?? t.group[low], most = -1, busy = 0;
   for (let k = 0; k < t.present.length; k++) {
-    const sum = t.sums[k][high] - t.sums[k][low];
+    const g = t.present[k];
+    let sum = t.sums[k][high] - t.sums[k][low];
+    if (last >= 0 && g === t.group[last]) sum -= Math.max(over, 0);
+    if (before && g === before.tail) sum += Math.min(before.over, own);
     busy += sum;
-    if (sum > most) { most = sum; best = t.present[k]; }
+    if (sum > most) { most = sum; group = g; }
   }
-  const level = Math.min(4, Math.floor((busy / own) * 5));
-  return hidden.has(best) ? view.theme.soft : tones[best][level];
+  return { pixel, over, group, tail: last >= 0 ? t.group[last] : before.tail, level: Math.max(0, Math.min(4, Math.floor((busy / own) * 5 + 0.25))) };
 }
 
 function drawSpan(batch, texts, t, i, x, w, y, height, outline) {
@@ -113,19 +120,19 @@ function drawSpan(batch, texts, t, i, x, w, y, height, outline) {
     batch.add(theme.full[group], left, y, wide - gap, height);
     batch.add(fill, left + 1, y + 1, wide - gap - 2, height - 2);
   } else batch.add(fill, left, y, Math.max(wide - gap, 0.6), height);
-  if (wide > 34 && height >= 13 && !hidden.has(group)) texts.push({ t, i, x: Math.max(left, gutter) + 5, room: right - Math.max(left, gutter) - 9, y: y + height / 2 + 0.5, fill });
+  if (wide > 30 && height >= 13 && !hidden.has(group)) texts.push({ t, i, x: Math.max(left, gutter) + 5, room: right - Math.max(left, gutter) - 9, y: y + height / 2 + 0.5, fill });
 }
 
 function drawTexts(g, texts) {
   g.font = `11px ${view.theme.sans}`;
   const em = g.measureText("matmul recv_reduce 0123").width / 23;
   for (const { t, i, x, room, y, fill } of texts.slice(0, 600)) {
-    const name = t.names[t.name[i]] ?? "", full = room > 130 && t.program && t.op[i] >= 0 ? t.program.text(t.op[i]) : "";
-    const text = full && full.length * em < room ? full : name;
-    const most = Math.floor(room / em);
-    if (most < 3) continue;
+    const name = t.names[t.name[i]] ?? "", most = Math.floor(room / em);
+    const full = most > name.length + 6 && t.program && t.op[i] >= 0 ? t.program.text(t.op[i]) : "";
+    const text = full && full.length <= most ? full : name.length <= most ? name : most > 8 ? `${name.slice(0, most - 1)}…` : "";
+    if (!text) continue;
     g.fillStyle = isPale(fill) ? "#22262b" : "#ffffff";
-    g.fillText(text.length <= most ? text : `${text.slice(0, most - 1)}…`, x, y);
+    g.fillText(text, x, y);
   }
 }
 
@@ -139,7 +146,8 @@ function drawGutter(g, rows) {
       g.font = `600 12px ${theme.sans}`;
       g.fillStyle = theme.ink;
       g.fillText(`rank ${row.track.rank}`, 12, y);
-      if (row !== view.rows[0]) { g.fillStyle = theme.line; g.fillRect(0, Math.round(y - row.height / 2 - 9), view.width, 1); }
+      const above = 9 + (!byRank && row.timeline ? 18 : 0);
+      if (row !== view.rows[0]) { g.fillStyle = theme.line; g.fillRect(0, Math.round(y - row.height / 2 - above), view.width, 1); }
     }
     g.font = `11px ${theme.sans}`;
     if (row.lane) {
@@ -154,7 +162,8 @@ function drawGutter(g, rows) {
     }
     if (!byRank && row.timeline) {
       g.fillStyle = theme.muted;
-      g.fillText(t.caption, 12, y - row.height / 2 - 1 + row.height + 9);
+      g.font = `600 11px ${theme.sans}`;
+      g.fillText(t.caption, 12, y - row.height / 2 - 12);
     }
   }
 }

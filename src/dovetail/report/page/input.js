@@ -43,7 +43,6 @@ function onWheel(e) {
 function onDown(e) {
   if (e.button) return;
   const [x, y] = at(e);
-  canvas("view").focus({ preventScroll: true });
   canvas("overlay").setPointerCapture(e.pointerId);
   const bar = x > view.width - SCROLLBAR - 4 && view.content > view.height - RULER;
   const mode = bar ? "scroll" : x > view.gutter && (y < RULER || e.shiftKey) ? "select" : "pan";
@@ -176,7 +175,7 @@ function describe({ timeline: t, index }) {
   if (t.bytes[index]) rows.push(["bytes", `${numBytes(t.bytes[index])}${t.dur[index] ? `, ${numBytes(t.bytes[index] / t.dur[index])}/s` : ""}`]);
   for (const other of data.timelines) {
     const i = other === t || !sameProgram(other, t) ? -1 : spanOf(other, op);
-    if (i >= 0) rows.push([other.caption, `${seconds(other.dur[i])}${t.dur[index] && other.dur[i] ? ` (${t.caption} ${signedPercent(t.dur[index] / other.dur[i] - 1)})` : ""}`]);
+    if (i >= 0) rows.push([other.caption, `${seconds(other.dur[i])}${t.dur[index] && other.dur[i] ? ` (${signedPercent(other.dur[i] / t.dur[index] - 1)})` : ""}`]);
   }
   if (op >= 0 && p?.line(op)) rows.push(["written at", p.line(op)]);
   return rows;

@@ -92,8 +92,8 @@ function drawRelations(g, { timeline: t, index }) {
   for (const other of data.timelines) if (other !== t && other.shown && sameProgram(other, t)) outlineSpan(g, other, spanOf(other, op), theme.muted, 1.25);
   if (!p) return;
   for (let d = p.depStart[op]; d < p.depStart[op + 1]; d++) drawLink(g, t, spanOf(t, p.dep[d]), index, theme.muted, [3, 3]);
-  if (p.out[op] >= 0) drawLink(g, t, index, spanOf(t, p.out[op]), theme.accent, []);
-  if (p.into[op] >= 0) drawLink(g, t, spanOf(t, p.into[op]), index, theme.accent, []);
+  if (p.out[op] >= 0) drawLink(g, t, index, spanOf(t, p.out[op]), theme.ink, []);
+  if (p.into[op] >= 0) drawLink(g, t, spanOf(t, p.into[op]), index, theme.ink, []);
 }
 
 const sameProgram = (a, b) => a.program === b.program;
@@ -120,12 +120,15 @@ function drawLink(g, t, from, to, colour, dash) {
   if (!a || !b) return;
   const x0 = a.end, x1 = dash.length ? b.x : b.end, down = b.y > a.y;
   const y0 = down ? a.y + a.h : a.y, y1 = down ? b.y : b.y + b.h, bend = Math.max(Math.abs(y1 - y0) * 0.5, 8) * (down ? 1 : -1);
-  g.strokeStyle = colour;
-  g.lineWidth = 1.5;
-  g.setLineDash(dash);
   g.beginPath();
   g.moveTo(x0, y0);
   g.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
+  g.strokeStyle = view.theme.panel;
+  g.lineWidth = 4;
+  g.stroke();
+  g.strokeStyle = colour;
+  g.lineWidth = 1.5;
+  g.setLineDash(dash);
   g.stroke();
   g.setLineDash([]);
   g.fillStyle = colour;

@@ -33,13 +33,14 @@ function layout(timelines) {
   const key = view.grouping === "rank" ? byLane : byTimeline;
   const keyed = strips.map((s) => [key(s), s]).sort((a, b) => compareKeys(a[0], b[0]));
   const roomy = Math.floor((Math.min(innerHeight * 0.62, 620) - RULER) / Math.max(keyed.length, 1));
-  const height = Math.max(13, Math.min(roomy - 6, 24));
+  const height = Math.max(14, Math.min(roomy - 6, 24));
   let y = 8, last = null;
   view.rows = keyed.map(([, { track }]) => {
     const fresh = { timeline: last?.timeline !== track.timeline, rank: last?.rank !== track.rank };
     const outer = view.grouping === "rank" ? fresh.rank : fresh.timeline || fresh.rank;
     const lane = outer || laneName(last) !== laneName(track);
     if (last) y += outer ? 16 : lane ? 8 : 2;
+    if (view.grouping === "timeline" && fresh.timeline) y += 18;
     const row = { track, y, height, outer, lane, timeline: fresh.timeline };
     y += height;
     last = track;

@@ -1,0 +1,29 @@
+"""Parts of pages: the files of `page/`, put together once, with what is filled in never read as a place to fill."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+
+
+def part(*names: str) -> str:
+    """The text of files of `page/`, one after another."""
+    folder = files("dovetail.report") / "page"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def fill(template: str, parts: Mapping[str, str]) -> str:
+    """The template with each `{{name}}` replaced by its part; braces inside the parts stay as they are."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], part(template))
+
+
+def provenance_list(known: Mapping[str, str]) -> str:
+    """(name, text) pairs as an HTML list; nothing where nothing is known.
+
+    >>> provenance_list({"commit": "<e40cb77>"})
+    '<dl class="provenance"><div><dt>commit</dt><dd>&lt;e40cb77&gt;</dd></div></dl>'
+    """
+    rows = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in known.items())
+    return f'<dl class="provenance">{rows}</dl>' if rows else ""
