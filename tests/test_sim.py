@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 from dovetail.core import CostError, ProgramError
 from dovetail.cost.prices import Prices
 from dovetail.ir import Builder, Kind, Program
+from dovetail.ir.shapes import ring_all_reduce
 from dovetail.sim import simulate
 from dovetail.timeline import Timeline
 
@@ -256,6 +259,31 @@ class TestStuck:
         with pytest.raises(ProgramError, match="op 2 'send' on rank 0: rank 1 never receives on channel 0->1"):
             simulate(program, Prices.plain(program))
 
+    def test_crossed_sends_on_full_channels(self) -> None:
+        """Each rank sends twice before it receives, over channels that hold one message."""
+        b = Builder("crossed", 2)
+        net = b.lane("net", "net")
+        for rank in (0, 1):
+            for _ in range(2):
+                b.add(Kind.send, rank, net, chan_out=b.channel(rank, 1 - rank, depth=1))
+            for _ in range(2):
+                b.add(Kind.recv, rank, net, chan_in=b.channel(1 - rank, rank, depth=1))
+        program = b.build()
+        with pytest.raises(ProgramError, match="waits for rank 1 to receive on channel 0->1 of depth 1") as error:
+            simulate(program, Prices.plain(program))
+        assert error.value.hint == "make the channels deeper, or receive earlier"
+        assert simulate(program.with_depth(2), Prices.plain(program, 0.0, 1.0)).makespan_s == 2.0
+
+    def test_long_cycles_are_cut_short(self) -> None:
+        b = Builder("ring", 20)
+        net = b.lane("net", "net")
+        for rank in range(20):
+            b.add(Kind.recv, rank, net, chan_in=b.channel((rank - 1) % 20, rank))
+            b.add(Kind.send, rank, net, chan_out=b.channel(rank, (rank + 1) % 20))
+        program = b.build()
+        with pytest.raises(ProgramError, match="and so on through 40 ops, back to op 0"):
+            simulate(program, Prices.plain(program))
+
     def test_absent_member(self) -> None:
         b = Builder("absent", 3)
         call = b.collective("all_reduce", [0, 1, 2])
@@ -271,6 +299,21 @@ class TestStuck:
         program = b.build()
         with pytest.raises(ProgramError, match="deadlock: op 0 'nop' on rank 0 waits for op 0"):
             simulate(program, Prices.plain(program))
+
+
+def test_near_linear() -> None:
+    """Ten times the ops take at most twice the CPU seconds an op."""
+    seconds = []
+    for chunks in (1, 10):
+        program = ring_all_reduce(64, chunks)
+        prices = Prices.plain(program, 1.0, 2.0)
+        runs = []
+        for _ in range(5):
+            start = time.process_time()
+            simulate(program, prices)
+            runs.append((time.process_time() - start) / program.num_ops)
+        seconds.append(min(runs))
+    assert seconds[1] < 2 * seconds[0]
 
 
 class TestRefusals:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from dovetail.core import ProgramError
 from dovetail.ir import Program
 from dovetail.sim.tables import State, Tables, Task, describe
 
+MOST = 8  # ops of a cycle that an error spells out
 Wait = tuple[str, "int | None"]  # what it waits for in words, and the op that would bring it, if there is one
 
 
@@ -18,14 +17,15 @@ def stuck(program: Program, tables: Tables, state: NDArray[np.uint8]) -> Program
     """The error for a simulation that came to rest before every op ended."""
     open_ops = np.flatnonzero(state != State.ended)
     chain, words = _follow(program, tables, state, int(open_ops[0]))
-    last, reason = chain[-1], words[-1]
+    last, (reason, following) = chain[-1], words[-1]
     line = int(program.columns["line"][last])
     where = program.lines[line] if line >= 0 else None
     found = f"{len(state) - len(open_ops)} of {len(state)} ops ended"
-    if len(words) == len(chain) and words[-1][1] is None:
-        return ProgramError(f"{describe(program, last)}: {reason[0]}", where=where, found=found)
-    cycle = chain[chain.index(words[-1][1] or 0) :]
-    texts = [f"{describe(program, op)} {words[chain.index(op)][0]}" for op in cycle]
+    if following is None:
+        return ProgramError(f"{describe(program, last)}: {reason}", where=where, found=found)
+    cycle = chain[chain.index(following) :]
+    texts = [f"{describe(program, op)} {words[chain.index(op)][0]}" for op in cycle[:MOST]]
+    texts += [f"and so on through {len(cycle)} ops, back to op {following}"] if len(cycle) > MOST else []
     full = any(state[op] == State.place for op in cycle)
     hint = "make the channels deeper, or receive earlier" if full else "send before receiving on one of these ranks"
     return ProgramError("deadlock: " + "; ".join(texts), where=where, found=found, hint=hint)
@@ -67,19 +67,16 @@ def _wait_for_receive(tables: Tables, state: NDArray[np.uint8], op: int) -> Wait
     src, dst, depth = int(tables.chan_src[channel]), int(tables.chan_dst[channel]), int(tables.depth[channel])
     receives = np.isin(tables.task, [Task.recv, Task.recv_send]) & (tables.chan_in == channel)
     text = f"waits for rank {dst} to receive on channel {src}->{dst} of depth {depth}"
-    if depth < 1:
-        return f"channel {src}->{dst} of depth {depth} takes no message", None
     return _from(receives & (state == State.queued), text, f"rank {dst} never receives on channel {src}->{dst}")
 
 
 def _wait_for_members(program: Program, tables: Tables, state: NDArray[np.uint8], op: int) -> Wait:
     call = int(tables.call[op])
     entry, calls = program.collectives[call], (tables.task == Task.collective) & (tables.call == call)
-    count: Callable[[int], int] = lambda rank: int((calls & (tables.rank == rank) & (state != State.queued)).sum())  # noqa: E731
-    here = np.flatnonzero(calls & (tables.rank == tables.rank[op]) & (state != State.queued))
-    rank = min(entry.group, key=count)
+    made = np.bincount(tables.rank[calls & (state != State.queued)], minlength=tables.num_ranks)
+    rank = min(entry.group, key=lambda member: int(made[member]))
     coming = calls & (tables.rank == rank) & (state == State.queued)
-    call_text = f"call {len(here)} of {entry.kind}"
+    call_text = f"call {made[tables.rank[op]]} of {entry.kind}"
     return _from(coming, f"waits for rank {rank} in {call_text}", f"rank {rank} never makes {call_text}")
 
 
