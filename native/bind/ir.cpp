@@ -1,4 +1,106 @@
 // Python bindings of native/ir.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
-void bind_ir(nanobind::module_&) {}
+#include "ir/verify.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+namespace ir = dovetail::ir;
+
+namespace {
+
+template <class T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Spans over the arrays of a dictionary, which keeps them alive.
+class Reader {
+  public:
+    explicit Reader(nb::dict arrays) : arrays_(std::move(arrays)) {}
+
+    template <class T>
+    void operator()(const char* name, std::span<const T>& out) const {
+        const auto column = nb::cast<Column<T>>(arrays_[name], false);
+        out = {column.data(), column.size()};
+    }
+
+    void operator()(const std::string& side, ir::Regions& out) const {
+        (*this)((side + "_buffer").c_str(), out.buffer);
+        (*this)((side + "_offset").c_str(), out.offset);
+        (*this)((side + "_count").c_str(), out.count);
+        (*this)((side + "_stride").c_str(), out.stride);
+        (*this)((side + "_blocks").c_str(), out.blocks);
+    }
+
+  private:
+    nb::dict arrays_;
+};
+
+ir::Program read_program(const nb::dict& columns, const nb::dict& tables, std::int32_t num_ranks) {
+    ir::Program p;
+    p.num_ranks = num_ranks;
+    const Reader column(columns), table(tables);
+    column("kind", p.kind);
+    column("rank", p.rank), column("lane", p.lane);
+    column("chan_in", p.chan_in), column("chan_out", p.chan_out), column("call", p.call);
+    column("read_start", p.read_start), column("write_start", p.write_start);
+    column("dep_start", p.dep_start), column("dep", p.dep);
+    column("read", p.read), column("write", p.write);
+    table("buffer_slots", p.buffer_slots), table("buffer_is_input", p.buffer_is_input);
+    table("chan_src", p.chan_src), table("chan_dst", p.chan_dst), table("chan_depth", p.chan_depth);
+    table("mode_start", p.mode_start), table("mode_each", p.mode_each);
+    table("accumulate", p.accumulate), table("kernel_name", p.kernel_name);
+    table("collective", p.collective), table("group_start", p.group_start), table("group", p.group);
+    table("post_set", p.posts.set), table("post", p.posts.region);
+    table("post_rank_start", p.posts.rank_start), table("post_rank", p.posts.rank);
+    table("post_term_start", p.posts.term_start), table("term_kernel", p.posts.term_kernel);
+    table("term_arg_start", p.posts.arg_start), table("arg_rank", p.posts.arg_rank), table("arg", p.posts.arg);
+    p.num_buffers = static_cast<std::int32_t>(p.buffer_is_input.size());
+    p.num_lanes = nb::cast<std::int32_t>(tables["num_lanes"]);
+    return p;
+}
+
+nb::object pair(const ir::Pair& p) { return p.first < 0 ? nb::none() : nb::object(nb::make_tuple(p.first, p.second)); }
+
+nb::dict to_dict(const ir::Verdict& v) {
+    nb::dict out;
+    out["unfit"] = v.unfit;
+    out["mismatch_ops"] = v.mismatch_ops;
+    out["complete"] = v.complete;
+    out["deep_enough"] = v.deep_enough;
+    out["depth"] = v.depth;
+    out["done"] = v.done;
+    out["unmatched"] = v.unmatched;
+    out["has_result"] = v.has_result;
+    out["self"] = v.races.self;
+    out["turns"] = pair(v.races.turns);
+    out["slots"] = pair(v.races.slots);
+    out["is_exact"] = v.results.is_exact;
+    nb::list wrong;
+    for (const ir::Wrong& w : v.results.wrong)
+        wrong.append(w.post < 0 ? nb::none() : nb::object(nb::make_tuple(w.post, w.rank, w.place)));
+    out["wrong"] = wrong;
+    out["slice"] = v.slice;
+    out["slice_matched"] = v.slice_matched;
+    return out;
+}
+
+}  // namespace
+
+void bind_ir(nb::module_& m) {
+    m.def(
+        "verify",
+        [](const nb::dict& columns, const nb::dict& tables, std::int32_t num_ranks, std::int32_t num_sets,
+           std::uint64_t k0, std::uint64_t k1) {
+            const ir::Program program = read_program(columns, tables, num_ranks);
+            ir::Verdict verdict;
+            {
+                const nb::gil_scoped_release release;
+                verdict = ir::verify(program, {k0, k1}, num_sets);
+            }
+            return to_dict(verdict);
+        },
+        "columns"_a, "tables"_a, "num_ranks"_a, "num_sets"_a, "k0"_a, "k1"_a,
+        "Judge a Program that has passed check_columns; tables as dovetail.ir.native lays them out.");
+}

@@ -127,6 +127,12 @@ def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] 
     return Fault(what, tuple(wait.row for wait in waits), "; ".join(found), hint)
 
 
+def too_shallow(program: Program, done: Sequence[int], least: int) -> Fault:
+    """The deadlock at the declared depths, with the depth that would do."""
+    fault = deadlock_fault(program, done, [channel.depth for channel in program.channels])
+    return fault._replace(hint=f"declare depth {least}, the least that completes on every channel")
+
+
 def unmatched_fault(program: Program, row: int) -> Fault:
     """A message or signal that nobody takes."""
     op = program.op(row)

@@ -29,17 +29,19 @@ class Plain:
             for position, row in enumerate(rows):
                 self.queue_of[row], self.position[row] = queue, position
 
-    def reads(self, op: Op) -> list[Access]:
-        """What the op reads; where it adds to its destination, that too."""
-        found = [Access(op.rank, region) for region in op.reads]
-        if op.kind == Kind.reduce or (op.kind == Kind.compute and self.program.kernels[op.call].accumulate):
-            found += self.writes(op)
-        return found
 
-    def writes(self, op: Op) -> list[Access]:
-        """What the op writes: its own rank's memory, for a put the peer's."""
-        rank = self.program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
-        return [Access(rank, region) for region in op.writes]
+def op_reads(program: Program, op: Op) -> list[Access]:
+    """What the op reads; where it adds to its destination, that too."""
+    found = [Access(op.rank, region) for region in op.reads]
+    if op.kind == Kind.reduce or (op.kind == Kind.compute and program.kernels[op.call].accumulate):
+        found += op_writes(program, op)
+    return found
+
+
+def op_writes(program: Program, op: Op) -> list[Access]:
+    """What the op writes: its own rank's memory, for a put the peer's."""
+    rank = program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
+    return [Access(rank, region) for region in op.writes]
 
 
 def message_slots(op: Op) -> int:

@@ -16,7 +16,7 @@ from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.overlap import self_conflict
 from dovetail.ir.parts import RECVS, SENDS, Kind
-from dovetail.ir.plain import Access, Plain, name_op, slots
+from dovetail.ir.plain import Plain, name_op, op_reads, op_writes, slots
 from dovetail.ir.program import Program
 
 Clocks = NDArray[np.int32]
@@ -28,14 +28,14 @@ def races_fault(plain: Plain, run: Run) -> Fault | None:
         members = [plain.ops[row] for row in run.groups.get(op.index, ())]
         slot = self_conflict(plain.program, op, members)
         if slot is not None:
-            return self_fault(plain.program, op.index, slot)
+            return self_fault(plain.program, op.index)
     clocks = happens_before(plain, run)
     for first, second in turns(plain, run):
         if not ordered(plain, clocks, first, second):
             return turns_fault(plain.program, first, second)
-    for first, second, access in conflicts(plain, run):
+    for first, second in conflicts(plain, run):
         if not ordered(plain, clocks, first, second):
-            return slots_fault(plain, first, second, access)
+            return slots_fault(plain.program, first, second)
     return None
 
 
@@ -99,7 +99,7 @@ def turns(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
             last[end] = row
 
 
-def conflicts(plain: Plain, run: Run) -> Iterator[tuple[int, int, Access]]:
+def conflicts(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
     """Pairs of ops of different queues that touch one slot, at least one writing, the later one in `run` second.
 
     Of each slot the last write is kept and, for each queue, the last read since: older ones come before these.
@@ -108,25 +108,25 @@ def conflicts(plain: Plain, run: Run) -> Iterator[tuple[int, int, Access]]:
     readers: dict[tuple[int, str, int], dict[int, int]] = defaultdict(dict)
     for row in run.order:
         op, queue = plain.ops[row], plain.queue_of[row]
-        for access in plain.reads(op):
+        for access in op_reads(plain.program, op):
             for slot in slots(access.region):
                 key = (access.rank, access.region.buffer, slot)
                 first = writer.get(key, row)
                 if plain.queue_of[first] != queue:
-                    yield first, row, access
+                    yield first, row
                 readers[key].pop(queue, None)
                 readers[key][queue] = row
-        for access in plain.writes(op):
+        for access in op_writes(plain.program, op):
             for slot in slots(access.region):
                 key = (access.rank, access.region.buffer, slot)
                 for first in (writer.get(key, row), *readers.pop(key, {}).values()):
                     if plain.queue_of[first] != queue:
-                        yield first, row, access
+                        yield first, row
                 writer[key] = row
 
 
-def self_fault(program: Program, row: int, slot: tuple[str, int]) -> Fault:
-    what = f"{name_op(program, row)}: it touches {slot[0]}[{slot[1]}] twice, at places that do not correspond"
+def self_fault(program: Program, row: int) -> Fault:
+    what = f"{name_op(program, row)}: it writes a slot twice, or reads one at another place than it writes it"
     return Fault(what, (row,), hint="use regions that are apart, or the very same region in place")
 
 
@@ -142,20 +142,25 @@ def turns_fault(program: Program, first: int, second: int) -> Fault:
     )
 
 
-def slots_fault(plain: Plain, first: int, second: int, access: Access) -> Fault:
-    """Two ops that touch one slot without order; names the first such slot of `access`."""
-    program = plain.program
-    earlier = plain.ops[first]
-    touched = {(a.rank, a.region.buffer, s) for a in plain.reads(earlier) for s in slots(a.region)}
-    written = {(a.rank, a.region.buffer, s) for a in plain.writes(earlier) for s in slots(a.region)}
-    writes = access in plain.writes(plain.ops[second])
-    hit = written | touched if writes else written
-    slot = next(s for s in slots(access.region) if (access.rank, access.region.buffer, s) in hit)
-    also = (access.rank, access.region.buffer, slot) in written
-    verbs = ("writes" if also else "reads", "writes" if writes else "reads")
+def slots_fault(program: Program, first: int, second: int) -> Fault:
+    """Two ops that touch one slot without order; names the first such slot that the second one touches."""
+    earlier, later = program.op(first), program.op(second)
+    reads = {(a.rank, a.region.buffer, slot) for a in op_reads(program, earlier) for slot in slots(a.region)}
+    writes = {(a.rank, a.region.buffer, slot) for a in op_writes(program, earlier) for slot in slots(a.region)}
+    for verb, accesses in (("reads", op_reads(program, later)), ("writes", op_writes(program, later))):
+        for access in accesses:
+            for slot in slots(access.region):
+                key = (access.rank, access.region.buffer, slot)
+                if key in writes or (verb == "writes" and key in reads):
+                    return _race(program, first, second, verb, "writes" if key in writes else "reads", key)
+    raise AssertionError(f"ops {first} and {second} touch no slot in common")
+
+
+def _race(program: Program, first: int, second: int, verb: str, before: str, key: tuple[int, str, int]) -> Fault:
+    rank, buffer, slot = key
     return Fault(
-        f"{name_op(program, second)} {verbs[1]} {access.region.buffer}[{slot}] of rank {access.rank}, which "
-        f"{name_op(program, first)} {verbs[0]}; nothing orders the two",
+        f"{name_op(program, second)} {verb} {buffer}[{slot}] of rank {rank}, which {name_op(program, first)} {before}; "
+        "nothing orders the two",
         (first, second),
         hint=f"let op {second} wait for op {first}, by a dependency or a message, or use another buffer",
     )

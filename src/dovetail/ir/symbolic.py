@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dovetail.ir.certificate import Fault
@@ -51,7 +51,7 @@ class Execution:
         self.memory = Memory(program, symbols)
         self._sent: dict[int, list[int]] = {}
 
-    def execute(self, ops: Sequence[Op], order: Iterable[int]) -> None:
+    def execute(self, ops: Sequence[Op] | Mapping[int, Op], order: Iterable[int]) -> None:
         for row in order:
             op = ops[row]
             if op.kind == Kind.compute:
@@ -148,10 +148,10 @@ def _term_values(program: Program, symbols: Symbols, start: Memory, post: Post, 
     return kernel_values(symbols, kernel, operands, [post.region])[0]
 
 
-def first_wrong(program: Program, execution: Execution) -> Wrong | None:
+def first_wrong(execution: Execution, posts: Sequence[Post]) -> Wrong | None:
     """The first slot, by post-condition, rank and place, that does not hold what was asked."""
-    for number, post in enumerate(program.posts):
-        asked = asked_values(program, execution.symbols, post)
+    for number, post in enumerate(posts):
+        asked = asked_values(execution.program, execution.symbols, post)
         for rank in post.ranks:
             held = execution.memory.read(rank, post.region)
             for place, (have, want) in enumerate(zip(held, asked, strict=True)):
@@ -160,7 +160,9 @@ def first_wrong(program: Program, execution: Execution) -> Wrong | None:
     return None
 
 
-def trail(program: Program, run: Run, ops: Sequence[Op], order: Sequence[int], wrong: Wrong) -> tuple[int, ...]:
+def trail(
+    program: Program, run: Run, ops: Sequence[Op] | Mapping[int, Op], order: Sequence[int], wrong: Wrong
+) -> tuple[int, ...]:
     """The ops that made the wrong slot what it is, in the order in which they ran."""
     trails = Trails()
     execution = Execution(program, run, trails)
@@ -169,15 +171,15 @@ def trail(program: Program, run: Run, ops: Sequence[Op], order: Sequence[int], w
     return tuple(row for row in order if row in rows)
 
 
-def wrong_fault(program: Program, execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fault:
+def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fault:
     """The wrong slot in words: what it lacks, and what it has too much."""
-    symbols, post = execution.symbols, program.posts[wrong.post]
+    program, symbols, post = execution.program, execution.symbols, execution.program.posts[wrong.post]
     slot = slots(post.region)[wrong.place]
     held = symbols.members(execution.memory.read(wrong.rank, post.region)[wrong.place])
     asked = symbols.members(asked_values(program, symbols, post)[wrong.place])
     found = []
     for word, part in (("missing", asked - held), ("surplus", held - asked)):
-        texts = [symbols.atom_text(atom, times) for atom, times in part.items()]
+        texts = sorted(symbols.atom_text(atom, times) for atom, times in part.items())
         more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
         found += [f"{word} {' + '.join(texts[:4])}{more}"] if texts else []
     what = f"{post.region.buffer}[{slot}] of rank {wrong.rank} does not hold what post-condition {wrong.post} asks"

@@ -64,7 +64,7 @@ class Symbols:
 
     def text(self, value: int) -> str:
         """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`."""
-        return " + ".join(self.atom_text(a, n) for a, n in self.members(value).items()) or "nothing"
+        return " + ".join(sorted(self.atom_text(a, n) for a, n in self.members(value).items())) or "nothing"
 
     def atom_text(self, atom: Atom, times: int = 1) -> str:
         if atom[0] == "kernel":

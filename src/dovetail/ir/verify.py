@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dovetail.core import ProgramError
-from dovetail.ir.bounds import bounds_fault, collective_fault, message_fault
+from dovetail.ir.bounds import bounds_fault, collective_fault, message_fault, op_fault, posts_fault
 from dovetail.ir.certificate import CHECKS, Certificate, Check, Fault
-from dovetail.ir.deadlock import deadlock_fault, unmatched_fault
+from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
 from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.limits import limits_fault
+from dovetail.ir.native import judge
 from dovetail.ir.parts import Kind
 from dovetail.ir.plain import Plain, name_op
 from dovetail.ir.program import Program, check_columns
-from dovetail.ir.races import races_fault
-from dovetail.ir.symbolic import Execution, first_wrong, trail, wrong_fault
+from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
+from dovetail.ir.standard import questions
+from dovetail.ir.symbolic import Execution, Wrong, first_wrong, trail, wrong_fault
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.text import op_text
 
+Verdict = dict[str, Any]
 _SHOWN = 12  # ops of a counterexample that are put in words
 _PROVED = {
     "bounds": "every access, peer and call fits",
@@ -36,36 +38,120 @@ class Findings(NamedTuple):
 
     faults: dict[str, Fault | None]
     min_fifo_depth: int | None = None
+    collective_found: str | None = None
 
 
 def verify(program: Program, target: str | None = None) -> Certificate:
     """Prove `program`: bounds, deadlock, races, result, and the limits of `target` (DESIGN section 4).
 
-    Never raises for a bad program: the Certificate tells. ProgramError for an unknown target.
+    Millions of ops a second, in C++. A bad program does not raise: the Certificate tells. ProgramError for an unknown
+    target. Results are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
     """
-    return verify_reference(program, target)
+    return certify(program, _native(program), target)
 
 
 def verify_reference(program: Program, target: str | None = None) -> Certificate:
-    """`verify` in plain Python: exact values, vector clocks for every op, tens of thousands of ops a second."""
+    """`verify` in plain Python: exact values, vector clocks of every op, tens of thousands of ops a second."""
     return certify(program, _reference(program), target)
 
 
 def _reference(program: Program) -> Findings:
-    try:
-        check_columns(program)
-    except ProgramError as error:
-        return Findings({"bounds": Fault(error.what)})
-    bounds = bounds_fault(program)
+    bounds = _tables_fault(program) or bounds_fault(program)
     if bounds:
         return Findings({"bounds": bounds})
     plain = Plain(program)
     run = Greedy(plain)()
     bounds = _matches_fault(plain, run)
     faults = {"bounds": bounds, "deadlock": _deadlock(plain, run)}
-    if run.complete and not bounds:
-        faults |= {"races": races_fault(plain, run), "result": _result(plain, run)}
-    return Findings(faults, run.depth if run.complete else None)
+    if not run.complete:
+        return Findings(faults)
+    if bounds:
+        return Findings(faults, run.depth)
+    execution = Execution(program, run, Symbols())
+    execution.execute(plain.ops, run.order)
+    wrong = first_wrong(execution, program.posts)
+    fault = wrong_fault(execution, wrong, trail(program, run, plain.ops, run.order, wrong)) if wrong else None
+    faults |= {"races": races_fault(plain, run), "result": fault}
+    found = next((name for name, posts in questions(program) if not first_wrong(execution, posts)), None)
+    return Findings(faults, run.depth, found)
+
+
+def _native(program: Program) -> Findings:
+    bounds = _tables_fault(program)
+    if bounds:
+        return Findings({"bounds": bounds})
+    posts = posts_fault(program)
+    own = None if posts else next((each for each in questions(program) if each[1] == program.posts), None)
+    asked = [] if posts or own else list(questions(program))
+    verdict = judge(program, [() if posts else program.posts, *(each for _, each in asked)])
+    if not verdict["is_exact"]:
+        return _reference(program)
+    bounds = _op_fault(program, verdict) or posts
+    if verdict["unfit"] >= 0 or posts:
+        return Findings({"bounds": bounds})
+    faults: dict[str, Fault | None] = {"bounds": bounds, "deadlock": _native_deadlock(program, verdict)}
+    depth = verdict["depth"] if verdict["complete"] else None
+    if not verdict["has_result"]:
+        return Findings(faults, depth)
+    faults |= {"races": _native_races(program, verdict), "result": _native_result(program, verdict)}
+    if own and not faults["result"]:
+        return Findings(faults, depth, own[0])
+    if own:
+        asked = list(questions(program))
+        verdict = judge(program, [(), *(each for _, each in asked)])
+    found = (name for (name, _), wrong in zip(asked, verdict["wrong"][1:], strict=True) if wrong is None)
+    return Findings(faults, depth, next(found, None))
+
+
+def _tables_fault(program: Program) -> Fault | None:
+    try:
+        check_columns(program)
+    except ProgramError as error:
+        return Fault(error.what)
+    return None
+
+
+def _op_fault(program: Program, verdict: Verdict) -> Fault | None:
+    if verdict["unfit"] >= 0:
+        return op_fault(program, program.op(verdict["unfit"]))
+    ops = [program.op(row) for row in verdict["mismatch_ops"]]
+    if not ops:
+        return None
+    return collective_fault(program, ops) if ops[0].kind == Kind.collective else message_fault(program, *ops)
+
+
+def _native_deadlock(program: Program, verdict: Verdict) -> Fault | None:
+    if not verdict["complete"]:
+        return deadlock_fault(program, verdict["done"], None)
+    if not verdict["deep_enough"]:
+        return too_shallow(program, verdict["done"], verdict["depth"])
+    return unmatched_fault(program, verdict["unmatched"]) if verdict["unmatched"] >= 0 else None
+
+
+def _native_races(program: Program, verdict: Verdict) -> Fault | None:
+    if verdict["self"] >= 0:
+        return self_fault(program, verdict["self"])
+    if verdict["turns"]:
+        return turns_fault(program, *verdict["turns"])
+    return slots_fault(program, *verdict["slots"]) if verdict["slots"] else None
+
+
+def _native_result(program: Program, verdict: Verdict) -> Fault | None:
+    """The wrong slot, explained by the reference on those ops only that reach it."""
+    if verdict["wrong"][0] is None:
+        return None
+    wrong, order = Wrong(*verdict["wrong"][0]), verdict["slice"]
+    ops = {row: program.op(row) for row in order}
+    run = Run(order=order)
+    run.matched = {row: sender for row, sender in zip(order, verdict["slice_matched"], strict=True) if sender >= 0}
+    calls = [row for row in order if ops[row].kind == Kind.collective]
+    while calls:
+        size = len(program.collectives[ops[calls[0]].call].group)
+        run.groups |= dict.fromkeys(calls[:size], tuple(calls[:size]))
+        calls = calls[size:]
+    execution = Execution(program, run, Symbols())
+    execution.execute(ops, order)
+    return wrong_fault(execution, wrong, trail(program, run, ops, order, wrong))
 
 
 def _matches_fault(plain: Plain, run: Run) -> Fault | None:
@@ -89,23 +175,8 @@ def _deadlock(plain: Plain, run: Run) -> Fault | None:
     if min(declared, default=run.depth) < run.depth:
         shallow = Greedy(plain, declared)()
         if not shallow.complete:
-            return too_shallow(plain.program, shallow.done, declared, run.depth)
+            return too_shallow(plain.program, shallow.done, run.depth)
     return unmatched_fault(plain.program, run.unmatched[0]) if run.unmatched else None
-
-
-def too_shallow(program: Program, done: Sequence[int], declared: Sequence[int], least: int) -> Fault:
-    """The deadlock at the declared depths, with the depth that would do."""
-    fault = deadlock_fault(program, done, declared)
-    return fault._replace(hint=f"declare depth {least}, the least that completes on every channel")
-
-
-def _result(plain: Plain, run: Run) -> Fault | None:
-    execution = Execution(plain.program, run, Symbols())
-    execution.execute(plain.ops, run.order)
-    wrong = first_wrong(plain.program, execution)
-    if wrong is None:
-        return None
-    return wrong_fault(plain.program, execution, wrong, trail(plain.program, run, plain.ops, run.order, wrong))
 
 
 def certify(program: Program, findings: Findings, target: str | None) -> Certificate:
@@ -123,7 +194,7 @@ def certify(program: Program, findings: Findings, target: str | None) -> Certifi
             checks[name] = Check(True, _proved(program, name, target, findings))
         else:
             checks[name] = Check(False, f"not reached: the {failed} check failed")
-    return Certificate(program.name, checks, findings.min_fifo_depth, None, target)
+    return Certificate(program.name, checks, findings.min_fifo_depth, findings.collective_found, target)
 
 
 def _failed(program: Program, fault: Fault) -> Check:

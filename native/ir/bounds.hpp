@@ -1,0 +1,17 @@
+// Bounds: every op has the regions, channels and call that its kind needs. Equals dovetail/ir/bounds.py.
+#pragma once
+
+#include <vector>
+
+#include "ir/greedy.hpp"
+#include "ir/program.hpp"
+
+namespace dovetail::ir {
+
+// The first op, in the order of rows, that does not fit; -1 if all do.
+std::int64_t first_unfit(const Program& program);
+
+// The first op in the order of the run whose message or collective call disagrees on sizes; -1 if none.
+std::int64_t first_mismatch(const Program& program, const Run& run);
+
+}  // namespace dovetail::ir

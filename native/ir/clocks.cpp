@@ -1,0 +1,153 @@
+// Clocks: see clocks.hpp.
+#include "ir/clocks.hpp"
+
+namespace dovetail::ir {
+namespace {
+
+constexpr std::int64_t kWidth = 32;  // queues whose counts are followed in one replay of the run
+
+using Clock = std::span<std::int32_t>;
+
+void join(Clock into, std::span<const std::int32_t> other) {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
+}
+
+// How often the clock of each op will be asked for: by dependents and, across ranks, by the op that takes its message.
+std::vector<std::int32_t> count_uses(const Program& p, const Run* run) {
+    std::vector<std::int32_t> uses(p.num_ops(), 0);
+    for (const std::int64_t dep : p.dep) ++uses[dep];
+    for (std::int32_t op = 0; run && op < p.num_ops(); ++op)
+        if (receives(p.kind[op]) || p.kind[op] == kWait) ++uses[run->matched[op]];
+    return uses;
+}
+
+// Follows the counts of up to kWidth queues through a run.
+class Replay {
+  public:
+    Replay(const Program& p, const Queues& q, const Run& run, std::vector<std::int32_t> column)
+        : p_(p),
+          q_(q),
+          run_(run),
+          column_(std::move(column)),
+          counts_(q.size() * kWidth, 0),
+          uses_(count_uses(p, &run)),
+          kept_(p.num_ops(), kWidth) {}
+
+    void step(std::int32_t op) {
+        if (p_.kind[op] == kCollective) {
+            const auto members = run_.members(p_, op);
+            if (members[0] == op) meet(members);
+        } else {
+            start(op);
+            end(op);
+        }
+    }
+
+    bool ordered(const Pair& pair) const {
+        const std::int64_t clock = q_.queue_of[pair.second] * kWidth;
+        return counts_[clock + column_[q_.queue_of[pair.first]]] > q_.position[pair.first];
+    }
+
+  private:
+    Clock clock(std::int32_t op) { return std::span(counts_).subspan(q_.queue_of[op] * kWidth, kWidth); }
+
+    void learn(std::int32_t op, std::int64_t cause) {
+        join(clock(op), kept_.at(cause));
+        if (--uses_[cause] == 0) kept_.release(cause);
+    }
+
+    void start(std::int32_t op) {
+        for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) learn(op, p_.dep[i]);
+        if (receives(p_.kind[op]) || p_.kind[op] == kWait) learn(op, run_.matched[op]);
+    }
+
+    void end(std::int32_t op) {
+        const std::int32_t column = column_[q_.queue_of[op]];
+        if (column >= 0) clock(op)[column] = q_.position[op] + 1;
+        if (uses_[op] > 0) kept_.keep(op, clock(op));
+    }
+
+    // A member whose data reach another had begun before that one ended. Nothing is learnt of the call's own accesses.
+    void meet(std::span<const std::int32_t> members) {
+        const std::uint8_t kind = p_.collective[p_.call[members[0]]];
+        std::vector<std::int32_t> known(kWidth, 0);
+        for (const std::int32_t op : members) {
+            start(op);
+            const bool tells = kind == kReduceScatter || (p_.num_reads(op) && p_.read[p_.read_start[op]].slots() > 0);
+            if (tells && (kind != kBroadcast || op == members[0])) join(known, clock(op));
+        }
+        for (const std::int32_t op : members) {
+            if (kind != kReduceScatter || p_.write[p_.write_start[op]].slots() > 0) join(clock(op), known);
+            end(op);
+        }
+    }
+
+    const Program& p_;
+    const Queues& q_;
+    const Run& run_;
+    std::vector<std::int32_t> column_;  // of each queue: which count of a clock is its own; -1 for none
+    std::vector<std::int32_t> counts_;
+    std::vector<std::int32_t> uses_;
+    ClockStore kept_;
+};
+
+}  // namespace
+
+RankClocks::RankClocks(const Program& p, const Queues& q)
+    : p_(p), q_(q), place_(q.size()), width_(q.size()), uses_(count_uses(p, nullptr)), kept_(0, 1) {
+    std::int64_t widest = 1, total = 0;
+    for (std::int32_t first = 0, last = 0; first < q.size(); first = last) {
+        const std::int32_t rank = p.rank[q.rows[q.start[first]]];
+        while (last < q.size() && p.rank[q.rows[q.start[last]]] == rank) ++last;
+        for (std::int32_t queue = first; queue < last; ++queue) {
+            place_[queue] = queue - first, width_[queue] = last - first;
+            start_.push_back(total);
+            total += last - first;
+        }
+        widest = std::max<std::int64_t>(widest, last - first);
+    }
+    counts_.assign(total, 0);
+    kept_ = ClockStore(p.num_ops(), widest);
+}
+
+void RankClocks::step(std::int32_t op) {
+    const std::int32_t queue = q_.queue_of[op];
+    const Clock clock = std::span(counts_).subspan(start_[queue], width_[queue]);
+    for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) {
+        const std::int64_t dep = p_.dep[i];
+        join(clock, kept_.at(dep));
+        if (--uses_[dep] == 0) kept_.release(dep);
+    }
+    clock[place_[queue]] = q_.position[op] + 1;
+    if (uses_[op] > 0) kept_.keep(op, clock);
+}
+
+bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
+    if (p_.rank[first] != p_.rank[second]) return false;
+    const std::int64_t clock = start_[q_.queue_of[second]];
+    return counts_[clock + place_[q_.queue_of[first]]] > q_.position[first];
+}
+
+std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs) {
+    std::vector<std::int32_t> number(q.size(), -1);  // of each queue of a first op
+    std::int32_t count = 0;
+    for (const Pair& pair : pairs)
+        if (std::int32_t& n = number[q.queue_of[pair.first]]; n < 0) n = count++;
+    std::size_t best = pairs.size();
+    for (std::int32_t low = 0; low < count; low += kWidth) {
+        std::vector<std::int32_t> column(q.size(), -1);
+        for (std::int32_t queue = 0; queue < q.size(); ++queue)
+            if (number[queue] >= low && number[queue] < low + kWidth) column[queue] = number[queue] - low;
+        Replay replay(p, q, run, column);
+        std::size_t next = 0;
+        for (const std::int32_t op : run.order) {
+            if (next >= best) break;
+            replay.step(op);
+            for (; next < best && pairs[next].second == op; ++next)
+                if (column[q.queue_of[pairs[next].first]] >= 0 && !replay.ordered(pairs[next])) best = next;
+        }
+    }
+    return best < pairs.size() ? static_cast<std::int64_t>(best) : -1;
+}
+
+}  // namespace dovetail::ir

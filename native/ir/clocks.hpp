@@ -1,0 +1,73 @@
+// Clocks: which ops have ended whenever another one starts, computed for the queues that matter only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ir/greedy.hpp"
+#include "ir/program.hpp"
+
+namespace dovetail::ir {
+
+// Two ops of different queues, the earlier one of the run first; -1 for none.
+struct Pair {
+    std::int32_t first = -1, second = -1;
+};
+
+// Vectors of `width` counts, reused once nobody needs them.
+class ClockStore {
+  public:
+    ClockStore(std::int64_t num_ops, std::int64_t width) : width_(width), place_(num_ops, -1) {}
+
+    std::span<std::int32_t> take(std::int64_t op) {
+        if (free_.empty()) {
+            free_.push_back(static_cast<std::int32_t>(counts_.size() / width_));
+            counts_.resize(counts_.size() + width_);
+        }
+        place_[op] = free_.back();
+        free_.pop_back();
+        return at(op);
+    }
+
+    void keep(std::int64_t op, std::span<const std::int32_t> clock) {
+        std::copy(clock.begin(), clock.end(), take(op).begin());
+    }
+
+    std::span<std::int32_t> at(std::int64_t op) {
+        return std::span(counts_).subspan(std::int64_t{place_[op]} * width_, width_);
+    }
+
+    void release(std::int64_t op) { free_.push_back(place_[op]); }
+
+  private:
+    std::int64_t width_;
+    std::vector<std::int32_t> counts_, place_, free_;
+};
+
+// Order that needs no message: lanes and dependencies within each rank. Fed with the ops of a run, one by one.
+class RankClocks {
+  public:
+    RankClocks(const Program& program, const Queues& queues);
+
+    void step(std::int32_t op);
+    // Whether the rank alone shows that `first` has ended before `second`, the last op stepped in its queue, starts.
+    bool ordered(std::int32_t first, std::int32_t second) const;
+
+  private:
+    const Program& p_;
+    const Queues& q_;
+    std::vector<std::int32_t> place_, width_;  // of each queue: its place among its rank's, and how many these are
+    std::vector<std::int64_t> start_;          // of each queue: where its clock starts in counts_
+    std::vector<std::int32_t> counts_;
+    std::vector<std::int32_t> uses_;  // of each op: dependents that have not run
+    ClockStore kept_;                 // clocks of ops that have uses
+};
+
+// For pairs in the order of the run of their second ops: whether lanes, dependencies, messages, signals and collectives
+// order them. Returns the number of the first pair, in the order of the list, that is not ordered; -1 if all are.
+std::int64_t first_unordered(const Program& program, const Queues& queues, const Run& run, std::span<const Pair> pairs);
+
+}  // namespace dovetail::ir

@@ -1,0 +1,112 @@
+// Program as C++ sees it: the columns and tables of dovetail.ir.Program, which have passed its check_columns.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace dovetail::ir {
+
+// Numbers of dovetail.ir.parts.Kind.
+enum Kind : std::uint8_t {
+    kNop,
+    kCopy,
+    kReduce,
+    kSend,
+    kRecv,
+    kRecvReduce,
+    kRecvCopySend,
+    kRecvReduceSend,
+    kRecvReduceCopySend,
+    kPut,
+    kSignal,
+    kWait,
+    kCompute,
+    kCollective,
+};
+
+// Places in dovetail.ir.bounds.COLLECTIVES; anything else is kUnknown.
+enum CollectiveKind : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kUnknown };
+
+constexpr bool sends(std::uint8_t kind) {
+    return kind == kSend || kind == kRecvCopySend || kind == kRecvReduceSend || kind == kRecvReduceCopySend;
+}
+
+constexpr bool receives(std::uint8_t kind) { return kind >= kRecv && kind <= kRecvReduceCopySend; }
+
+// `blocks` blocks of `count` slots, their starts `stride` slots apart.
+struct Region {
+    std::int32_t buffer = 0;
+    std::int64_t offset = 0, count = 0, stride = 0, blocks = 1;
+
+    std::int64_t slots() const { return count * blocks; }
+    std::int64_t end() const { return offset + count + stride * (blocks > 1 ? blocks - 1 : 0); }
+
+    // Calls f(place, slot) for each slot in order; stops early and returns false when f returns false.
+    template <class F>
+    bool each(F f) const {
+        std::int64_t place = 0;
+        for (std::int64_t block = 0; block < blocks; ++block) {
+            const std::int64_t start = offset + block * stride;
+            for (std::int64_t j = 0; j < count; ++j, ++place)
+                if (!f(place, start + j)) return false;
+        }
+        return true;
+    }
+};
+
+struct Regions {
+    std::span<const std::int32_t> buffer;
+    std::span<const std::int64_t> offset, count, stride, blocks;
+
+    Region operator[](std::int64_t i) const { return {buffer[i], offset[i], count[i], stride[i], blocks[i]}; }
+};
+
+// Post-conditions: region i on ranks [rank_start[i], rank_start[i + 1]) holds the sum of its terms. Posts come in
+// sets, numbered without gaps; set 0 is the program's own, others are questions about what it computes.
+struct Posts {
+    std::span<const std::int32_t> set;
+    Regions region;
+    std::span<const std::int64_t> rank_start, term_start, arg_start;
+    std::span<const std::int32_t> rank, term_kernel, arg_rank;  // term_kernel: -1 for an input itself
+    Regions arg;
+
+    std::int64_t size() const { return static_cast<std::int64_t>(set.size()); }
+};
+
+struct Program {
+    std::int32_t num_ranks = 0, num_lanes = 0, num_buffers = 0;
+    std::span<const std::uint8_t> kind;
+    std::span<const std::int32_t> rank, lane, chan_in, chan_out, call;
+    std::span<const std::int64_t> read_start, write_start, dep_start, dep;
+    Regions read, write;
+    std::span<const std::int64_t> buffer_slots;  // [buffer * num_ranks + rank]
+    std::span<const std::uint8_t> buffer_is_input;
+    std::span<const std::int32_t> chan_src, chan_dst;
+    std::span<const std::int64_t> chan_depth;
+    std::span<const std::int64_t> mode_start;  // per kernel
+    std::span<const std::uint8_t> mode_each;
+    std::span<const std::uint8_t> accumulate;
+    std::span<const std::int32_t> kernel_name;  // kernels of one name share a number
+    std::span<const std::uint8_t> collective;   // CollectiveKind of each row
+    std::span<const std::int64_t> group_start;
+    std::span<const std::int32_t> group;
+    Posts posts;
+
+    std::int32_t num_ops() const { return static_cast<std::int32_t>(kind.size()); }
+    std::int32_t num_channels() const { return static_cast<std::int32_t>(chan_src.size()); }
+    std::int32_t group_size(std::int32_t call) const {
+        return static_cast<std::int32_t>(group_start[call + 1] - group_start[call]);
+    }
+    std::int64_t num_reads(std::int64_t op) const { return read_start[op + 1] - read_start[op]; }
+    std::int64_t num_writes(std::int64_t op) const { return write_start[op + 1] - write_start[op]; }
+    bool is_each(std::int64_t op, std::int64_t i) const { return mode_each[mode_start[call[op]] + i] != 0; }
+    // The rank whose memory an op writes.
+    std::int32_t target(std::int64_t op) const { return kind[op] == kPut ? chan_dst[chan_out[op]] : rank[op]; }
+    // Whether an op reads the regions that it writes, too.
+    bool adds(std::int64_t op) const { return kind[op] == kReduce || (kind[op] == kCompute && accumulate[call[op]]); }
+    std::int64_t message_slots(std::int64_t op) const {
+        return num_reads(op) ? read[read_start[op]].slots() : write[write_start[op]].slots();
+    }
+};
+
+}  // namespace dovetail::ir

@@ -1,0 +1,233 @@
+// Races: see races.hpp.
+#include "ir/races.hpp"
+
+#include <unordered_map>
+
+namespace dovetail::ir {
+namespace {
+
+// Part j of region `i` read corresponds to part j + shift of what is written; false where none need to.
+bool shift_of(const Program& p, const Run& run, std::int32_t op, std::int64_t i, std::int64_t& shift) {
+    shift = 0;
+    if (p.kind[op] == kCompute) return p.is_each(op, i);
+    if (p.kind[op] != kCollective) return true;
+    const std::uint8_t kind = p.collective[p.call[op]];
+    if (kind != kAllGather && kind != kReduceScatter) return true;
+    for (const std::int32_t member : run.members(p, op)) {
+        if (member == op) break;
+        shift += kind == kAllGather ? p.read[p.read_start[member]].slots() : -p.write[p.write_start[member]].slots();
+    }
+    return true;
+}
+
+bool overlap(const Region& a, const Region& b) {
+    return a.buffer == b.buffer && a.offset < b.end() && b.offset < a.end();
+}
+
+// Cheaply: false only where no slot is touched twice.
+bool may_conflict(const Program& p, std::int32_t op) {
+    for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
+        const Region written = p.write[i];
+        if (written.blocks > 1 && written.stride < written.count) return true;
+        for (std::int64_t k = i + 1; k < p.write_start[op + 1]; ++k)
+            if (overlap(written, p.write[k])) return true;
+        for (std::int64_t k = p.read_start[op]; k < p.read_start[op + 1]; ++k)
+            if (overlap(written, p.read[k])) return true;
+    }
+    return false;
+}
+
+bool is_in_place(const Program& p, std::int32_t op) {
+    if (p.num_reads(op) != 1 || p.num_writes(op) != 1 || p.kind[op] == kCollective) return false;
+    const Region r = p.read[p.read_start[op]], w = p.write[p.write_start[op]];
+    const bool same = r.buffer == w.buffer && r.offset == w.offset && r.count == w.count && r.blocks == w.blocks;
+    return same && (w.blocks == 1 || (r.stride == w.stride && w.stride >= w.count));
+}
+
+bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
+    if (!may_conflict(p, op) || is_in_place(p, op)) return false;
+    std::vector<std::unordered_map<std::int64_t, std::int64_t>> written(p.num_buffers);
+    for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
+        const Region region = p.write[i];
+        const auto fresh = [&](std::int64_t j, std::int64_t slot) {
+            return written[region.buffer].emplace(slot, j).second;
+        };
+        if (!region.each(fresh)) return true;
+    }
+    if (p.kind[op] == kPut) return false;
+    for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
+        std::int64_t shift = 0;
+        if (!shift_of(p, run, op, i, shift)) continue;
+        const Region region = p.read[p.read_start[op] + i];
+        const auto& places = written[region.buffer];
+        const bool good = region.each([&](std::int64_t j, std::int64_t slot) {
+            const auto found = places.find(slot);
+            return found == places.end() || found->second == j + shift;
+        });
+        if (!good) return true;
+    }
+    return false;
+}
+
+// Pairs still to be proved ordered by messages; pairs that the rank alone orders are dropped at once.
+class Pairs {
+  public:
+    explicit Pairs(RankClocks& clocks) : clocks_(clocks) {}
+
+    void add(std::int32_t first, std::int32_t second) {
+        if (!list_.empty() && list_.back().first == first && list_.back().second == second) return;
+        if (!clocks_.ordered(first, second)) list_.push_back({first, second});
+    }
+
+    // The first pair that nothing orders.
+    Pair judge(const Program& p, const Queues& q, const Run& run) const {
+        const std::int64_t number = list_.empty() ? -1 : first_unordered(p, q, run, list_);
+        return number < 0 ? Pair{} : list_[number];
+    }
+
+  private:
+    RankClocks& clocks_;
+    std::vector<Pair> list_;
+};
+
+// The last op that used each end of a channel and each seat of a collective.
+class Turns {
+  public:
+    Turns(const Program& p, const Queues& q) : p_(p), q_(q), last_(4 * p.num_channels(), -1) {}
+
+    void step(std::int32_t op, Pairs& pairs) {
+        const std::uint8_t kind = p_.kind[op];
+        if (p_.chan_in[op] >= 0) use(4 * std::int64_t{p_.chan_in[op]} + (receives(kind) ? 0 : 1), op, pairs);
+        if (sends(kind) || kind == kSignal) use(4 * std::int64_t{p_.chan_out[op]} + (sends(kind) ? 2 : 3), op, pairs);
+        if (kind != kCollective) return;
+        const std::int64_t seat = std::int64_t{p_.call[op]} * p_.num_ranks + p_.rank[op];
+        const auto [at, fresh] = seats_.try_emplace(seat, op);
+        if (!fresh && q_.queue_of[at->second] != q_.queue_of[op]) pairs.add(at->second, op);
+        at->second = op;
+    }
+
+  private:
+    void use(std::int64_t end, std::int32_t op, Pairs& pairs) {
+        if (last_[end] >= 0 && q_.queue_of[last_[end]] != q_.queue_of[op]) pairs.add(last_[end], op);
+        last_[end] = op;
+    }
+
+    const Program& p_;
+    const Queues& q_;
+    std::vector<std::int32_t> last_;
+    std::unordered_map<std::int64_t, std::int32_t> seats_;
+};
+
+// Of each cell that several queues touch: its last write and, for each queue, the last read since.
+class Shadow {
+  public:
+    Shadow(const Program& p, const Queues& q, const Layout& layout)
+        : p_(p), q_(q), layout_(layout), toucher_(std::int64_t{p.num_buffers} * p.num_ranks, -1) {
+        for (std::int32_t op = 0; op < p.num_ops(); ++op)
+            accesses(op, [&](std::int32_t rank, const Region& region, bool) {
+                if (region.slots() == 0) return;
+                std::int32_t& toucher = toucher_[std::int64_t{region.buffer} * p.num_ranks + rank];
+                if (toucher == -1) toucher = q.queue_of[op];
+                if (toucher != q.queue_of[op]) toucher = -2, shared_ = true;
+            });
+        if (!shared_) return;
+        writer_.assign(layout.cells(), -1);
+        reader_.assign(layout.cells(), -1);
+    }
+
+    bool is_shared() const { return shared_; }
+
+    void step(std::int32_t op, Pairs& pairs) {
+        accesses(op, [&](std::int32_t rank, const Region& region, bool writes) {
+            if (toucher_[std::int64_t{region.buffer} * p_.num_ranks + rank] != -2) return;
+            const std::int64_t start = layout_.start(region.buffer, rank);
+            layout_.cells(region).each([&](std::int64_t, std::int64_t cell) {
+                writes ? write(start + cell, op, pairs) : read(start + cell, op, pairs);
+                return true;
+            });
+        });
+    }
+
+  private:
+    // Calls f(rank, region, writes) for each access, in the order of the reference.
+    template <class F>
+    void accesses(std::int32_t op, F f) const {
+        for (std::int64_t i = p_.read_start[op]; i < p_.read_start[op + 1]; ++i) f(p_.rank[op], p_.read[i], false);
+        const std::int32_t target = p_.target(op);
+        for (int again = p_.adds(op) ? 0 : 1; again < 2; ++again)
+            for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)
+                f(target, p_.write[i], again == 1);
+    }
+
+    void meet(std::int32_t first, std::int32_t op, Pairs& pairs) const {
+        if (first >= 0 && q_.queue_of[first] != q_.queue_of[op]) pairs.add(first, op);
+    }
+
+    void read(std::int64_t cell, std::int32_t op, Pairs& pairs) {
+        meet(writer_[cell], op, pairs);
+        std::int32_t& reader = reader_[cell];
+        if (reader == -1 || (reader >= 0 && q_.queue_of[reader] == q_.queue_of[op])) {
+            reader = op;
+            return;
+        }
+        if (reader >= 0) {  // a second queue reads: keep a list
+            if (spare_.empty()) {
+                spare_.push_back(static_cast<std::int32_t>(lists_.size()));
+                lists_.emplace_back();
+            }
+            lists_[spare_.back()].assign(1, reader);
+            reader = -2 - spare_.back();
+            spare_.pop_back();
+        }
+        auto& list = lists_[-2 - reader];
+        std::erase_if(list, [&](std::int32_t other) { return q_.queue_of[other] == q_.queue_of[op]; });
+        list.push_back(op);
+    }
+
+    void write(std::int64_t cell, std::int32_t op, Pairs& pairs) {
+        meet(writer_[cell], op, pairs);
+        std::int32_t& reader = reader_[cell];
+        if (reader <= -2) {
+            for (const std::int32_t other : lists_[-2 - reader]) meet(other, op, pairs);
+            spare_.push_back(-2 - reader);
+        } else {
+            meet(reader, op, pairs);
+        }
+        reader = -1;
+        writer_[cell] = op;
+    }
+
+    const Program& p_;
+    const Queues& q_;
+    const Layout& layout_;
+    bool shared_ = false;
+    std::vector<std::int32_t> toucher_;  // of each buffer of each rank: its only queue, -1 for none, -2 for several
+    std::vector<std::int32_t> writer_, reader_;  // a reader: -1 for none, an op, or -2 - the number of a list
+    std::vector<std::vector<std::int32_t>> lists_;
+    std::vector<std::int32_t> spare_;
+};
+
+}  // namespace
+
+Races find_races(const Program& p, const Queues& q, const Run& run, const Layout& layout) {
+    Races races;
+    for (std::int32_t op = 0; op < p.num_ops(); ++op)
+        if (conflicts_with_itself(p, run, op)) {
+            races.self = op;
+            return races;
+        }
+    RankClocks clocks(p, q);
+    Pairs turn_pairs(clocks), slot_pairs(clocks);
+    Turns turns(p, q);
+    Shadow shadow(p, q, layout);
+    for (const std::int32_t op : run.order) {
+        clocks.step(op);
+        turns.step(op, turn_pairs);
+        if (shadow.is_shared()) shadow.step(op, slot_pairs);
+    }
+    races.turns = turn_pairs.judge(p, q, run);
+    if (races.turns.first < 0) races.slots = slot_pairs.judge(p, q, run);
+    return races;
+}
+
+}  // namespace dovetail::ir

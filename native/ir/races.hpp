@@ -1,0 +1,20 @@
+// Races: what nothing orders, whatever the timing. Equals dovetail/ir/races.py, which explains each rule.
+#pragma once
+
+#include "ir/clocks.hpp"
+#include "ir/greedy.hpp"
+#include "ir/memory.hpp"
+#include "ir/program.hpp"
+
+namespace dovetail::ir {
+
+struct Races {
+    std::int64_t self = -1;  // the first op, by row, that touches a slot twice at places that do not correspond
+    Pair turns;              // the first uses of one end of a channel, or seat of a collective
+    Pair slots;              // the first conflicting accesses to a slot
+};
+
+// Looks for faults in that order, and for the next kind only where there is none of the one before.
+Races find_races(const Program& program, const Queues& queues, const Run& run, const Layout& layout);
+
+}  // namespace dovetail::ir

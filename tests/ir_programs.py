@@ -1,0 +1,489 @@
+"""Random Programs for the tests of ir: valid ones by construction, faulty ones by mutation, and oracles of both."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from dataclasses import dataclass, field, replace
+
+from dovetail.ir import Builder, Collective, Kernel, Kind, Post, Program, Region, Term
+from dovetail.ir.greedy import Greedy
+from dovetail.ir.parts import RECVS, SENDS
+from dovetail.ir.plain import Plain, op_reads, op_writes, slots
+from dovetail.ir.symbolic import Execution
+from dovetail.ir.symbols import Symbols
+
+KERNELS = (
+    Kernel("f", ("each",)),
+    Kernel("g", ("each", "all")),
+    Kernel("g", ("each", "all"), True),
+    Kernel("h", ("all",)),
+    Kernel("s", ("each", "each")),
+)
+KINDS_OF_COLLECTIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+
+
+@dataclass(eq=False)
+class Spec:
+    """One op before it has a row; `after` holds other Specs."""
+
+    kind: Kind
+    rank: int
+    lane: int
+    reads: list[Region] = field(default_factory=list)
+    writes: list[Region] = field(default_factory=list)
+    chan_in: int = -1
+    chan_out: int = -1
+    call: int = -1
+    after: list[Spec] = field(default_factory=list)
+
+
+def specs_of(program: Program) -> list[Spec]:
+    """The ops of a program as Specs."""
+    ops = [
+        Spec(op.kind, op.rank, op.lane, list(op.reads), list(op.writes), op.chan_in, op.chan_out, op.call)
+        for op in program.ops()
+    ]
+    for op, spec in zip(program.ops(), ops, strict=True):
+        spec.after = [ops[row] for row in op.after]
+    return ops
+
+
+def rebuilt(program: Program, ops: list[Spec]) -> Program:
+    """The program's tables over other ops; dependencies on ops that are gone are dropped."""
+    builder = Builder(program.name, program.num_ranks)
+    for buffer in program.buffers:
+        builder.buffer(*buffer)
+    row = {id(spec): number for number, spec in enumerate(ops)}
+    for spec in ops:
+        after = [row[id(other)] for other in spec.after if id(other) in row]
+        ends = {"chan_in": spec.chan_in, "chan_out": spec.chan_out, "call": spec.call}
+        builder.add(spec.kind, spec.rank, spec.lane, reads=spec.reads, writes=spec.writes, **ends, after=after)
+    return program.with_columns(builder.build().columns, lines=())
+
+
+class Maker:
+    """Writes a valid program as one sequence of ops on random lanes, ordered by dependencies and signals as needed."""
+
+    def __init__(self, rng: random.Random, num_ops: int) -> None:
+        self.rng = rng
+        self.num_ranks, self.num_lanes = rng.randint(1, 4), rng.randint(1, 3)
+        self.builder = Builder("random", self.num_ranks)
+        self.size = {"a": rng.randint(1, 6), "b": rng.randint(1, 6), "t": rng.randint(1, 6)}
+        for name, role in (("a", "input"), ("b", "output"), ("t", "scratch")):
+            self.builder.buffer(name, role, self.size[name])
+        for lane in range(self.num_lanes):
+            self.builder.lane(f"l{lane}", rng.choice(("compute", "copy", "net")))
+        for kernel in KERNELS:
+            self.builder.kernel(*kernel)
+        self.ops: list[Spec] = []
+        self.touched: dict[tuple[int, str, int], list[tuple[Spec, bool]]] = defaultdict(list)
+        self.pending: dict[int, deque[int]] = defaultdict(deque)
+        self.channel_lanes: dict[int, tuple[int, int, int, int]] = {}
+        self.seat: dict[tuple[int, int], Spec] = {}
+        for _ in range(num_ops):
+            rng.choice((self.local, self.local, self.message, self.message, self.forward, self.put, self.collective))()
+        for channel in [c for c, sizes in self.pending.items() for _ in sizes]:
+            self.receive(channel)
+
+    def program(self) -> Program:
+        built = rebuilt(self.builder.build(), self.ops)
+        plain = Plain(built)
+        run = Greedy(plain)()
+        assert run.complete
+        return replace(with_depth(built, run.depth), posts=posts_of(plain, run, self.rng))
+
+    def region(self, count: int | None = None, buffers: str = "abt") -> Region:
+        """A random region; of `count` slots where given, which must fit one of the buffers."""
+        rng = self.rng
+        fitting = [b for b in buffers if count is None or self.size[b] >= count]
+        buffer = rng.choice(fitting or [max("abt", key=self.size.__getitem__)])
+        size = self.size[buffer]
+        count = rng.randint(0 if rng.random() < 0.1 else 1, size) if count is None else count
+        if count % 2 == 0 and count and rng.random() < 0.4:  # two blocks
+            stride = rng.randint(count // 2, size - count // 2)
+            return Region(buffer, rng.randint(0, size - stride - count // 2), count // 2, stride, 2)
+        return Region(buffer, rng.randint(0, size - count), count)
+
+    def place(self) -> tuple[int, int]:
+        return self.rng.randrange(self.num_ranks), self.rng.randrange(self.num_lanes)
+
+    def add(self, *specs: Spec) -> None:
+        """Append ops that run as one, with the order that their accesses need."""
+        for spec in specs:
+            for rank, region, writes in self.touches(spec):
+                for slot in slots(region):
+                    for other, wrote in self.touched[rank, region.buffer, slot]:
+                        if writes or wrote:
+                            self.order(other, spec)
+        for spec in specs:
+            for rank, region, writes in self.touches(spec):
+                for slot in slots(region):
+                    self.touched[rank, region.buffer, slot].append((spec, writes))
+            self.ops.append(spec)
+
+    def touches(self, spec: Spec) -> list[tuple[int, Region, bool]]:
+        target = self.peer(spec.chan_out) if spec.kind == Kind.put else spec.rank
+        adds = spec.kind == Kind.reduce or (spec.kind == Kind.compute and KERNELS[spec.call].accumulate)
+        found = [(spec.rank, region, False) for region in spec.reads]
+        return found + [(target, r, True) for r in spec.writes] + [(target, r, False) for r in spec.writes if adds]
+
+    def order(self, first: Spec, second: Spec) -> None:
+        """Let `second`, which is about to be appended, come after `first`."""
+        if (first.rank, first.lane) == (second.rank, second.lane) or first in second.after:
+            return
+        if first.rank == second.rank:
+            second.after.append(first)
+            return
+        channel = self.lanes_channel(first.rank, first.lane, second.rank, second.lane)
+        self.ops.append(Spec(Kind.signal, first.rank, first.lane, chan_out=channel, after=[first]))
+        self.ops.append(Spec(Kind.wait, second.rank, second.lane, chan_in=channel))
+
+    def lanes_channel(self, src: int, src_lane: int, dst: int, dst_lane: int) -> int:
+        channel = self.builder.channel(src, dst, src_lane * self.num_lanes + dst_lane)
+        self.channel_lanes[channel] = (src, src_lane, dst, dst_lane)
+        return channel
+
+    def peer(self, channel: int) -> int:
+        return self.channel_lanes[channel][2]
+
+    def local(self) -> None:
+        rank, lane = self.place()
+        kind = self.rng.choice((Kind.copy, Kind.reduce, Kind.compute, Kind.compute, Kind.nop))
+        if kind == Kind.nop:
+            self.add(Spec(kind, rank, lane, after=[op for op in self.ops[-3:] if op.rank == rank]))
+            return
+        target = self.region(buffers="bt")
+        if kind != Kind.compute:
+            source = self.region(target.num_slots)
+            reads = [target if source.buffer == target.buffer else source]
+            self.add(Spec(kind, rank, lane, reads, [target]))
+            return
+        call = self.rng.randrange(len(KERNELS))
+        modes = KERNELS[call].modes
+        reads = [self.region(target.num_slots if mode == "each" else None) for mode in modes]
+        reads = [target if r.buffer == target.buffer and m == "each" else r for r, m in zip(reads, modes, strict=True)]
+        self.add(Spec(kind, rank, lane, reads, [target], call=call))
+
+    def ends(self) -> tuple[int, int, int, int] | None:
+        if self.num_ranks == 1:
+            return None
+        (src, src_lane), (dst, dst_lane) = self.place(), self.place()
+        return None if src == dst else (src, src_lane, dst, dst_lane)
+
+    def message(self) -> None:
+        ends = self.ends()
+        if ends:
+            self.send(ends, self.region())
+        if self.pending and self.rng.random() < 0.6:
+            self.receive(self.rng.choice([c for c, sizes in self.pending.items() if sizes]))
+
+    def send(self, ends: tuple[int, int, int, int], region: Region) -> None:
+        channel = self.lanes_channel(*ends)
+        self.add(Spec(Kind.send, ends[0], ends[1], [region], chan_out=channel))
+        self.pending[channel].append(region.num_slots)
+
+    def receive(self, channel: int) -> None:
+        count = self.take(channel)
+        _, _, rank, lane = self.channel_lanes[channel]
+        target = self.region(count, "bt")
+        if self.rng.random() < 0.5:
+            self.add(Spec(Kind.recv, rank, lane, [], [target], chan_in=channel))
+        else:
+            self.add(Spec(Kind.recv_reduce, rank, lane, [self.aligned(target)], [target], chan_in=channel))
+
+    def take(self, channel: int) -> int:
+        count = self.pending[channel].popleft()
+        if not self.pending[channel]:
+            del self.pending[channel]
+        return count
+
+    def aligned(self, target: Region) -> Region:
+        source = self.region(target.num_slots)
+        return target if source.buffer == target.buffer else source
+
+    def forward(self) -> None:
+        """A fused op: takes a message and sends it on."""
+        if not self.pending:
+            return self.message()
+        channel = self.rng.choice(list(self.pending))
+        _, _, rank, lane = self.channel_lanes[channel]
+        dst, dst_lane = self.place()
+        if dst == rank:
+            return None
+        count, out = self.take(channel), self.lanes_channel(rank, lane, dst, dst_lane)
+        kind = self.rng.choice((Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send))
+        target = self.region(count, "bt")
+        reads = [] if kind == Kind.recv_copy_send else [self.aligned(target)]
+        writes = [] if kind == Kind.recv_reduce_send else [target]
+        self.add(Spec(kind, rank, lane, reads, writes, chan_in=channel, chan_out=out))
+        self.pending[out].append(count)
+        return None
+
+    def put(self) -> None:
+        ends = self.ends()
+        if ends:
+            target = self.region(buffers="bt")
+            source = self.region(target.num_slots)
+            self.add(Spec(Kind.put, ends[0], ends[1], [source], [target], chan_out=self.lanes_channel(*ends)))
+
+    def collective(self) -> None:
+        rng = self.rng
+        group = tuple(rng.sample(range(self.num_ranks), rng.randint(1, self.num_ranks)))
+        kind, p = rng.choice(KINDS_OF_COLLECTIVE), len(group)
+        call = self.builder.collective(kind, group)
+        small = min(self.size.values())
+        unit = rng.randint(1, small // p if kind != "all_reduce" and kind != "broadcast" else small) if small >= p else 0
+        whole = unit * p
+        reads = {"reduce_scatter": whole, "all_to_all": whole}.get(kind, unit)
+        writes = {"all_gather": whole, "all_to_all": whole}.get(kind, unit)
+        members = []
+        for place, rank in enumerate(group):
+            source, target = self.region(reads, "at"), self.region(writes, "b")
+            root = kind == "broadcast" and place == 0
+            inputs = [] if kind == "broadcast" and not root else [source]
+            members.append(Spec(Kind.collective, rank, rng.randrange(self.num_lanes), inputs, [target], call=call))
+        for spec in members:
+            seat = self.seat.get((call, spec.rank))
+            if seat:
+                self.order(seat, spec)
+            self.seat[call, spec.rank] = spec
+        self.add(*members)
+
+
+def with_depth(program: Program, depth: int) -> Program:
+    return replace(program, channels=tuple(c._replace(depth=depth) for c in program.channels))
+
+
+def posts_of(plain: Plain, run, rng: random.Random) -> tuple[Post, ...]:
+    """Post-conditions for what the program leaves, where sums of inputs and simple kernels can say it."""
+    symbols = Symbols()
+    execution = Execution(plain.program, run, symbols)
+    execution.execute(plain.ops, run.order)
+    found = []
+    for buffer in plain.program.buffers:
+        for rank in range(plain.program.num_ranks):
+            for slot in range(buffer.slots[rank]):
+                region = Region(buffer.name, slot, 1)
+                (value,) = execution.memory.read(rank, region)
+                members = symbols.members(value).items()
+                terms = [[term_of(symbols, atom)] * times for atom, times in members if times < 9]
+                flat = [term for each in terms for term in each]
+                if len(terms) == len(members) and None not in flat and rng.random() < 0.8:
+                    found.append(Post((rank,), region, tuple(flat)))
+    return tuple(found)
+
+
+def term_of(symbols: Symbols, atom) -> Term | None:
+    """The term that asks for an atom, if there is one."""
+    if atom[0] == "input":
+        return Term(None, ((atom[2], Region(atom[1], atom[3], 1)),))
+    if atom[0] != "kernel" or atom[2] != 0 or atom[3] not in (-1, 0):
+        return None
+    args = []
+    for operand in atom[4]:
+        values = (operand,) if isinstance(operand, int) else operand
+        starts = [input_of(symbols, value) for value in values]
+        if not starts or None in starts:
+            return None
+        _, buffer, rank, first = starts[0]
+        if starts != [("input", buffer, rank, first + j) for j in range(len(starts))]:
+            return None
+        args.append((rank, Region(buffer, first, len(starts))))
+    return Term(atom[1], tuple(args))
+
+
+def input_of(symbols: Symbols, value: int):
+    members = symbols.members(value)
+    (atom,) = members if len(members) == 1 else (("none",),)
+    return atom if atom[0] == "input" and members[atom] == 1 else None
+
+
+def scaled(program: Program, factor: int) -> Program:
+    """The same program with every slot replaced by `factor` slots."""
+
+    def region(r: Region) -> Region:
+        return Region(r.buffer, r.offset * factor, r.count * factor, r.stride * factor, r.blocks)
+
+    columns = dict(program.columns)
+    for side in ("read", "write"):
+        for part in ("offset", "count", "stride"):
+            columns[f"{side}_{part}"] = columns[f"{side}_{part}"] * factor
+    posts = tuple(
+        Post(
+            post.ranks,
+            region(post.region),
+            tuple(Term(t.kernel, tuple((rank, region(r)) for rank, r in t.args)) for t in post.terms),
+        )
+        for post in program.posts
+    )
+    buffers = tuple(b._replace(slots=tuple(n * factor for n in b.slots)) for b in program.buffers)
+    return replace(program.with_columns(columns), posts=posts, buffers=buffers)
+
+
+def mutated(program: Program, rng: random.Random) -> Program:
+    """The program with one random change: often a fault, now and then harmless."""
+    ops = specs_of(program)
+    changes = [_drop, _swap, _shift, _cut, _retarget, _rekind, _rechannel, _undepend, _depend, _relane, _double, _rerank]
+    if ops and rng.random() < 0.9:
+        rng.choice(changes)(program, ops, rng)
+        return rebuilt(program, ops)
+    if program.channels and rng.random() < 0.5:
+        depths = tuple(c._replace(depth=rng.randint(1, 2)) for c in program.channels)
+        return replace(program, channels=depths)
+    if program.posts:
+        number = rng.randrange(len(program.posts))
+        post = program.posts[number]
+        region = post.region._replace(offset=post.region.offset + rng.choice((-1, 1)))
+        terms = post.terms[1:] if rng.random() < 0.5 else post.terms
+        changed = rng.choice((post._replace(region=region), post._replace(terms=terms)))
+        return replace(program, posts=(*program.posts[:number], changed, *program.posts[number + 1 :]))
+    return program
+
+
+def _drop(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    del ops[rng.randrange(len(ops))]
+
+
+def _swap(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    first = rng.randrange(len(ops))
+    same = [i for i in range(first + 1, len(ops)) if (ops[i].rank, ops[i].lane) == (ops[first].rank, ops[first].lane)]
+    if same:
+        ops[first], ops[same[0]] = ops[same[0]], ops[first]
+
+
+def _regions(ops: list[Spec], rng: random.Random) -> tuple[list[Region], int] | None:
+    sides = [side for op in ops for side in (op.reads, op.writes) if side]
+    if not sides:
+        return None
+    side = rng.choice(sides)
+    return side, rng.randrange(len(side))
+
+
+def _shift(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    at = _regions(ops, rng)
+    if at:
+        side, i = at
+        side[i] = side[i]._replace(offset=side[i].offset + rng.choice((-1, 1)))
+
+
+def _cut(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    at = _regions(ops, rng)
+    if at:
+        side, i = at
+        change = {rng.choice(("count", "stride", "blocks")): rng.randint(-1, 4)}
+        side[i] = side[i]._replace(**change)
+
+
+def _retarget(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    at = _regions(ops, rng)
+    if at:
+        side, i = at
+        side[i] = side[i]._replace(buffer=rng.choice(program.buffers).name)
+
+
+def _rekind(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    op = rng.choice(ops)
+    alike = {
+        Kind.copy: Kind.reduce,
+        Kind.reduce: Kind.copy,
+        Kind.signal: Kind.nop,
+        Kind.recv_reduce: Kind.recv,
+        Kind.recv_copy_send: Kind.recv,
+        Kind.put: Kind.send,
+    }
+    op.kind = alike.get(op.kind, rng.choice(list(Kind))) if rng.random() < 0.8 else rng.choice(list(Kind))
+
+
+def _rechannel(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    users = [op for op in ops if op.chan_in >= 0 or op.chan_out >= 0]
+    if not users:
+        return
+    op, end = rng.choice(users), rng.choice(("chan_in", "chan_out"))
+    old = getattr(op, end)
+    ends = program.channels[old][:2] if old >= 0 else None
+    alike = [row for row, c in enumerate(program.channels) if c[:2] == ends] or [-1]
+    setattr(op, end, rng.choice(alike) if rng.random() < 0.8 else rng.randrange(-1, len(program.channels)))
+
+
+def _undepend(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    users = [op for op in ops if op.after]
+    if users:
+        after = rng.choice(users).after
+        del after[rng.randrange(len(after))]
+
+
+def _depend(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    op = rng.choice(ops)
+    same = [other for other in ops if other.rank == op.rank]
+    op.after.append(rng.choice(same if rng.random() < 0.9 else ops))
+
+
+def _relane(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    rng.choice(ops).lane = rng.randrange(len(program.lanes))
+
+
+def _rerank(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    rng.choice(ops).rank = rng.randrange(program.num_ranks)
+
+
+def _double(program: Program, ops: list[Spec], rng: random.Random) -> None:
+    at = rng.randrange(len(ops))
+    ops.insert(at, replace(ops[at], reads=list(ops[at].reads), writes=list(ops[at].writes), after=list(ops[at].after)))
+
+
+def reachable(plain: Plain, run) -> list[set[int]]:
+    """For each op the ops that have ended whenever it starts, by walking the graph: an oracle of the clocks."""
+    before: list[set[int]] = [set() for _ in plain.ops]
+    done: set[int] = set()
+
+    def start(row: int) -> set[int]:
+        op, queue = plain.ops[row], plain.queues[plain.queue_of[row]]
+        causes = [*op.after, *queue[: plain.position[row]]]
+        causes += [run.matched[row]] if row in run.matched else []
+        return set(causes).union(*(before[cause] for cause in causes))
+
+    for row in run.order:
+        members = run.groups.get(row, (row,))
+        if row in done:
+            continue
+        starts = [start(member) for member in members]
+        for j, member in enumerate(members):
+            informs = [informs_of(plain, members, i, j) for i in range(len(members))]
+            before[member] = starts[j].union(*(s for s, informed in zip(starts, informs, strict=True) if informed))
+        done.update(members)
+    return before
+
+
+def informs_of(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
+    if len(members) == 1:
+        return False
+    mine, theirs = plain.ops[members[i]], plain.ops[members[j]]
+    kind = plain.program.collectives[mine.call].kind
+    if kind == "broadcast":
+        return i == 0 and mine.reads[0].num_slots > 0
+    return (theirs.writes if kind == "reduce_scatter" else mine.reads)[0].num_slots > 0
+
+
+def has_race(plain: Plain, run) -> bool:
+    """Whether any two conflicting accesses, or turns, are unordered: all pairs, by reachability."""
+    before = reachable(plain, run)
+    program = plain.program
+    touch = []
+    for op in plain.ops:
+        reads = {(a.rank, a.region.buffer, s) for a in op_reads(program, op) for s in slots(a.region)}
+        writes = {(a.rank, a.region.buffer, s) for a in op_writes(program, op) for s in slots(a.region)}
+        ends = {("in", op.kind in RECVS, op.chan_in)} if op.chan_in >= 0 else set()
+        ends |= {("out", op.kind in SENDS, op.chan_out)} if op.kind in SENDS or op.kind == Kind.signal else set()
+        ends |= {("seat", op.call, op.rank)} if op.kind == Kind.collective else set()
+        touch.append((reads, writes, ends))
+    for a, (reads, writes, ends) in enumerate(touch):
+        for b in range(a):
+            other_reads, other_writes, other_ends = touch[b]
+            conflict = writes & (other_reads | other_writes) or reads & other_writes or ends & other_ends
+            if conflict and a not in before[b] and b not in before[a]:
+                return True
+    return False
+
+
+COLLECTIVE_KINDS = tuple(Collective(kind, (0,)) for kind in KINDS_OF_COLLECTIVE)
