@@ -120,14 +120,19 @@ def machine_path(launch: str, ranks: int) -> Path:
 
 def product_machine(runner: MpiExecutor, machine: Machine, wish: MatmulAllReduce, *, fresh: bool, say: Say) -> Machine:
     """The machine with the costs of this wish's product, cached beside it by shape."""
-    work = wish.workload(machine.ranks).kernels["matmul"]
-    text = f"{machine.name}\n{machine.provenance}\n{wish.m}\n{sorted({w.key for w in work})}\n{machine.facts.get('probed')}"
-    path = cache_dir() / "products" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    path = product_path(machine, wish)
     if path.exists() and not fresh:
         return Machine.from_json(load_json(path, "cached costs"))
     found = probe_matmul(runner, machine, wish, budget=Budget(), say=say)
     save_json(path, found.to_json())
     return found
+
+
+def product_path(machine: Machine, wish: MatmulAllReduce) -> Path:
+    """Where a probed machine with the costs of this wish's product is cached."""
+    work = wish.workload(machine.ranks).kernels["matmul"]
+    text = f"{machine.name}\n{machine.provenance}\n{wish.m}\n{sorted({w.key for w in work})}\n{machine.facts.get('probed')}"
+    return cache_dir() / "products" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def choose(found: Plan, machine: Machine, tried: list[Tried], options: dict[str, Any]) -> Plan:

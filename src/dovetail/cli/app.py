@@ -1,0 +1,131 @@
+"""The command: its verbs in the order of the river, and how every way to end becomes an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from dovetail import __version__
+from dovetail.cli import output
+from dovetail.cli.compare import compare
+from dovetail.cli.doctor import doctor
+from dovetail.cli.machines import machines
+from dovetail.cli.plan import plan
+from dovetail.cli.probe import probe
+from dovetail.cli.run import run
+from dovetail.cli.show import show
+from dovetail.cli.simulate import simulate
+from dovetail.cli.tune import tune
+from dovetail.cli.verify import verify
+from dovetail.core import DovetailError, PlanError, ProgramError
+
+DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
+VERBS = (tune, probe, plan, simulate, verify, run, compare, show, machines, doctor)
+_UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
+_ClickException: Any = _UsageError.__bases__[0]
+
+app = typer.Typer(
+    name="dovetail",
+    help="Hides communication behind computation: finds, proves, runs and explains overlapped schedules.",
+    epilog="Exit codes: 0 done; 1 the answer is no; 2 misuse or broken environment; 130 interrupted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _verb in VERBS:
+    app.command(_verb.__name__)(_verb)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")] = False,
+) -> None:
+    """Options of every verb."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code (see DESIGN section 10) and never raises."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    words, flags = _take_flags(given)
+    output.quiet = "--quiet" in flags
+    try:
+        if "--version" in flags:
+            print(f"dovetail {__version__}")
+            return DONE
+        code = app(words, prog_name="dovetail", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return _tell("Interrupted.", INTERRUPTED)
+    except typer.Abort:
+        return _tell("Interrupted.", INTERRUPTED)
+    except BaseException as error:
+        if "--debug" in flags:
+            traceback.print_exc()
+        return _tell(*_verdict(error))
+
+
+def exit_code(error: DovetailError) -> int:
+    """1 where the answer is no (a program that does not hold, a plan that cannot be); 2 where something is broken.
+
+    >>> exit_code(ProgramError("it deadlocks")), exit_code(DovetailError("no such file"))
+    (1, 2)
+    """
+    return NO if isinstance(error, ProgramError | PlanError) else MISUSE
+
+
+def _verdict(error: BaseException) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, DovetailError):
+        return f"{type(error).__name__}: {error}", exit_code(error)
+    if isinstance(error, _ClickException):
+        return _usage(error), MISUSE
+    if isinstance(error, OSError):
+        place = f" {error.filename}" if error.filename else ""
+        return f"EnvironmentFault: the system refused{place}\n  found       {error.strerror or error}", MISUSE
+    if isinstance(error, MemoryError):
+        return f"EnvironmentFault: not enough memory\n  found       {error}\n  try         a smaller wish", MISUSE
+    if isinstance(error, SystemExit):
+        return "", error.code if isinstance(error.code, int) else MISUSE
+    found = f"{type(error).__name__}: {error}"
+    return f"Bug: this is a fault of dovetail\n  found       {found}\n  try         --debug, and report it", MISUSE
+
+
+def _usage(error: Any) -> str:
+    """A wrong command line in one paragraph; a missing verb gets the help instead."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error.format_message())
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "dovetail"
+    return f"UsageError: {error.format_message()}\n  try         {where} --help"
+
+
+def _tell(text: str, code: int) -> int:
+    try:
+        if text:
+            print(text, file=sys.stderr)
+    except OSError:
+        pass
+    return code
+
+
+def _take_flags(words: list[str]) -> tuple[list[str], set[str]]:
+    """Take the options of every verb out, wherever they stand before a `--`.
+
+    >>> _take_flags(["plan", "--debug", "x", "--", "--debug"])
+    (['plan', 'x', '--', '--debug'], {'--debug'})
+    """
+    end = words.index("--") if "--" in words else len(words)
+    names = {"--debug": "--debug", "--quiet": "--quiet", "-q": "--quiet", "--version": "--version"}
+    flags = {names[word] for word in words[:end] if word in names}
+    return [word for word in words[:end] if word not in names] + words[end:], flags

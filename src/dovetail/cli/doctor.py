@@ -1,0 +1,173 @@
+"""`dovetail doctor`: which executors work here, and why not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from dovetail.cli import output
+from dovetail.cli.options import Json, Launch
+from dovetail.core import DovetailError
+
+if TYPE_CHECKING:
+    from dovetail.ir import Program, Workload
+
+SCHEMA = "dovetail.doctor/1"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: whether it works, whether Dovetail needs it, what was found, what to do."""
+
+    name: str
+    ok: bool
+    needed: bool
+    found: str
+    hint: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "ok" if self.ok else "FAILS" if self.needed else "absent"
+
+
+def doctor(launch: Launch = None, json: Json = False) -> int:
+    """Try every executor and what it needs. Exit code 0 if all that is needed works, 2 if not."""
+    with output.progress("looking around") as say:
+        findings = list(examine(launch, say))
+    ok = all(finding.ok for finding in findings if finding.needed)
+    if json:
+        output.emit({"schema": SCHEMA, "ok": ok, "checks": [asdict(finding) for finding in findings]})
+    else:
+        output.table(["what", "verdict", "found"], [[f.name, f.verdict, f.found] for f in findings])
+        for finding in findings:
+            if not finding.ok and finding.hint:
+                print(f"\n{finding.name}: {finding.hint}")
+    return 0 if ok else 2
+
+
+def examine(launch: str | None, say: output.Say) -> Iterator[Finding]:
+    """Every finding, in the order in which one thing needs another."""
+    steps = [
+        ("native engine", True, native),
+        ("BLAS", True, blas),
+        ("cache folder", True, cache),
+        ("executor local", True, local),
+        ("mpicc", True, mpicc),
+        ("launcher", True, lambda: launcher(launch)),
+        ("executor mpi", True, lambda: mpi(launch)),
+        ("testbed (root, ip, tc)", False, testbed),
+    ]
+    for index, (name, needed, look) in enumerate(steps):
+        say(name, index / len(steps))
+        yield examined(name, needed, look)
+
+
+def examined(name: str, needed: bool, look: Callable[[], str]) -> Finding:
+    """Run one check: it returns what was found, or raises."""
+    try:
+        return Finding(name, True, needed, look())
+    except DovetailError as error:
+        found = f"{error.what}: {error.found}" if error.found else error.what
+        return Finding(name, False, needed, found.splitlines()[0], error.hint or "")
+    except Exception as error:  # whatever a broken installation may raise
+        return Finding(name, False, needed, f"{type(error).__name__}: {error}".splitlines()[0], "reinstall dovetail")
+
+
+def native() -> str:
+    import dovetail.sim  # loads the compiled module
+    from dovetail import __version__
+
+    return f"the compiled module of {dovetail.__name__} {__version__} loads"
+
+
+def blas() -> str:
+    """The BLAS that the engine calls, and the threads it may use."""
+    import numpy as np
+
+    from dovetail.run.engine import blas_functions
+
+    blas_functions()
+    config = np.show_config(mode="dicts")
+    named = config.get("Build Dependencies", {}).get("blas", {}) if isinstance(config, dict) else {}
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    cores = len(os.sched_getaffinity(0))
+    limit = f"limited to {threads} threads" if threads else "threads shared among the ranks of a host"
+    name = f"{named.get('name', '?')} {named.get('version', '')}"
+    return f"sgemm and dgemm of SciPy; NumPy has {name}; {cores} cores; {limit}"
+
+
+def cache() -> str:
+    from dovetail.run.shim import cache_dir
+
+    return str(cache_dir())
+
+
+def local() -> str:
+    """A tiny product with all-reduce on two threads, its numbers checked."""
+    from dovetail.run import Reference, fresh_inputs
+    from dovetail.run.local import execute_local
+
+    program, workload = tiny()
+    inputs = fresh_inputs(program, workload, seed=0)
+    begin = time.perf_counter()
+    outputs, _ = execute_local(program, workload, inputs)
+    spent = time.perf_counter() - begin
+    Reference(program, workload, inputs).compare(outputs).raise_if_bad()
+    return f"2 ranks as threads, result checked, {_ms(spent)}"
+
+
+def mpicc() -> str:
+    from dovetail.run.shim import build_shim, find_tool
+
+    shim = build_shim()
+    return f"{find_tool('mpicc')} compiles; {shim.name}"
+
+
+def launcher(launch: str | None) -> str:
+    from dovetail.run.mpi import default_launch
+
+    source = "--launch" if launch else "$DOVETAIL_LAUNCH" if os.environ.get("DOVETAIL_LAUNCH") else "found"
+    return f"{launch or default_launch()} ({source})"
+
+
+def mpi(launch: str | None) -> str:
+    """The same tiny product on two real ranks."""
+    from dovetail.run.job import Job, Variant
+    from dovetail.run.mpi import MpiExecutor
+
+    program, workload = tiny()
+    begin = time.perf_counter()
+    result = MpiExecutor(launch).execute(Job((Variant("tiny", program, workload, check="C"),), rounds=1, warmup=0))
+    spent = time.perf_counter() - begin
+    library = " ".join(str(result.facts.get("mpi")).split())
+    return f"{library}: 2 ranks, result checked, {_ms(spent)}"
+
+
+def testbed() -> str:
+    """What shaped links between network namespaces need (bench/testbed)."""
+    from dovetail.core import EnvironmentFault
+
+    if os.geteuid() != 0:
+        raise EnvironmentFault("not root", hint="shaped links need root; all else works without")
+    absent = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]
+    if absent:
+        raise EnvironmentFault(f"no {', '.join(absent)}", hint="apt-get install iproute2 util-linux")
+    return "root, ip, tc and unshare are there"
+
+
+def tiny() -> tuple[Program, Workload]:
+    """A product of 64 x 32 x 16 in two tiles on two ranks, by our own messages."""
+    from dovetail.matmul import MatmulAllReduce, program
+
+    wish = MatmulAllReduce(64, 32, 16)
+    return program(wish, 2, [32, 32], "ring"), wish.workload(2)
+
+
+def _ms(seconds: float) -> str:
+    from dovetail.report import seconds as told
+
+    return told(seconds)

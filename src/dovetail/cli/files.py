@@ -1,0 +1,122 @@
+"""Files of ours, told apart by their schema; `-` is stdin, and a folder is the plan in it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dovetail.core import DovetailError, ProgramError
+
+if TYPE_CHECKING:
+    from dovetail.ir import Program
+    from dovetail.plan import Plan
+    from dovetail.timeline import Timeline
+
+KINDS = {
+    "dovetail.program/1": "program",
+    "dovetail.plan/1": "plan",
+    "dovetail.timeline/1": "timeline",
+    "dovetail.machine/1": "machine",
+    "dovetail.certificate/1": "certificate",
+    "dovetail.comparison/1": "comparison",
+    "dovetail.tune/1": "tune",
+    "dovetail.curve/1": "curve",
+    "dovetail.run/1": "run",
+}
+
+
+def read(place: str) -> tuple[str, Any]:
+    """Kind and content of a file: a JSON document, or ("text", the text of a program).
+
+    Raises DovetailError where it cannot be read or is none of ours.
+    """
+    path = Path(place)
+    if place != "-" and path.is_dir():
+        path = path / "plan.json"
+    if place == "-":
+        text = sys.stdin.read()
+    else:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise DovetailError(f"cannot read {path}", found=error.strerror, hint=_nearest_file(path)) from error
+        except UnicodeDecodeError as error:
+            raise DovetailError(f"{path} is not text", found=str(error)) from error
+    return _kind_of(text, "stdin" if place == "-" else str(path))
+
+
+def program_of(place: str) -> tuple[str, Program, Any]:
+    """Kind of the file, its Program (JSON, text, or the one that a plan file makes), and the document or text."""
+    from dovetail.ir import Program, parse
+
+    kind, content = read(place)
+    if kind == "text":
+        return kind, parse(content, place), content
+    if kind == "program":
+        return kind, Program.from_json(content), content
+    if kind in ("plan", "tune"):
+        return kind, planned_program(content), content
+    raise ProgramError(f"{place} holds no program", found=f"a {kind}", hint="give a program (JSON or text) or a plan")
+
+
+def planned_program(document: dict[str, Any]) -> Program:
+    """The Program that a plan's wish and choices make, not yet proved."""
+    from dovetail.core import PlanError
+    from dovetail.matmul import MatmulAllReduce
+    from dovetail.plan import Choices
+
+    try:
+        wish = MatmulAllReduce.from_json(document["wish"])
+        return Choices.from_json(document["choices"]).program(wish, int(document["ranks"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PlanError("malformed plan document", found=f"{type(error).__name__}: {error}") from error
+
+
+def plan_of(place: str) -> Plan:
+    """The Plan in a file, proved anew."""
+    from dovetail.plan import Plan
+
+    kind, content = read(place)
+    if kind != "plan":
+        raise DovetailError(
+            f"{place} is not a plan", found=f"a {kind}", hint="`dovetail plan … --out FOLDER` writes one"
+        )
+    return Plan.from_json(content)
+
+
+def timeline_of(place: str) -> Timeline:
+    """The Timeline in a file; of a plan, the predicted one."""
+    from dovetail.timeline import Timeline
+
+    kind, content = read(place)
+    if kind == "plan":
+        return Timeline.from_json(content["predicted"])
+    if kind != "timeline":
+        raise DovetailError(f"{place} is not a timeline", found=f"a {kind}", hint="`dovetail run` writes one")
+    return Timeline.from_json(content)
+
+
+def _kind_of(text: str, place: str) -> tuple[str, Any]:
+    start = text.lstrip()
+    if not start.startswith(("{", "[")):
+        return "text", text
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DovetailError(f"{place} is not JSON", found=str(error)) from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema in KINDS:
+        return KINDS[schema], document
+    raise DovetailError(f"{place} is no file of ours", found=f"schema {schema!r}", hint=f"known: {', '.join(KINDS)}")
+
+
+def _nearest_file(path: Path) -> str | None:
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return None
+    close = difflib.get_close_matches(path.name, names, 1)
+    return f"did you mean {path.parent / close[0]}?" if close else None

@@ -1,0 +1,124 @@
+"""`dovetail machines`: presets and probed machines, and how wrong their curves are."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli import output
+from dovetail.cli.options import Json
+from dovetail.core import MachineError
+
+if TYPE_CHECKING:
+    from dovetail.cost import Curve
+    from dovetail.machine import Machine
+
+SCHEMA = "dovetail.machines/1"
+
+
+def machines(
+    name: Annotated[str | None, typer.Argument(help="A preset, a probed machine, or a machine's JSON file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the machine's curves to this HTML page.")] = None,
+    json: Json = False,
+) -> None:
+    """List the machines that are known; with a NAME, its cost curves and how wrong they are."""
+    if name is None:
+        if plot:
+            raise MachineError("which machine is to be plotted?", hint="dovetail machines NAME --plot FILE.html")
+        rows = list(known())
+        output.emit({"schema": SCHEMA, "machines": rows}) if json else _list(rows)
+        return
+    machine = find(name)
+    if plot:
+        write_plot(machine, plot)
+    output.emit(machine.to_json()) if json else print(told(machine))
+    if plot and not json:
+        print(f"\n{plot}")
+
+
+def find(name: str) -> Machine:
+    """The preset or file of that name, or the probed machine."""
+    from dovetail.cli.probed import cached
+    from dovetail.machine import load
+
+    for _, machine in cached() if not name.endswith(".json") else ():
+        if machine.name == name:
+            return machine
+    return load(name)
+
+
+def known() -> Iterator[dict[str, Any]]:
+    """A row for each machine: presets, then what was probed here."""
+    from dovetail.cli.probed import cached
+    from dovetail.machine import load, presets
+
+    for name in presets():
+        machine = load(name)
+        yield _row(machine, str(machine.provenance.get("label", "preset")), None)
+    for path, machine in cached():
+        yield _row(machine, "measured", path)
+
+
+def told(machine: Machine) -> str:
+    """Ranks, links, facts and curves of a machine in words."""
+    from dovetail.cost import CostModel
+    from dovetail.report import render_table
+
+    model = CostModel.of(machine)
+    nodes = f"{machine.num_nodes} node{'s' if machine.num_nodes > 1 else ''}"
+    kinds = ", ".join(sorted({link.kind for link in machine.links})) or "shm"
+    lines = [f"{machine.name}: {machine.ranks} ranks on {nodes}, links {kinds}"]
+    lines += [f"  {key:<18} {value}" for key, value in machine.provenance.items() if isinstance(value, str)]
+    facts = [f"  {key:<18} {value}" for key, value in machine.facts.items() if not isinstance(value, dict)]
+    headers = ["cost", "origin", "from", "to", "at least", "at most", "median error", "largest"]
+    aligns: list[Any] = ["left", "left", *["right"] * 6]
+    rows = [_curve_row(key, curve) for key, curve in sorted(model.curves.items())]
+    table = render_table(headers, rows, aligns, terminal=output.is_terminal(), width=output.width())
+    notes = [f"Taken for granted: {line}." for line in model.assumptions()]
+    return "\n\n".join(filter(None, ["\n".join(lines + facts), table, "\n".join(notes)]))
+
+
+def write_plot(machine: Machine, path: Path) -> Path:
+    """Write a page with a plot for each curve."""
+    from dovetail.cost import CostModel
+    from dovetail.report import Provenance, write_curves
+
+    command = f"dovetail machines {shlex.quote(machine.name)} --plot {shlex.quote(str(path))}"
+    provenance = Provenance(command, machine.name, "")
+    return write_curves(
+        path, dict(CostModel.of(machine).curves), title=f"Costs of {machine.name}", provenance=provenance
+    )
+
+
+def _curve_row(key: str, curve: Curve) -> list[str]:
+    from dovetail.report import num_bytes, percent, seconds, significant
+
+    size = num_bytes if curve.x_unit == "bytes" else lambda x: significant(x) if x < 1e6 else f"{x:.3g}"
+    ends = [size(curve.low), size(curve.high) if math.isfinite(curve.high) else "any"]
+    if key.startswith("cil:"):
+        costs = [f"x {significant(float(curve.seconds(x)))}" for x in (curve.low, curve.high) if math.isfinite(x)]
+    else:
+        costs = [seconds(float(curve.seconds(x))) for x in (curve.low, curve.high) if math.isfinite(x)]
+    errors = [percent(curve.median_error), percent(curve.max_error)]
+    return [key, curve.label, f"{ends[0]}", f"{ends[1]} {_unit(curve)}".strip(), *[*costs, "–"][:2], *errors]
+
+
+def _unit(curve: Curve) -> str:
+    return "" if curve.x_unit == "bytes" else curve.x_unit
+
+
+def _list(rows: list[dict[str, Any]]) -> None:
+    cells = [[row["name"], str(row["ranks"]), str(row["nodes"]), row["origin"], row["about"]] for row in rows]
+    output.table(["machine", "ranks", "nodes", "origin", "about"], cells, ["left", "right", "right", "left", "left"])
+
+
+def _row(machine: Machine, origin: str, path: Path | None) -> dict[str, Any]:
+    facts = machine.facts
+    about = str(facts.get("device") or facts.get("cpu") or machine.provenance.get("source", ""))
+    row = {"name": machine.name, "ranks": machine.ranks, "nodes": machine.num_nodes, "origin": origin, "about": about}
+    return row | {"path": None if path is None else str(path)}

@@ -1,0 +1,72 @@
+"""Printing: one JSON document or a table on stdout; progress, notes and warnings on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
+quiet = False  # set once by `main` from --quiet
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """Print one JSON document, on one line; its first key is `schema`."""
+    assert next(iter(document)) == "schema", "a document opens with its schema"
+    print(json.dumps(document, default=_plain))
+
+
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], aligns: Sequence[Literal["left", "right"]] = ()
+) -> None:
+    """Print a table, with colours on a terminal that has them."""
+    from dovetail.report import render_table
+
+    print(render_table(headers, rows, aligns, terminal=is_terminal(), width=width()))
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """A warning, on stderr, --quiet or not."""
+    print(f"Warning: {text}", file=sys.stderr)
+
+
+def is_terminal() -> bool:
+    """Whether stdout shows colours."""
+    from dovetail.report import is_colour_terminal
+
+    return is_colour_terminal(sys.stdout)
+
+
+def width() -> int:
+    """Columns that a table may have."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Say]:
+    """A bar on stderr where that is a terminal; elsewhere nothing is shown."""
+    if quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda what, done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<36}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda what, done: bar.update(task, description=what, completed=done)
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as plain ones; what else has no JSON form as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,0 +1,90 @@
+"""`dovetail run`: a plan on real ranks, beside the serial schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli import files, output
+from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed
+from dovetail.core import save_json
+
+if TYPE_CHECKING:
+    from dovetail.plan import Plan
+    from dovetail.run.job import JobResult
+
+SCHEMA = "dovetail.run/1"
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or the folder that holds plan.json.")],
+    launch: Launch = None,
+    rounds: Rounds = 5,
+    budget: Budget = 120.0,
+    seed: Seed = 0,
+    json: Json = False,
+    out: Out = None,
+) -> int:
+    """Run a plan and the serial schedule in turn on real ranks; exit code 1 where the product is wrong."""
+    from dovetail.run.mpi import MpiExecutor
+
+    plan = files.plan_of(file)
+    folder = out or _folder(file)
+    save_json(folder / "plan.json", plan.to_json()) if out else None
+    executor = MpiExecutor(launch, folder=folder / "runs")
+    with output.progress(f"running {rounds} rounds"):
+        result = executor.execute(plan.job(rounds=rounds, budget_s=budget, seed=seed))
+    for name, outcome in (("serial", result["serial"]), ("measured", result["planned"])):
+        save_json(folder / f"{name}.json", outcome.timelines[0].to_json())
+    document = summary(plan, result, folder)
+    output.emit(document) if json else print(told(plan, result, folder))
+    wrong = _wrong(result)
+    for line in wrong:
+        output.warn(line)
+    return 1 if wrong else 0
+
+
+def summary(plan: Plan, result: JobResult, folder: Path) -> dict[str, Any]:
+    """The JSON document of a run."""
+    serial, planned = result["serial"], result["planned"]
+    times = {"predicted_s": plan.predicted_s, "measured_s": planned.median_s, "serial_s": serial.median_s}
+    spread = {"measured_spread": planned.spread, "serial_spread": serial.spread}
+    checks = {"max_rel_error": planned.max_rel_error, "tolerance": planned.tolerance}
+    runs = {"rounds": result.rounds, "disturbed": result.disturbed, "facts": result.facts}
+    head = {"schema": SCHEMA, "schedule": plan.schedule, "tiles": list(plan.tiles), "ranks": plan.ranks}
+    return {**head, **times, **spread, **checks, **runs, "timeline": str(folder / "measured.json")}
+
+
+def told(plan: Plan, result: JobResult, folder: Path) -> str:
+    """A table of both schedules, then count, check and the timeline's path."""
+    from dovetail.report import percent, render_table, seconds_column
+
+    rows = [("serial", plan.serial_s, result["serial"]), (plan.schedule, plan.predicted_s, result["planned"])]
+    columns = [seconds_column([row[1] for row in rows]), seconds_column([row[2].median_s for row in rows])]
+    cells = [[r[0], p, m, percent(r[2].spread)] for r, p, m in zip(rows, *columns, strict=True)]
+    aligns: list[Any] = ["left", "right", "right", "right"]
+    table = render_table(["schedule", "predicted", "measured", "spread"], cells, aligns, terminal=output.is_terminal())
+    planned, serial = result["planned"], result["serial"]
+    gain = f"{serial.median_s / planned.median_s:.2f} times as fast as serial" if planned.median_s else ""
+    again = f", {result.disturbed} disturbed and repeated" if result.disturbed else ""
+    library = " ".join(str(result.facts.get("mpi", "MPI")).split())
+    line = f"{gain}; medians of {result.rounds} rounds{again}; on {library}."
+    check = f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed."
+    return "\n".join([table, "", line, check, str(folder / "measured.json")])
+
+
+def _wrong(result: JobResult) -> list[str]:
+    """A sentence for each outcome whose product is not what it must be."""
+    lines = []
+    for outcome in result.outcomes:
+        error, tolerance = outcome.max_rel_error, outcome.tolerance
+        if error is not None and tolerance is not None and not error <= tolerance:
+            lines.append(f"the product of '{outcome.name}' is wrong: error {error:.2g}, {tolerance:.2g} allowed")
+    return lines
+
+
+def _folder(place: str) -> Path:
+    path = Path(place)
+    return Path(".") if place == "-" else path if path.is_dir() else path.parent

@@ -1,0 +1,82 @@
+"""`dovetail show`: any file of ours in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dovetail.cli import files, output
+from dovetail.cli.options import Json
+from dovetail.core import DovetailError
+
+
+def show(
+    file: Annotated[str, typer.Argument(help="A plan, program, timeline, machine, certificate, …; - for stdin.")],
+    json: Json = False,
+    page: Annotated[Path | None, typer.Option("--page", help="Write a plan or timeline to this HTML page.")] = None,
+) -> None:
+    """Show any file of ours: a plan explained, a program as text, a timeline's busy lanes, a machine's curves."""
+    kind, content = files.read(file)
+    if page is not None:
+        _write_page(page, kind, content, file)
+    if json:
+        output.emit(files.program_of(file)[1].to_json() if kind == "text" else content)
+    else:
+        print(told(kind, content, file))
+    if page is not None and not json:
+        print(f"\n{page}")
+
+
+def told(kind: str, content: Any, place: str) -> str:
+    """The content of a file of that kind in words."""
+    from dovetail.ir import Certificate, Program, parse, to_text
+    from dovetail.machine import Machine
+    from dovetail.plan import Plan
+    from dovetail.timeline import Comparison, Timeline
+
+    if kind == "text":
+        return to_text(parse(content, place)).rstrip()
+    if kind == "program":
+        return to_text(Program.from_json(content)).rstrip()
+    if kind == "plan":
+        return Plan.from_json(content).explain()
+    if kind == "timeline":
+        from dovetail.cli.simulate import told as timeline
+
+        return timeline(Timeline.from_json(content), str(content["meta"].get("program", place)))
+    if kind == "machine":
+        from dovetail.cli.machines import told as machine
+
+        return machine(Machine.from_json(content))
+    if kind == "certificate":
+        from dovetail.cli.verify import told as certificate
+
+        return certificate(Certificate.from_json(content))
+    if kind == "comparison":
+        from dovetail.cli.compare import told as comparison
+
+        return comparison(Comparison.from_json(content))
+    return _keys(content)
+
+
+def _keys(content: dict[str, Any]) -> str:
+    """What has no words of its own: its keys and short values."""
+    short = {key: value for key, value in content.items() if not isinstance(value, dict | list)}
+    return "\n".join(f"{key:<20} {value}" for key, value in short.items())
+
+
+def _write_page(page: Path, kind: str, content: Any, place: str) -> None:
+    from dovetail.report import write_page
+    from dovetail.timeline import Timeline
+
+    if kind == "plan":
+        from dovetail.cli.plan import write_plan_page
+        from dovetail.plan import Plan
+
+        write_plan_page(Plan.from_json(content), page, f"dovetail show {place} --page {page}")
+    elif kind == "timeline":
+        write_page(page, title=place, timelines=[Timeline.from_json(content)])
+    else:
+        raise DovetailError(f"a {kind} has no page", hint="`dovetail machines NAME --plot FILE` plots a machine")

@@ -1,0 +1,87 @@
+"""`dovetail simulate`: run a program on a pretended clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli import files, output
+from dovetail.cli.options import Contention, Extrapolate, Json
+from dovetail.core import WishError, parse_bytes, save_json
+
+if TYPE_CHECKING:
+    from dovetail.ir import Program, Workload
+    from dovetail.timeline import Timeline
+
+
+def simulate(
+    file: Annotated[str, typer.Argument(help="A plan, or a program (JSON or text); - for stdin.")],
+    machine: Annotated[str, typer.Option("--machine", help="A preset, a probed machine, or a machine's JSON file.")],
+    slot: Annotated[
+        list[str] | None, typer.Option("--slot", help="Bytes of a slot of a program: 64K for all buffers, or A=64K.")
+    ] = None,
+    contention: Contention = None,
+    extrapolate: Extrapolate = False,
+    json: Json = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the timeline to this file, too.")] = None,
+) -> None:
+    """Predict when each op starts and ends, by a machine's costs."""
+    from dovetail.cli.machines import find
+    from dovetail.cost import price
+    from dovetail.sim import simulate as run
+
+    kind, program, content = files.program_of(file)
+    workload = _workload(kind, program, content, slot or [])
+    chosen = find(machine)
+    timeline = run(program, price(program, chosen, workload, contention, extrapolate=extrapolate), chosen.name)
+    if out is not None:
+        save_json(out, timeline.to_json())
+    output.emit(timeline.to_json()) if json else print(told(timeline, program.name))
+
+
+def told(timeline: Timeline, name: str) -> str:
+    """Makespan, and how busy each lane of each rank is."""
+    from dovetail.report import percent, render_table, seconds, seconds_column
+
+    makespan = timeline.makespan_s
+    busy = [
+        (r, lane, timeline.busy_s(r, i)) for r in range(timeline.num_ranks) for i, lane in enumerate(timeline.lanes)
+    ]
+    busy = [row for row in busy if row[2] > 0]
+    cells = seconds_column([s for _, _, s in busy])
+    rows = [[str(r), lane, c, percent(s / makespan)] for (r, lane, s), c in zip(busy, cells, strict=True)]
+    head = f"{name}: {seconds(makespan)} {timeline.label}, {timeline.num_ranks} ranks, {timeline.num_spans} spans"
+    aligns: list[Any] = ["right", "left", "right", "right"]
+    table = render_table(["rank", "lane", "busy", "share"], rows, aligns, terminal=output.is_terminal())
+    return f"{head}\n\n{table}" if rows else head
+
+
+def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Workload:
+    if kind in ("plan", "tune"):
+        from dovetail.matmul import MatmulAllReduce
+
+        return MatmulAllReduce.from_json(content["wish"]).workload(program.num_ranks)
+    return slot_workload(program, slots)
+
+
+def slot_workload(program: Program, slots: list[str]) -> Workload:
+    """Slots of so many bytes for each buffer; WishError where one has none, or the program has kernels."""
+    from dovetail.ir import Slot, Workload
+
+    if program.kernels:
+        names = ", ".join(kernel.name for kernel in program.kernels)
+        raise WishError("the sizes of kernels are not in a program file", found=f"kernels {names}", hint="give a plan")
+    sizes = {name: size for name, _, size in (text.rpartition("=") for text in slots)}
+    buffers = [buffer.name for buffer in program.buffers]
+    unknown = set(sizes) - {"", *buffers}
+    if unknown:
+        raise WishError(f"no buffer '{min(unknown)}'", found=f"buffers {', '.join(buffers)}")
+    missing = [name for name in buffers if name not in sizes and "" not in sizes]
+    if missing:
+        raise WishError(
+            f"how large is a slot of buffer '{missing[0]}'?", hint="--slot 64K, or --slot NAME=64K for each"
+        )
+    num_bytes = {name: parse_bytes(sizes.get(name, sizes.get("", "0"))) for name in buffers}
+    return Workload({name: (Slot((num_bytes[name],), "uint8"),) * program.num_ranks for name in buffers}, {})
