@@ -71,7 +71,7 @@ struct Options {
     bool thread = false;          // net lanes by a progress thread; otherwise polled from the compute thread
     double poll_s = 100e-6;       // the progress thread sleeps this long while compute runs
     std::int64_t block_rows = 0;  // row block of a matmul between two polls, 0 for the whole tile
-    int window = 8;               // ops of one net lane in flight at once
+    int window = 32;              // ops of one net lane in flight at once
     double stall_s = 10.0;        // no progress for so long is a stall
 };
 
@@ -137,7 +137,7 @@ class Engine {
     std::vector<std::vector<int>> writers_;       // op that sends -> other ops that write what it sends
     std::vector<double> lane_end_;                // by lane: end of the latest span
     double (*clock_)() = nullptr;
-    int window_ = 8;
+    int window_ = 32;
     std::atomic<int> unsent_{0};  // messages in the FIFOs of outgoing_
     std::atomic<bool> computing_{false}, stop_{false};
     std::atomic<double> last_progress_{0.0};

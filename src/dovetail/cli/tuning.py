@@ -95,7 +95,9 @@ def tune(
     measured = replace(measure_final(best, runner, rounds=rounds, seed=seed + 1, budget_s=budget_s), tried=tuple(tried))
     if schedule == "auto" and loses(best, measured):
         best = serial_plan(found, known, options)
-        measured = replace(measure_final(best, runner, rounds=rounds, seed=seed + 2, budget_s=budget_s), tried=tuple(tried))
+        measured = replace(
+            measure_final(best, runner, rounds=rounds, seed=seed + 2, budget_s=budget_s), tried=tuple(tried)
+        )
     return explained(best, measured, known, out, command)
 
 
@@ -179,7 +181,13 @@ def explained(best: Plan, measured: Measured, machine: Machine, out: Path, comma
         save_json(out / "predicted.json", best.predicted.to_json())
         save_json(out / "measured.json", timeline.to_json())
         timelines = [best.predicted, timeline]
-        write_page(out / "report.html", title=title(best), timelines=timelines, program=best.program, summary=summary(result, command))
+        write_page(
+            out / "report.html",
+            title=title(best),
+            timelines=timelines,
+            program=best.program,
+            summary=summary(result, command),
+        )
         save_json(out / "tune.json", result.to_json())
     except EnvironmentFault as error:
         return replace(result, report=None, notes=(str(error),))
@@ -191,7 +199,9 @@ def measured_losses(best: Plan, measured: Measured, machine: Machine) -> dict[st
     from dovetail.cost import price
 
     prices = price(best.program, machine, best.wish.workload(best.ranks), 1.0, extrapolate=True)
-    alone = Alone(prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous, measured.compute_s, measured.comm_s)
+    alone = Alone(
+        prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous, measured.compute_s, measured.comm_s
+    )
     try:
         return attribute(measured.planned.timelines[0], best.program, alone).losses
     except DovetailError:
@@ -219,7 +229,16 @@ def summary(result: TuneResult, command: str = "") -> Summary:
     best, m = result.plan, result.measured
     room = m.serial.median_s - m.ideal_s
     share = lambda s: (m.serial.median_s - s) / room if room > 0 and s is not None else None  # noqa: E731
-    rows = [Row("serial", best.serial_s, m.serial.median_s, 0.0, "compute, then the library's all_reduce", best.schedule == "serial")]
+    rows = [
+        Row(
+            "serial",
+            best.serial_s,
+            m.serial.median_s,
+            0.0,
+            "compute, then the library's all_reduce",
+            best.schedule == "serial",
+        )
+    ]
     if best.schedule != "serial":
         why = f"{len(best.tiles)} tiles, {best.choices.all_reduce}, progress by {best.choices.progress}"
         rows.append(Row(best.schedule, best.predicted_s, m.planned.median_s, m.ideal_gain, why, True))

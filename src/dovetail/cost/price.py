@@ -32,8 +32,8 @@ def price(
     """What each op of `program` costs on `machine`.
 
     A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route, or `exchange:<kind>` where
-    the opposite direction carries messages of this program too; f of the least message is its latency, the rest
-    occupies the wire. Without `contention`, compute and traffic slow each other by the measured `cil:*` curves; with
+    the opposite direction carries messages of this program too. The p2p cost of the least message is the latency; the
+    wire is occupied for the rest of f, or, where f is `exchange`, the cost of a message in a stream, for all of it. Without `contention`, compute and traffic slow each other by the measured `cil:*` curves; with
     it, every transfer and collective simply takes `contention` times as long (seed 000, step 2: 1.15).
 
     Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
@@ -222,8 +222,10 @@ def _messages(
             continue
         curve = model.curve(key)
         num_bytes = np.where(program.kind[mine] == Kind.signal, curve.low, sizes.handled[mine])
-        latency_s[mine] = curve.seconds(curve.low)
-        wire_s[mine] = model.seconds(key, num_bytes, extrapolate) - latency_s[mine]
+        first = model.curve(f"p2p:{kind}") if f"p2p:{kind}" in model else curve
+        latency_s[mine] = first.seconds(first.low)
+        streamed = 0.0 if first is not curve else latency_s[mine]
+        wire_s[mine] = model.seconds(key, num_bytes, extrapolate) - streamed
         rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & np.isin(program.kind[mine], tuple(SENDS))
     return wire_s, latency_s, rendezvous
 

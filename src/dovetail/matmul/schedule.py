@@ -20,7 +20,7 @@ def program(
     tiles: Sequence[int],
     all_reduce: AllReduce = "library",
     rows_per_message: int | None = None,
-    depth: int = 4,
+    depth: int = 16,
 ) -> Program:
     """The wish as a Program that computes `tiles` (rows, in this order) and all-reduces each as soon as it is there.
 

@@ -23,7 +23,7 @@ Say = Callable[[str, float], None]  # what is being done, and the share of the w
 PILOT_BYTES = (64, 16 << 10, 256 << 10)
 MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 EAGER_BYTES = (1 << 10, 8 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
-CONTENTION_BYTES = (16 << 10, 64 << 10, 256 << 10)
+CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
 ROUNDS = 3
 
 
@@ -45,7 +45,9 @@ class Budget:
         return int(np.clip(self.each_s / max(expected_s, 1e-9) / ROUNDS, self.least, self.most)) + 1
 
 
-def probe_links(executor: Executor, ranks: int, name: str, budget: Budget = Budget(), say: Say | None = None) -> Machine:
+def probe_links(
+    executor: Executor, ranks: int, name: str, budget: Budget = Budget(), say: Say | None = None
+) -> Machine:
     """A Machine with the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, and the eager limit.
 
     Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`.

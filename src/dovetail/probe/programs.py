@@ -15,7 +15,7 @@ from dovetail.timeline import Timeline
 
 Seconds = Callable[[Timeline], list[float]]
 PAUSE_S = 0.01  # of the kernel `pause`
-SLOTS = 16  # of the receive buffer in a stream: as many messages can be on their way
+SLOTS = 32  # of the receive buffer in a stream: as many messages can be on their way
 
 
 class Measurement(NamedTuple):
@@ -44,20 +44,23 @@ def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kin
 
 
 def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
-    """Both of a pair send to each other at once, then wait for both messages; each step is a timing."""
+    """A stream of messages each way at once, as many on their way as there are slots; the seconds of each.
+
+    Other than IMB's Exchange, no message waits for the one before: that is how a schedule sends.
+    """
     b = Builder("exchange", ranks)
-    b.buffer("mine", "input", 1), b.buffer("theirs", "output", 2)
+    b.buffer("mine", "input", 1), b.buffer("theirs", "output", SLOTS)
     send, recv = b.lane("send", "net"), b.lane("recv", "net")
-    ends: list[int] = []
+    rows: list[int] = []
     for me, peer in (pair, pair[::-1]):
-        last: list[int] = []
-        for trip in range(trips):
-            b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], chan_out=b.channel(me, peer), after=last[-1:])
-            into = [Region("theirs", trip % 2, 1)]
-            last.append(b.add(Kind.recv, me, recv, writes=into, chan_in=b.channel(peer, me)))
-        ends = ends or last
+        ways = {"chan_out": b.channel(me, peer, depth=SLOTS)}, {"chan_in": b.channel(peer, me, depth=SLOTS)}
+        came = []
+        for trip in range(trips + 1):
+            b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], **ways[0])
+            came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % SLOTS, 1)], **ways[1]))
+        rows = rows or came
     variant = _variant(f"exchange {num_bytes}", b.build(), {"mine": num_bytes, "theirs": num_bytes})
-    return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _steps(t, ends))
+    return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
 
 
 def all_reduce(ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
@@ -81,13 +84,14 @@ def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) 
     b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
     net, compute, pause = b.lane("net", "net"), b.lane("compute", "compute"), b.kernel("pause", ())
     out, back = b.channel(here, there), b.channel(there, here)
-    ping, pong, sends, ack = Region("ping", 0, 1), Region("pong", 0, 1), list[int](), list[int]()
+    ping, pong, sends = Region("ping", 0, 1), Region("pong", 0, 1), list[int]()
+    ack, got = list[int](), list[int]()
     for _ in range(trips):
         sends.append(b.add(Kind.send, here, net, reads=[ping], chan_out=out, after=ack[-1:]))
         ack.append(b.add(Kind.wait, here, net, chan_in=back))
-        late = b.add(Kind.compute, there, compute, call=pause)
-        got = b.add(Kind.recv, there, net, writes=[pong], chan_in=out, after=[late])
-        b.add(Kind.signal, there, net, chan_out=back, after=[got])
+        late = b.add(Kind.compute, there, compute, call=pause, after=got)
+        taken = b.add(Kind.recv, there, net, writes=[pong], chan_in=out, after=[late])
+        got = [b.add(Kind.signal, there, net, chan_out=back, after=[taken])]
     variant = _variant(f"late {num_bytes}", b.build(), {"ping": num_bytes, "pong": num_bytes})
     return Measurement("eager", num_bytes, variant, lambda t: _durations(t, sends))
 
@@ -132,9 +136,9 @@ def stream(
         peer = rank ^ 1
         receives[rank] = []
         for i in range(messages):
-            b.add(Kind.send, rank, send, reads=[Region("mine", 0, 1)], chan_out=b.channel(rank, peer, depth=8))
+            b.add(Kind.send, rank, send, reads=[Region("mine", 0, 1)], chan_out=b.channel(rank, peer, depth=SLOTS))
             into = {"reads": [Region("mine", 0, 1)], "writes": [Region("sums", i % SLOTS, 1)]}
-            row = b.add(Kind.recv_reduce, rank, recv, chan_in=b.channel(peer, rank, depth=8), **into)
+            row = b.add(Kind.recv_reduce, rank, recv, chan_in=b.channel(peer, rank, depth=SLOTS), **into)
             receives[rank].append(row)
     work, slot = wish.workload(ranks), (Slot((per_slot,), "float32"),) * ranks
     slots = {name: work.slots[name] for name in "ABP"} | {"mine": slot, "sums": slot}
@@ -160,9 +164,7 @@ def add_products(b: Builder, wish: MatmulAllReduce, ranks: int, tiles: Sequence[
 def ends_of(timeline: Timeline) -> dict[int, tuple[float, float]]:
     """Start and end of each op's span, by its row."""
     col = timeline.columns
-    return {
-        int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)
-    }
+    return {int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)}
 
 
 def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str = "uint8") -> Variant:
@@ -176,6 +178,12 @@ def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list
     """From the end of each op to the end of the next."""
     spans = ends_of(timeline)
     return [float(step) for step in np.diff([spans[row][1] for row in rows]) * factor]
+
+
+def _rate(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    """Seconds of a message in a stream, over the whole stream: libraries complete messages in bursts."""
+    spans = [ends_of(timeline)[row] for row in rows]
+    return [(max(end for _, end in spans) - min(start for start, _ in spans)) / len(rows)]
 
 
 def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:

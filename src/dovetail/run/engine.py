@@ -92,7 +92,9 @@ def run_kernel(program: Program, row: int, arrays: dict[str, Array], functions: 
 def check_supported(program: Program) -> None:
     """Refuse what the native engine cannot run, before anything starts."""
     if bool(np.any(program.columns["kind"] == Kind.put)):
-        raise RunError("the native executors have no one-sided put", hint="use send and recv, or the reference executor")
+        raise RunError(
+            "the native executors have no one-sided put", hint="use send and recv, or the reference executor"
+        )
     for call in program.collectives:
         if call.kind not in COLLECTIVES:
             raise RunError(f"no executor knows the collective '{call.kind}'", hint=f"one of {', '.join(COLLECTIVES)}")
@@ -102,9 +104,7 @@ def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
     if array is None:
         raise RunError(f"rank {rank} was given no array for buffer '{name}'")
     if array.shape[:1] != (slots,):
-        raise RunError(
-            f"buffer '{name}' of rank {rank} needs {slots} slots along axis 0", found=f"shape {array.shape}"
-        )
+        raise RunError(f"buffer '{name}' of rank {rank} needs {slots} slots along axis 0", found=f"shape {array.shape}")
     if not array.flags.c_contiguous:
         raise RunError(f"buffer '{name}' of rank {rank} must be C-contiguous", hint="numpy.ascontiguousarray")
     if array.dtype.name not in DTYPES:

@@ -139,7 +139,9 @@ def failure(place: Path, ranks: int, code: int) -> RunError:
         return RunError(f"rank {reasons[0]['rank']} failed: {first}", found=found or None, hint=kept)
     missing = [r for r in range(ranks) if not (place / f"ready.{r}.json").exists()]
     if missing:
-        return RunError(f"rank {missing[0]} never started (launcher exit code {code})", found=last_line(place), hint=kept)
+        return RunError(
+            f"rank {missing[0]} never started (launcher exit code {code})", found=last_line(place), hint=kept
+        )
     return RunError(f"{killed_rank(place, ranks)} (launcher exit code {code})", found=last_line(place), hint=kept)
 
 

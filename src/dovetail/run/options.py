@@ -22,7 +22,7 @@ class RunOptions:
     progress: Progress = "poll"
     poll_s: float = 100e-6
     block_rows: int = 0
-    window: int = 8
+    window: int = 32
     stall_s: float = 8.0
 
     def __post_init__(self) -> None:

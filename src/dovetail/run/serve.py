@@ -16,9 +16,9 @@ from dovetail import _native
 from dovetail.core import RunError, save_json
 from dovetail.ir import Buffer, Slot
 from dovetail.run.arrays import Array, allocate, poison, random_slots
-from dovetail.run.product import product_error
 from dovetail.run.engine import bind, run_engines, timeline_of
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
+from dovetail.run.product import product_error
 from dovetail.run.shim import World
 from dovetail.timeline import Timeline
 
@@ -147,7 +147,9 @@ class _Rank:
         self.run_one(variant, -1)
         self.spans[variant.name].pop()
         memory = self.memory(variant)
-        worst, tolerance = product_error(memory["A"], memory["B"][0], memory[variant.check or "C"], self.world.sum, self.world.size)
+        worst, tolerance = product_error(
+            memory["A"], memory["B"][0], memory[variant.check or "C"], self.world.sum, self.world.size
+        )
         everyone = self.world.gather(worst)
         return float(self.world.share(max(everyone, default=0.0))), tolerance
 
