@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.core import DovetailError, PlanError, WishError
@@ -31,6 +31,7 @@ def schedules(draw, dtypes=DTYPES):
     return wish, program(wish, ranks, draw(tilings(m)), how, rows)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(), st.none() | st.integers(0, 3))
 def test_every_schedule_computes_the_product_on_every_rank(schedule, seed):
     wish, prog = schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dovetail.ir import Builder, Channel, Collective, Kernel, Kind, Lane, Op, Program, Region
@@ -140,3 +141,10 @@ class Draft:
 
     def _channel(self, row: int) -> Channel | None:
         return self.program.channels[row] if row >= 0 else None
+
+
+def with_depths(program: Program, old: Program, depths: Sequence[int]) -> Program:
+    """`program` with the channels that it shares with `old` as deep as `depths` says, one for each channel of `old`."""
+    deep = {channel[:3]: depth for channel, depth in zip(old.channels, depths, strict=True)}
+    channels = (channel._replace(depth=deep.get(channel[:3], channel.depth)) for channel in program.channels)
+    return replace(program, channels=tuple(channels))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
-from dovetail.ir import Channel, Collective, Kind, Lane, Op, Program
+from dovetail.ir import Channel, Kind, Lane, Op, Program
 from dovetail.passes.algorithms import ALGORITHMS, Algorithm, Step, alone
 from dovetail.passes.draft import Draft, OldOp
 from dovetail.passes.regions import apart_or_equal, common_unit
@@ -21,39 +21,70 @@ def expand_collectives(program: Program, algorithm: Algorithm = "ring", depth: i
 
     `exchange` is all-pairs, `ring` is reduce-scatter and all-gather round a ring. Calls that touch the same slots
     keep their order; others may now overlap, which is the purpose. Source and destination may be the same region.
-    Raises ProgramError where members disagree about slots or call one collective from several lanes.
+    Raises ProgramError where members disagree about slots, or a rank calls one collective from two lanes.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> before = parse('''
+    ... program sum ranks 2
+    ... buffer x input 4
+    ... buffer y output 4
+    ... lane net net
+    ... collective all_reduce 0 1
+    ... post 0 1 y[0:4] = x@0[0:4] + x@1[0:4]
+    ... rank 0 lane net
+    ...   collective all_reduce x[0:4] -> y[0:4] group 0 1
+    ... rank 1 lane net
+    ...   collective all_reduce x[0:4] -> y[0:4] group 0 1
+    ... ''')
+    >>> print(to_text(expand_collectives(before, "exchange")), end="")
+    program sum ranks 2
+    buffer x input 4
+    buffer y output 4
+    lane send net
+    lane recv net
+    channel 0->1 0 depth 8
+    channel 1->0 0 depth 8
+    post 0 1 y[0:4] = x@0[0:4] + x@1[0:4]
+    rank 0 lane send
+      send x[0:4] to 1
+    rank 0 lane recv
+      recv_reduce from 1 x[0:4] -> y[0:4]
+    rank 1 lane send
+      send x[0:4] to 0
+    rank 1 lane recv
+      recv_reduce from 0 x[0:4] -> y[0:4]
     """
     calls = _Calls(program)
     if not calls.member:
         return program
     draft = Draft(program)
     queues: dict[tuple[int, int], _Queue] = {}
-    base = max((channel.id for channel in program.channels), default=-1) + 1
+    free_id = max((channel.id for channel in program.channels), default=-1) + 1
     for op in program.ops():
         queue = queues.setdefault((op.rank, op.lane), _Queue())
         if op.index in calls.member:
-            step_lanes = calls.lanes(op.lane)
-            group = program.collectives[op.call].group
-            steps = calls.steps(op, algorithm)
-            writer = _Writer(draft, queue, op, group, step_lanes, (base + op.call, depth))
-            writer.write(steps)
+            group, channel = program.collectives[op.call].group, (free_id + op.call, depth)
+            writer = _Writer(draft, queue, op, group, calls.lanes(op.lane), channel)
+            writer.write(calls.steps(op, algorithm))
         else:
             after: list[int | OldOp] = [*(OldOp(row) for row in op.after), *queue.pending.values()]
             draft.replaced(op.index, [draft.keep(op, after=after)])
-            queue.kept, queue.pending = op.index, {}
+            queue.waits.append(OldOp(op.index))
+            queue.pending = {}
     return draft.build()
 
 
 @dataclass
 class _Queue:
-    """What is known of one old queue so far: its last op that was kept, and what came of the calls since."""
+    """What is known of one old queue so far, to keep its order among the lanes that take its place."""
 
-    kept: int = -1
-    pending: dict[Lane, int] = field(default_factory=dict)  # last new op on each lane since `kept`
+    waits: list[OldOp] = field(default_factory=list)  # what the queue has waited for, its own kept ops among it
+    served: dict[Lane, int] = field(default_factory=dict)  # how many of these each new lane has waited for
+    pending: dict[Lane, int] = field(default_factory=dict)  # last new op on each lane since the last kept op
     touched: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # buffer -> per slot, the last call's row
 
-    def touch(self, op: Op, slots_of: Any) -> list[int]:
-        """Rows of the earlier calls that used any slot that `op` uses; from now on `op` is the last."""
+    def touch(self, op: Op, slots_of: Callable[[str, int], int]) -> list[int]:
+        """Rows of the earlier calls that used any slot that `op` uses; from now on `op` is their last user."""
         earlier: set[int] = set()
         for region in (*op.reads, *op.writes):
             rows = self.touched.setdefault(region.buffer, np.full(slots_of(region.buffer, op.rank), -1))
@@ -61,6 +92,12 @@ class _Queue:
         for region in (*op.reads, *op.writes):
             self.touched[region.buffer][region.slots()] = op.index
         return sorted(earlier - {-1})
+
+    def unserved(self, lane: Lane) -> list[OldOp]:
+        """What the next op on `lane` has to wait for, because no earlier op of that lane did."""
+        start = self.served.get(lane, 0)
+        self.served[lane] = len(self.waits)
+        return self.waits[start:]
 
 
 @dataclass
@@ -76,16 +113,12 @@ class _Writer:
 
     def write(self, steps: list[Step]) -> None:
         op, old = self.op, self.draft.program
-        entry = [OldOp(row) for row in (*op.after, *self.queue.touch(op, old.slots_of))]
-        if self.queue.kept >= 0:
-            entry.append(OldOp(self.queue.kept))
+        self.queue.waits += [OldOp(row) for row in (*op.after, *self.queue.touch(op, old.slots_of))]
         numbers: list[int] = []
-        entered: set[Lane] = set()
         for step in steps or [Step(Kind.nop, (), (), -1)]:
             lane = self._lane(step)
-            after: list[int | OldOp] = [numbers[need] for need in step.needs]
-            numbers.append(self._add(step, lane, after if lane in entered else [*entry, *after]))
-            entered.add(lane)
+            after: list[int | OldOp] = [*self.queue.unserved(lane), *(numbers[need] for need in step.needs)]
+            numbers.append(self._add(step, lane, after))
             self.queue.pending[lane] = numbers[-1]
         self.draft.replaced(op.index, numbers, list(self.queue.pending.values()))
 
@@ -111,7 +144,7 @@ class _Writer:
 
 
 class _Calls:
-    """The all_reduce calls of a program: who are the members of each, and where their slots may be cut."""
+    """The all_reduce calls of a program: whose they are, and where their slots may be cut."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -120,14 +153,18 @@ class _Calls:
         self._lanes: list[int] = []
         queues: dict[tuple[int, int], list[Op]] = {}
         for op in self._all_reduces():
-            queues.setdefault((op.call, op.rank), []).append(op)
-        for (call, _), ops in queues.items():
-            if len({op.lane for op in ops}) > 1:
-                self._refuse(ops[0], "is called from several lanes of one rank")
-            self._lanes.extend(op.lane for op in ops[:1] if op.lane not in self._lanes)
-            for count, op in enumerate(ops):
-                self.member[op.index] = (call, count)
-        self._check(queues)
+            calls = queues.setdefault((op.call, op.rank), [])
+            self.member[op.index] = (op.call, len(calls))
+            calls.append(op)
+            if op.lane not in self._lanes:
+                self._lanes.append(op.lane)
+            if op.lane != calls[0].lane:
+                self._refuse(op, f"is called from two lanes of rank {op.rank}")
+        for row in {row for row, _ in queues}:
+            members = [queues.get((row, rank), []) for rank in program.collectives[row].group]
+            for count in range(max(map(len, members))):
+                ops = [calls[count] for calls in members if count < len(calls)]
+                self._unit[row, count] = self._checked_unit(ops, len(members))
 
     def steps(self, op: Op, algorithm: Algorithm) -> list[Step]:
         group = self.program.collectives[op.call].group
@@ -135,9 +172,9 @@ class _Calls:
         return write(group.index(op.rank), len(group), op.reads[0], op.writes[0], self._unit[self.member[op.index]])
 
     def lanes(self, old: int) -> tuple[Lane, Lane]:
-        """The lanes of what comes of calls on lane `old`: plain names for the first such lane."""
-        first, taken = self._lanes[0] == old, {lane.name for lane in self.program.lanes}
-        suffix = "" if first and not taken & {"send", "recv"} else f"_{self.program.lanes[old].name}"
+        """The lanes of what comes of calls on lane `old`: plain names for the first such lane, if they are free."""
+        plain = self._lanes[0] == old and not {"send", "recv"} & {lane.name for lane in self.program.lanes}
+        suffix = "" if plain else f"_{self.program.lanes[old].name}"
         return Lane(f"send{suffix}", "net"), Lane(f"recv{suffix}", "net")
 
     def _all_reduces(self) -> Iterator[Op]:
@@ -146,23 +183,21 @@ class _Calls:
         rows = np.flatnonzero(col["kind"] == Kind.collective)
         return (self.program.op(int(row)) for row in rows if kinds[col["call"][row]])
 
-    def _check(self, queues: dict[tuple[int, int], list[Op]]) -> None:
-        for row, collective in enumerate(self.program.collectives):
-            if collective.kind == "all_reduce":
-                members = [queues.get((row, rank), []) for rank in collective.group]
-                for count in range(max(map(len, members), default=0)):
-                    ops = [calls[count] for calls in members if count < len(calls)]
-                    self._unit[row, count] = self._unit_of(ops, collective)
-
-    def _unit_of(self, ops: list[Op], collective: Collective) -> int:
+    def _checked_unit(self, ops: list[Op], num_members: int) -> int:
         regions = [region for op in ops for region in (*op.reads, *op.writes)]
-        if len(ops) != len(collective.group):
-            self._refuse(ops[0], f"is called by {len(ops)} of the {len(collective.group)} members")
-        if len(regions) != 2 * len(ops) or len({region.num_slots for region in regions}) > 1:
+        if len(ops) != num_members:
+            self._refuse(ops[0], f"is called by {len(ops)} of its {num_members} members")
+        if any((len(op.reads), len(op.writes)) != (1, 1) for op in ops) or len({r.num_slots for r in regions}) > 1:
             self._refuse(ops[0], "differs in slots between members, or between source and destination")
-        if not all(apart_or_equal(op.reads[0], op.writes[0]) for op in ops):
-            self._refuse(ops[0], "has a source and a destination that overlap in part")
+        for op in ops:
+            if any(
+                region.slots().max(initial=-1) >= self.program.slots_of(region.buffer, op.rank) for region in regions
+            ):
+                self._refuse(op, "leaves its buffer")
+            if not apart_or_equal(op.reads[0], op.writes[0]):
+                self._refuse(op, "has a source and a destination that overlap in part")
         return common_unit(regions)
 
-    def _refuse(self, op: Op, why: str) -> None:
-        raise ProgramError(f"op {op.index} 'collective' on rank {op.rank}: this all_reduce {why}", where=op.line)
+    def _refuse(self, op: Op, why: str) -> NoReturn:
+        what = f"op {op.index} 'collective' on rank {op.rank}: this all_reduce {why}"
+        raise ProgramError(what, where=op.line, hint="verify tells more")

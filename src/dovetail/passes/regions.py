@@ -61,9 +61,12 @@ def apart_or_equal(one: Region, other: Region) -> bool:
     >>> apart_or_equal(Region("x", 0, 4), Region("x", 4, 4)), apart_or_equal(Region("x", 0, 4), Region("x", 2, 4))
     (True, False)
     """
-    if one.buffer != other.buffer or one == other:
-        return True
-    return _end(one) <= other.offset or _end(other) <= one.offset
+    return one == other or apart(one, other)
+
+
+def apart(one: Region, other: Region) -> bool:
+    """True where the spans of the two regions share no slot (interleaved strided regions count as sharing)."""
+    return one.buffer != other.buffer or _end(one) <= other.offset or _end(other) <= one.offset
 
 
 def _end(region: Region) -> int:

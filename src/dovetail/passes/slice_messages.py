@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dovetail.core import WishError
 from dovetail.ir import RECVS, SENDS, Op, Program
-from dovetail.passes.draft import Draft, OldOp
+from dovetail.passes.draft import Draft, OldOp, with_depths
 from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut
 
 
@@ -17,6 +15,40 @@ def slice_messages(program: Program, max_slots: int) -> Program:
     the same places, slice i now waits for slice i only. Channels become deeper by the number of slices, so that a
     program that completed still does. Strided regions are cut between their blocks, which may leave longer slices.
     Messages of a channel that several lanes of a rank use are left whole.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> before = parse('''
+    ... program relay ranks 3
+    ... buffer x input 4,0,0
+    ... buffer y output 0,4,4
+    ... lane net net
+    ... channel 0->1 0 depth 1
+    ... channel 1->2 0 depth 1
+    ... post 1 2 y[0:4] = x@0[0:4]
+    ... rank 0 lane net
+    ...   send x[0:4] to 1
+    ... rank 1 lane net
+    ...   recv_copy_send from 0 -> y[0:4] to 2
+    ... rank 2 lane net
+    ...   recv from 1 -> y[0:4]
+    ... ''')
+    >>> print(to_text(slice_messages(before, 2)), end="")
+    program relay ranks 3
+    buffer x input 4,0,0
+    buffer y output 0,4,4
+    lane net net
+    channel 0->1 0 depth 2
+    channel 1->2 0 depth 2
+    post 1 2 y[0:4] = x@0[0:4]
+    rank 0 lane net
+      send x[0:2] to 1
+      send x[2:4] to 1
+    rank 1 lane net
+      recv_copy_send from 0 -> y[0:2] to 2
+      recv_copy_send from 0 -> y[2:4] to 2
+    rank 2 lane net
+      recv from 1 -> y[0:2]
+      recv from 1 -> y[2:4]
     """
     if max_slots < 1:
         raise WishError("messages need room for at least one slot", found=f"max_slots = {max_slots}")
@@ -24,16 +56,15 @@ def slice_messages(program: Program, max_slots: int) -> Program:
     cuts = {row: places for group in _trains(ops) for row, places in _cuts([ops[row] for row in group], max_slots)}
     if not cuts:
         return program
-    draft, depth = Draft(program), [1] * len(program.channels)
+    draft, num_slices = Draft(program), [1] * len(program.channels)
     for op in ops:
         places = cuts.get(op.index, (0, 0))
         for channel in {op.chan_in, op.chan_out} - {-1}:
-            depth[channel] = max(depth[channel], len(places) - 1)
+            num_slices[channel] = max(num_slices[channel], len(places) - 1)
         pieces = [_piece(draft, ops, cuts, op, piece) for piece in range(len(places) - 1)]
         draft.replaced(op.index, pieces)
-    deeper = {tuple(c[:3]): c.depth * depth[row] for row, c in enumerate(program.channels)}
-    sliced = draft.build()
-    return replace(sliced, channels=tuple(c._replace(depth=deeper[tuple(c[:3])]) for c in sliced.channels))
+    depths = [channel.depth * slices for channel, slices in zip(program.channels, num_slices, strict=True)]
+    return with_depths(draft.build(), program, depths)
 
 
 def _piece(draft: Draft, ops: list[Op], cuts: dict[int, Bounds], op: Op, piece: int) -> int:
@@ -63,13 +94,13 @@ def _cuts(train: list[Op], max_slots: int) -> list[tuple[int, Bounds]]:
     """Where to cut each op of a train of messages; nothing if they are short, or cannot be cut."""
     regions = [region for op in train for region in (*op.reads, *op.writes)]
     sizes = {region.num_slots for region in regions}
-    unit = common_unit(regions)
-    if len(sizes) != 1 or max(sizes) <= max(max_slots, unit):
+    if len(sizes) != 1:
         return []
-    size = max(sizes)
-    parts = min(-(-size // max_slots), size // unit)
-    places = bounds(size, parts, unit)
-    return [(op.index, places) for op in train]
+    size, unit = sizes.pop(), common_unit(regions)
+    units_each = max(max_slots // unit, 1)
+    parts = -(-(size // unit) // units_each)
+    places = bounds(size, parts, unit) if parts > 1 else ()
+    return [(op.index, places) for op in train if places]
 
 
 def _trains(ops: list[Op]) -> list[list[int]]:
