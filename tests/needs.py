@@ -106,5 +106,6 @@ CAUSES: dict[str, Callable[[], str | None]] = {
     "openmpi": lambda: _mpi_missing("openmpi"),
     "shared": lambda: None if SHARED.is_dir() else "no ../shared folder",
     "torch": lambda: _module_missing("torch"),
+    "chromium": lambda: None if shutil.which("chromium") else "no chromium command",
     "gpu": lambda: None if shutil.which("nvidia-smi") else "no CUDA device",
 }

@@ -14,6 +14,7 @@ from dovetail.core import save_text
 from dovetail.ir import Program
 from dovetail.report.kinds import GROUPS, span_groups
 from dovetail.report.summary import Provenance
+from dovetail.report.tables import visible
 from dovetail.report.tracks import Track, tracks
 from dovetail.report.units import second_unit, seconds
 from dovetail.timeline import Timeline
@@ -71,7 +72,7 @@ def svg(
     end_s = max((t.makespan_s for t in timelines), default=0.0) or 1.0
     scale = (width - GUTTER - RIGHT) / end_s
     groups = [span_groups(t, program) for t in timelines]
-    parts = [f'<text class="title" x="12" y="24">{escape(title)}</text>'] if title else []
+    parts = [f'<text class="title" x="12" y="24">{escape(visible(title))}</text>'] if title else []
     parts += _axis(end_s, scale, top, bottom)
     for row in rows:
         timeline, (_, order) = timelines[row.timeline], sorted_tracks[row.timeline]
@@ -81,7 +82,7 @@ def svg(
     parts += _legend(timelines, groups, bottom + 18)
     height = bottom + (44 if provenance and provenance.items() else 32)
     for name, text in provenance.items() if provenance else []:
-        parts.append(f'<text class="muted" x="12" y="{height:.0f}">{name} {escape(text)}</text>')
+        parts.append(f'<text class="muted" x="12" y="{height:.0f}">{name} {escape(visible(text))}</text>')
         height += 16
     return _document(parts, width, ceil(height), title)
 
@@ -94,7 +95,7 @@ def _document(parts: Sequence[str], width: int, height: int, title: str) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     ground = f'<rect class="ground" width="{width}" height="{height}" rx="6"/>'
     body = "\n".join(parts)
-    return f'{head} role="img">\n<title>{escape(title)}</title>\n<style>{style}</style>\n{ground}\n{body}\n</svg>\n'
+    return f'{head} role="img">\n<title>{escape(visible(title))}</title>\n<style>{style}</style>\n{ground}\n{body}\n</svg>\n'
 
 
 def _rows(found: Sequence[Sequence[Track]], timelines: Sequence[Timeline], y: float) -> list[_Row]:
@@ -121,7 +122,7 @@ def _labels(timeline: Timeline, row: _Row, width: int) -> Iterator[str]:
         yield f'<line class="line" x1="0" x2="{width}" y1="{row.y - 6:.1f}" y2="{row.y - 6:.1f}"/>'
         yield f'<text class="bold" x="12" y="{y:.1f}">rank {row.track.rank}</text>'
     if row.lane:
-        yield f'<text x="58" y="{y:.1f}">{escape(timeline.lanes[row.track.lane][:9])}</text>'
+        yield f'<text x="58" y="{y:.1f}">{escape(visible(timeline.lanes[row.track.lane])[:9])}</text>'
     if row.track.depth == 0:
         shade = "" if timeline.label == "measured" else ' class="muted"'
         yield f'<text{shade} x="{GUTTER - 8}" y="{y:.1f}" text-anchor="end">{timeline.label}</text>'
@@ -149,7 +150,7 @@ def _strip(timeline: Timeline, groups: np.ndarray, row: _Row, order: np.ndarray,
         name = timeline.names[timeline.columns["name"][spans[a]]]
         if a == b and wide > 6.4 * len(name) + 8:
             shade = ' class="inside"' if timeline.label == "measured" else ""
-            yield f'<text{shade} x="{start[a] + 5:.2f}" y="{row.y + STRIP - 4:.1f}">{escape(name)}</text>'
+            yield f'<text{shade} x="{start[a] + 5:.2f}" y="{row.y + STRIP - 4:.1f}">{escape(visible(name))}</text>'
 
 
 def _axis(end_s: float, scale: float, top: float, bottom: float) -> Iterator[str]:

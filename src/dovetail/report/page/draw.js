@@ -23,6 +23,7 @@ function drawAll() {
   drawMain();
   drawMinimapWindow();
   drawOverlay();
+  canvas("view").dataset.window = `${view.t0} ${view.t1}`;
   document.documentElement.dataset.drawMs = (performance.now() - began).toFixed(2);
 }
 

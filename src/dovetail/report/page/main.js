@@ -10,6 +10,7 @@ function rebuild(keepWindow = true) {
   const badges = Math.max(...data.timelines.map((t) => g.measureText(t.badge).width), 0);
   const names = Math.max(...data.timelines.flatMap((t) => t.lanes.map((l) => g.measureText(l).width)), 0);
   view.gutter = Math.round(Math.min(62 + Math.min(names, 130) + 14 + badges + 10, view.width * 0.4));
+  Object.assign(canvas("view").dataset, { gutter: view.gutter, rows: view.rows.map((r) => RULER + r.y + r.height / 2).join(" ") });
   sizeCanvas("main", view.width, view.height);
   sizeCanvas("overlay", view.width, view.height);
   paintMinimap(data.timelines);

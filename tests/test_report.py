@@ -1,0 +1,436 @@
+"""What is made for eyes and for other tools: structure, escaping, size, and what happens when the disk refuses."""
+
+import io
+import json
+import math
+import os
+import re
+import time
+import zlib
+from base64 import b64decode
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_programs import programs
+from timelines import overlapped, pair, run_of
+
+from dovetail.core import EnvironmentFault, parse_bytes, parse_seconds
+from dovetail.cost import Curve, Samples, fit
+from dovetail.ir import Builder, Kind, Region, to_text
+from dovetail.report import (
+    Losses,
+    Provenance,
+    Row,
+    Summary,
+    chrome_trace,
+    curves_page,
+    is_colour_terminal,
+    num_bytes,
+    page,
+    plain_table,
+    rich_table,
+    seconds,
+    seconds_column,
+    summary_table,
+    svg,
+    write_curves,
+    write_page,
+    write_perfetto,
+    write_svg,
+)
+from dovetail.report.optext import op_texts
+from dovetail.report.tracks import tracks
+from dovetail.timeline import Timeline, attribute
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{data}}\x1b[31m"
+ROWS = (
+    Row("serial", 0.052, 0.053, 0.0, "always a candidate"),
+    Row("optimal", 0.033, 0.0352, 0.74, "longer tiles as messages get cheaper", chosen=True, spread_s=2e-4),
+)
+LOSSES = (Losses("predicted", 0.028, {"head": 0.003, "tail": 0.002}), Losses("measured", 0.028, {"dil": 0.0072}))
+SUMMARY = Summary(ROWS, LOSSES, ("optimal beats serial by 36 %.",), Provenance("dovetail tune", "two hosts", "e40cb77"))
+
+
+class Tags(HTMLParser):
+    """The tags, attributes and text of a page, scripts' and styles' text apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text, self.raw, self._open = [], [], "", [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._open = tag
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        if self._open in ("script", "style"):
+            self.raw.append(data)
+        else:
+            self.text += data
+
+
+def payload(text):
+    """Header and arrays of a page, decoded as its script decodes them."""
+    data = zlib.decompress(b64decode(re.search(r'id="data">([A-Za-z0-9+/=]*)<', text)[1]))
+    size = int.from_bytes(data[:4], "little")
+    head = json.loads(data[4 : 4 + size])
+    body = data[4 + size :]
+    arrays = {
+        name: np.frombuffer(body, dtype, count, offset) for name, (dtype, offset, count) in head["arrays"].items()
+    }
+    return head, arrays
+
+
+# --- units and tables
+
+
+@given(st.floats(1e-9, 1e6))
+def test_seconds_read_back_to_three_digits(value):
+    assert parse_seconds(seconds(value).replace("µ", "u")) == pytest.approx(value, rel=5.1e-3)
+
+
+@given(st.integers(0, (1 << 40) - 1))
+def test_bytes_read_back_to_three_digits(value):
+    assert parse_bytes(num_bytes(value)) == pytest.approx(value, rel=5.1e-3)
+
+
+@given(st.lists(st.none() | st.floats(1e-7, 1e3), min_size=1))
+def test_a_column_has_one_width_and_its_points_in_one_line(values):
+    cells = seconds_column(values)
+    assert len({len(cell) for cell in cells}) == 1
+    assert len({cell.index(".") for cell in cells if "." in cell}) <= 1
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_what_is_no_number_is_a_dash(value):
+    assert seconds(value) == num_bytes(value) == "–"
+
+
+def test_plain_table_is_golden():
+    assert summary_table(SUMMARY).splitlines() == [
+        "schedule   predicted  measured  ideal gain  why",
+        "---------  ---------  --------  ----------  ------------------------------------",
+        "serial       52.0 ms   53.0 ms         0 %  always a candidate",
+        "optimal *    33.0 ms   35.2 ms        74 %  longer tiles as messages get cheaper",
+    ]
+
+
+def test_predicted_emulated_and_measured_stand_in_columns_of_their_own():
+    summary = Summary((Row("serial", predicted_s=1.0, emulated_s=2.0),))
+    header = summary_table(summary).splitlines()[0].split()
+    assert header == ["schedule", "predicted", "emulated"]
+
+
+def test_rich_table_has_the_same_cells():
+    text = summary_table(SUMMARY, terminal=True, width=120)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "\x1b[" in text
+    for cell in ("serial", "33.0 ms", "74 %", "longer tiles as messages get cheaper"):
+        assert cell in bare
+
+
+@pytest.mark.parametrize("make", [plain_table, rich_table])
+def test_a_name_cannot_steer_the_terminal(make):
+    plain, hostile = make(["name"], [["\\x1b[31mred\\n"]]), make(["name"], [["\x1b[31mred\n"]])
+    assert plain == hostile
+    assert "[bold]x" in make(["[bold]x"], [["[red]"]])
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+    ids=["terminal", "NO_COLOR", "empty NO_COLOR", "dumb"],
+)
+def test_colour_is_for_terminals_that_want_it(environ, wanted):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    assert is_colour_terminal(Terminal(), environ) is wanted
+    assert not is_colour_terminal(io.StringIO(), environ)
+
+
+# --- the summary
+
+
+def test_summary_round_trips_through_json():
+    assert Summary.from_json(json.loads(json.dumps(SUMMARY.to_json()))) == SUMMARY
+
+
+# --- tracks, op texts
+
+
+@given(programs())
+def test_op_texts_are_those_of_the_text_form(program):
+    kind = np.where(program.columns["kind"] == Kind.compute, Kind.nop, program.columns["kind"])  # theirs call nothing
+    program = program.with_columns({**program.columns, "kind": kind.astype("u1")}, program.lines)
+    lines = iter(line[2:].split(" at ")[0] for line in to_text(program).splitlines() if line.startswith("  "))
+    texts = op_texts(program)
+    for rows in program.queues().values():
+        assert [texts[row] for row in rows] == [next(lines) for _ in rows]
+
+
+def test_op_texts_quote_and_tell_ranks_groups_and_blocks():
+    b = Builder("odd", 3)
+    b.buffer("two words", "input", 64)
+    lane, call = b.lane("net-1", "net"), b.collective("all_reduce", (0, 2))
+    kernels = [b.kernel("k", ["all"]), b.kernel("k", ["each"])]
+    region = Region("two words", 0, 2, stride=8, blocks=3)
+    first = b.add(Kind.collective, 0, lane, reads=[region], writes=[region], call=call)
+    for kernel in kernels:
+        b.add(Kind.compute, 1, lane, reads=[region], writes=[region], call=kernel, after=[first])
+    b.add(Kind.send, 1, lane, reads=[region], chan_out=b.channel(0, 2, 1))
+    program = b.build()
+    assert op_texts(program) == [line[2:] for line in to_text(program).splitlines() if line.startswith("  ")]
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), min_size=1, max_size=30))
+def test_tracks_hold_every_span_once_and_none_over_another(spans):
+    start, length = np.array(spans).T
+    zeros = np.zeros(len(start), dtype="i4")
+    columns = {"rank": zeros, "lane": zeros, "op": zeros, "name": zeros, "num_bytes": zeros, "start_s": start}
+    timeline = Timeline("measured", 1, ("net",), ("x",), {**columns, "end_s": start + length})
+    found, order = tracks(timeline)
+    assert sorted(order) == list(range(len(start)))
+    for track in found:
+        rows = order[track.first : track.first + track.num_spans]
+        assert np.all(start[rows][1:] >= (start + length)[rows][:-1] - 1e-8)
+
+
+# --- the page
+
+
+def test_page_holds_table_losses_reasons_and_provenance():
+    program, timelines = pair()
+    shown = Tags(page(title="A tune", timelines=timelines, program=program, summary=SUMMARY)).text
+    for words in ("A tune", "always a candidate", "optimal", "chosen", "74 %", "predicted", "measured", "35.2 ms"):
+        assert words in shown
+    for words in ("dovetail tune", "two hosts", "e40cb77", "2.00 µs", "optimal beats serial", "± 0.20, +6.7 %", "head"):
+        assert words in shown
+
+
+def test_page_payload_is_the_timelines():
+    program, timelines = pair()
+    head, arrays = payload(page(title="x", timelines=timelines, program=program))
+    assert [t["label"] for t in head["timelines"]] == ["predicted", "measured"]
+    assert len(head["programs"]) == 1
+    for number, timeline in enumerate(timelines):
+        _, order = tracks(timeline)
+        np.testing.assert_array_equal(arrays[f"t{number}.start"], timeline.columns["start_s"][order])
+        np.testing.assert_array_equal(arrays[f"t{number}.op"], timeline.columns["op"][order])
+        assert sum(track[4] for track in head["timelines"][number]["tracks"]) == timeline.num_spans
+    assert bytes(arrays["p0.text"]).decode().split("\n") == op_texts(program)
+
+
+def test_page_asks_for_nothing_from_outside():
+    program, timelines = pair()
+    tags = Tags(page(title="x", timelines=timelines, program=program, summary=SUMMARY))
+    assert not {"link", "img", "iframe", "object", "base", "a"} & set(tags.tags)
+    assert not [a for a in tags.attributes if a[1] in ("src", "href", "srcset", "action")]
+    policy = next(a[2] for a in tags.attributes if a[1] == "content" and "default-src" in a[2])
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in "".join(tags.raw)
+
+
+def test_names_cannot_become_html():
+    program = overlapped(name=HOSTILE, line=HOSTILE)
+    timeline = run_of(program)
+    timeline.meta["commit"] = timeline.meta["schedule"] = HOSTILE
+    summary = Summary((Row(HOSTILE, 1.0, why=HOSTILE),), (Losses("predicted", 1.0, {HOSTILE: 1.0}),), (HOSTILE,))
+    tame = Tags(page(title="x", timelines=[run_of(overlapped())], program=overlapped(), summary=SUMMARY))
+    hostile = Tags(page(title=HOSTILE, timelines=[timeline], program=program, summary=summary))
+    assert set(hostile.tags) <= set(tame.tags)
+    assert hostile.tags.count("script") == tame.tags.count("script")
+    assert not [a for a in hostile.attributes if a[1].startswith("on")]
+    assert hostile.text.count("</script><script>alert(1)</script>") >= 5
+    assert hostile.text.count("{{data}}") >= 5  # what is filled in is no place to fill
+
+
+def test_unescaped_names_would_be_caught(monkeypatch):
+    """The check above, checked: without escaping it fails."""
+    monkeypatch.setattr("dovetail.report.html.escape", lambda text: text)
+    tags = Tags(page(title=HOSTILE))
+    assert "img" in tags.tags
+    assert [a for a in tags.attributes if a[1] == "onerror"]
+
+
+def test_each_timeline_may_have_its_own_program():
+    serial, tiled = overlapped(2, 1), overlapped(2, 4)
+    timelines = [run_of(serial, "measured"), run_of(tiled, "measured"), run_of(tiled)]
+    head, _ = payload(page(title="x", timelines=timelines, program=[serial, tiled, None]))
+    assert [t["program"] for t in head["timelines"]] == [0, 1, -1]
+    with pytest.raises(ValueError, match="2 programs for 3 timelines"):
+        page(title="x", timelines=timelines, program=[serial, tiled])
+
+
+def test_page_without_spans_says_so():
+    program = overlapped(2, 0)
+    text = Tags(page(title="x", timelines=[run_of(program)], program=program)).text
+    assert "no spans" in text
+
+
+def test_losses_come_from_an_attribution():
+    program, (timeline, _) = pair()
+    from dovetail.timeline import Alone
+
+    zeros = np.zeros(program.num_ops)
+    alone = Alone(zeros + 1e-3, zeros, zeros, zeros > 0, 3e-3, 2e-3)
+    losses = Losses.of(timeline, attribute(timeline, program, alone))
+    assert losses.makespan_s == pytest.approx(timeline.makespan_s)
+    assert losses.label == "predicted"
+    assert "lane" in losses.where
+
+
+def test_a_hundred_thousand_spans_are_a_small_page_written_at_once(tmp_path):
+    program, timelines = pair(num_ranks=8, num_tiles=2084)
+    assert sum(t.num_spans for t in timelines) > 100_000
+    began = time.perf_counter()
+    path = write_page(tmp_path / "page.html", title="large", timelines=timelines, program=program, summary=SUMMARY)
+    assert time.perf_counter() - began < 3
+    assert path.stat().st_size < 6e6
+
+
+# --- files
+
+
+@pytest.mark.parametrize("kind", ["page", "svg", "perfetto", "curves"])
+def test_a_disk_that_refuses_is_told_and_leaves_the_old_file(kind, tmp_path, monkeypatch):
+    program, timelines = pair()
+    write = {
+        "page": lambda path: write_page(path, title="x", timelines=timelines, program=program),
+        "svg": lambda path: write_svg(path, timelines, program),
+        "perfetto": lambda path: write_perfetto(path, timelines, program),
+        "curves": lambda path: write_curves(path, {"copy": Curve.through([0, 9], [0, 1])}, title="x"),
+    }[kind]
+    path = tmp_path / "old"
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(EnvironmentFault, match="No space left on device"):
+            write(path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("old", "old")]
+    with pytest.raises(EnvironmentFault, match="cannot write"):
+        write(path / "below a file")
+    assert write(tmp_path / "new" / "there").stat().st_size > 500
+
+
+# --- Chrome traces
+
+
+def test_chrome_trace_has_a_process_a_rank_and_a_thread_a_lane(tmp_path):
+    program, timelines = pair()
+    document = json.loads(write_perfetto(tmp_path / "t.json", timelines, program).read_text())
+    named = [e for e in document["traceEvents"] if e["ph"] == "M"]
+    processes = {e["args"]["name"]: e["pid"] for e in named if e["name"] == "process_name"}
+    assert list(processes) == [f"{label} · rank {rank}" for label in ("predicted", "measured") for rank in (0, 1)]
+    assert len(set(processes.values())) == 4
+    for pid in processes.values():
+        threads = [e["args"]["name"] for e in named if e["name"] == "thread_name" and e["pid"] == pid]
+        assert threads == ["compute", "send", "recv"]
+
+
+def test_chrome_trace_spans_are_in_microseconds_and_tell_their_op():
+    program, timelines = pair()
+    events = chrome_trace(timelines, program)["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(spans) == sum(t.num_spans for t in timelines)
+    last = max(spans, key=lambda e: e["ts"] + e["dur"])
+    assert last["ts"] + last["dur"] == pytest.approx(timelines[1].makespan_s * 1e6)
+    send = next(e for e in spans if e["name"] == "send")
+    assert send["args"] == {
+        "op": 1,
+        "text": "send P[0:1] to 1 after compute.0",
+        "written_at": "tiles.py:7",
+        "num_bytes": 4096,
+    }
+
+
+def test_chrome_trace_flows_join_each_send_to_its_receive():
+    program, timelines = pair()
+    events = chrome_trace(timelines, program)["traceEvents"]
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == 2 * (program.columns["kind"] == Kind.send).sum()
+    spans = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    for key, start in starts.items():
+        assert (start["pid"], start["tid"], start["ts"]) in spans
+        assert ends[key]["pid"] != start["pid"]
+        assert ends[key]["ts"] >= start["ts"]
+
+
+def test_overlapping_spans_get_threads_of_their_own():
+    columns = {name: np.zeros(2, dtype="i4") for name in ("rank", "lane", "name", "num_bytes")}
+    columns |= {"op": np.array([-1, -1]), "start_s": np.array([0.0, 1.0]), "end_s": np.array([2.0, 3.0])}
+    events = chrome_trace([Timeline("measured", 1, ("net",), ("poll",), columns)])["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "thread_name"] == ["net", "net (2)"]
+
+
+# --- pictures
+
+
+def test_svg_is_well_formed_and_labelled():
+    program, timelines = pair()
+    root = ElementTree.fromstring(svg(timelines, program, title="A <b>", provenance=SUMMARY.provenance))
+    texts = ["".join(e.itertext()) for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    for text in ("A <b>", "rank 0", "rank 1", "predicted", "measured", "commit e40cb77", "compute", "send, put"):
+        assert text in texts
+    rects = root.findall(".//{http://www.w3.org/2000/svg}rect")
+    assert len(rects) == 1 + sum(t.num_spans for t in timelines) + 2 + 3  # ground, spans, legend
+
+
+def test_svg_survives_hostile_names_and_no_spans():
+    program = overlapped(name=HOSTILE)
+    ElementTree.fromstring(svg([run_of(program)], program, title=HOSTILE, provenance=Provenance(HOSTILE)))
+    ElementTree.fromstring(svg([]))
+    ElementTree.fromstring(svg([run_of(overlapped(2, 0))]))
+
+
+def test_svg_of_many_spans_stays_small():
+    program, timelines = pair(2, 5000)
+    assert len(svg(timelines, program)) < 3e5
+
+
+# --- plots
+
+
+def curve():
+    rng = np.random.default_rng(0)
+    return fit(Samples.of({2**k: list((1e-5 + 2**k / 1e9) * rng.uniform(1, 1.02, 5)) for k in range(2, 20)}))
+
+
+def test_curves_page_shows_samples_fit_breaks_range_and_residuals():
+    text = curves_page({"p2p:tcp": curve()}, title="Costs", provenance=SUMMARY.provenance)
+    figure = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])[0]
+    assert {"timings", "medians", "measured fit", "residual"} <= {trace["name"] for trace in figure["data"]}
+    shown = Tags(text).text
+    for words in ("p2p:tcp", "valid from", "512 KiB", "median error", "e40cb77", "dovetail tune"):
+        assert words in shown
+
+
+def test_fit_is_drawn_inside_its_range_only():
+    known = Curve("rows", ((Curve.through([0, 1], [0, 1]).segments)[0],), low=10, high=100, label="published")
+    text = curves_page({"k": known}, title="x")
+    traces = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])[0]["data"]
+    line = next(t for t in traces if t["name"] == "published fit")
+    assert (min(line["x"]), max(line["x"])) == (10, 100)
+
+
+def test_curve_names_cannot_become_html():
+    hostile = Tags(curves_page({HOSTILE: curve()}, title=HOSTILE))
+    assert "img" not in hostile.tags
+    assert hostile.tags.count("script") == 3
+    assert not [a for a in hostile.attributes if a[1] in ("src", "href")]
