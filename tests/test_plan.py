@@ -253,7 +253,7 @@ class TestReasons:
 
 
 class TestOptions:
-    @pytest.mark.parametrize("name", ["optimum", "unifrom", "mc3", "seriall"])
+    @pytest.mark.parametrize("name", ["optimum", "uniforms", "mc3", "seriall"])
     def test_unknown_schedule_names_the_nearest(self, name):
         with pytest.raises(PlanError) as error:
             plan(SEED, "atlas-a2-8", schedule=name)

@@ -22,7 +22,8 @@ from dovetail.timeline import Timeline
 FAMILIES = ("serial", "uniform", "mc2", "optimal")  # on equal predictions the earlier one is taken
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
-SLICES = 256  # at most, that a tile is cut into
+SLICES = 64  # at most, that a tile's messages are cut into
+MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 SLICED = 2  # of the best tilings of each of our own all-reduces are tried with sliced messages
 
 
@@ -68,8 +69,10 @@ def candidates(task: Task) -> Iterator[Candidate]:
     """Every family, by every all-reduce that the machine has costs for."""
     asked = task.options.rows_per_message
     for kind in task.kinds:
+        ops_per_tile = task.ranks * 4 * task.ranks if kind != "library" else 0
         for tiling in tilings(task, kind):
-            yield Candidate(tiling, kind, asked if kind != "library" else None)
+            if tiling.family != "uniform" or len(tiling.tiles) * ops_per_tile <= MANY_OPS:
+                yield Candidate(tiling, kind, asked if kind != "library" else None)
 
 
 def tilings(task: Task, kind: AllReduce) -> Iterator[Tiling]:

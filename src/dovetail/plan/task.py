@@ -17,7 +17,7 @@ from dovetail.matmul import AllReduce, MatmulAllReduce, program
 from dovetail.plan.tiles import ALIGN, READINGS, Reading, Seconds
 from dovetail.sim import simulate
 
-SAMPLES = 14  # sizes at which an all-reduce of our own is simulated to learn its curve
+SAMPLES = 10  # sizes at which an all-reduce of our own is simulated to learn its curve
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 KINDS: tuple[AllReduce, ...] = get_args(AllReduce)
 
