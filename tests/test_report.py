@@ -8,26 +8,21 @@ import re
 import time
 import zlib
 from base64 import b64decode
-from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_programs import programs
-from timelines import overlapped, pair, run_of
+from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 
 from dovetail.core import EnvironmentFault, parse_bytes, parse_seconds
-from dovetail.cost import Curve, Samples, fit
+from dovetail.cost import Curve
 from dovetail.ir import Builder, Kind, Region, to_text
 from dovetail.report import (
     Losses,
-    Provenance,
     Row,
     Summary,
-    chrome_trace,
-    curves_page,
     is_colour_terminal,
     num_bytes,
     page,
@@ -36,7 +31,6 @@ from dovetail.report import (
     seconds,
     seconds_column,
     summary_table,
-    svg,
     write_curves,
     write_page,
     write_perfetto,
@@ -45,37 +39,6 @@ from dovetail.report import (
 from dovetail.report.optext import op_texts
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline, attribute
-
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{data}}\x1b[31m"
-ROWS = (
-    Row("serial", 0.052, 0.053, 0.0, "always a candidate"),
-    Row("optimal", 0.033, 0.0352, 0.74, "longer tiles as messages get cheaper", chosen=True, spread_s=2e-4),
-)
-LOSSES = (Losses("predicted", 0.028, {"head": 0.003, "tail": 0.002}), Losses("measured", 0.028, {"dil": 0.0072}))
-SUMMARY = Summary(ROWS, LOSSES, ("optimal beats serial by 36 %.",), Provenance("dovetail tune", "two hosts", "e40cb77"))
-
-
-class Tags(HTMLParser):
-    """The tags, attributes and text of a page, scripts' and styles' text apart."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags, self.attributes, self.text, self.raw, self._open = [], [], "", [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self._open = tag
-        self.tags.append(tag)
-        self.attributes += [(tag, *pair) for pair in attrs]
-
-    def handle_endtag(self, tag):
-        self._open = ""
-
-    def handle_data(self, data):
-        if self._open in ("script", "style"):
-            self.raw.append(data)
-        else:
-            self.text += data
 
 
 def payload(text):
@@ -325,112 +288,3 @@ def test_a_disk_that_refuses_is_told_and_leaves_the_old_file(kind, tmp_path, mon
     with pytest.raises(EnvironmentFault, match="cannot write"):
         write(path / "below a file")
     assert write(tmp_path / "new" / "there").stat().st_size > 500
-
-
-# --- Chrome traces
-
-
-def test_chrome_trace_has_a_process_a_rank_and_a_thread_a_lane(tmp_path):
-    program, timelines = pair()
-    document = json.loads(write_perfetto(tmp_path / "t.json", timelines, program).read_text())
-    named = [e for e in document["traceEvents"] if e["ph"] == "M"]
-    processes = {e["args"]["name"]: e["pid"] for e in named if e["name"] == "process_name"}
-    assert list(processes) == [f"{label} · rank {rank}" for label in ("predicted", "measured") for rank in (0, 1)]
-    assert len(set(processes.values())) == 4
-    for pid in processes.values():
-        threads = [e["args"]["name"] for e in named if e["name"] == "thread_name" and e["pid"] == pid]
-        assert threads == ["compute", "send", "recv"]
-
-
-def test_chrome_trace_spans_are_in_microseconds_and_tell_their_op():
-    program, timelines = pair()
-    events = chrome_trace(timelines, program)["traceEvents"]
-    spans = [e for e in events if e["ph"] == "X"]
-    assert len(spans) == sum(t.num_spans for t in timelines)
-    last = max(spans, key=lambda e: e["ts"] + e["dur"])
-    assert last["ts"] + last["dur"] == pytest.approx(timelines[1].makespan_s * 1e6)
-    send = next(e for e in spans if e["name"] == "send")
-    assert send["args"] == {
-        "op": 1,
-        "text": "send P[0:1] to 1 after compute.0",
-        "written_at": "tiles.py:7",
-        "num_bytes": 4096,
-    }
-
-
-def test_chrome_trace_flows_join_each_send_to_its_receive():
-    program, timelines = pair()
-    events = chrome_trace(timelines, program)["traceEvents"]
-    starts = {e["id"]: e for e in events if e["ph"] == "s"}
-    ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    assert starts.keys() == ends.keys()
-    assert len(starts) == 2 * (program.columns["kind"] == Kind.send).sum()
-    spans = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
-    for key, start in starts.items():
-        assert (start["pid"], start["tid"], start["ts"]) in spans
-        assert ends[key]["pid"] != start["pid"]
-        assert ends[key]["ts"] >= start["ts"]
-
-
-def test_overlapping_spans_get_threads_of_their_own():
-    columns = {name: np.zeros(2, dtype="i4") for name in ("rank", "lane", "name", "num_bytes")}
-    columns |= {"op": np.array([-1, -1]), "start_s": np.array([0.0, 1.0]), "end_s": np.array([2.0, 3.0])}
-    events = chrome_trace([Timeline("measured", 1, ("net",), ("poll",), columns)])["traceEvents"]
-    assert [e["args"]["name"] for e in events if e["name"] == "thread_name"] == ["net", "net (2)"]
-
-
-# --- pictures
-
-
-def test_svg_is_well_formed_and_labelled():
-    program, timelines = pair()
-    root = ElementTree.fromstring(svg(timelines, program, title="A <b>", provenance=SUMMARY.provenance))
-    texts = ["".join(e.itertext()) for e in root.iter("{http://www.w3.org/2000/svg}text")]
-    for text in ("A <b>", "rank 0", "rank 1", "predicted", "measured", "commit e40cb77", "compute", "send, put"):
-        assert text in texts
-    rects = root.findall(".//{http://www.w3.org/2000/svg}rect")
-    assert len(rects) == 1 + sum(t.num_spans for t in timelines) + 2 + 3  # ground, spans, legend
-
-
-def test_svg_survives_hostile_names_and_no_spans():
-    program = overlapped(name=HOSTILE)
-    ElementTree.fromstring(svg([run_of(program)], program, title=HOSTILE, provenance=Provenance(HOSTILE)))
-    ElementTree.fromstring(svg([]))
-    ElementTree.fromstring(svg([run_of(overlapped(2, 0))]))
-
-
-def test_svg_of_many_spans_stays_small():
-    program, timelines = pair(2, 5000)
-    assert len(svg(timelines, program)) < 3e5
-
-
-# --- plots
-
-
-def curve():
-    rng = np.random.default_rng(0)
-    return fit(Samples.of({2**k: list((1e-5 + 2**k / 1e9) * rng.uniform(1, 1.02, 5)) for k in range(2, 20)}))
-
-
-def test_curves_page_shows_samples_fit_breaks_range_and_residuals():
-    text = curves_page({"p2p:tcp": curve()}, title="Costs", provenance=SUMMARY.provenance)
-    figure = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])[0]
-    assert {"timings", "medians", "measured fit", "residual"} <= {trace["name"] for trace in figure["data"]}
-    shown = Tags(text).text
-    for words in ("p2p:tcp", "valid from", "512 KiB", "median error", "e40cb77", "dovetail tune"):
-        assert words in shown
-
-
-def test_fit_is_drawn_inside_its_range_only():
-    known = Curve("rows", ((Curve.through([0, 1], [0, 1]).segments)[0],), low=10, high=100, label="published")
-    text = curves_page({"k": known}, title="x")
-    traces = json.loads(re.search(r'id="figures">(.*?)</script>', text, re.DOTALL)[1])[0]["data"]
-    line = next(t for t in traces if t["name"] == "published fit")
-    assert (min(line["x"]), max(line["x"])) == (10, 100)
-
-
-def test_curve_names_cannot_become_html():
-    hostile = Tags(curves_page({HOSTILE: curve()}, title=HOSTILE))
-    assert "img" not in hostile.tags
-    assert hostile.tags.count("script") == 3
-    assert not [a for a in hostile.attributes if a[1] in ("src", "href")]

@@ -1,11 +1,45 @@
-"""Made-up programs and timelines for tests of what is shown."""
+"""Made-up programs, timelines and summaries for tests of what is shown, and a reader of pages."""
 
 from __future__ import annotations
+
+from html.parser import HTMLParser
 
 import numpy as np
 
 from dovetail.ir import Builder, Kind, Program, Region
+from dovetail.report import Losses, Provenance, Row, Summary
 from dovetail.timeline import Timeline
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{data}}\x1b[31m"
+ROWS = (
+    Row("serial", 0.052, 0.053, 0.0, "always a candidate"),
+    Row("optimal", 0.033, 0.0352, 0.74, "longer tiles as messages get cheaper", chosen=True, spread_s=2e-4),
+)
+LOSSES = (Losses("predicted", 0.028, {"head": 0.003, "tail": 0.002}), Losses("measured", 0.028, {"dil": 0.0072}))
+SUMMARY = Summary(ROWS, LOSSES, ("optimal beats serial by 36 %.",), Provenance("dovetail tune", "two hosts", "e40cb77"))
+
+
+class Tags(HTMLParser):
+    """The tags, attributes and text of a page, scripts' and styles' text apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text, self.raw, self._open = [], [], "", [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._open = tag
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        if self._open in ("script", "style"):
+            self.raw.append(data)
+        else:
+            self.text += data
 
 
 def overlapped(num_ranks: int = 2, num_tiles: int = 4, name: str = "matmul", line: str = "tiles.py:7") -> Program:

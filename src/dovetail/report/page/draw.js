@@ -127,7 +127,8 @@ function drawSpan(batch, texts, t, i, x, w, y, height, outline) {
 function drawTexts(g, texts) {
   g.font = `11px ${view.theme.sans}`;
   const em = g.measureText("matmul recv_reduce 0123").width / 23;
-  for (const { t, i, x, room, y, fill } of texts.slice(0, 600)) {
+  const shown = texts.length > 1500 ? texts.filter((text) => text.room > 90).slice(0, 1500) : texts; // all or only the wide
+  for (const { t, i, x, room, y, fill } of shown) {
     const name = t.names[t.name[i]] ?? "", most = Math.floor(room / em);
     const full = most > name.length + 6 && t.program && t.op[i] >= 0 ? t.program.text(t.op[i]) : "";
     const text = full && full.length <= most ? full : name.length <= most ? name : most > 8 ? `${name.slice(0, most - 1)}…` : "";

@@ -1,7 +1,7 @@
 // Input: wheel, drag, keyboard; the tooltip and the kept span.
 
 const pointer = { down: null, moved: false };
-let wheel = { time: 0, inside: false };
+let wheel = { time: -Infinity, inside: false };
 
 function listen(root, overlay, minimap) {
   // A wheel gesture that began outside keeps scrolling the page when the timeline passes under the pointer.

@@ -128,4 +128,4 @@ function mix(over, under, share) {
   const [a, b] = [channels(over), channels(under)];
   return "#" + a.map((c, i) => Math.round(c * share + b[i] * (1 - share)).toString(16).padStart(2, "0")).join("");
 }
-const isPale = (hex) => { const [r, g, b] = channels(hex); return 0.299 * r + 0.587 * g + 0.114 * b > 150; };
+const isPale = (hex) => { const [r, g, b] = channels(hex); return 0.299 * r + 0.587 * g + 0.114 * b > 140; };
