@@ -241,6 +241,18 @@ class TestReasons:
         with pytest.raises(PlanError, match="no rival 'cereal'"):
             made.with_measured({"cereal": 1.0})
 
+    @pytest.mark.parametrize("contention", [None, 1.3])
+    def test_other_choices_are_proved_and_predicted_anew(self, contention):
+        wish, machine = MatmulAllReduce(600, 256, 256), pair(cil=(1.2, 1.1))
+        made = plan(wish, machine, contention=contention)
+        rival = next(rival for rival in made.rivals if rival.schedule == "uniform")
+        other = made.with_choices(rival.choices, "uniform", machine, contention)
+        assert other.predicted_s == pytest.approx(rival.predicted_s)
+        assert sum(other.losses.values()) == pytest.approx(other.predicted_s - other.ideal_s)
+        assert other.losses == pytest.approx(plan(wish, machine, schedule="uniform", contention=contention).losses)
+        assert other.certificate.ok
+        assert other.rivals[0].choices == made.choices
+
     def test_the_job_runs_serial_and_the_plan(self):
         made = plan(MatmulAllReduce(256, 64, 64), pair())
         job = made.job(rivals=2, rounds=3)

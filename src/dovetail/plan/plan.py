@@ -17,7 +17,7 @@ from dovetail.plan.explain import explain
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import Progress, RunOptions
 from dovetail.sim import simulate
-from dovetail.timeline import Timeline
+from dovetail.timeline import Alone, Timeline, losses
 
 SCHEMA = "dovetail.plan/1"
 
@@ -83,10 +83,10 @@ class Rival:
 class Plan:
     """The schedule to run, and why. All seconds are predicted.
 
-    `serial_s`: nothing overlapped, by the library's all-reduce where it has a cost; `ideal_s`: the longer of all
-    compute and all communication, each uncut and alone; `losses`: by name, what `predicted_s` exceeds `ideal_s` by,
-    adding up to it. `steps`: named intermediate values of the schedule's heuristic. `published`: what the machine's
-    source printed for this very wish, never used in a prediction.
+    `serial_s`: nothing overlapped, by the library's all-reduce where it has a cost; `compute_s`, `comm_s`: all compute
+    and all communication, each uncut and alone, the longer of them being `ideal_s`; `losses`: by name, what
+    `predicted_s` exceeds `ideal_s` by, adding up to it. `steps`: named intermediate values of the schedule's
+    heuristic. `published`: what the machine's source printed for this very wish, never used in a prediction.
     """
 
     schedule: str
@@ -98,7 +98,8 @@ class Plan:
     certificate: Certificate = field(repr=False)
     predicted: Timeline = field(repr=False)
     serial_s: float
-    ideal_s: float
+    compute_s: float
+    comm_s: float
     losses: dict[str, float]
     rivals: tuple[Rival, ...] = field(repr=False)
     steps: dict[str, float | int | str] = field(default_factory=dict)
@@ -114,6 +115,11 @@ class Plan:
     @property
     def predicted_s(self) -> float:
         return self.predicted.makespan_s
+
+    @property
+    def ideal_s(self) -> float:
+        """Perfect overlap: the longer of all compute and all communication."""
+        return max(self.compute_s, self.comm_s)
 
     @property
     def ideal_gain(self) -> float:
@@ -147,13 +153,23 @@ class Plan:
         made = choices.program(self.wish, self.ranks)
         certificate = verify(made)
         certificate.raise_if_bad()
-        prices = price(made, machine, self.wish.workload(self.ranks), contention, extrapolate=True)
-        predicted = simulate(made, prices, machine.name)
+        work = self.wish.workload(self.ranks)
+        predicted = simulate(made, price(made, machine, work, contention, extrapolate=True), machine.name)
+        calm = price(made, machine, work, 1.0, extrapolate=True)
+        columns = calm.work_s, calm.wire_s, calm.latency_s, calm.rendezvous
         mine = Rival(self.schedule, f"{self.schedule}, as predicted", self.predicted_s, "measured slower", self.choices)
         others = tuple(rival for rival in self.rivals if rival.choices != choices)
-        steps = self.steps if choices.tiles == self.tiles else {}
-        fields = {"schedule": schedule, "choices": choices, "program": made, "certificate": certificate}
-        return replace(self, **fields, predicted=predicted, rivals=(mine, *others), steps=steps)
+        return replace(
+            self,
+            schedule=schedule,
+            choices=choices,
+            program=made,
+            certificate=certificate,
+            predicted=predicted,
+            losses=losses(predicted, made, Alone(*columns, self.compute_s, self.comm_s)),
+            rivals=(mine, *others),
+            steps=self.steps if choices.tiles == self.tiles else {},
+        )
 
     @property
     def serial(self) -> Choices:
@@ -181,11 +197,12 @@ class Plan:
         """The document of DESIGN section 10, and what is needed to read it back."""
         head = {"schema": SCHEMA, "schedule": self.schedule, "tiles": list(self.tiles), "steps": dict(self.steps)}
         times = {"predicted_s": self.predicted_s, "serial_s": self.serial_s, "ideal_s": self.ideal_s}
+        sides = {"compute_s": self.compute_s, "comm_s": self.comm_s}
         reasons = {"losses": dict(self.losses), "rivals": [rival.to_json() for rival in self.rivals]}
         asked = {"machine": self.machine, "wish": self.wish.to_json(), "ranks": self.ranks, "noise": self.noise}
         rest = {"choices": asdict(self.choices), "notes": list(self.notes), "published": dict(self.published)}
         proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
-        return {**head, **times, "ideal_gain": self.ideal_gain, **reasons, **asked, **rest, **proof}
+        return {**head, **times, **sides, "ideal_gain": self.ideal_gain, **reasons, **asked, **rest, **proof}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Plan:
@@ -210,7 +227,8 @@ class Plan:
                 certificate,
                 Timeline.from_json(document["predicted"]),
                 float(document["serial_s"]),
-                float(document["ideal_s"]),
+                float(document["compute_s"]),
+                float(document["comm_s"]),
                 {str(name): float(seconds) for name, seconds in document["losses"].items()},
                 tuple(Rival.from_json(rival) for rival in document["rivals"]),
                 dict(document["steps"]),

@@ -33,11 +33,6 @@ class Ideal:
         compute_s = min(_compute_s(each) for each in calm)
         return Ideal(task, compute_s, min(each.predicted_s - _compute_s(each) for each in calm))
 
-    @property
-    def ideal_s(self) -> float:
-        """Perfect overlap: the longer of the two."""
-        return max(self.compute_s, self.comm_s)
-
     def lost(self, each: Scored) -> dict[str, float]:
         """Where `each` loses the seconds by which it exceeds the ideal (see `timeline.losses`)."""
         prices = each.prices if self.task.options.contention is None else _calm(self.task).price(each.program)
