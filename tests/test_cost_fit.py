@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_curves import LINKS, Link, shaped_100mbit, shared_memory_5, sweep
+from link_curves import LINKS, Floats, Link, shaped_100mbit, shared_memory_5, sweep
+from numpy.typing import ArrayLike
 
 from dovetail.core import CostError
 from dovetail.cost import Curve, Samples, Segment, fit, fit_factor
@@ -48,9 +49,34 @@ def test_protocol_switches_are_found_where_they_are() -> None:
         assert found == pytest.approx(true, rel=0.2)
 
 
-def test_a_straight_link_gets_no_breaks() -> None:
-    curves = [fit(sweep(lambda b: 50e-6 + 1e-9 * np.asarray(b), seed)) for seed in range(5)]
-    assert [curve.breaks for curve in curves] == [()] * 5
+def test_breaks_are_as_many_as_there_are() -> None:
+    def straight(b: ArrayLike) -> Floats:
+        return 50e-6 + 1e-9 * np.asarray(b, dtype=np.float64)
+
+    found = [[len(fit(sweep(link, seed)).breaks) for seed in range(6)] for link in (straight, *LINKS.values())]
+    true = [0, 1, 2, 1, 2, 4]
+    assert [int(np.median(counts)) for counts in found] == true
+    assert np.mean([n == most for counts, most in zip(found, true, strict=True) for n in counts]) > 0.85
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_nine_sizes_are_joined_rather_than_missed(name: str) -> None:
+    """Too few sizes to see every protocol: the curve still meets each, and errs little between."""
+    few = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+    samples = sweep(LINKS[name], 1, per_octave=1)
+    keep = np.isin(samples.x, few)
+    curve = fit(Samples(samples.x[keep], samples.seconds[keep], samples.repeat[keep]))
+    assert curve.median_error <= 0.01
+    assert np.median(errors(curve, LINKS[name], OFF_GRID[few[-1] >= OFF_GRID])) <= 0.05
+
+
+def test_one_timing_a_size_is_not_chased() -> None:
+    """Without repeats the noise is read from the scatter of the sizes themselves, and most of it is smoothed away."""
+    samples = sweep(lambda b: 50e-6 + 1e-9 * np.asarray(b), 3, repeats=1, per_octave=4, outliers=0.0)
+    curve = fit(samples)
+    assert len(curve.breaks) <= 2
+    assert np.median(errors(curve, lambda b: 50e-6 + 1e-9 * np.asarray(b), OFF_GRID)) <= 0.02
+    assert curve.interval == ()
 
 
 def test_a_line_behind_a_burst_keeps_times_positive_and_n_half_sane() -> None:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from dovetail.core import CostError
 from dovetail.cost.curve import Curve, Label, Mode, Segment
-from dovetail.cost.modes import mode_groups, modes
+from dovetail.cost.modes import mode_rows, modes
+from dovetail.cost.noise import noise_of
 from dovetail.cost.samples import Samples
 from dovetail.cost.segments import Points, huber_weight, lines, score, segment
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Which = Literal["most", "fastest", "slowest"]
-LEAST_NOISE = 1e-3  # no timing is believed to better than 0.1 %
 WORD_BYTES = 64  # a message that fits a cache line costs what the least one costs
 ROUNDS = 20
 BOOTSTRAPS = 200
@@ -29,7 +30,7 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
 
     1. Where timings fall into several modes, one is followed: the one with the greatest share, or as `mode` asks.
     2. Median at each size; relative residuals, weighed by the noise that the repeats show.
-    3. Break points by dynamic programming and the Schwarz criterion (`segments.segment`).
+    3. Break points by dynamic programming, as many as the noise allows (`segments.segment`).
     4. All lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers: monotone
        by construction, at the joints too. Where two lines cross between samples the break lies there, else midway.
     5. Interval: 95 % of refits to resampled repeats (200, from a fixed seed).
@@ -39,9 +40,9 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
     """
     found = modes(samples)
     index = _chosen(found, mode)
-    groups = _of_mode(samples, found, index)
+    rows = [parts[min(index, len(parts) - 1)] for parts in mode_rows(samples)]
     anchored = samples.x_unit != "bytes"
-    points = _points(samples.sizes, groups, anchored)
+    points, rows = _points(samples, rows, anchored)
     start = min(1.0, float(points.x[0])) if anchored and len(points.x) > 1 else float(points.x[0])
     basis = _joined(points, start, segment(points))
     amounts, weight = basis.solve(points)
@@ -55,7 +56,7 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
         label,
         tuple(map(float, points.x)),
         tuple(map(float, curve_at / points.y - 1.0)),
-        _interval(basis, points, groups, weight, curve_at),
+        _interval(basis, points, _resampled(samples, rows), weight, curve_at),
         found,
         _provenance(samples, found, index),
         samples.to_json(),
@@ -82,34 +83,17 @@ def _chosen(found: Sequence[Mode], mode: Which) -> int:
     return 0 if mode == "fastest" else len(found) - 1
 
 
-def _of_mode(samples: Samples, found: Sequence[Mode], index: int) -> list[Floats]:
-    """Timings at each size that belong to the mode; all where the size shows one mode only."""
-    return [parts[min(index, len(parts) - 1)] if len(parts) > 1 else parts[0] for parts in mode_groups(samples)]
-
-
-def _points(sizes: Floats, groups: list[Floats], anchored: bool) -> Points:
-    y = np.array([np.median(group) for group in groups])
-    free = sizes == 0.0 if anchored else np.zeros(len(sizes), dtype=np.bool_)
+def _points(samples: Samples, rows: list[Ints], anchored: bool) -> tuple[Points, list[Ints]]:
+    """The medians of `rows` and their noise, without a size of 0 where nothing costs nothing."""
+    sizes = samples.sizes
+    y = np.array([np.median(samples.seconds[each]) for each in rows])
+    free = (sizes == 0.0) & anchored
     if np.any(y[free] > 0) or np.any(y[~free] <= 0):
         raise CostError("nothing costs nothing, and something costs something", found=f"{y[0]:g} s at {sizes[0]:g}")
     if free.all():
         raise CostError("no samples to fit but at 0", hint="measure at least one size above 0")
-    keep = np.flatnonzero(~free)
-    return Points(sizes[keep], y[keep], _noise([groups[i] for i in keep], y[keep]))
-
-
-def _noise(groups: list[Floats], y: Floats) -> Floats:
-    """Relative standard error of each median, from the repeats, each joined to its neighbours' by their median.
-
-    A robust deviation (1.4826 × median distance) over √count, × 1.2533 for a median instead of a mean.
-    """
-    counts = np.array([len(group) for group in groups])
-    away = np.array([np.median(np.abs(group - middle)) for group, middle in zip(groups, y, strict=True)]) / y
-    errors = np.where(counts > 1, 1.2533 * 1.4826 * away / np.sqrt(counts), 0.0)
-    padded = np.concatenate([errors[:1], errors, errors[-1:]])
-    joined = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
-    noise: Floats = np.maximum(joined, LEAST_NOISE)
-    return noise
+    x, y, rows = sizes[~free], y[~free], [each for each, skip in zip(rows, free, strict=True) if not skip]
+    return Points(x, y, noise_of(samples, rows, x, y)), rows
 
 
 def _joined(points: Points, start: float, parts: list[tuple[int, int]]) -> _Basis:
@@ -190,13 +174,11 @@ class _Basis:
 
 
 def _interval(
-    basis: _Basis, points: Points, groups: list[Floats], weight: Floats, fitted: Floats
+    basis: _Basis, points: Points, drawn: Floats | None, weight: Floats, fitted: Floats
 ) -> tuple[tuple[float, float], ...]:
-    """95 % interval of the curve at each point, from refits to resampled timings; breaks and weights are kept."""
-    groups = groups[-len(points.x) :]
-    if max(map(len, groups)) < 2:
+    """95 % interval of the curve at each point, from refits to resampled medians; breaks and weights are kept."""
+    if drawn is None:
         return ()
-    drawn = _resampled(groups)
     matrix = basis.matrix(points.x)
     unit = np.sqrt(weight) / (points.y * points.noise)
     refits = np.array([matrix @ basis.weighted(points.x, y, unit) for y in drawn])
@@ -204,14 +186,30 @@ def _interval(
     return tuple(zip(map(float, np.minimum(low, fitted)), map(float, np.maximum(high, fitted)), strict=True))
 
 
-def _resampled(groups: list[Floats]) -> Floats:
-    """Medians of BOOTSTRAPS resamplings, a row each: whole sweeps where every size has all, else size by size."""
+def _resampled(samples: Samples, rows: list[Ints]) -> Floats | None:
+    """Medians of BOOTSTRAPS resamplings, a row each; None where no size was timed twice.
+
+    Whole repeats are drawn where there are at least three and every size has as many timings in each, so that what
+    all sizes of a sweep share counts as one chance; otherwise the timings of each size.
+    """
+    if max(map(len, rows)) < 2:
+        return None
     rng = np.random.default_rng(0)
-    count = len(groups[0])
-    if all(len(group) == count for group in groups):
-        sweeps = rng.integers(count, size=(BOOTSTRAPS, count))
-        return np.median(np.stack(groups)[:, sweeps], axis=2).T
-    return np.stack([np.median(rng.choice(g, (BOOTSTRAPS, len(g))), axis=1) for g in groups], axis=1)
+    repeats, counts = np.unique(np.concatenate([samples.repeat[each] for each in rows]), return_counts=True)
+    even = len({len(each) for each in rows}) == 1 and len(rows[0]) % len(repeats) == 0
+    if len(repeats) >= 3 and even and len(set(counts.tolist())) == 1 and _balanced(samples, rows, len(repeats)):
+        table = np.stack([samples.seconds[each].reshape(len(repeats), -1) for each in rows])
+        drawn = table[:, rng.integers(len(repeats), size=(BOOTSTRAPS, len(repeats)))]
+        medians: Floats = np.median(drawn.reshape(len(rows), BOOTSTRAPS, -1), axis=2).T
+        return medians
+    pick = [rng.choice(samples.seconds[each], (BOOTSTRAPS, len(each))) for each in rows]
+    return np.stack([np.median(each, axis=1) for each in pick], axis=1)
+
+
+def _balanced(samples: Samples, rows: list[Ints], repeats: int) -> bool:
+    """Whether every size has equally many timings of every repeat."""
+    each = [np.unique(samples.repeat[row], return_counts=True)[1] for row in rows]
+    return all(len(counts) == repeats and len(set(counts.tolist())) == 1 for counts in each)
 
 
 def _provenance(samples: Samples, found: Sequence[Mode], index: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dovetail.cost.curve import Mode
 from dovetail.cost.samples import Samples
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 # A gap between two groups of timings counts in multiples of the wider group's spread. On unimodal noise (normal,
 # Laplace, exponential, lognormal, Student's t with 2 degrees; 5 to 50 timings) a gap of PLAIN spreads turns up in about
@@ -44,51 +45,54 @@ def modes(samples: Samples) -> tuple[Mode, ...]:
     >>> fast.share, slow.share, slow.ratio, slow.seconds
     (0.625, 0.375, 1.989, (0.175,))
     """
-    split = {x: parts for x, parts in zip(samples.sizes, mode_groups(samples), strict=True) if len(parts) > 1}
+    parted = zip(samples.sizes, mode_rows(samples), strict=True)
+    split = {float(x): [samples.seconds[rows] for rows in parts] for x, parts in parted if len(parts) > 1}
     if not split:
         x, seconds = tuple(map(float, samples.sizes)), tuple(map(float, samples.medians))
         return (Mode(1.0, 1.0, x, seconds),)
     count = Counter(map(len, split.values())).most_common(1)[0][0]
-    split = {x: parts for x, parts in split.items() if len(parts) == count}
-    total = sum(len(part) for parts in split.values() for part in parts)
-    x = tuple(map(float, split))
-    result = []
-    for index in range(count):
-        seconds = tuple(float(np.median(parts[index])) for parts in split.values())
-        fastest = (float(np.median(parts[0])) for parts in split.values())
-        ratio = round(float(np.median([a / b for a, b in zip(seconds, fastest, strict=True)])), 3)
-        share = sum(len(parts[index]) for parts in split.values()) / total
-        result.append(Mode(share, ratio, x, seconds))
-    return tuple(result)
+    groups = {x: parts for x, parts in split.items() if len(parts) == count}
+    total = sum(len(part) for parts in groups.values() for part in parts)
+    medians = np.array([[np.median(part) for part in parts] for parts in groups.values()])
+    ratios = np.median(medians / medians[:, :1], axis=0)
+    shares = [sum(len(parts[i]) for parts in groups.values()) / total for i in range(count)]
+    return tuple(
+        Mode(shares[i], round(float(ratios[i]), 3), tuple(groups), tuple(map(float, medians[:, i])))
+        for i in range(count)
+    )
 
 
-def mode_groups(samples: Samples) -> list[list[Floats]]:
-    """The timings at each size, split into modes, fastest first (one group where there is one mode)."""
+def mode_rows(samples: Samples) -> list[list[Ints]]:
+    """Rows of the timings at each size, split into modes, fastest first (one list where there is one mode)."""
     if not len(samples.x):
         raise CostError("no samples to fit", hint="measure at least one size")
-    plain = [_split(group, PLAIN, least=2) for group in samples.groups]
+    plain = [_split(samples, rows, PLAIN, least=2) for rows in samples.rows]
     two = np.array([False, *(len(parts) > 1 for parts in plain), False])
     result = []
-    for i, group in enumerate(samples.groups, start=1):
-        strong = _split(group, STRONG, least=3)
+    for i, rows in enumerate(samples.rows, start=1):
+        strong = _split(samples, rows, STRONG, least=3)
         alone = len(samples.sizes) == 1
         if len(strong) > 1 and (alone or two[i - 1] or two[i + 1]):
             result.append(strong)
         elif any(two[k : k + 3].all() for k in range(max(i - 2, 0), i + 1) if k + 3 <= len(two)):
             result.append(plain[i - 1])
         else:
-            result.append([np.sort(group)])
-    return _alike(result)
+            result.append([rows])
+    return _alike(samples, result)
 
 
-def _alike(groups: list[list[Floats]]) -> list[list[Floats]]:
+def _alike(samples: Samples, split: list[list[Ints]]) -> list[list[Ints]]:
     """The same, where sizes whose modes are not spaced as at most sizes are joined again."""
-    ratios = np.array([np.median(parts[-1]) / np.median(parts[0]) if len(parts) > 1 else math.nan for parts in groups])
+    ends = [
+        [np.median(samples.seconds[parts[i]]) for i in (0, -1)] if len(parts) > 1 else [1.0, math.nan]
+        for parts in split
+    ]
+    ratios = np.array([slow / fast for fast, slow in ends])
     if np.isnan(ratios).all():
-        return groups
+        return split
     typical = np.nanmedian(ratios)
     good = (ratios < typical * SAME_RATIO) & (ratios > typical / SAME_RATIO)
-    return [parts if ok else [np.concatenate(parts)] for parts, ok in zip(groups, good, strict=True)]
+    return [parts if ok else [np.sort(np.concatenate(parts))] for parts, ok in zip(split, good, strict=True)]
 
 
 def eager_limit(samples: Samples, late_s: float) -> EagerLimit:
@@ -119,15 +123,16 @@ def eager_limit(samples: Samples, late_s: float) -> EagerLimit:
     return EagerLimit(limit, waits, tuple(mixed))
 
 
-def _split(seconds: Floats, wide: float, least: int) -> list[Floats]:
-    """Groups parted by gaps of at least `wide` spreads of the widest group, fastest first; at most MOST_MODES.
+def _split(samples: Samples, rows: Ints, wide: float, least: int) -> list[Ints]:
+    """Rows parted by gaps of at least `wide` spreads of the widest group, fastest first; at most MOST_MODES.
 
     The widest gaps part one, two, ... places; the parting whose narrowest gap is widest in spreads wins.
     """
-    times = np.sort(seconds)
+    order = rows[np.argsort(samples.seconds[rows], kind="stable")]
+    times = samples.seconds[order]
     least = max(least, math.ceil(LEAST_SHARE * len(times)))
     if len(times) < 2 * least or times[0] <= 0:
-        return [times]
+        return [rows]
     logs = np.log(times)
     gaps = np.diff(logs)
     allowed = [k for k in range(least, len(times) - least + 1) if gaps[k - 1] >= math.log(LEAST_RATIO)]
@@ -139,7 +144,7 @@ def _split(seconds: Floats, wide: float, least: int) -> list[Floats]:
         ratio = gaps[ranked[count - 1] - 1] / max(NARROWEST, *map(_spread, groups))
         if min(map(len, groups)) >= least and ratio >= best:
             best, cuts = ratio, places
-    return np.split(times, cuts)
+    return [np.sort(part) for part in np.split(order, cuts)]
 
 
 def _spread(logs: Floats) -> float:

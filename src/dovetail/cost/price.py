@@ -31,10 +31,11 @@ def price(
 ) -> Prices:
     """What each op of `program` costs on `machine`.
 
-    A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route, or `exchange:<kind>` where
-    the opposite direction carries messages of this program too. The p2p cost of the least message is the latency; the
-    wire is occupied for the rest of f, or, where f is `exchange`, the cost of a message in a stream, for all of it. Without `contention`, compute and traffic slow each other by the measured `cil:*` curves; with
-    it, every transfer and collective simply takes `contention` times as long (seed 000, step 2: 1.15).
+    A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route: f of the least message is
+    its latency, the rest occupies the wire. Where the opposite direction carries messages of this program too, the wire
+    is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways. Without `contention`,
+    compute and traffic slow each other by the measured `cil:*` curves; with it, every transfer and collective simply
+    takes `contention` times as long (seed 000, step 2: 1.15).
 
     Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
     `extrapolate`), or where the workload does not fit the program.
@@ -220,12 +221,13 @@ def _messages(
         mine = rows if len(groups) == 1 else rows[group == number]
         if not len(mine):
             continue
-        curve = model.curve(key)
-        num_bytes = np.where(program.kind[mine] == Kind.signal, curve.low, sizes.handled[mine])
-        first = model.curve(f"p2p:{kind}") if f"p2p:{kind}" in model else curve
+        one_way = f"p2p:{kind}" if f"p2p:{kind}" in model else key
+        first = model.curve(one_way)
         latency_s[mine] = first.seconds(first.low)
-        streamed = 0.0 if first is not curve else latency_s[mine]
-        wire_s[mine] = model.seconds(key, num_bytes, extrapolate) - streamed
+        is_signal = program.kind[mine] == Kind.signal
+        num_bytes = np.where(is_signal, model.curve(key).low, sizes.handled[mine])
+        inside = latency_s[mine] if key == one_way else 0.0  # a stream's cost holds no latency
+        wire_s[mine] = np.where(is_signal, 0.0, model.seconds(key, num_bytes, extrapolate) - inside)
         rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & np.isin(program.kind[mine], tuple(SENDS))
     return wire_s, latency_s, rendezvous
 

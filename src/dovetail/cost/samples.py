@@ -59,10 +59,15 @@ class Samples:
         return np.array([np.median(group) for group in self.groups])
 
     @property
-    def groups(self) -> list[NDArray[np.float64]]:
-        """The seconds taken at each of `sizes`."""
+    def rows(self) -> list[NDArray[np.int64]]:
+        """Rows of the columns that belong to each of `sizes`, by repeat."""
         sizes, starts, order = self._grouped
-        return np.split(self.seconds[order], starts[1:]) if len(sizes) else []
+        return np.split(order, starts[1:]) if len(sizes) else []
+
+    @property
+    def groups(self) -> list[NDArray[np.float64]]:
+        """The seconds taken at each of `sizes`, by repeat."""
+        return [self.seconds[rows] for rows in self.rows]
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: getattr(self, name).tolist() for name in COLUMNS}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-LEAST_POINTS = 3  # a line through two points has no error of its own
+DENSE = 20  # sizes from which on a line needs three points; two, which it cannot miss, where there are fewer
 MOST_SEGMENTS = 10
 MOST_POINTS = 128  # more are joined to neighbours before breaks are sought; the final fit uses all
 NORMAL_LOSS = math.sqrt(2.0 / math.pi)  # mean abs(r) where residuals are the repeats' own noise
@@ -31,9 +31,9 @@ def segment(points: Points) -> list[tuple[int, int]]:
     Every possible segment gets its line with slope >= 0, by iteratively reweighted least squares on
     r = (line - y) / (y · noise), quadratic within the noise and linear beyond, so that outliers weigh little; its loss
     is the sum of abs(r). Dynamic programming finds the best cut into K segments for every K. K is chosen by the
-    Schwarz criterion with its correction for few points (McQuarrie 1999): the least of
-    2n·log(b) + 2·loss / b + p·log(n)·n / (n - p - 2), where p = 3K - 1 (K lines, K - 1 breaks) and b = loss / n is the
-    scale of the residuals, but not below what the repeats themselves show. Nothing is tuned.
+    Schwarz criterion, the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the noise is
+    known, because every size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each break,
+    since its place was searched for (Zhang and Siegmund 2007).
 
     >>> x = np.arange(1.0, 13.0)
     >>> segment(Points(x, np.where(x < 7, 10 + x, 40 + 5 * x), np.full(12, 1e-3)))
@@ -41,10 +41,11 @@ def segment(points: Points) -> list[tuple[int, int]]:
     """
     thin = _thinned(points)
     n = len(thin.x)
-    best, cut = _cuts(_losses(thin), min(MOST_SEGMENTS, n // LEAST_POINTS))
+    least = 3 if n >= DENSE else 2
+    best, cut = _cuts(_losses(thin, least), min(MOST_SEGMENTS, n // least))
     if len(best) == 1:
         return [(0, len(points.x) - 1)]
-    k = 1 + int(np.argmin([score(float(row[n]), n, 3 * k + 2) for k, row in enumerate(best[1:])]))
+    k = 1 + int(np.argmin([score(float(row[n]), n, 4 * k + 2) for k, row in enumerate(best[1:])]))
     ends, last = [], n
     while k > 0:
         ends.append((int(cut[k][last]), last - 1))
@@ -70,23 +71,19 @@ def huber_weight(residual: Floats) -> Floats:
 
 
 def score(loss: float, n: int, parameters: int) -> float:
-    """Schwarz criterion, corrected for few points; infinite where there are too few points to tell."""
-    room = n - parameters - 2
-    if room <= 0 or not math.isfinite(loss):
-        return math.inf
-    scale = max(loss / n, NORMAL_LOSS)
-    return 2.0 * n * math.log(scale) + 2.0 * loss / scale + parameters * math.log(n) * n / room
+    """Schwarz criterion of residuals in units of their noise: the less, the better."""
+    return 2.0 * loss / NORMAL_LOSS + parameters * math.log(n)
 
 
-def _losses(points: Points) -> Floats:
+def _losses(points: Points, least: int) -> Floats:
     """losses[i, j]: loss of the robust line through rows i to j - 1; infinite for too few rows."""
     n = len(points.x)
     result = np.full((n + 1, n + 1), math.inf)
     for i in range(n):
-        lengths = np.arange(LEAST_POINTS, n - i + 1)
+        lengths = np.arange(least, n - i + 1)
         if len(lengths):
             _, _, _, loss = _robust_lines(points.x[i:], points.y[i:], points.noise[i:], lengths)
-            result[i, i + LEAST_POINTS :] = loss
+            result[i, i + least :] = loss
     return result
 
 
