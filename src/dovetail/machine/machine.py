@@ -45,8 +45,9 @@ class Machine:
     """What a schedule runs on. `nodes[r]` is the node of rank r; `costs` maps a key to a Curve's JSON.
 
     Keys of `costs` (seconds, against bytes unless said): `p2p:<kind>` one way; `exchange:<kind>` a message in a stream
-    that goes both ways at once; `all_reduce:<ranks>` and other collectives; `kernel:<key>` against rows; `flops:<kernel>:<dtype>` against
-    FLOP; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down factors against message bytes.
+    that goes both ways at once; `all_reduce:<ranks>` and other collectives; `kernel:<key>` against rows;
+    `flops:<kernel>:<dtype>` against FLOP; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down factors against
+    message bytes.
 
     Facts that other rooms read:
 
