@@ -82,8 +82,8 @@ def test_launcher_is_an_absolute_command_with_a_place_for_ranks(mpi):
     assert words[words.index("--mpi") + 1] == mpi.name
 
 
-def test_cpu_groups_are_found_in_both_versions(tmp_path):
-    quiet = load_quiet()
+def test_cpu_groups_are_found_in_both_versions(tmp_path, monkeypatch):
+    quiet = load_quiet(monkeypatch)
     v1 = f"cgroup {tmp_path}/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup {tmp_path}/pids cgroup rw,pids 0 0\n"
     v2 = f"cgroup2 {tmp_path}/unified cgroup2 rw 0 0\n"
     (tmp_path / "unified").mkdir()
@@ -95,10 +95,15 @@ def test_cpu_groups_are_found_in_both_versions(tmp_path):
     assert quiet.group_roots(v1 + v2) == [tmp_path / "unified"]
 
 
-def load_quiet():
+def load_quiet(monkeypatch):
+    """The module quiet.py, without leaving its neighbours among this process's modules."""
+    monkeypatch.syspath_prepend(FOLDER)
     spec = importlib.util.spec_from_file_location("testbed_quiet", FOLDER / "quiet.py")
     module = importlib.util.module_from_spec(spec)
+    present = set(sys.modules)
     spec.loader.exec_module(module)
+    for name in set(sys.modules) - present:
+        del sys.modules[name]
     return module
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import links
 import priority
+import quiet
 import state
 from state import TestbedError, command
 
@@ -43,6 +44,7 @@ def take_down(name):
     for space in namespaces(name):
         command("ip", "netns", "del", space)
     state.forget(name)
+    quiet.remove_stale()
     if not state.names_up():
         priority.off()
 
