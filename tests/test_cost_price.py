@@ -269,7 +269,7 @@ def least_s(call: Callable[[], object]) -> float:
 
 
 def test_a_million_ops_cost_no_more_than_a_few_sorts_of_them() -> None:
-    """A ratio within one run, never an absolute time; a sort of a million numbers takes well under 0.1 s."""
+    """A ratio within one run, never an absolute time; a stable sort of a million numbers takes under 0.1 s."""
     ring = one_of_each()
     times = 1_000_000 // ring.num_ops
     columns = {}
@@ -285,7 +285,7 @@ def test_a_million_ops_cost_no_more_than_a_few_sorts_of_them() -> None:
     numbers = np.random.default_rng(0).random(many.num_ops)
     prices = price(many, model, workload())
     assert prices.work_s[-14:] == pytest.approx(price(ring, model, workload()).work_s)
-    assert least_s(lambda: price(many, model, workload())) < 10 * least_s(lambda: np.sort(numbers))
+    assert least_s(lambda: price(many, model, workload())) < 5 * least_s(lambda: np.sort(numbers, kind="stable"))
 
 
 TABLES = ("buffers", "lanes", "channels", "kernels", "collectives", "posts", "lines")
