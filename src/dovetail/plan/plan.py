@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from dovetail.core import PlanError, check_schema
 from dovetail.cost import price
@@ -14,10 +18,14 @@ from dovetail.ir.verify import verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllReduce, MatmulAllReduce, program
 from dovetail.plan.explain import explain
+from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import Progress, RunOptions
 from dovetail.sim import simulate
 from dovetail.timeline import Alone, Timeline, losses
+
+if TYPE_CHECKING:
+    from dovetail.run.inside import Inside
 
 SCHEMA = "dovetail.plan/1"
 
@@ -185,8 +193,33 @@ class Plan:
         others = [(rival.label, rival.choices) for rival in self.rivals if rival.choices != self.serial]
         return Job(tuple(c.variant(name, self.wish, self.ranks) for name, c in chosen + others[:rivals]), **options)
 
-    def run(self, executor: Executor | None = None, **options: Any) -> JobResult:
-        """Run serial and the plan in turn on real ranks, by MPI unless another executor is given."""
+    def run(self, a: ArrayLike, b: ArrayLike, out: Array | None = None, *, allow_nonfinite: bool = False) -> Array:
+        """C (m, n) on every rank, from this rank's A (m, k_r) and B (k_r, n), inside the user's own MPI program.
+
+        Every rank of the program calls it, one process per rank, with mpi4py or without; a plan for one rank needs no
+        MPI. `out` takes C in place. Raises WishError, on every rank, where some rank's arrays have another shape or
+        dtype than the plan, or hold NaN or infinity and `allow_nonfinite` is not set; RunError where a rank stalls.
+
+        >>> from dovetail.matmul import MatmulAllReduce
+        >>> from dovetail.plan.search import plan
+        >>> plan(MatmulAllReduce(2, 1, 2), "shared-memory-2", ranks=1).run([[1.0], [2.0]], [[3.0, 4.0]]).tolist()
+        [[3.0, 4.0], [6.0, 8.0]]
+        """
+        dtype = numpy_dtype(self.wish.dtype)
+        mine, theirs = (x if hasattr(x, "dtype") else np.asarray(x, dtype) for x in (a, b))
+        inputs = {"A": np.asarray(mine), "B": np.asarray(theirs)[None]}
+        given = None if out is None else {"C": out}
+        return self._inside(inputs, given, allow_nonfinite=allow_nonfinite)["C"]
+
+    @cached_property
+    def _inside(self) -> Inside:
+        from dovetail.run.inside import Inside
+
+        options = RunOptions(progress=self.choices.progress, block_rows=self.choices.block_rows)
+        return Inside(self.program, self.wish.workload(self.ranks), options)
+
+    def measure(self, executor: Executor | None = None, **options: Any) -> JobResult:
+        """Run serial and the plan in turn on ranks of their own, by MPI unless another executor is given."""
         if executor is None:
             from dovetail.run.mpi import MpiExecutor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -54,11 +55,11 @@ class Measured:
     @property
     def noise(self) -> float:
         """Share of the serial time within which two medians of this job are the same."""
-        return max(0.01, 1.5 * self.serial.spread / max(1.0, len(self.serial.seconds) ** 0.5))
+        return max(0.01, 1.5 * self.serial.spread / math.sqrt(max(len(self.serial.seconds), 1)))
 
 
 def refine(plan: Plan, executor: Executor, *, rounds: int = 5, seed: int = 0, say: Say | None = None) -> list[Tried]:
-    """Measure the plan and its best rivals in turn, then variations of the fastest; all that was tried, fastest first."""
+    """Measure the plan and its best rivals in turn, then variations of the fastest: all tried, fastest first."""
     tell = say or (lambda what, done: None)
     tell("measuring the best predicted", 0.8)
     found = [(plan.schedule, plan.choices), *((r.schedule, r.choices) for r in plan.rivals)]

@@ -14,8 +14,17 @@ from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
 Seconds = Callable[[Timeline], list[float]]
+Spans = dict[int, tuple[float, float]]
 PAUSE_S = 0.01  # of the kernel `pause`
 SLOTS = 32  # of the receive buffer in a stream: as many messages can be on their way
+
+
+class Stream(NamedTuple):
+    """Products beside a stream of messages, and the rows of each rank's products and receives."""
+
+    variant: Variant
+    products: dict[int, list[int]]
+    receives: dict[int, list[int]]
 
 
 class Measurement(NamedTuple):
@@ -53,11 +62,11 @@ def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind
     send, recv = b.lane("send", "net"), b.lane("recv", "net")
     rows: list[int] = []
     for me, peer in (pair, pair[::-1]):
-        ways = {"chan_out": b.channel(me, peer, depth=SLOTS)}, {"chan_in": b.channel(peer, me, depth=SLOTS)}
+        out, back = b.channel(me, peer, depth=SLOTS), b.channel(peer, me, depth=SLOTS)
         came = []
         for trip in range(trips + 1):
-            b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], **ways[0])
-            came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % SLOTS, 1)], **ways[1]))
+            b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], chan_out=out)
+            came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % SLOTS, 1)], chan_in=back))
         rows = rows or came
     variant = _variant(f"exchange {num_bytes}", b.build(), {"mine": num_bytes, "theirs": num_bytes})
     return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
@@ -72,8 +81,8 @@ def all_reduce(ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -
     for _ in range(trips):
         for rank in everyone:
             mine = rows[rank]
-            regions = {"reads": [Region("x", 0, 1)], "writes": [Region("sum", 0, 1)]}
-            mine.append(b.add(Kind.collective, rank, net, call=call, after=mine[-1:], **regions))
+            x, total = [Region("x", 0, 1)], [Region("sum", 0, 1)]
+            mine.append(b.add(Kind.collective, rank, net, reads=x, writes=total, call=call, after=mine[-1:]))
     variant = _variant(f"all_reduce {num_bytes}", b.build(), {"x": num_bytes, "sum": num_bytes}, dtype)
     return Measurement(f"all_reduce:{ranks}", num_bytes, variant, lambda t: _steps(t, rows[0]))
 
@@ -120,30 +129,26 @@ def matmul_rows(wish: MatmulAllReduce, ranks: int, rows: int, trips: int, option
     return Measurement(f"kernel:{work.kernels['matmul'][0].key}", rows, variant, lambda t: _slowest(t, ends))
 
 
-def stream(
-    wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: int, messages: int, options: RunOptions
-) -> tuple[Variant, dict[int, list[int]], dict[int, list[int]]]:
+def stream(wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: int, messages: int) -> Stream:
     """Products of `tiles` rows beside a stream of messages between neighbours, each added to what is there.
 
-    No tiles, or no messages, gives either side alone. Returns the rows of each rank's products, and of its receives.
+    No tiles, or no messages, gives either side alone.
     """
-    b, per_slot = Builder("stream", ranks), max(num_bytes // 4, 1)
+    b, receives = Builder("stream", ranks), dict[int, list[int]]()
     products = add_products(b, wish, ranks, tiles)
     b.buffer("mine", "input", 1), b.buffer("sums", "scratch", SLOTS)
-    send, recv = b.lane("send", "net"), b.lane("recv", "net")
-    receives: dict[int, list[int]] = {}
+    send, recv, mine = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)]
     for rank in range(ranks - ranks % 2):
-        peer = rank ^ 1
+        out, back = b.channel(rank, rank ^ 1, depth=SLOTS), b.channel(rank ^ 1, rank, depth=SLOTS)
         receives[rank] = []
         for i in range(messages):
-            b.add(Kind.send, rank, send, reads=[Region("mine", 0, 1)], chan_out=b.channel(rank, peer, depth=SLOTS))
-            into = {"reads": [Region("mine", 0, 1)], "writes": [Region("sums", i % SLOTS, 1)]}
-            row = b.add(Kind.recv_reduce, rank, recv, chan_in=b.channel(peer, rank, depth=SLOTS), **into)
-            receives[rank].append(row)
-    work, slot = wish.workload(ranks), (Slot((per_slot,), "float32"),) * ranks
+            b.add(Kind.send, rank, send, reads=mine, chan_out=out)
+            into = [Region("sums", i % SLOTS, 1)]
+            receives[rank].append(b.add(Kind.recv_reduce, rank, recv, reads=mine, writes=into, chan_in=back))
+    work, slot = wish.workload(ranks), (Slot((max(num_bytes // 4, 1),), "float32"),) * ranks
     slots = {name: work.slots[name] for name in "ABP"} | {"mine": slot, "sums": slot}
-    name = f"stream {num_bytes} {len(tiles)} {messages} {options.progress}"
-    return Variant(name, b.build(), Workload(slots, work.kernels), options), products, receives
+    name = f"stream {num_bytes} {len(tiles)} {messages}"
+    return Stream(Variant(name, b.build(), Workload(slots, work.kernels)), products, receives)
 
 
 def add_products(b: Builder, wish: MatmulAllReduce, ranks: int, tiles: Sequence[int]) -> dict[int, list[int]]:
@@ -161,7 +166,7 @@ def add_products(b: Builder, wish: MatmulAllReduce, ranks: int, tiles: Sequence[
     return rows
 
 
-def ends_of(timeline: Timeline) -> dict[int, tuple[float, float]]:
+def ends_of(timeline: Timeline) -> Spans:
     """Start and end of each op's span, by its row."""
     col = timeline.columns
     return {int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)}

@@ -1,0 +1,124 @@
+"""links: what messages cost on a machine, by ping-pongs, streams, collectives and late receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from dovetail.cost import CostModel, eager_limit, fit
+from dovetail.machine import SWITCH, Link, Machine
+from dovetail.probe import programs
+from dovetail.probe.programs import PAUSE_S, Measurement
+from dovetail.probe.take import Budget, Executor, Say, median_s, take
+from dovetail.run.job import Job
+
+Guess = Callable[[float], float]  # bytes -> seconds, roughly
+Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
+PILOT_BYTES = (64, 16 << 10, 256 << 10)
+MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
+EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
+STREAM = 8  # messages of a stream at least
+SPOT_BYTES = 256 << 10
+
+
+def probe_links(
+    executor: Executor, ranks: int, name: str, budget: Budget | None = None, say: Say | None = None
+) -> Machine:
+    """A Machine with the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, and the eager limits.
+
+    Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`. Source: seed
+    004 (measure point to point and collective performance first); conventions of IMB's PingPong.
+    """
+    tell = say or (lambda what, done: None)
+    tell("finding the ranks", 0.0)
+    machine = _bare(name, *_hosts(executor, ranks))
+    pairs = pairs_of(machine)
+    guesses = _pilot(executor, ranks, pairs)
+    tell("messages and collectives", 0.1)
+    samples = take(executor, _message_costs(ranks, pairs, guesses, budget or Budget()))
+    machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
+    tell("eager limits", 0.25)
+    return _with_eager_limits(executor, machine, pairs)
+
+
+def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
+    """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
+    hosts, facts = _hosts(executor, machine.ranks)
+    same = all(facts.get(key) == machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores"))
+    pairs = pairs_of(machine)
+    if not same or not pairs:
+        return same and hosts == [machine.facts["hosts"][node] for node in machine.nodes]
+    kind, pair = next(iter(pairs.items()))
+    ask = programs.exchange(machine.ranks, pair, SPOT_BYTES, STREAM, kind)
+    expected_s = float(CostModel.of(machine).seconds(ask.key, SPOT_BYTES, extrapolate=True))
+    return abs(median_s(executor, ask) - expected_s) <= tolerance * expected_s
+
+
+def pairs_of(machine: Machine) -> Pairs:
+    """For each link kind a pair of ranks that it joins, the slowest kind (between nodes) first."""
+    found: Pairs = {}
+    for a in range(machine.ranks):
+        for b in range(a + 1, machine.ranks):
+            found.setdefault(machine.route(a, b)[0], (a, b))
+    return dict(sorted(found.items(), key=lambda item: item[0] != "net"))
+
+
+def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: Budget) -> list[Measurement]:
+    measured = [programs.reduce(ranks, size, budget.trips(size / 5e9)) for size in COLLECTIVE_BYTES]
+    for kind, pair in pairs.items():
+        guess = guesses[kind]
+        for size in filter(lambda size: budget.allows(guess(size)), MESSAGE_BYTES):
+            trips = budget.trips(guess(size))
+            measured.append(programs.ping_pong(ranks, pair, size, trips, kind))
+            measured.append(programs.exchange(ranks, pair, size, max(trips, STREAM), kind))
+    slowest = next(iter(guesses.values()), None)
+    if slowest is not None:
+        sizes = (size for size in COLLECTIVE_BYTES if budget.allows(slowest(size)))
+        measured += [programs.all_reduce(ranks, size, budget.trips(2 * slowest(size))) for size in sizes]
+    return measured
+
+
+def _hosts(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
+    """The host of every rank, and the facts, from a first tiny job."""
+    tiny = programs.reduce(ranks, 1 << 10, 1)
+    facts = executor.execute(Job((tiny.variant,), rounds=1, warmup=0)).facts
+    hosts = facts["host"] if isinstance(facts["host"], list) else [facts["host"]] * ranks
+    return hosts, facts
+
+
+def _bare(name: str, hosts: list[str], facts: dict[str, Any]) -> Machine:
+    """The machine without costs: nodes by host name, a link each way between two nodes, a switch between more."""
+    names = list(dict.fromkeys(hosts))
+    nodes = tuple(names.index(host) for host in hosts)
+    ends = [(0, 1), (1, 0)] if len(names) == 2 else []
+    if len(names) > 2:
+        ends = [way for a in range(len(names)) for way in ((a, SWITCH), (SWITCH, a))]
+    links = tuple(Link(*way, "net") for way in ends)
+    probed = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Machine(name, len(hosts), nodes, links, {}, {**facts, "hosts": names, "probed": probed})
+
+
+def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:
+    """For each kind a rough guess of the seconds of a message, to share out the time."""
+    if not pairs:
+        return {}
+    ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
+    samples = take(executor, ask, 1)
+
+    def guess(kind: str) -> Guess:
+        known = samples[f"p2p:{kind}"]
+        least, per_byte = float(known.medians[0]), float(known.medians[-1] / known.sizes[-1])
+        return lambda size: least + size * per_byte
+
+    return {kind: guess(kind) for kind in pairs}
+
+
+def _with_eager_limits(executor: Executor, machine: Machine, pairs: Pairs) -> Machine:
+    """Add the fact `eager_limit_bytes`, by link kind, from sends whose receive is posted late."""
+    limits: dict[str, int] = {}
+    for kind, pair in pairs.items():
+        ask = [programs.late_receive(machine.ranks, pair, size, 3) for size in EAGER_BYTES]
+        limits[kind] = eager_limit(take(executor, ask)["eager"], PAUSE_S).limit_bytes
+    return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
