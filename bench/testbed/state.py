@@ -107,15 +107,19 @@ def names_up():
 
 def forget(name):
     shutil.rmtree(state_dir(name), ignore_errors=True)
+    with contextlib.suppress(OSError):  # other testbeds are up, or there was none
+        root_dir().rmdir()
 
 
 @contextlib.contextmanager
 def exclusive():
-    """One `up` or `down` at a time on this machine."""
-    root_dir().mkdir(parents=True, exist_ok=True)
-    with open(root_dir() / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """One `up` or `down` at a time on this machine; the lock is on a folder that is there anyway."""
+    folder = os.open(root_dir().parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(folder)
 
 
 def command(*words, stdin=None):
