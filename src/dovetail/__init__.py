@@ -1,3 +1,43 @@
-"""Dovetail hides communication behind computation."""
+"""Dovetail hides communication behind computation.
+
+>>> import dovetail as dt
+>>> made = dt.plan(dt.matmul_all_reduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2")
+>>> made.tiles, round(made.predicted_s * 1e6)
+((512, 896, 896, 896, 896), 1283)
+
+`made.explain()` says why; `made.run(a, b)`, called by every rank of an MPI program, does it.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+# Name -> room, and the name there; a room is imported when its name is first used. __init__.pyi says the same.
+_FACE = {
+    "DovetailError": ("core", "DovetailError"),
+    "Machine": ("machine", "Machine"),
+    "MatmulAllReduce": ("matmul", "MatmulAllReduce"),
+    "Plan": ("plan", "Plan"),
+    "Program": ("ir", "Program"),
+    "Timeline": ("timeline", "Timeline"),
+    "load_machine": ("machine", "load"),
+    "matmul_all_reduce": ("matmul", "MatmulAllReduce"),
+    "plan": ("plan", None),  # the room, which can be called
+    "verify": ("ir", "verify"),
+}
+
+
+__all__ = [*_FACE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FACE:
+        raise AttributeError(f"module 'dovetail' has no attribute '{name}'")
+    room, there = _FACE[name]
+    module = import_module(f"dovetail.{room}")
+    return getattr(module, there) if there else module
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *_FACE]

@@ -1,0 +1,25 @@
+# What `import dovetail` offers, for type checkers; __init__.py loads each name when it is first used.
+from dovetail.core import DovetailError as DovetailError
+from dovetail.ir import Program as Program
+from dovetail.ir import verify as verify
+from dovetail.machine import Machine as Machine
+from dovetail.machine import load as load_machine
+from dovetail.matmul import MatmulAllReduce as MatmulAllReduce
+from dovetail.matmul import MatmulAllReduce as matmul_all_reduce
+from dovetail.plan import Plan as Plan
+from dovetail.plan.search import plan as plan
+from dovetail.timeline import Timeline as Timeline
+
+__version__: str
+__all__ = [
+    "DovetailError",
+    "Machine",
+    "MatmulAllReduce",
+    "Plan",
+    "Program",
+    "Timeline",
+    "load_machine",
+    "matmul_all_reduce",
+    "plan",
+    "verify",
+]

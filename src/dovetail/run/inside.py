@@ -1,0 +1,160 @@
+"""Inside the user's own MPI program: this rank's share of a Program, on this rank's arrays, one process per rank."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import RunError, WishError
+from dovetail.ir import Program, Workload
+from dovetail.run.arrays import Array, allocate, is_float, numpy_dtype
+from dovetail.run.engine import bind, run_engines
+from dovetail.run.options import RunOptions
+from dovetail.run.shim import World, build_shim
+
+LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
+
+
+class Inside:
+    """One Program in this MPI program, which every rank calls with its own inputs, as often as it wants.
+
+    Without MPI where the Program has one rank. Scratch buffers live as long as this does, and an engine stays bound
+    while the same arrays come back.
+    """
+
+    def __init__(self, program: Program, workload: Workload, options: RunOptions) -> None:
+        self.program, self.workload, self.options = program, workload, options
+        self.world = this_world() if program.num_ranks > 1 else None
+        self.rank = self.world.rank if self.world else 0
+        if self.world:
+            _check_world(self.world, program.num_ranks)
+            if self.world.provided < THREAD_MULTIPLE and options.progress == "thread":
+                self.options = replace(options, progress="poll")
+        self._hub = _native.LocalHub(1)  # kept: the transport refers to it
+        self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
+        self._scratch = {b.name: self.empty(b.name) for b in program.buffers if b.role == "scratch"}
+        self._bound: tuple[tuple[int, ...], dict[str, Array], Any] | None = None
+
+    def empty(self, buffer: str) -> Array:
+        """A new array for a buffer of this rank, slots first."""
+        slots = next(b.slots for b in self.program.buffers if b.name == buffer)
+        return allocate(slots[self.rank], self.workload.slots[buffer][self.rank])
+
+    def __call__(
+        self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None, *, allow_nonfinite: bool = False
+    ) -> dict[str, Array]:
+        """Run on this rank's `inputs` (slots first); every rank must call. Returns the outputs, in `out` where given.
+
+        Shapes, dtypes and finiteness are checked before anything moves, and a rank that refuses is named on all:
+        WishError. RunError where a rank stalls, naming what each of its lanes waits for.
+        """
+        given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        results = dict(out or {})
+        self.agree(self.fault(given, results, allow_nonfinite))
+        for buffer in self.program.buffers:
+            if buffer.role == "output" and buffer.name not in results:
+                results[buffer.name] = self.empty(buffer.name)
+        (failure,) = run_engines([self._engine(given | results)], self.options)
+        if failure:
+            raise RunError(f"rank {self.rank}: {failure}")
+        return results
+
+    def fault(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], allow_nonfinite: bool) -> str:
+        """What is wrong with this rank's arrays, in words; empty where nothing is."""
+        roles = {b.name: (b.role, b.slots[self.rank]) for b in self.program.buffers}
+        missing = [name for name, (role, _) in roles.items() if role == "input" and name not in inputs]
+        if missing:
+            return f"no array for '{missing[0]}'"
+        for name, array in (*inputs.items(), *outputs.items()):
+            if name not in roles:
+                return f"the program has no buffer '{name}'"
+            slot = self.workload.slots[name][self.rank]
+            want = (roles[name][1], *slot.shape)
+            if array.shape != want:
+                return f"'{name}' has shape {array.shape}, and the plan wants {want}"
+            if array.dtype != numpy_dtype(slot.dtype):
+                return f"'{name}' is {array.dtype}, and the plan is for {slot.dtype}"
+            if name in inputs and not allow_nonfinite and is_float(array.dtype) and not np.isfinite(array).all():
+                count = int(np.count_nonzero(~np.isfinite(array)))
+                return f"'{name}' holds {count} values that are NaN or infinite (allow_nonfinite=True lets them pass)"
+            if name in outputs and not (array.flags.c_contiguous and array.flags.writeable):
+                return f"'{name}' must be C-contiguous and writeable"
+        return ""
+
+    def agree(self, fault: str) -> None:
+        """Go on together or not at all: raise on every rank where any has a fault, naming the first that does."""
+        faults = {self.rank: fault} if fault else {}
+        if self.world and self.world.sum(np.array([float(bool(fault))]))[0]:
+            everyone = self.world.gather(fault)
+            faults = self.world.share({rank: text for rank, text in enumerate(everyone) if text})
+        if faults:
+            rank, text = min(faults.items())
+            more = f"and {len(faults) - 1} other ranks refuse too" if len(faults) > 1 else None
+            raise WishError(f"rank {rank} cannot run the plan: {text}", found=more)
+
+    def _engine(self, arrays: dict[str, Array]) -> Any:
+        place = tuple(array.ctypes.data for array in arrays.values())
+        if self._bound is None or self._bound[0] != place:
+            held = arrays | self._scratch
+            self._bound = place, held, bind(self._transport, self.program, self.rank, held)
+        return self._bound[2]
+
+
+@cache
+def this_world() -> World:
+    """All ranks of the MPI program that this process belongs to. MPI is started, and ended, where nobody else does."""
+    shim = build_shim()
+    others = _is_initialized(shim)
+    warn_of_threads(os.environ)
+    world = World(shim)
+    if not others:
+        atexit.register(_end, world)
+    return world
+
+
+def warn_of_threads(environ: Mapping[str, str]) -> None:
+    """Warn where several ranks of a host would each take all its cores for BLAS, which costs far more than it gains.
+
+    >>> warn_of_threads({"MPI_LOCALNRANKS": "2", "OPENBLAS_NUM_THREADS": "1"})
+    """
+    on_host = next((int(environ[name]) for name in LOCAL_RANKS if environ.get(name, "").isdigit()), 1)
+    if on_host > 1 and not any(name in environ for name in BLAS_THREADS):
+        cores = max(1, len(os.sched_getaffinity(0)) // on_host)
+        text = f"{on_host} ranks of this host each use all its cores for BLAS: set {BLAS_THREADS[0]}={cores}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _is_initialized(shim: Path) -> bool:
+    flag = ctypes.c_int()
+    ctypes.CDLL(os.fspath(shim), mode=ctypes.RTLD_GLOBAL).MPI_Initialized(ctypes.byref(flag))
+    return bool(flag.value)
+
+
+def _end(world: World) -> None:
+    """End MPI with the process; after an uncaught exception end all ranks, for the others would wait for this one."""
+    if getattr(sys, "last_value", None) is not None:
+        sys.stderr.flush()
+        world.abort(1)
+    world.finalize()
+
+
+def _check_world(world: World, ranks: int) -> None:
+    if world.size != ranks:
+        raise WishError(
+            f"the plan is for {ranks} ranks",
+            found=f"this program runs on {world.size} ({world.library})",
+            hint=f"start {ranks} ranks with the mpiexec of that MPI, or plan for {world.size}",
+        )
