@@ -157,13 +157,6 @@ def product_path(machine: Machine, wish: MatmulAllReduce) -> Path:
     return cache_dir() / "products" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def product_path(machine: Machine, wish: MatmulAllReduce) -> Path:
-    """Where a probed machine with the costs of this wish's product is cached."""
-    keys = sorted({work.key for work in wish.workload(machine.ranks).kernels["matmul"]})
-    text = f"{machine.name}\n{machine.facts.get('probed')}\n{wish.m}\n{keys}"
-    return cache_dir() / "products" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-
 def choose(found: Plan, machine: Machine, tried: list[Tried], options: dict[str, Any]) -> Plan:
     """The plan of the fastest that was measured, its rivals with their measured seconds; serial unless it gains 2 %."""
     if not tried:

@@ -14,8 +14,8 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant
 from dovetail.run.options import RunOptions
 
 Say = Callable[[str, float], None]
-RIVALS = 5  # predicted best that are measured beside the plan
-WORTH = 0.01  # a variation must gain this share to be varied further
+RIVALS = 4  # predicted best that are measured beside the plan
+WORTH = 0.02  # a variation must gain this share to be varied further
 
 
 class Tried(NamedTuple):
@@ -58,7 +58,7 @@ class Measured:
         return max(0.01, 1.5 * self.serial.spread / math.sqrt(max(len(self.serial.seconds), 1)))
 
 
-def refine(plan: Plan, executor: Executor, *, rounds: int = 5, seed: int = 0, say: Say | None = None) -> list[Tried]:
+def refine(plan: Plan, executor: Executor, *, rounds: int = 4, seed: int = 0, say: Say | None = None) -> list[Tried]:
     """Measure the plan and its best rivals in turn, then variations of the fastest: all tried, fastest first."""
     tell = say or (lambda what, done: None)
     tell("measuring the best predicted", 0.8)

@@ -1,0 +1,127 @@
+"""How much of the ideal gain `dovetail tune` wins on two testbed hosts, and how well it predicts.
+
+    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--shapes N] [--out FILE]
+
+Needs root and iproute2 (see bench/testbed). Every figure of a shape comes from one interleaved job; results carry
+machine, commit and spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dovetail.cli.tuning import TuneResult, tune
+from dovetail.matmul import MatmulAllReduce
+
+HERE = Path(__file__).parent
+TESTBED = HERE / "testbed" / "testbed"
+NAME = "overlap"
+# Compute and communication balance within a factor of 2 on one core of about 110 GFLOP/s (float32) a rank.
+SHAPES = {
+    "100mbit": [
+        (4096, 32768, 128, "float32"),
+        (3000, 30001, 130, "float32"),
+        (2048, 24576, 256, "float32"),
+        (6144, 49152, 64, "float32"),
+        (2560, 57344, 160, "float32"),
+        (3072, 40960, 96, "float32"),
+        (2048, 32768, 128, "float64"),
+    ],
+    "1gbit": [
+        (4096, 4096, 1024, "float32"),
+        (3000, 5001, 1500, "float32"),
+        (8192, 3072, 512, "float32"),
+        (2048, 6144, 2048, "float32"),
+        (6144, 2560, 1024, "float32"),
+        (4096, 2304, 1536, "float32"),
+        (2048, 4096, 1024, "float64"),
+    ],
+}
+KEYS = (
+    "serial_s measured_s compute_s comm_s own_comm_s ideal_s adjusted_ideal_s shared_ideal_s ideal_gain adjusted_gain "
+    "shared_gain speedup predicted_s predicted_serial_s losses max_rel_error tolerance serial_spread measured_spread "
+    "rounds disturbed schedule tiles"
+).split()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rate", choices=SHAPES, default="1gbit")
+    parser.add_argument("--mpi", default="mpich")
+    parser.add_argument("--shapes", type=int, default=99)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    testbed("up", "2", args.rate)
+    try:
+        launch = testbed("launcher", "--env-dir", sys.prefix)
+        os.environ["DOVETAIL_LAUNCH"] = launch.strip()
+        rows = [one(shape, args) for shape in SHAPES[args.rate][: args.shapes]]
+    finally:
+        testbed("down")
+    document = {"bench": "overlap", "rate": args.rate, **provenance(rows), "summary": summary(rows), "rows": rows}
+    out = args.out or HERE / "results" / f"overlap-{args.rate}-{args.mpi}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document["summary"], indent=1))
+
+
+def one(shape: tuple[int, int, int, str], args: argparse.Namespace) -> dict[str, object]:
+    """Tune one shape; the figures of its final interleaved job."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        result: TuneResult = tune(MatmulAllReduce(*shape), 2, out=Path(folder))
+    document = result.to_json()
+    row = {"shape": list(shape), **{key: document[key] for key in KEYS}, "choices": document["choices"]}
+    row["mpi"] = document["facts"]["mpi"]
+    row["cpu"] = document["facts"]["cpu"]
+    row["balance"] = row["compute_s"] / row["comm_s"]
+    row["prediction_error"] = abs(row["predicted_s"] - row["measured_s"]) / row["measured_s"]
+    row["serial_prediction_error"] = abs(row["predicted_serial_s"] - row["serial_s"]) / row["serial_s"]
+    row["tune_s"] = time.monotonic() - begin
+    names = ("balance", "ideal_gain", "adjusted_gain", "shared_gain", "speedup", "prediction_error", "measured_spread")
+    print(shape, *(f"{name} {row[name]:.3f}" for name in names), row["schedule"], row["tiles"], flush=True)
+    return row
+
+
+def summary(rows: list[dict[str, object]]) -> dict[str, float]:
+    """Medians over the shapes."""
+    errors = [row[key] for row in rows for key in ("prediction_error", "serial_prediction_error")]
+    names = ("ideal_gain", "adjusted_gain", "shared_gain", "speedup")
+    medians = {f"median_{name}": statistics.median(row[name] for row in rows) for name in names}
+    balances = {"least_balance": min(r["balance"] for r in rows), "most_balance": max(r["balance"] for r in rows)}
+    return {"shapes": len(rows), **medians, "median_prediction_error": statistics.median(errors), **balances}
+
+
+def provenance(rows: list[dict[str, object]]) -> dict[str, object]:
+    """Machine, library, commit and date."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    date = time.strftime("%Y-%m-%d")
+    cores = os.cpu_count()
+    machine = f"{rows[0]['cpu']}, {cores} cores, 2 network namespaces" if rows else ""
+    return {
+        "label": "measured",
+        "machine": machine,
+        "mpi": rows[0]["mpi"],
+        "commit": commit.stdout.strip(),
+        "date": date,
+    }
+
+
+def testbed(*words: str) -> str:
+    """One testbed command; its output."""
+    done = subprocess.run([TESTBED, "--name", NAME, *words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
