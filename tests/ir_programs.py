@@ -6,8 +6,8 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 
-from dovetail.ir import Builder, Collective, Kernel, Kind, Post, Program, Region, Term
-from dovetail.ir.greedy import Greedy
+from dovetail.ir import Builder, Kernel, Kind, Post, Program, Region, Term
+from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.parts import RECVS, SENDS
 from dovetail.ir.plain import Plain, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
@@ -233,7 +233,9 @@ class Maker:
         kind, p = rng.choice(KINDS_OF_COLLECTIVE), len(group)
         call = self.builder.collective(kind, group)
         small = min(self.size.values())
-        unit = rng.randint(1, small // p if kind != "all_reduce" and kind != "broadcast" else small) if small >= p else 0
+        unit = (
+            rng.randint(1, small // p if kind != "all_reduce" and kind != "broadcast" else small) if small >= p else 0
+        )
         whole = unit * p
         reads = {"reduce_scatter": whole, "all_to_all": whole}.get(kind, unit)
         writes = {"all_gather": whole, "all_to_all": whole}.get(kind, unit)
@@ -324,7 +326,20 @@ def scaled(program: Program, factor: int) -> Program:
 def mutated(program: Program, rng: random.Random) -> Program:
     """The program with one random change: often a fault, now and then harmless."""
     ops = specs_of(program)
-    changes = [_drop, _swap, _shift, _cut, _retarget, _rekind, _rechannel, _undepend, _depend, _relane, _double, _rerank]
+    changes = [
+        _drop,
+        _swap,
+        _shift,
+        _cut,
+        _retarget,
+        _rekind,
+        _rechannel,
+        _undepend,
+        _depend,
+        _relane,
+        _double,
+        _rerank,
+    ]
     if ops and rng.random() < 0.9:
         rng.choice(changes)(program, ops, rng)
         return rebuilt(program, ops)
@@ -432,6 +447,9 @@ def _double(program: Program, ops: list[Spec], rng: random.Random) -> None:
     ops.insert(at, replace(ops[at], reads=list(ops[at].reads), writes=list(ops[at].writes), after=list(ops[at].after)))
 
 
+CHANGES = (_drop, _swap, _shift, _cut, _retarget, _rekind, _rechannel, _undepend, _depend, _relane, _double, _rerank)
+
+
 def reachable(plain: Plain, run) -> list[set[int]]:
     """For each op the ops that have ended whenever it starts, by walking the graph: an oracle of the clocks."""
     before: list[set[int]] = [set() for _ in plain.ops]
@@ -486,4 +504,44 @@ def has_race(plain: Plain, run) -> bool:
     return False
 
 
-COLLECTIVE_KINDS = tuple(Collective(kind, (0,)) for kind in KINDS_OF_COLLECTIVE)
+def random_run(plain: Plain, rng: random.Random):
+    """One legal order of the ops at the declared depths, chosen at random; incomplete where it gets stuck."""
+    run, done = Run(), [0] * len(plain.queues)
+    ran: set[int] = set()
+    fifos: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
+    calls: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def may_run(op) -> bool:
+        if any(row not in ran for row in op.after):
+            return False
+        if op.chan_in >= 0 and not fifos[op.kind == Kind.wait, op.chan_in]:
+            return False
+        if op.kind in SENDS and len(fifos[False, op.chan_out]) >= plain.program.channels[op.chan_out].depth:
+            return False
+        if op.kind == Kind.collective and op.index not in calls[op.call, op.rank]:
+            calls[op.call, op.rank].append(op.index)
+        return op.kind != Kind.collective or members_of(op) is not None
+
+    def members_of(op):
+        number = calls[op.call, op.rank].index(op.index)
+        group = plain.program.collectives[op.call].group
+        arrived = all(len(calls[op.call, rank]) > number for rank in group)
+        return tuple(calls[op.call, rank][number] for rank in group) if arrived else None
+
+    while True:
+        heads = [plain.ops[rows[n]] for rows, n in zip(plain.queues, done, strict=True) if n < len(rows)]
+        rng.shuffle(heads)
+        op = next((head for head in heads if may_run(head)), None)
+        if op is None:
+            run.complete = not heads
+            return run
+        members = members_of(op) if op.kind == Kind.collective else (op.index,)
+        for row in members:
+            run.groups[row] = members
+            run.order.append(row)
+            ran.add(row)
+            done[plain.queue_of[row]] += 1
+        if op.chan_in >= 0:
+            run.matched[op.index] = fifos[op.kind == Kind.wait, op.chan_in].popleft()
+        if op.kind in SENDS or op.kind == Kind.signal:
+            fifos[op.kind == Kind.signal, op.chan_out].append(op.index)

@@ -45,6 +45,7 @@ struct Region {
     template <class F>
     bool each(F f) const {
         std::int64_t place = 0;
+        if (count == 0) return true;
         for (std::int64_t block = 0; block < blocks; ++block) {
             const std::int64_t start = offset + block * stride;
             for (std::int64_t j = 0; j < count; ++j, ++place)

@@ -167,15 +167,13 @@ def posts_fault(program: Program) -> Fault | None:
 
 def _post_fault(program: Program, post: Post, modes: dict[str, tuple[str, ...]]) -> str | None:
     names = {buffer.name: buffer.role for buffer in program.buffers}
-    if post.region.buffer not in names:
-        return f"no buffer '{post.region.buffer}'"
     for rank in post.ranks:
         text = region_fault(program, rank, post.region)
         if text:
             return text
     for term in post.terms:
         for rank, region in term.args:
-            if names.get(region.buffer) != "input":
+            if names[region.buffer] != "input":
                 return f"'{region.buffer}' is not an input; terms speak of inputs as they were at the start"
             text = region_fault(program, rank, region)
             if text:

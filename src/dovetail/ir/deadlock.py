@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.parts import RECVS, SENDS, Kind, Op
@@ -35,9 +34,11 @@ class Standstill:
             self.has_run[rows[:count]] = True
             self.queue_of[rows] = number
         self.heads = {i: int(rows[n]) for i, (rows, n) in enumerate(zip(queues, done, strict=True)) if n < len(rows)}
-        kind = program.columns["kind"]
-        self.sends = np.isin(kind, [int(k) for k in SENDS])
-        self.takes = np.isin(kind, [int(k) for k in RECVS])
+        self.sent, self.takes = _Uses(self, SENDS, "chan_out"), _Uses(self, RECVS, "chan_in")
+        self.signals, self.waits = _Uses(self, {Kind.signal}, "chan_out"), _Uses(self, {Kind.wait}, "chan_in")
+        self.arrived: Counter[tuple[int, int]] = Counter()  # (call, rank) -> calls that this rank has come to
+        self.coming: dict[tuple[int, int], int] = {}  # (call, rank) -> its first op that has not run
+        self._note_calls()
 
     def circle(self) -> list[Wait]:
         """Waits that follow one another to a circle, or to one that nothing ends (then only that one)."""
@@ -52,65 +53,61 @@ class Standstill:
         queues = list(chain)
         return [chain[q] for q in queues[queues.index(queue) :]]
 
+    def _note_calls(self) -> None:
+        col = self.program.columns
+        rows = np.flatnonzero(col["kind"] == Kind.collective)
+        for row, call, rank in zip(rows.tolist(), col["call"][rows].tolist(), col["rank"][rows].tolist(), strict=True):
+            if self.has_run[row]:
+                self.arrived[call, rank] += 1
+            else:
+                self.coming.setdefault((call, rank), row)
+        for row in self.heads.values():
+            op = self.program.op(row)
+            if op.kind == Kind.collective and all(self.has_run[dep] for dep in op.after):
+                self.arrived[op.call, op.rank] += 1
+
     def _wait(self, op: Op) -> Wait:
         for row in op.after:
             if not self.has_run[row]:
                 return Wait(op.index, f"waits for op {row}", row)
-        for wait in (self._for_message(op), self._for_signal(op), self._for_place(op)):
-            if wait:
-                return wait
-        return self._for_member(op)
-
-    def _for_message(self, op: Op) -> Wait | None:
-        if op.kind not in RECVS or self._on(op.chan_in, self.sends, "out") > self._on(op.chan_in, self.takes, "in"):
-            return None
-        row = self._next(self.sends & (self.program.columns["chan_out"] == op.chan_in))
-        source = self.program.channels[op.chan_in].src
-        text = "waits for a message on" if row is not None else f"rank {source} never sends its message on"
-        return Wait(op.index, f"{text} channel {channel_text(self.program, op.chan_in)}", row)
-
-    def _for_signal(self, op: Op) -> Wait | None:
-        kind = self.program.columns["kind"]
-        if op.kind != Kind.wait:
-            return None
-        if self._on(op.chan_in, kind == Kind.signal, "out") > self._on(op.chan_in, kind == Kind.wait, "in"):
-            return None
-        row = self._next((kind == Kind.signal) & (self.program.columns["chan_out"] == op.chan_in))
-        source = self.program.channels[op.chan_in].src
-        text = "waits for a signal on" if row is not None else f"rank {source} never signals it on"
-        return Wait(op.index, f"{text} channel {channel_text(self.program, op.chan_in)}", row)
-
-    def _for_place(self, op: Op) -> Wait | None:
-        if op.kind not in SENDS or self.depths is None:
-            return None
-        if (
-            self._on(op.chan_out, self.sends, "out") - self._on(op.chan_out, self.takes, "in")
-            < self.depths[op.chan_out]
-        ):
-            return None
-        row = self._next(self.takes & (self.program.columns["chan_in"] == op.chan_out))
+        if op.kind in RECVS and self.sent.count[op.chan_in] == self.takes.count[op.chan_in]:
+            return self._for_giver(op, self.sent, "message", "never sends its message")
+        if op.kind == Kind.wait and self.signals.count[op.chan_in] == self.waits.count[op.chan_in]:
+            return self._for_giver(op, self.signals, "signal", "never signals it")
+        if op.kind == Kind.collective:
+            return self._for_member(op)
+        assert self.depths is not None, f"op {op.index} could run"
         text = f"finds channel {channel_text(self.program, op.chan_out)} full, of depth {self.depths[op.chan_out]}"
-        return Wait(op.index, text, row)
+        return Wait(op.index, text, self.takes.next(op.chan_out))
+
+    def _for_giver(self, op: Op, givers: _Uses, what: str, never: str) -> Wait:
+        row = givers.next(op.chan_in)
+        source = self.program.channels[op.chan_in].src
+        text = f"waits for a {what}" if row is not None else f"rank {source} {never}"
+        return Wait(op.index, f"{text} on channel {channel_text(self.program, op.chan_in)}", row)
 
     def _for_member(self, op: Op) -> Wait:
         kind, group = self.program.collectives[op.call]
-        col = self.program.columns
-        calls = (col["kind"] == Kind.collective) & (col["call"] == op.call)
-        arrived = Counter(col["rank"][calls & self.has_run].tolist())
-        for first in self.heads.values():
-            head = self.program.op(first)
-            arrived[head.rank] += bool(calls[first] and all(self.has_run[r] for r in head.after))
-        late = next(rank for rank in group if arrived[rank] < arrived[op.rank])
-        row = self._next(calls & (col["rank"] == late))
+        late = next(rank for rank in group if self.arrived[op.call, rank] < self.arrived[op.call, op.rank])
+        row = self.coming.get((op.call, late))
         text = f"waits for rank {late} to call {kind}" if row is not None else f"rank {late} never calls this {kind}"
         return Wait(op.index, text, row)
 
-    def _on(self, channel: int, which: NDArray[np.bool_], end: str) -> int:
-        return int(np.count_nonzero(which & self.has_run & (self.program.columns[f"chan_{end}"] == channel)))
 
-    def _next(self, which: NDArray[np.bool_]) -> int | None:
-        rows = np.flatnonzero(which & ~self.has_run)
-        return int(rows[0]) if len(rows) else None
+class _Uses:
+    """Of ops of some kinds, for each channel: how many have run, and the first that has not."""
+
+    def __init__(self, still: Standstill, kinds: Collection[Kind], end: str) -> None:
+        col = still.program.columns
+        which = np.isin(col["kind"], [int(kind) for kind in kinds])
+        self.count = np.bincount(col[end][which & still.has_run], minlength=len(still.program.channels))
+        rows = np.flatnonzero(which & ~still.has_run)[::-1]
+        self._next = np.full(len(still.program.channels), -1, dtype=np.int64)
+        self._next[col[end][rows]] = rows  # backwards, so that the first one stays
+
+    def next(self, channel: int) -> int | None:
+        row = int(self._next[channel])
+        return row if row >= 0 else None
 
 
 def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] | None) -> Fault:

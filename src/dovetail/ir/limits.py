@@ -30,10 +30,14 @@ TARGETS = {
 _FOREIGN = frozenset({Kind.put, Kind.signal, Kind.wait, Kind.compute, Kind.collective})
 
 
-def limits_fault(program: Program, name: str) -> Fault | None:
-    """The first limit of target `name` that the program exceeds; ProgramError where there is no such target."""
-    if name not in TARGETS:
+def check_target(name: str | None) -> None:
+    """ProgramError where there is no target of this name."""
+    if name is not None and name not in TARGETS:
         raise ProgramError(f"unknown target '{name}'", hint=f"one of {', '.join(TARGETS)}")
+
+
+def limits_fault(program: Program, name: str) -> Fault | None:
+    """The first limit of target `name` that the program exceeds."""
     return _ops_fault(program, name) or _lanes_fault(program, name)
 
 

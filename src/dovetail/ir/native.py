@@ -26,8 +26,9 @@ def judge(program: Program, post_sets: Sequence[Sequence[Post]]) -> dict[str, An
     from dovetail._native import verify  # here, so that importing dovetail.ir needs nothing compiled
 
     tables = _tables(program) | _post_tables(program, post_sets)
+    columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
     keys = (secrets.randbits(64), secrets.randbits(64))
-    verdict: dict[str, Any] = verify(dict(program.columns), tables, program.num_ranks, len(post_sets), *keys)
+    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys)
     return verdict
 
 

@@ -155,7 +155,8 @@ class _Body:
     def _queue(self, line: Line) -> tuple[int, int]:
         rank = line.number()
         if not 0 <= rank < self.header.builder.num_ranks:
-            line.fail(f"a rank from 0 to {self.header.builder.num_ranks - 1}, not {rank}, and")
+            last = self.header.builder.num_ranks - 1
+            raise ProgramError(f"rank {rank} does not exist", where=line.where, found=f"{last + 1} ranks, 0 to {last}")
         line.must("lane")
         lane = self._lane(line, line.name())
         if not line.is_over:

@@ -54,6 +54,8 @@ class Region(NamedTuple):
         return self.count * self.blocks
 
     def slots(self) -> NDArray[np.int64]:
+        if self.num_slots == 0:
+            return np.zeros(0, dtype=np.int64)
         starts = self.offset + self.stride * np.arange(self.blocks, dtype=np.int64)
         return (starts[:, None] + np.arange(self.count, dtype=np.int64)).ravel()
 

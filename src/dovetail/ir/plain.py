@@ -51,6 +51,8 @@ def message_slots(op: Op) -> int:
 
 def slots(region: Region) -> list[int]:
     """The slots of a region, in order, as Python numbers."""
+    if region.num_slots == 0:
+        return []
     if region.blocks == 1:
         return list(range(region.offset, region.offset + region.count))
     starts = range(region.offset, region.offset + region.stride * region.blocks, region.stride or 1)

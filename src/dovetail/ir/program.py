@@ -188,7 +188,12 @@ class Program:
 def check_columns(program: Program) -> None:
     """Refuse tables and columns whose lengths or rows do not fit together (so that C++ may trust them)."""
     _check_tables(program)
+    for name, dtype in COLUMNS.items():
+        column = program.columns.get(name)
+        good = column is not None and column.ndim == 1 and column.dtype == np.dtype(dtype)
+        _require(good, f"column '{name}' is not a flat array of {np.dtype(dtype)}")
     col, n = program.columns, program.num_ops
+    _require(n < 1 << 31, f"{n} ops are more than a program may have")
     for name in ("rank", "lane", "chan_in", "chan_out", "call", "line"):
         _require(len(col[name]) == n, f"column '{name}' has {len(col[name])} rows, not {n}")
     for side in ("read", "write", "dep"):
@@ -219,7 +224,7 @@ def check_columns(program: Program) -> None:
 
 def _check_tables(program: Program) -> None:
     """Names are unique, words known, ranks exist, sizes are whole: what the columns may point to."""
-    ranks = range(program.num_ranks)
+    ranks, buffers = range(program.num_ranks), {buffer.name for buffer in program.buffers}
     _require(program.num_ranks >= 1, f"{program.num_ranks} ranks")
     for what, names in (
         ("buffer", [b.name for b in program.buffers]),
@@ -248,6 +253,8 @@ def _check_tables(program: Program) -> None:
         named = [*post.ranks, *(rank for term in post.terms for rank, _ in term.args)]
         good = len(post.ranks) > 0 and all(rank in ranks for rank in named)
         _require(good, "a post-condition names no rank, or one that does not exist")
+        regions = [post.region, *(region for term in post.terms for _, region in term.args)]
+        _require(all(r.buffer in buffers for r in regions), "a post-condition names a buffer that does not exist")
 
 
 def _within(values: NDArray[Any], low: int, high: int) -> bool:

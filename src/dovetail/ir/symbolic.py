@@ -174,7 +174,6 @@ def trail(
 def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fault:
     """The wrong slot in words: what it lacks, and what it has too much."""
     program, symbols, post = execution.program, execution.symbols, execution.program.posts[wrong.post]
-    slot = slots(post.region)[wrong.place]
     held = symbols.members(execution.memory.read(wrong.rank, post.region)[wrong.place])
     asked = symbols.members(asked_values(program, symbols, post)[wrong.place])
     found = []
@@ -182,5 +181,12 @@ def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fau
         texts = sorted(symbols.atom_text(atom, times) for atom, times in part.items())
         more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
         found += [f"{word} {' + '.join(texts[:4])}{more}"] if texts else []
-    what = f"{post.region.buffer}[{slot}] of rank {wrong.rank} does not hold what post-condition {wrong.post} asks"
-    return Fault(what, ops, found="; ".join(found))
+    return wrong_slot(program, wrong, ops, "; ".join(found))
+
+
+def wrong_slot(program: Program, wrong: Wrong, ops: tuple[int, ...], found: str) -> Fault:
+    """The fault of a wrong slot: where it is, the ops that made it, and what is wrong with it."""
+    region = program.posts[wrong.post].region
+    slot = slots(region)[wrong.place]
+    what = f"{region.buffer}[{slot}] of rank {wrong.rank} does not hold what post-condition {wrong.post} asks"
+    return Fault(what, ops, found=found)

@@ -11,18 +11,19 @@ from dovetail.ir.bounds import bounds_fault, collective_fault, message_fault, op
 from dovetail.ir.certificate import CHECKS, Certificate, Check, Fault
 from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
 from dovetail.ir.greedy import Greedy, Run
-from dovetail.ir.limits import limits_fault
+from dovetail.ir.limits import check_target, limits_fault
 from dovetail.ir.native import judge
 from dovetail.ir.parts import Kind
 from dovetail.ir.plain import Plain, name_op
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
 from dovetail.ir.standard import questions
-from dovetail.ir.symbolic import Execution, Wrong, first_wrong, trail, wrong_fault
+from dovetail.ir.symbolic import Execution, Wrong, first_wrong, trail, wrong_fault, wrong_slot
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.text import op_text
 
 Verdict = dict[str, Any]
+_MOST_EXPLAINED = 200_000  # ops on the way to a wrong slot that the reference retraces
 _SHOWN = 12  # ops of a counterexample that are put in words
 _PROVED = {
     "bounds": "every access, peer and call fits",
@@ -47,11 +48,13 @@ def verify(program: Program, target: str | None = None) -> Certificate:
     Millions of ops a second, in C++. A bad program does not raise: the Certificate tells. ProgramError for an unknown
     target. Results are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
     """
+    check_target(target)
     return certify(program, _native(program), target)
 
 
 def verify_reference(program: Program, target: str | None = None) -> Certificate:
     """`verify` in plain Python: exact values, vector clocks of every op, tens of thousands of ops a second."""
+    check_target(target)
     return certify(program, _reference(program), target)
 
 
@@ -86,9 +89,11 @@ def _native(program: Program) -> Findings:
     verdict = judge(program, [() if posts else program.posts, *(each for _, each in asked)])
     if not verdict["is_exact"]:
         return _reference(program)
-    bounds = _op_fault(program, verdict) or posts
-    if verdict["unfit"] >= 0 or posts:
-        return Findings({"bounds": bounds})
+    if verdict["unfit"] >= 0:
+        return Findings({"bounds": op_fault(program, program.op(verdict["unfit"]))})
+    if posts:
+        return Findings({"bounds": posts})
+    bounds = _mismatch(program, verdict)
     faults: dict[str, Fault | None] = {"bounds": bounds, "deadlock": _native_deadlock(program, verdict)}
     depth = verdict["depth"] if verdict["complete"] else None
     if not verdict["has_result"]:
@@ -111,9 +116,7 @@ def _tables_fault(program: Program) -> Fault | None:
     return None
 
 
-def _op_fault(program: Program, verdict: Verdict) -> Fault | None:
-    if verdict["unfit"] >= 0:
-        return op_fault(program, program.op(verdict["unfit"]))
+def _mismatch(program: Program, verdict: Verdict) -> Fault | None:
     ops = [program.op(row) for row in verdict["mismatch_ops"]]
     if not ops:
         return None
@@ -141,6 +144,8 @@ def _native_result(program: Program, verdict: Verdict) -> Fault | None:
     if verdict["wrong"][0] is None:
         return None
     wrong, order = Wrong(*verdict["wrong"][0]), verdict["slice"]
+    if len(order) > _MOST_EXPLAINED:
+        return wrong_slot(program, wrong, tuple(order[-_SHOWN:]), f"{len(order)} ops reach it, too many to retrace")
     ops = {row: program.op(row) for row in order}
     run = Run(order=order)
     run.matched = {row: sender for row, sender in zip(order, verdict["slice_matched"], strict=True) if sender >= 0}
@@ -216,7 +221,9 @@ def schedule_line(program: Program, row: int) -> str:
 
 
 def _proved(program: Program, name: str, target: str | None, findings: Findings) -> str:
-    if name == "deadlock":
+    if name == "deadlock" and findings.faults.get("races"):
+        return "it completes in the one order tried: with races, others may not"
+    if name == "deadlock" and program.channels:
         return f"{_PROVED[name]}, with channels {findings.min_fifo_depth} deep or deeper"
     if name == "limits" and target is not None:
         return f"within the limits of {target}"
