@@ -68,6 +68,13 @@ def test_bad_input_is_one_paragraph(words, said):
     assert result.stdout == ""
 
 
+def test_unusable_state_folder_is_named():
+    result = testbed("down", env=os.environ | {"XDG_RUNTIME_DIR": "/no/such/folder"})
+    assert result.returncode == 2
+    assert "/no/such/folder" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_verbs_need_a_testbed_that_is_up(mpi):
     for words in (("run", "--env-dir", mpi.bin.parent, "--", "true"), ("rate", "1gbit")):
         result = testbed(*words)
@@ -128,26 +135,28 @@ def run_on(mpi: needs.Mpi, *words: object, options: tuple = (), **settings):
     return testbed("run", "--env-dir", mpi.bin.parent, *options, "--", *words, **settings)
 
 
-def megabytes_per_s(mpi: needs.Mpi, num_bytes: int) -> float:
-    result = run_on(mpi, "python", FOLDER / "pingpong.py", num_bytes)
+def megabytes_per_s(mpi: needs.Mpi) -> float:
+    """Ping-pong speed at 1 MiB, with weight over whatever else the machine does."""
+    run = [FOLDER / "testbed", "--name", NAME, "run", "--env-dir", mpi.bin.parent, "--"]
+    result = testbed("quiet", "--", sys.executable, *run, "python", FOLDER / "pingpong.py", 1 << 20)
     assert result.returncode == 0, result.stderr
     return float(result.stdout.split()[-2])
 
 
-def is_link_speed(measured: float, link: float) -> bool:
-    """Within 15 % of the link's rate, both in MB/s."""
-    return abs(measured / link - 1) < 0.15
+def has_link_speed(mpi: needs.Mpi, link: float, tries: int = 3) -> bool:
+    """Within 15 % of the link's rate in MB/s, once in so many tries: a busy machine slows some of them down."""
+    return any(abs(megabytes_per_s(mpi) / link - 1) < 0.15 for _ in range(tries))
 
 
 class TestReal:
     pytestmark = real
 
     def test_links_have_their_speed_and_no_other(self, two_hosts, mpi):
-        assert is_link_speed(megabytes_per_s(mpi, 1 << 20), 12.5)
+        assert has_link_speed(mpi, 12.5)
         done("rate", "50mbit")
-        assert is_link_speed(megabytes_per_s(mpi, 1 << 20), 6.25)
+        assert has_link_speed(mpi, 6.25)
         done("rate", "none")  # the planted fault
-        assert not is_link_speed(megabytes_per_s(mpi, 1 << 20), 12.5)
+        assert not has_link_speed(mpi, 12.5)
 
     def test_ranks_fill_hosts_in_blocks_and_are_pinned(self, two_hosts, mpi, tmp_path):
         program = tmp_path / "where.py"
