@@ -2,10 +2,13 @@
 
 import json
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 
 from dovetail.cost import Curve, Samples, fit
@@ -21,7 +24,7 @@ def test_chrome_trace_has_a_process_a_rank_and_a_thread_a_lane(tmp_path):
     document = json.loads(write_perfetto(tmp_path / "t.json", timelines, program).read_text())
     named = [e for e in document["traceEvents"] if e["ph"] == "M"]
     processes = {e["args"]["name"]: e["pid"] for e in named if e["name"] == "process_name"}
-    assert list(processes) == [f"{label} · rank {rank}" for label in ("predicted", "measured") for rank in (0, 1)]
+    assert list(processes) == [f"{label} rank {rank}" for label in ("predicted", "measured") for rank in (0, 1)]
     assert len(set(processes.values())) == 4
     for pid in processes.values():
         threads = [e["args"]["name"] for e in named if e["name"] == "thread_name" and e["pid"] == pid]
@@ -44,6 +47,10 @@ def test_chrome_trace_spans_are_in_microseconds_and_tell_their_op():
     }
 
 
+def inside(ts, span):
+    return span["ts"] <= ts < span["ts"] + span["dur"]
+
+
 def test_chrome_trace_flows_join_each_send_to_its_receive():
     program, timelines = pair()
     events = chrome_trace(timelines, program)["traceEvents"]
@@ -52,10 +59,30 @@ def test_chrome_trace_flows_join_each_send_to_its_receive():
     assert starts.keys() == ends.keys()
     assert len(starts) == 2 * (program.columns["kind"] == Kind.send).sum()
     spans = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    threads = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
+    assert len({tid for _, tid in threads}) == len(threads)  # of the whole trace, as Perfetto counts them
+    assert not {tid for _, tid in threads} & {pid for pid, _ in threads}
+    assert all(isinstance(key, int) for key in starts)
     for key, start in starts.items():
         assert (start["pid"], start["tid"], start["ts"]) in spans
         assert ends[key]["pid"] != start["pid"]
         assert ends[key]["ts"] >= start["ts"]
+        taken = next(
+            e for e in events if e["ph"] == "X" and e["tid"] == ends[key]["tid"] and inside(ends[key]["ts"], e)
+        )
+        assert taken["name"] == "recv_reduce"
+
+
+@given(st.lists(st.floats(0, 1e-3), min_size=2, max_size=40))
+def test_chrome_trace_spans_of_a_thread_do_not_overlap_by_rounding(lengths):
+    end = np.cumsum(lengths)
+    columns = {name: np.zeros(len(end), dtype="i4") for name in ("rank", "lane", "name", "op", "num_bytes")}
+    columns |= {"start_s": np.concatenate([[0], end[:-1]]), "end_s": end}
+    spans = [
+        e for e in chrome_trace([Timeline("measured", 1, ("a",), ("x",), columns)])["traceEvents"] if e["ph"] == "X"
+    ]
+    for before, after in pairwise(spans):
+        assert round(1e3 * before["ts"]) + round(1e3 * before["dur"]) <= round(1e3 * after["ts"])
 
 
 def test_overlapping_spans_get_threads_of_their_own():

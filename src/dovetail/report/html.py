@@ -11,7 +11,7 @@ from pathlib import Path
 from dovetail import __version__
 from dovetail.core import save_text
 from dovetail.ir import Program
-from dovetail.report.parts import fill, part, provenance_list
+from dovetail.report.parts import fill, part, programs_of, provenance_list
 from dovetail.report.payload import encode
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import percent, second_unit, seconds, significant
@@ -55,7 +55,7 @@ def page(
 ) -> str:
     """The text of the page that `write_page` writes."""
     told = summary or Summary()
-    shown = [t for t in timelines if t.num_spans]
+    shown = [run for run in zip(timelines, programs_of(timelines, program), strict=True) if run[0].num_spans]
     script = part(*SCRIPTS) if shown else ""
     parts = {
         "title": escape(title),
@@ -65,21 +65,10 @@ def page(
         "provenance": _provenance(told.provenance, timelines),
         "summary": _summary(told),
         "timeline": part("timeline.html") if shown else EMPTY,
-        "data": encode(shown, _programs(timelines, program)) if shown else "",
+        "data": encode(shown) if shown else "",
         "script": script,
     }
     return fill("page.html", parts)
-
-
-def _programs(
-    timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None
-) -> list[Program | None]:
-    """One program (or None) for each timeline that has spans."""
-    if program is None or isinstance(program, Program):
-        return [program for t in timelines if t.num_spans]
-    if len(program) != len(timelines):
-        raise ValueError(f"{len(program)} programs for {len(timelines)} timelines")
-    return [p for p, t in zip(program, timelines, strict=True) if t.num_spans]
 
 
 def _provenance(given: Provenance, timelines: Sequence[Timeline]) -> str:

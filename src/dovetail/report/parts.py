@@ -1,11 +1,14 @@
-"""Parts of pages: the files of `page/`, put together once, with what is filled in never read as a place to fill."""
+"""Parts that pages and traces share: the files of `page/`, filled in once; provenance; a program for each timeline."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+
+from dovetail.ir import Program
+from dovetail.timeline import Timeline
 
 
 def part(*names: str) -> str:
@@ -27,3 +30,14 @@ def provenance_list(known: Mapping[str, str]) -> str:
     """
     rows = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in known.items())
     return f'<dl class="provenance">{rows}</dl>' if rows else ""
+
+
+def programs_of(
+    timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None
+) -> list[Program | None]:
+    """The program of each timeline, from one for all, one for each, or none; ValueError where the numbers differ."""
+    if program is None or isinstance(program, Program):
+        return [program] * len(timelines)
+    if len(program) != len(timelines):
+        raise ValueError(f"{len(program)} programs for {len(timelines)} timelines")
+    return list(program)

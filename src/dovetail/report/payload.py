@@ -21,16 +21,15 @@ from dovetail.timeline.partners import message_of
 _ALIGN = 8
 
 
-def encode(timelines: Sequence[Timeline], programs: Sequence[Program | None]) -> str:
-    """Base64 of deflate of: header length (u32), header JSON, arrays at the offsets that the header names."""
+def encode(runs: Sequence[tuple[Timeline, Program | None]]) -> str:
+    """Timelines and the programs that they ran, as base64 of deflate of what `_pack` lays out."""
     arrays: dict[str, NDArray[Any]] = {}
-    distinct = list({id(p): p for p in programs if p is not None}.values())
+    distinct = list({id(p): p for _, p in runs if p is not None}.values())
     rows = {id(p): row for row, p in enumerate(distinct)}
     head = {
         "groups": [list(group) for group in GROUPS],
         "timelines": [
-            _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)])
-            for i, (t, p) in enumerate(zip(timelines, programs, strict=True))
+            _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)]) for i, (t, p) in enumerate(runs)
         ],
         "programs": [_program(arrays, f"p{i}", p) for i, p in enumerate(distinct)],
     }
@@ -74,6 +73,7 @@ def _program(arrays: dict[str, NDArray[Any]], key: str, program: Program) -> dic
 
 
 def _pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Length of the header (u32), header as JSON, then the arrays, each at the offset that the header names."""
     places, chunks, offset = {}, [], 0
     for name, array in arrays.items():
         data = array.tobytes()

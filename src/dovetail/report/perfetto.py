@@ -4,118 +4,131 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import save_text
 from dovetail.ir import Program
 from dovetail.report.kinds import GROUPS, span_groups
 from dovetail.report.optext import op_texts
+from dovetail.report.parts import programs_of
 from dovetail.report.tracks import Track, tracks
 from dovetail.timeline import Timeline
 from dovetail.timeline.partners import message_of
 
-_US = 1e6
+Event = dict[str, Any]
 
 
-def write_perfetto(path: str | Path, timelines: Sequence[Timeline], program: Program | None = None) -> Path:
+def write_perfetto(
+    path: str | Path,
+    timelines: Sequence[Timeline],
+    program: Program | Sequence[Program | None] | None = None,
+) -> Path:
     """Write `chrome_trace` to `path`, whole or not at all; returns the path."""
-    return save_text(path, json.dumps(chrome_trace(timelines, program), separators=(",", ":")))
+    document = chrome_trace(timelines, program)
+    return save_text(path, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
 
 
-def chrome_trace(timelines: Sequence[Timeline], program: Program | None = None) -> dict[str, Any]:
-    """The trace as a document: metadata, spans (`X`, `ts` and `dur` in µs), messages (`s` → `f`).
+def chrome_trace(
+    timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None = None
+) -> dict[str, Any]:
+    """The trace as a document: metadata, spans (`X`, `ts` and `dur` in µs, whole ns), messages (`s` → `f`).
 
-    Processes are named `measured · rank 0`. Where spans of a lane overlap, the lane has further threads. With
-    `program`, spans tell op and source line, and flow events join each send to the receive that takes its message.
+    Processes are named `measured rank 0`. Where spans of a lane overlap, the lane has further threads. With `program`
+    (one for all, or one for each timeline), spans tell op and source line, and flow events join each send to the
+    receive that takes its message. As Perfetto asks: threads have numbers of their own in the whole trace and none
+    that is a process's, spans of a thread never overlap, flow ids are whole numbers.
     """
-    events: list[dict[str, Any]] = []
-    texts = op_texts(program) if program is not None else []
-    sources = message_of(program) if program is not None else np.zeros(0, dtype=np.int64)
-    first_pid = 1
-    for number, timeline in enumerate(timelines):
-        found, order = tracks(timeline)
-        threads = {track: thread for thread, track in enumerate(found, 1)}
-        events += _names(timeline, found, threads, first_pid)
-        spans = list(_spans(timeline, program, texts, found, order, threads, first_pid))
-        events += spans
-        events += _flows(timeline, spans, order, sources, number)
-        first_pid += timeline.num_ranks
+    events: list[Event] = []
+    pid, tid, flow = 1, 1 + sum(t.num_ranks for t in timelines), 1
+    for timeline, ran in zip(timelines, programs_of(timelines, program), strict=True):
+        part = _Part(timeline, ran, pid, tid)
+        spans = list(part.spans())
+        flows = list(part.flows(spans, flow))
+        events += [*part.names(), *spans, *flows]
+        pid, tid, flow = pid + timeline.num_ranks, tid + len(part.tracks), flow + len(flows) // 2
     other = {"labels": [t.label for t in timelines], "meta": [_plain(t.meta) for t in timelines]}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _names(
-    timeline: Timeline, found: Sequence[Track], threads: dict[Track, int], first_pid: int
-) -> Iterator[dict[str, Any]]:
-    """Metadata events: processes and threads with names, in the order of ranks and lanes."""
-    title = f"{timeline.meta['schedule']} · {timeline.label}" if timeline.meta.get("schedule") else timeline.label
-    for rank in range(timeline.num_ranks):
-        head = {"ph": "M", "pid": first_pid + rank}
-        yield {**head, "name": "process_name", "args": {"name": f"{title} · rank {rank}"}}
-        yield {**head, "name": "process_sort_index", "args": {"sort_index": first_pid + rank}}
-    for track in found:
-        name = timeline.lanes[track.lane] + (f" ({track.depth + 1})" if track.depth else "")
-        head = {"ph": "M", "pid": first_pid + track.rank, "tid": threads[track]}
-        yield {**head, "name": "thread_name", "args": {"name": name}}
-        yield {**head, "name": "thread_sort_index", "args": {"sort_index": threads[track]}}
+@dataclass(frozen=True)
+class _Part:
+    """One timeline's share of the trace; its processes are `pid` + rank, its threads `tid` + track."""
 
+    timeline: Timeline
+    program: Program | None
+    pid: int
+    tid: int
 
-def _spans(
-    timeline: Timeline,
-    program: Program | None,
-    texts: Sequence[str],
-    found: Sequence[Track],
-    order: np.ndarray[Any, Any],
-    threads: dict[Track, int],
-    first_pid: int,
-) -> Iterator[dict[str, Any]]:
-    """A complete event for each span, track by track."""
-    col = {name: column[order].tolist() for name, column in timeline.columns.items()}
-    groups = [GROUPS[g].name for g in span_groups(timeline, program)[order].tolist()]
-    lines = program.columns["line"].tolist() if program is not None else []
-    for track in found:
-        head = {"ph": "X", "pid": first_pid + track.rank, "tid": threads[track]}
-        for i in range(track.first, track.first + track.num_spans):
-            op, args = col["op"][i], {}
-            if op >= 0:
-                args["op"] = op
+    @cached_property
+    def _sorted(self) -> tuple[list[Track], NDArray[np.int64]]:
+        return tracks(self.timeline)
+
+    @property
+    def tracks(self) -> list[Track]:
+        return self._sorted[0]
+
+    def names(self) -> Iterator[Event]:
+        """Metadata events: processes and threads with names, in the order of ranks and lanes."""
+        title = " ".join(filter(None, (str(self.timeline.meta.get("schedule") or ""), self.timeline.label)))
+        for rank in range(self.timeline.num_ranks):
+            head = {"ph": "M", "pid": self.pid + rank}
+            yield {**head, "name": "process_name", "args": {"name": f"{title} rank {rank}"}}
+            yield {**head, "name": "process_sort_index", "args": {"sort_index": self.pid + rank}}
+        for tid, track in enumerate(self.tracks, self.tid):
+            name = self.timeline.lanes[track.lane] + (f" ({track.depth + 1})" if track.depth else "")
+            head = {"ph": "M", "pid": self.pid + track.rank, "tid": tid}
+            yield {**head, "name": "thread_name", "args": {"name": name}}
+            yield {**head, "name": "thread_sort_index", "args": {"sort_index": tid}}
+
+    def spans(self) -> Iterator[Event]:
+        """A complete event for each span, track by track."""
+        order = self._sorted[1]
+        col = self.timeline.columns
+        groups = span_groups(self.timeline, self.program)[order].tolist()
+        names, args = col["name"][order].tolist(), list(self._args(order))
+        for tid, track in enumerate(self.tracks, self.tid):
+            rows = slice(track.first, track.first + track.num_spans)
+            start = np.rint(col["start_s"][order[rows]] * 1e9).astype(np.int64)
+            end = np.maximum(np.rint(col["end_s"][order[rows]] * 1e9).astype(np.int64), start)
+            end[:-1] = np.minimum(end[:-1], start[1:])  # what overlaps by rounding, or by a nanosecond of the clock
+            head = {"ph": "X", "pid": self.pid + track.rank, "tid": tid}
+            for i, ts, dur in zip(range(rows.start, rows.stop), start / 1e3, (end - start) / 1e3, strict=True):
+                about = {"name": self.timeline.names[names[i]], "cat": GROUPS[groups[i]].name}
+                yield {**head, **about, "ts": float(ts), "dur": float(dur), "args": args[i]}
+
+    def _args(self, order: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        """What is known of each span beside its name and times."""
+        texts = op_texts(self.program) if self.program is not None else []
+        lines = self.program.columns["line"].tolist() if self.program is not None else []
+        ops, sizes = (self.timeline.columns[name][order].tolist() for name in ("op", "num_bytes"))
+        for op, size in zip(ops, sizes, strict=True):
+            args: dict[str, Any] = {"op": op} if op >= 0 else {}
             if 0 <= op < len(texts):
                 args["text"] = texts[op]
-                if program is not None and lines[op] >= 0:
-                    args["written_at"] = program.lines[lines[op]]
-            if col["num_bytes"][i]:
-                args["num_bytes"] = col["num_bytes"][i]
-            start, end = col["start_s"][i] * _US, col["end_s"][i] * _US
-            yield {
-                **head,
-                "name": timeline.names[col["name"][i]],
-                "cat": groups[i],
-                "ts": round(start, 4),
-                "dur": round(max(end - start, 0.0), 4),
-                "args": args,
-            }
+                if self.program is not None and lines[op] >= 0:
+                    args["written_at"] = self.program.lines[lines[op]]
+            yield {**args, "num_bytes": size} if size else args
 
-
-def _flows(
-    timeline: Timeline,
-    spans: Sequence[dict[str, Any]],
-    order: np.ndarray[Any, Any],
-    sources: np.ndarray[Any, Any],
-    number: int,
-) -> Iterator[dict[str, Any]]:
-    """A start inside the sending span and an end inside the taking span, for each message whose two ops both ran."""
-    place = {op: i for i, op in enumerate(timeline.columns["op"][order].tolist()) if op >= 0}
-    for target, source in enumerate(sources.tolist()):
-        if source not in place or target not in place:
-            continue
-        head = {"name": "message", "cat": "message", "id": f"{number}.{target}"}
-        sent, taken = spans[place[source]], spans[place[target]]
-        yield {**head, "ph": "s", "pid": sent["pid"], "tid": sent["tid"], "ts": sent["ts"]}
-        end = round(taken["ts"] + taken["dur"], 4)
-        yield {**head, "ph": "f", "bp": "e", "pid": taken["pid"], "tid": taken["tid"], "ts": end}
+    def flows(self, spans: Sequence[Event], first: int) -> Iterator[Event]:
+        """A start where the sending span starts, an end within the taking span: for messages whose two ops both ran."""
+        if self.program is None:
+            return
+        place = {span["args"]["op"]: span for span in spans if "op" in span["args"]}
+        for target, source in enumerate(message_of(self.program).tolist()):
+            if source < 0 or source not in place or target not in place:
+                continue
+            sent, taken = place[source], place[target]
+            head = {"name": "message", "cat": "message", "id": first}
+            inside = taken["ts"] + max(taken["dur"] - 1e-3, 0.0)
+            yield {**head, "ph": "s", "pid": sent["pid"], "tid": sent["tid"], "ts": sent["ts"]}
+            yield {**head, "ph": "f", "bp": "e", "pid": taken["pid"], "tid": taken["tid"], "ts": round(inside, 3)}
+            first += 1
 
 
 def _plain(meta: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.core import save_text
 from dovetail.ir import Program
 from dovetail.report.kinds import GROUPS, span_groups
+from dovetail.report.parts import programs_of
 from dovetail.report.summary import Provenance
 from dovetail.report.tables import visible
 from dovetail.report.tracks import Track, tracks
@@ -46,7 +47,7 @@ class _Row:
 def write_svg(
     path: str | Path,
     timelines: Sequence[Timeline],
-    program: Program | None = None,
+    program: Program | Sequence[Program | None] | None = None,
     *,
     title: str = "",
     provenance: Provenance | None = None,
@@ -58,7 +59,7 @@ def write_svg(
 
 def svg(
     timelines: Sequence[Timeline],
-    program: Program | None = None,
+    program: Program | Sequence[Program | None] | None = None,
     *,
     title: str = "",
     provenance: Provenance | None = None,
@@ -71,7 +72,7 @@ def svg(
     bottom = rows[-1].y + STRIP + 8 if rows else top + 24
     end_s = max((t.makespan_s for t in timelines), default=0.0) or 1.0
     scale = (width - GUTTER - RIGHT) / end_s
-    groups = [span_groups(t, program) for t in timelines]
+    groups = [span_groups(t, p) for t, p in zip(timelines, programs_of(timelines, program), strict=True)]
     parts = [f'<text class="title" x="12" y="24">{escape(visible(title))}</text>'] if title else []
     parts += _axis(end_s, scale, top, bottom)
     for row in rows:
