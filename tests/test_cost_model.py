@@ -10,6 +10,7 @@ import pytest
 from dovetail.core import CostError
 from dovetail.cost import CostModel, Curve, Samples, fit, fit_factor
 from dovetail.cost.model import PRIOR_BYTES_PER_S
+from dovetail.ir import Builder, Kind, Region
 from dovetail.machine import Link, Machine, load
 
 
@@ -82,6 +83,22 @@ def test_priors_are_flagged() -> None:
     assert not any("`reduce`" in text or "`copy`" in text for text in full.assumptions())
     preset = CostModel.of(load("two-hosts-1gbit")).assumptions()
     assert "some costs are preset, not measured here" in preset
+
+
+def test_only_what_touches_the_program_is_told() -> None:
+    b = Builder("library", 2)
+    b.buffer("A", "input", 1)
+    net, compute = b.lane("net", "net"), b.lane("compute", "compute")
+    b.add(Kind.collective, 0, net, reads=[Region("A", 0, 1)], call=b.collective("all_reduce", [0, 1]))
+    model = CostModel.of(load("atlas-a2-8"))
+    assert model.assumptions(b.build()) == ("some costs are published, not measured here",)
+    b.add(Kind.compute, 0, compute, call=b.kernel("matmul", []))
+    assert any("cil:compute" in line for line in model.assumptions(b.build()))
+    b.add(Kind.recv_reduce_send, 0, net, reads=[Region("A", 0, 1)], chan_in=b.channel(1, 0), chan_out=b.channel(0, 1))
+    told = model.assumptions(b.build())
+    assert any("`reduce`" in line for line in told)
+    assert any("eager" in line for line in told)
+    assert not any("`copy`" in line for line in told)
 
 
 def test_a_measured_curve_says_how_wrong_it_is() -> None:

@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 
 from dovetail.core import CostError, DovetailError
 from dovetail.cost.curve import Curve, Segment
-from dovetail.ir import dtype_bytes
+from dovetail.ir import SENDS, Kind, Program, dtype_bytes
 from dovetail.machine import Machine
 
 PRIOR_BYTES_PER_S = 10e9
+REDUCES = frozenset({Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_send, Kind.recv_reduce_copy_send})
 _PRIOR = Curve(
     "bytes",
     (Segment(0.0, 0.0, 1.0 / PRIOR_BYTES_PER_S),),
@@ -123,18 +124,23 @@ class CostModel:
         curve = self.curve(key)
         return Accuracy(curve.label, curve.median_error, curve.max_error)
 
-    def assumptions(self) -> tuple[str, ...]:
-        """What predictions take for granted on this machine, in sentences.
+    def assumptions(self, program: Program | None = None) -> tuple[str, ...]:
+        """What predictions take for granted on this machine, in sentences; only what touches `program`, if given.
 
         >>> from dovetail.machine import Machine
         >>> CostModel.of(Machine("bare", 1, (0,))).assumptions()[0]
         'no `reduce` curve: 10 GB/s assumed'
         """
         rate = f"{PRIOR_BYTES_PER_S / 1e9:g} GB/s"
-        lines = [f"no `{key}` curve: {rate} assumed" for key in ("reduce", "copy") if key not in self.curves]
-        cil = [key for key in ("cil:compute", "cil:net") if key not in self.curves]
-        lines += [f"no `{key}` curve: compute and traffic are taken not to slow each other" for key in cil]
-        if "eager_limit_bytes" not in self.machine.facts:
+        used = set(Kind) if program is None else {Kind(int(kind)) for kind in np.unique(program.kind)}
+        needs = {"reduce": REDUCES, "copy": {Kind.copy}}
+        lines = [
+            f"no `{key}` curve: {rate} assumed" for key, kinds in needs.items() if key not in self and used & kinds
+        ]
+        if Kind.compute in used and used & (SENDS | {Kind.put, Kind.collective}):
+            cil = [key for key in ("cil:compute", "cil:net") if key not in self]
+            lines += [f"no `{key}` curve: compute and traffic are taken not to slow each other" for key in cil]
+        if "eager_limit_bytes" not in self.machine.facts and used & SENDS:
             lines.append("no `eager_limit_bytes` fact: no message is taken to wait for its receive")
         unmeasured = sorted({c.label for c in self.curves.values()} - {"measured"})
         return (*lines, *(f"some costs are {label}, not measured here" for label in unmeasured))

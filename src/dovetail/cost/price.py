@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import CostError
-from dovetail.cost.model import CostModel
+from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
 from dovetail.ir import RECVS, SENDS, Kind, Program, Workload
 from dovetail.machine import Machine
@@ -18,7 +18,6 @@ from dovetail.machine import Machine
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _MESSAGES = (*SENDS, Kind.put)
-_REDUCES = (Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_send, Kind.recv_reduce_copy_send)
 
 
 def price(
@@ -131,7 +130,7 @@ def _sum_by_op(values: Ints, start: Ints) -> Ints:
 def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes, extrapolate: bool) -> Floats:
     work_s = np.zeros(program.num_ops)
     kind = program.kind
-    for key, kinds in (("copy", (Kind.copy,)), ("reduce", _REDUCES)):
+    for key, kinds in (("copy", (Kind.copy,)), ("reduce", tuple(REDUCES))):
         rows = np.flatnonzero(np.isin(kind, kinds))
         if len(rows):
             work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
