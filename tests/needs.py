@@ -89,7 +89,7 @@ def _tc_missing() -> str | None:
     """Shape a link in a network namespace of its own, as the testbed does."""
     if absent := [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]:
         return f"no {absent[0]} command"
-    shape = "ip link add a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 16kb latency 50ms"
+    shape = "ip link add name a type veth peer name b && tc qdisc add dev a root tbf rate 1mbit burst 16kb latency 50ms"
     tried = subprocess.run(["unshare", "--net", "sh", "-c", shape], capture_output=True, text=True, check=False)
     return tried.stderr.strip() if tried.returncode else None
 
