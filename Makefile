@@ -7,6 +7,7 @@ LOCKED := flock Makefile $(MAKE) --no-print-directory
 .PHONY: demo test lint pytest bench build rebuild clean
 
 demo: build
+	-@$(call apt,command -v tc && command -v ip,iproute2)
 	bash examples/demo.sh
 
 test: lint pytest

@@ -46,10 +46,10 @@ SHAPES = {
     ],
 }
 KEYS = (
-    "serial_s measured_s compute_s comm_s own_comm_s ideal_s adjusted_ideal_s shared_ideal_s ideal_gain adjusted_gain "
-    "shared_gain speedup predicted_s predicted_serial_s losses max_rel_error tolerance serial_spread measured_spread "
-    "rounds disturbed schedule tiles"
-).split()
+    *("serial_s", "measured_s", "compute_s", "comm_s", "own_comm_s", "ideal_s", "adjusted_ideal_s", "shared_ideal_s"),
+    *("ideal_gain", "adjusted_gain", "shared_gain", "speedup", "predicted_s", "predicted_serial_s", "losses"),
+    *("max_rel_error", "tolerance", "serial_spread", "measured_spread", "rounds", "disturbed", "schedule", "tiles"),
+)
 
 
 def main() -> None:
@@ -105,7 +105,7 @@ def provenance(rows: list[dict[str, object]]) -> dict[str, object]:
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     date = time.strftime("%Y-%m-%d")
     cores = os.cpu_count()
-    machine = f"{rows[0]['cpu']}, {cores} cores, 2 network namespaces" if rows else ""
+    machine = f"{rows[0]['cpu']}, {cores} cores, 2 ranks" if rows else ""
     return {
         "label": "measured",
         "machine": machine,

@@ -113,12 +113,22 @@ def tune(
     best = choose(found, known, tried, options)  # → the fastest, or serial
     save_json(out / "plan.json", best.to_json())
     tell("serial and planned in turn", 0.95)
-    measured = measure_final(best, runner, rounds=rounds, seed=seed + 1, budget_s=budget_s)
+    enough = max(rounds, rounds_worth(min((t.seconds for t in tried), default=found.predicted_s)))
+    measured = measure_final(best, runner, rounds=enough, seed=seed + 1, budget_s=budget_s)
     if schedule == "auto" and loses(best, measured):
         best = serial_plan(found, known, options)
         save_json(out / "plan.json", best.to_json())
-        measured = measure_final(best, runner, rounds=rounds, seed=seed + 2, budget_s=budget_s)
+        measured = measure_final(best, runner, rounds=enough, seed=seed + 2, budget_s=budget_s)
     return explained(best, replace(measured, tried=tuple(tried)), known, out, command)
+
+
+def rounds_worth(seconds: float, total_s: float = 0.5, most: int = 150) -> int:
+    """Short runs are noisy: as many rounds as fill half a second, within reason.
+
+    >>> rounds_worth(0.1), rounds_worth(0.005), rounds_worth(1e-6)
+    (5, 100, 150)
+    """
+    return min(most, int(total_s / max(seconds, 1e-9)))
 
 
 def probed_machine(runner: MpiExecutor, ranks: int, *, fresh: bool, say: Say) -> Machine:
