@@ -1,9 +1,13 @@
 """run: real bytes and kernels. `reference` defines what a Program means; the native engines must equal it."""
 
-from dovetail.run.arrays import fresh_inputs, numpy_dtype
-from dovetail.run.check import Agreement, Reference, max_rel_error
-from dovetail.run.kernels import KernelCall, builtin_kernels
-from dovetail.run.reference import Execution, execute
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.run.arrays import fresh_inputs, numpy_dtype
+    from dovetail.run.check import Agreement, Reference, max_rel_error
+    from dovetail.run.kernels import KernelCall, builtin_kernels
+    from dovetail.run.reference import Execution, execute
 
 __all__ = [
     "Agreement",
@@ -16,3 +20,18 @@ __all__ = [
     "max_rel_error",
     "numpy_dtype",
 ]
+
+# Imported when first used: a rank says how many threads BLAS may have before NumPy loads (see run.rank).
+_HOMES = {
+    "arrays": ("fresh_inputs", "numpy_dtype"),
+    "check": ("Agreement", "Reference", "max_rel_error"),
+    "kernels": ("KernelCall", "builtin_kernels"),
+    "reference": ("Execution", "execute"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"dovetail.run.{home}"), name)
+    raise AttributeError(f"module 'dovetail.run' has no attribute '{name}'")

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault, RunError, load_json
 from dovetail.run.job import Job, JobResult
+from dovetail.run.pulse import Watch, terminate_ranks
 from dovetail.run.shim import build_shim, find_tool
 
-ARRIVE_S = 10.0  # ranks that have not said that they are there by then are given up
+PHRASES = re.compile(
+    "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
+)
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -46,8 +53,8 @@ def default_launch() -> str:
 class MpiExecutor:
     """Runs jobs on ranks started by `launch` (a command with `{ranks}`; the default is the mpiexec at hand).
 
-    Each job gets a folder of its own under `folder` (a temporary one unless given); after a failure it holds the
-    reason, the ranks' output and their partial timelines.
+    Each job gets a folder of its own under `folder` (a temporary one unless given); it stays after a failure, and holds
+    the reason, the ranks' output and their partial timelines.
     """
 
     launch: str | None = None
@@ -68,6 +75,7 @@ class MpiExecutor:
         if code or not result.exists():
             raise failure(place, num_ranks, code)
         loaded: JobResult = pickle.loads(result.read_bytes())
+        shutil.rmtree(place, ignore_errors=True)
         return loaded
 
     def _place(self) -> Path:
@@ -92,40 +100,42 @@ def watch(command: list[str], place: Path, ranks: int) -> int:
         try:
             return wait(launcher, place, ranks)
         finally:
-            stop(launcher)
+            stop(launcher, place)
 
 
 def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> int:
-    """The launcher's exit code; a RunError where some rank does not arrive in time, or one failed and others hang."""
-    begin, failed_s = time.monotonic(), None
-    arrive_s = ARRIVE_S + 0.5 * ranks
+    """The launcher's exit code; a RunError where a rank does not arrive or falls silent, 3 where one failed and others
+    hang."""
+    ranks_seen, failed_s, looked_s = Watch(place, ranks), None, time.monotonic()
     while launcher.poll() is None:
         time.sleep(0.01)
         now = time.monotonic()
-        missing = [r for r in range(ranks) if not (place / f"ready.{r}.json").exists()]
-        if missing and now - begin > arrive_s:
-            raise RunError(
-                f"rank {missing[0]} never arrived: {len(missing)} of {ranks} ranks had not started after {arrive_s:.0f} s",
-                found=last_line(place),
-                hint=f"look at {place / 'output.txt'}",
-            )
         if failed_s is None and any(place.glob("failure.*.json")):
             failed_s = now
         if failed_s is not None and now - failed_s > 3.0:
             return 3
+        if failed_s is None and now - looked_s > 0.25:
+            looked_s = now
+            if trouble := ranks_seen.trouble():
+                hint = f"reason, output and partial timelines are in {place}"
+                raise RunError(trouble, found=last_line(place), hint=hint)
     return launcher.returncode
 
 
-def stop(launcher: subprocess.Popen[bytes]) -> None:
-    """End the launcher and all it started: politely, then not."""
-    for sign, patience_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
+def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
+    """End the launcher and all it started: by the ranks of this host, which first save what they had done; then
+    politely; then not."""
+    steps: tuple[tuple[Callable[[], None], float], ...] = (
+        (lambda: terminate_ranks(place), 1.0),
+        (lambda: os.killpg(launcher.pid, signal.SIGTERM), 1.0),
+        (lambda: os.killpg(launcher.pid, signal.SIGKILL), 2.0),
+    )
+    for step, patience_s in steps:
         if launcher.poll() is not None:
             return
-        try:
-            os.killpg(launcher.pid, sign)
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            step()
             launcher.wait(patience_s)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
 
 
 def failure(place: Path, ranks: int, code: int) -> RunError:
@@ -156,5 +166,7 @@ def killed_rank(place: Path, ranks: int) -> str:
 
 
 def last_line(place: Path) -> str:
-    lines = [line for line in (place / "output.txt").read_text(errors="replace").splitlines() if line.strip(" =")]
-    return lines[-1].strip()[:300] if lines else "no output"
+    """The last line of the job's output that is more than the launcher's usual phrases."""
+    text = (place / "output.txt").read_text(errors="replace")
+    lines = [line.strip(" =|") for line in text.splitlines() if not PHRASES.search(line)]
+    return next((line[:300] for line in reversed(lines) if line.strip("-")), "no output")

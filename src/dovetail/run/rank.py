@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+
+from dovetail.run.pulse import Pulse
 
 
 def use_own_cores() -> None:
@@ -17,6 +20,8 @@ def use_own_cores() -> None:
 
 if __name__ == "__main__":
     use_own_cores()
-    from dovetail.run.serve import serve
+    with Pulse(Path(sys.argv[1])) as pulse:
+        from dovetail.run.serve import serve
 
-    sys.exit(serve(sys.argv[1], sys.argv[2]))
+        code = serve(sys.argv[1], sys.argv[2], pulse)
+    sys.exit(code)

@@ -19,13 +19,14 @@ from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.engine import bind, run_engines, timeline_of
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.product import product_error
+from dovetail.run.pulse import Pulse
 from dovetail.run.shim import World
 from dovetail.timeline import Timeline
 
 SETUP_LIMIT_S = 120.0
 
 
-def serve(folder: str, shim: str) -> int:
+def serve(folder: str, shim: str, pulse: Pulse) -> int:
     """Run this rank's part of the job in `folder`; 0, or 3 after a failure that is told in the folder."""
     place = Path(folder)
     world = World(Path(shim))
@@ -34,7 +35,9 @@ def serve(folder: str, shim: str) -> int:
         job = pickle.loads((place / "job.pkl").read_bytes())
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
-        result = _Rank(world, job, place).run()
+        rank = _Rank(world, job, place)
+        pulse.last_words = rank.save_running
+        result = rank.run()
         if world.rank == 0:
             (place / "result.part").write_bytes(pickle.dumps(result))
             (place / "result.part").replace(place / "result.pkl")
@@ -70,6 +73,7 @@ class _Rank:
     def __init__(self, world: World, job: Job, place: Path) -> None:
         self.world, self.job, self.place = world, job, place
         self.arrays: dict[tuple[str, int, Slot], Array] = {}
+        self.running: tuple[Variant, float] | None = None
         self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
         self.engines = {v.name: bind(world.transport, v.program, world.rank, self.memory(v)) for v in job.variants}
         world.barrier(SETUP_LIMIT_S)
@@ -110,11 +114,13 @@ class _Rank:
         engine, limit_s = self.engines[variant.name], max(20.0, 2 * variant.options.stall_s)
         self.world.barrier(limit_s)
         begin = _native.monotonic_s()
+        self.running = variant, begin
         (failure,) = run_engines([engine], variant.options)
+        self.running = None
         mine_s = _native.monotonic_s() - begin
         self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
         if failure:
-            self.save_partial(variant)
+            self.save_partial(variant, self.spans[variant.name][-1])
             raise RunError(f"variant '{variant.name}', round {index}: {failure}")
         everyone = self.world.gather(mine_s, limit_s)
         longest: float = self.world.share(max(everyone) if everyone else None, limit_s)
@@ -124,9 +130,14 @@ class _Rank:
         times = (np.asarray(values) + self.offset_s for values in (start_s, end_s))
         return Spans(begin_s + self.offset_s, rows, *times)
 
-    def save_partial(self, variant: Variant) -> None:
+    def save_running(self) -> None:
+        """Keep what this rank has done so far of a run that is being ended from outside."""
+        if self.running:
+            variant, begin_s = self.running
+            self.save_partial(variant, self.on_common_clock(begin_s, *self.engines[variant.name].spans()))
+
+    def save_partial(self, variant: Variant, spans: Spans) -> None:
         """Keep what this rank had done when the run failed."""
-        spans = self.spans[variant.name][-1]
         part = timeline_of(variant.program, variant.workload, [spans.since(spans.begin_s)], {"partial": True})
         save_json(self.place / f"partial.{self.world.rank}.json", part.to_json())
 

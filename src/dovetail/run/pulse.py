@@ -1,0 +1,139 @@
+"""Signs of life: every rank of a job keeps a file fresh, so that one that stopped is missed within seconds.
+
+Imports nothing heavy: a rank begins with it, before NumPy and MPI.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+BEAT_S = 0.5
+SILENT_S = 6.0  # without a beat, after which a rank is given up
+LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 0.25 s more for each rank)
+READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
+ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues
+RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+class Pulse:
+    """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end.
+
+    When the launcher ends the job, which it does by SIGTERM, `last_words` is called and the process ends: at any
+    moment, for the signal comes to a thread of its own, not to one that is inside a kernel or MPI.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        rank = next((os.environ[name] for name in RANK_NAMES if os.environ.get(name, "").isdigit()), "x")
+        self._path = folder / f"alive.{rank}.{_host()}.{os.getpid()}"
+        self._lock, self._ended = threading.Lock(), False
+        self.last_words: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Pulse:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
+        threading.Thread(target=self._beat, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._lock:
+            self._ended = True
+            self._path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        for count in itertools.count():
+            with self._lock, suppress(OSError):  # a full disk is told by what needs it
+                if not self._ended:
+                    self._path.write_text(str(count))
+            if _terminated(BEAT_S):
+                try:
+                    self.last_words()
+                except Exception:  # goes to the job's output.txt
+                    traceback.print_exc()
+                os._exit(128 + signal.SIGTERM)
+
+
+def _terminated(wait_s: float) -> bool:
+    """Whether SIGTERM comes within `wait_s` seconds."""
+    if hasattr(signal, "sigtimedwait"):
+        return signal.sigtimedwait({signal.SIGTERM}, wait_s) is not None
+    time.sleep(wait_s)
+    return signal.SIGTERM in signal.sigpending()
+
+
+class Watch:
+    """In the parent: who has begun, who has joined MPI, and who has fallen silent."""
+
+    def __init__(self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._ranks, self._now_s = folder, ranks, now_s
+        self._begin_s = now_s()
+        self._first_s: float | None = None
+        self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when that was new
+        self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or ARRIVE_S)
+
+    def trouble(self) -> str | None:
+        """What is wrong with the ranks, in words; None while nothing is."""
+        now = self._now_s()
+        here = self._read(now)
+        if self._first_s is None:
+            late = now - self._begin_s > self._limit_s
+            return f"no rank has begun after {self._limit_s:.0f} s" if late else None
+        unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
+        patience_s = 2 * SILENT_S if unready else SILENT_S  # imports may keep a rank from beating
+        silent = [name for name in here if now - self._seen[name][1] > patience_s]
+        if silent:
+            _, rank, host, pid = min(silent).split(".")
+            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s (process {pid} on {host}): it is stopped"
+        waited_s = now - self._first_s
+        if len(self._seen) < self._ranks and waited_s > LATE_S + 0.25 * self._ranks:
+            begun = {name.split(".")[1] for name in self._seen}
+            missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
+            count = self._ranks - len(self._seen)
+            return f"{_rank(missing)} never arrived: {count} of {self._ranks} had not begun after {waited_s:.0f} s"
+        if unready and waited_s > READY_S + 0.5 * self._ranks:
+            return f"rank {unready[0]} never arrived: it began, and had not joined MPI after {waited_s:.0f} s"
+        return None
+
+    def _read(self, now: float) -> list[str]:
+        """Names of the files that are there, with what is new in them noted."""
+        here = []
+        for path in self._folder.glob("alive.*"):
+            try:
+                text = path.read_text()
+            except OSError:  # it has just ended
+                continue
+            here.append(path.name)
+            if self._seen.get(path.name, ("", 0.0))[0] != text:
+                self._seen[path.name] = text, now
+        if self._first_s is None and self._seen:
+            self._first_s = now
+        return [name for name in here if name in self._seen]
+
+
+def terminate_ranks(folder: Path) -> None:
+    """Send SIGTERM to the ranks of a job that run on this host, whatever the launcher does: they save and end."""
+    for path in folder.glob("alive.*"):
+        _, _, host, pid = path.name.split(".")
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if host == _host() and os.fsencode(folder) in command:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGTERM)
+
+
+def _host() -> str:
+    return platform.node().replace(".", "-")
+
+
+def _rank(number: str) -> str:
+    return "a rank" if number == "x" else f"rank {number}"
