@@ -78,7 +78,7 @@ class Browser:
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self._send(method, self._session, **params)
 
-    def open(self, path: Path, limit_s: float = 30) -> None:
+    def open(self, path: Path, limit_s: float = 120) -> None:
         """Load a page and wait until it says that it is ready."""
         self._events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())

@@ -11,7 +11,7 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_programs import programs
 from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
@@ -56,16 +56,19 @@ def payload(text):
 # --- units and tables
 
 
+@settings(deadline=None)
 @given(st.floats(1e-9, 1e6))
 def test_seconds_read_back_to_three_digits(value):
     assert parse_seconds(seconds(value).replace("µ", "u")) == pytest.approx(value, rel=5.1e-3)
 
 
+@settings(deadline=None)
 @given(st.integers(0, (1 << 40) - 1))
 def test_bytes_read_back_to_three_digits(value):
     assert parse_bytes(num_bytes(value)) == pytest.approx(value, rel=5.1e-3)
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.floats(1e-7, 1e3), min_size=1))
 def test_a_column_has_one_width_and_its_points_in_one_line(values):
     cells = seconds_column(values)
@@ -132,6 +135,7 @@ def test_summary_round_trips_through_json():
 # --- tracks, op texts
 
 
+@settings(deadline=None)
 @given(programs())
 def test_op_texts_are_those_of_the_text_form(program):
     kind = np.where(program.columns["kind"] == Kind.compute, Kind.nop, program.columns["kind"])  # theirs call nothing
@@ -156,6 +160,7 @@ def test_op_texts_quote_and_tell_ranks_groups_and_blocks():
     assert op_texts(program) == [line[2:] for line in to_text(program).splitlines() if line.startswith("  ")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), min_size=1, max_size=30))
 def test_tracks_hold_every_span_once_and_none_over_another(spans):
     start, length = np.array(spans).T
@@ -256,9 +261,9 @@ def test_losses_come_from_an_attribution():
 def test_a_hundred_thousand_spans_are_a_small_page_written_at_once(tmp_path):
     program, timelines = pair(num_ranks=8, num_tiles=2084)
     assert sum(t.num_spans for t in timelines) > 100_000
-    began = time.perf_counter()
+    began = time.process_time()  # neighbours on the machine do not count
     path = write_page(tmp_path / "page.html", title="large", timelines=timelines, program=program, summary=SUMMARY)
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
     assert path.stat().st_size < 6e6
 
 

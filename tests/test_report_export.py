@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 
@@ -73,6 +73,7 @@ def test_chrome_trace_flows_join_each_send_to_its_receive():
         assert taken["name"] == "recv_reduce"
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e-3), min_size=2, max_size=40))
 def test_chrome_trace_spans_of_a_thread_do_not_overlap_by_rounding(lengths):
     end = np.cumsum(lengths)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from html import escape
+from math import ceil, log10
 from pathlib import Path
 
 from dovetail import __version__
@@ -14,7 +15,7 @@ from dovetail.ir import Program
 from dovetail.report.parts import fill, part, programs_of, provenance_list
 from dovetail.report.payload import encode
 from dovetail.report.summary import Losses, Provenance, Row, Summary
-from dovetail.report.units import percent, second_unit, seconds, significant
+from dovetail.report.units import percent, second_unit, seconds, seconds_column, significant
 from dovetail.timeline import Label, Timeline
 
 SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "main.js")
@@ -89,7 +90,7 @@ def _summary(summary: Summary) -> str:
     if summary.rows:
         left += f"<section><h2>Schedules</h2>{_schedules(summary)}</section>"
     if summary.notes:
-        notes = "".join(f"<p>{escape(note)}</p>" for note in summary.notes)
+        notes = "".join(f"<p{' class=lines' * (chr(10) in note)}>{escape(note)}</p>" for note in summary.notes)
         left += f'<section class="notes"><h2>Why</h2>{notes}</section>'
     if summary.losses:
         right = f"<section><h2>Where the time beyond the ideal goes</h2>{_losses(summary.losses)}</section>"
@@ -99,27 +100,33 @@ def _summary(summary: Summary) -> str:
 
 def _schedules(summary: Summary) -> str:
     aside = '<th class="aside">vs predicted</th>'
-    cells = '<th class="name">schedule</th>'
+    head = '<th class="name">schedule</th>'
     for label in summary.labels:
-        cells += f'<th class="number">{label}</th>' + aside * (label != "predicted")
+        head += f'<th class="number">{label}</th>' + aside * (label != "predicted")
     gains, whys = any(r.ideal_gain is not None for r in summary.rows), any(r.why for r in summary.rows)
-    cells += "<th>share of ideal gain</th>" * gains + "<th>why</th>" * whys
-    body = "".join(_schedule(row, summary.labels, gains, whys) for row in summary.rows)
-    return _table("schedules", cells, body)
+    head += "<th>share of ideal gain</th>" * gains + "<th>why</th>" * whys
+    columns = [
+        seconds_column([row.seconds(label) for row in summary.rows], distinct=label != "measured")
+        for label in summary.labels
+    ]
+    times = zip(*columns, strict=True) if columns else [()] * len(summary.rows)
+    body = "".join(
+        _schedule(row, dict(zip(summary.labels, cells, strict=True)), gains, whys)
+        for row, cells in zip(summary.rows, times, strict=True)
+    )
+    return _table("schedules", head, body)
 
 
-def _schedule(row: Row, labels: Sequence[Label], gains: bool, whys: bool) -> str:
+def _schedule(row: Row, times: Mapping[Label, str], gains: bool, whys: bool) -> str:
     tag = '<span class="tag">chosen</span>' if row.chosen else ""
     cells = f'<td class="name">{escape(row.schedule)}{tag}</td>'
-    for label in labels:
-        cells += f'<td class="number">{seconds(row.seconds(label))}</td>'
+    for label, time in times.items():
+        cells += f'<td class="number">{time.strip()}</td>'
         cells += f'<td class="aside">{_aside(row, label)}</td>' * (label != "predicted")
     if gains:
         share = 0.0 if row.ideal_gain is None else min(max(row.ideal_gain, 0.0), 1.0)
-        bar = (
-            f'<span class="gain"><i style="width:{100 * share:.1f}%"></i></span>' if row.ideal_gain is not None else ""
-        )
-        cells += f"<td>{bar}{percent(row.ideal_gain)}</td>"
+        bar = f'<span class="gain"><i style="width:{100 * share:.1f}%"></i></span>' * (row.ideal_gain is not None)
+        cells += f'<td class="share">{bar}{percent(row.ideal_gain)}</td>'
     cells += f'<td class="why">{escape(row.why)}</td>' * whys
     return f"<tr{' class=chosen' if row.chosen else ''}>{cells}</tr>"
 
@@ -168,11 +175,13 @@ def _totals(losses: Sequence[Losses]) -> str:
     most = max((max(x.makespan_s, x.ideal_s) for x in losses), default=0.0) or 1.0
     lines = []
     for entry in losses:
-        ideal, lost = 100 * entry.ideal_s / most, max(100 * (entry.makespan_s - entry.ideal_s) / most, 0.0)
+        lost_s = entry.makespan_s - entry.ideal_s
+        ideal, lost = 100 * entry.ideal_s / most, max(100 * lost_s / most, 0.0)
         where = f'<span class="where">read along {escape(entry.where)}</span>' if entry.where else ""
-        text = f"{entry.label}: {seconds(entry.makespan_s)} = {seconds(entry.ideal_s)} ideal + "
+        digits = 3 if not lost_s else min(max(2 + ceil(log10(max(entry.makespan_s / abs(lost_s), 1))), 3), 6)
+        text = f"{entry.label}: {seconds(entry.makespan_s, digits)} = {seconds(entry.ideal_s, digits)} ideal"
         lines.append(
-            f"<p>{text}{seconds(entry.makespan_s - entry.ideal_s)} lost{where}</p>"
+            f"<p>{text} {'−' if lost_s < 0 else '+'} {seconds(abs(lost_s))} lost{where}</p>"
             f'<div class="stack {entry.label}"><i class="ideal" style="width:{ideal:.2f}%"></i>'
             f'<i class="lost" style="width:{lost:.2f}%"></i></div>'
         )
@@ -180,18 +189,24 @@ def _totals(losses: Sequence[Losses]) -> str:
 
 
 def _loss_table(losses: Sequence[Losses]) -> str:
-    names = list(dict.fromkeys(name for entry in losses for name in entry.lost_s))
-    names.sort(key=lambda name: -max(abs(entry.lost_s.get(name, 0.0)) for entry in losses))
-    most = max((abs(v) for entry in losses for v in entry.lost_s.values()), default=0.0) or 1.0
+    """A row for each loss, the largest first, with a bar for each label; what lost nothing is named below."""
+    largest: dict[str, float] = {}
+    for entry in losses:
+        for name, value in entry.lost_s.items():
+            largest[name] = max(largest.get(name, 0.0), abs(value))
+    names = sorted(largest, key=lambda name: -largest[name])
+    none = ", ".join(escape(name) for name in names if not largest[name])
     head = "<th>loss</th><th></th>" + "".join(f'<th class="number">{entry.label}</th>' for entry in losses)
-    body = ""
-    for name in names:
-        bars = "".join(_bar(entry.label, entry.lost_s.get(name, 0.0) / most) for entry in losses)
-        cells = (seconds(entry.lost_s.get(name)).replace("-", "−") for entry in losses)
-        values = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-        meaning = f'<span class="meaning">{escape(MEANINGS[name])}</span>' if name in MEANINGS else ""
-        body += f'<tr><td>{escape(name)}{meaning}</td><td class="bars">{bars}</td>{values}</tr>'
-    return _table("losses", head, body)
+    body = "".join(_loss(name, losses, max(largest.values())) for name in names if largest[name])
+    return _table("losses", head, body) + (f'<p class="none">nothing lost to {none}</p>' if none else "")
+
+
+def _loss(name: str, losses: Sequence[Losses], most_s: float) -> str:
+    bars = "".join(_bar(entry.label, entry.lost_s.get(name, 0.0) / most_s) for entry in losses)
+    cells = (seconds(entry.lost_s.get(name)).replace("-", "−") for entry in losses)
+    values = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+    meaning = f'<span class="meaning">{escape(MEANINGS[name])}</span>' if name in MEANINGS else ""
+    return f'<tr><td>{escape(name)}{meaning}</td><td class="bars">{bars}</td>{values}</tr>'
 
 
 def _bar(label: Label, share: float) -> str:

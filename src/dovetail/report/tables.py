@@ -106,7 +106,8 @@ def summary_cells(summary: Summary) -> tuple[list[str], list[list[str]], list[Al
     columns: list[tuple[str, list[str], Align]] = []
     columns.append(("schedule", [row.schedule + (" *" if row.chosen else "") for row in summary.rows], "left"))
     for label in summary.labels:
-        columns.append((label, seconds_column([row.seconds(label) for row in summary.rows]), "right"))
+        cells = seconds_column([row.seconds(label) for row in summary.rows], distinct=label != "measured")
+        columns.append((label, cells, "right"))
     if any(row.ideal_gain is not None for row in summary.rows):
         columns.append(("ideal gain", [percent(row.ideal_gain) for row in summary.rows], "right"))
     if any(row.why for row in summary.rows):

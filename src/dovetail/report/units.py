@@ -54,26 +54,39 @@ def num_bytes(value: float | None) -> str:
 def percent(share: float | None) -> str:
     """A share as per cent, to a tenth below ten.
 
-    >>> [percent(x) for x in (0.5634, 0.0123, -0.2, 1.0, None)]
-    ['56 %', '1.2 %', '-20 %', '100 %', '–']
+    >>> [percent(x) for x in (0.5634, 0.0123, -0.2, -0.0001, 1.0, None)]
+    ['56 %', '1.2 %', '-20 %', '0 %', '100 %', '–']
     """
     if share is None or not isfinite(share):
         return MISSING
-    return f"{100 * share:.{1 if 0 < abs(share) < 0.0995 else 0}f} %"
+    text = f"{100 * share:.{1 if 0.0005 <= abs(share) < 0.0995 else 0}f}"
+    return f"{'0' if text == '-0' else text} %"
 
 
-def seconds_column(values_s: Sequence[float | None], digits: int = 3) -> list[str]:
+def seconds_column(values_s: Sequence[float | None], digits: int = 3, distinct: bool = False) -> list[str]:
     """Durations of one column: one unit for all, decimal points above each other.
+
+    With `distinct`, up to two more digits tell apart what rounding would make look alike: for exact (predicted) ones.
 
     >>> seconds_column([0.0361, 0.00124, 0.128, None])
     [' 36.1  ms', '  1.24 ms', '128    ms', '  –      ']
+    >>> seconds_column([11.512, 11.514, 12.51], distinct=True)
+    ['11.512 s', '11.514 s', '12.510 s']
     """
     known = [abs(v) for v in values_s if v is not None and isfinite(v)]
     if not known:
         return [MISSING] * len(values_s)
     scale, unit = second_unit(sorted(known)[len(known) // 2])
+    if distinct:
+        digits = next((d for d in (digits, digits + 1) if _tells_apart(known, scale, d, digits + 2)), digits + 2)
     numbers = [significant(v / scale, digits) if v is not None and isfinite(v) else None for v in values_s]
     return align_decimals([(n, unit) if n is not None else (MISSING, "") for n in numbers])
+
+
+def _tells_apart(values_s: Sequence[float], scale: float, digits: int, most: int) -> bool:
+    """Whether values that differ with `most` digits differ with `digits` already."""
+    shown, exact = ({significant(v / scale, d) for v in values_s} for d in (digits, most))
+    return len(shown) >= len(exact)
 
 
 def align_decimals(cells: Iterable[tuple[str, str]]) -> list[str]:

@@ -55,8 +55,9 @@ function drawMain() {
   g.rect(0, RULER, width, height - RULER);
   g.clip();
   const seen = view.rows.filter((r) => r.y + r.height >= view.scroll && r.y <= view.scroll + height - RULER);
-  const batch = new Batch(), texts = [];
-  for (const row of seen) drawRow(batch, texts, row, RULER + row.y - view.scroll);
+  const batch = new Batch(), rims = new Batch(), texts = [];
+  for (const row of seen) drawRow(batch, rims, texts, row, RULER + row.y - view.scroll);
+  rims.flush(g);
   batch.flush(g);
   drawTexts(g, texts);
   drawGutter(g, seen);
@@ -66,7 +67,7 @@ function drawMain() {
 }
 
 // Spans wider than two pixels one by one; the rest column by column, each in the colour of its busiest group.
-function drawRow(batch, texts, row, y) {
+function drawRow(batch, rims, texts, row, y) {
   const { track, height } = row, t = track.timeline, { gutter, width, theme } = view;
   const own = perPixel() / t.scale, t0 = toOwn(t, view.t0), end = toOwn(t, view.t1);
   const tones = theme.tones[t.label], outline = t.label !== "measured";
@@ -78,7 +79,7 @@ function drawRow(batch, texts, row, y) {
     if (!carried && (i >= track.end || t.start[i] >= end)) break;
     if (!carried && t.dur[i] >= 2 * own) {
       flush();
-      drawSpan(batch, texts, t, i, gutter + (t.start[i] - t0) / own, t.dur[i] / own, y, height, outline);
+      drawSpan(batch, outline ? rims : null, texts, t, i, gutter + (t.start[i] - t0) / own, t.dur[i] / own, y, height);
       i++;
       column = null;
       continue;
@@ -112,13 +113,13 @@ function columnOf(t, low, high, edge, own, before, pixel) {
   return { pixel, over, group, tail: last >= 0 ? t.group[last] : before.tail, level: Math.max(0, Math.min(4, Math.floor((busy / own) * 5 + 0.25))) };
 }
 
-function drawSpan(batch, texts, t, i, x, w, y, height, outline) {
+function drawSpan(batch, rims, texts, t, i, x, w, y, height) {
   const group = t.group[i], { theme, gutter, width, hidden } = view;
   const left = Math.max(x, gutter - 2), right = Math.min(x + w, width + 2), wide = right - left;
   const fill = hidden.has(group) ? theme.soft : theme.tones[t.label][group][4];
   const gap = w > 4 ? 0.75 : 0;
-  if (outline && wide > 4 && !hidden.has(group)) {
-    batch.add(theme.full[group], left, y, wide - gap, height);
+  if (rims && wide > 4 && !hidden.has(group)) {
+    rims.add(theme.full[group], left, y, wide - gap, height);
     batch.add(fill, left + 1, y + 1, wide - gap - 2, height - 2);
   } else batch.add(fill, left, y, Math.max(wide - gap, 0.6), height);
   if (wide > 30 && height >= 13 && !hidden.has(group)) texts.push({ t, i, x: Math.max(left, gutter) + 5, room: right - Math.max(left, gutter) - 9, y: y + height / 2 + 0.5, fill });
@@ -154,7 +155,7 @@ function drawGutter(g, rows) {
     g.font = `11px ${theme.sans}`;
     if (row.lane) {
       g.fillStyle = theme.ink;
-      fitText(g, laneName(row.track), 62, y, byRank ? gutter - 62 - 74 : gutter - 70);
+      fitText(g, laneName(row.track), 62, y, gutter - 62 - (byRank ? view.badge + 18 : 8));
     }
     if (row.track.depth === 0 && byRank) {
       g.fillStyle = t.label === "measured" ? theme.ink : theme.muted;
@@ -199,22 +200,24 @@ function drawRuler(g, ticks) {
   g.fillRect(0, 0, width, RULER);
   g.fillStyle = theme.line;
   g.fillRect(0, RULER - 1, width, 1);
+  const flags = drawEnds(g);
   g.font = `11px ${theme.sans}`;
   for (const { x, text } of ticks) {
     if (x < gutter - 1) continue;
     g.fillStyle = theme.faint;
     g.fillRect(Math.round(x), RULER - 6, 1, 5);
-    if (x + 6 + text.length * 6.6 > width) continue;
+    const end = x + 6 + g.measureText(text).width;
+    if (end > width || flags.some((flag) => x + 5 < flag.end && end > flag.left)) continue;
     g.fillStyle = theme.muted;
     g.fillText(text, Math.round(x) + 5, RULER / 2);
   }
-  drawEnds(g);
 }
 
-// Where each timeline ends, as a flag that names it.
+// Where each timeline ends, as a flag that names it; returns the stretches of the ruler that flags take.
 function drawEnds(g) {
   const { theme, gutter, width, height } = view;
   g.font = `600 11px ${theme.sans}`;
+  const flags = [];
   let taken = Infinity;
   for (const t of [...data.timelines].filter((t) => t.shown).sort((a, b) => toView(b, b.makespan) - toView(a, a.makespan))) {
     const x = xOf(toView(t, t.makespan));
@@ -224,12 +227,11 @@ function drawEnds(g) {
     for (let y = RULER; y < height; y += t.label === "measured" ? height : 6) g.fillRect(Math.round(x), y, 1, t.label === "measured" ? height : 3);
     const left = Math.min(x - wide - 6, taken - wide - 16);
     if (left < gutter) continue;
-    g.fillStyle = theme.panel;
-    g.fillRect(left - 8, 2, wide + 16, RULER - 4);
-    g.fillStyle = t.label === "measured" ? theme.ink : theme.muted;
     g.fillText(text, left, RULER / 2);
+    flags.push({ left: left - 8, end: left + wide + 8 });
     taken = left;
   }
+  return flags;
 }
 
 function drawScrollbar(g) {

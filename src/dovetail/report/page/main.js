@@ -9,6 +9,7 @@ function rebuild(keepWindow = true) {
   g.font = `11px ${view.theme.sans}`;
   const badges = Math.max(...data.timelines.map((t) => g.measureText(t.badge).width), 0);
   const names = Math.max(...data.timelines.flatMap((t) => t.lanes.map((l) => g.measureText(l).width)), 0);
+  view.badge = badges;
   view.gutter = Math.round(Math.min(62 + Math.min(names, 130) + 14 + badges + 10, view.width * 0.4));
   Object.assign(canvas("view").dataset, { gutter: view.gutter, rows: view.rows.map((r) => RULER + r.y + r.height / 2).join(" ") });
   sizeCanvas("main", view.width, view.height);
