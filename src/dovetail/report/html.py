@@ -195,9 +195,10 @@ def _loss_table(losses: Sequence[Losses]) -> str:
         for name, value in entry.lost_s.items():
             largest[name] = max(largest.get(name, 0.0), abs(value))
     names = sorted(largest, key=lambda name: -largest[name])
-    none = ", ".join(escape(name) for name in names if not largest[name])
+    least = 1e-6 * max(entry.makespan_s for entry in losses)  # less is rounding
+    none = ", ".join(escape(name) for name in names if largest[name] <= least)
     head = "<th>loss</th><th></th>" + "".join(f'<th class="number">{entry.label}</th>' for entry in losses)
-    body = "".join(_loss(name, losses, max(largest.values())) for name in names if largest[name])
+    body = "".join(_loss(name, losses, max(largest.values())) for name in names if largest[name] > least)
     return _table("losses", head, body) + (f'<p class="none">nothing lost to {none}</p>' if none else "")
 
 
