@@ -1,0 +1,100 @@
+"""verify on random Programs: C++ equals the reference word for word, and both equal oracles that share no code."""
+
+from __future__ import annotations
+
+import random
+
+import ir_programs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.ir import Certificate, Program, verify, verify_reference
+from dovetail.ir.greedy import Greedy
+from dovetail.ir.overlap import self_conflict
+from dovetail.ir.plain import Plain
+from dovetail.ir.symbolic import Execution, first_wrong
+from dovetail.ir.symbols import Symbols
+
+RNG = st.randoms(use_true_random=False)
+SIZES = st.integers(0, 30)
+
+
+def certificate(program: Program) -> Certificate:
+    found = verify(program)
+    assert found.to_json() == verify_reference(program).to_json()
+    return found
+
+
+def oks(found: Certificate) -> dict[str, bool]:
+    return {name: check.ok for name, check in found.checks.items()}
+
+
+@settings(max_examples=120, deadline=None)
+@given(RNG, SIZES)
+def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -> None:
+    found = certificate(ir_programs.Maker(rng, num_ops).program())
+    assert found.ok, [check for check in found.checks.values() if not check.ok]
+
+
+@settings(max_examples=250, deadline=None)
+@given(RNG, SIZES, st.integers(1, 3))
+def test_mutated_programs_are_judged_alike(rng: random.Random, num_ops: int, changes: int) -> None:
+    program = ir_programs.Maker(rng, num_ops).program()
+    for _ in range(changes):
+        program = ir_programs.mutated(program, rng)
+    certificate(program)
+
+
+@settings(max_examples=80, deadline=None)
+@given(RNG, SIZES, st.integers(2, 5))
+def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: int) -> None:
+    """Each slot of the program made several: C++ takes them together again, and the verdict stays."""
+    program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
+    assert oks(certificate(ir_programs.scaled(program, factor))) == oks(certificate(program))
+
+
+@settings(max_examples=100, deadline=None)
+@given(RNG, SIZES, st.integers(0, 2))
+def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, changes: int) -> None:
+    program = ir_programs.Maker(rng, num_ops).program()
+    for _ in range(changes):
+        program = ir_programs.mutated(program, rng)
+    found = verify(program)
+    if found.checks["races"].message.startswith("not reached"):
+        return
+    plain = Plain(program)
+    run = Greedy(plain)()
+    alone = any(self_conflict(program, op, [plain.ops[r] for r in run.groups.get(op.index, ())]) for op in plain.ops)
+    assert found.checks["races"].ok == (not alone and not ir_programs.has_race(plain, run))
+
+
+@settings(max_examples=100, deadline=None)
+@given(RNG, SIZES, st.integers(0, 2))
+def test_what_is_proved_holds_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
+    """Where neither deadlock nor race was found, every random order completes and leaves the same result."""
+    program = ir_programs.Maker(rng, num_ops).program()
+    for _ in range(changes):
+        program = ir_programs.mutated(program, rng)
+    found = verify(program)
+    if not all(found.checks[name].ok for name in ("bounds", "deadlock", "races")):
+        return
+    plain = Plain(program)
+    for _ in range(5):
+        run = ir_programs.random_run(plain, rng)
+        assert run.complete
+        execution = Execution(program, run, Symbols())
+        execution.execute(plain.ops, run.order)
+        assert (first_wrong(execution, program.posts) is None) == found.checks["result"].ok
+
+
+@settings(max_examples=60, deadline=None)
+@given(RNG, SIZES)
+def test_the_least_depth_is_the_least(rng: random.Random, num_ops: int) -> None:
+    program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
+    least = verify(program).min_fifo_depth
+    if least is None:
+        return
+    plain = Plain(program)
+    channels = len(program.channels)
+    assert Greedy(plain, [least] * channels)().complete
+    assert least == 1 or not Greedy(plain, [least - 1] * channels)().complete
