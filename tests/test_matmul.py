@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.core import DovetailError, PlanError, WishError
-from dovetail.ir import Kind, Program
+from dovetail.cost.prices import Prices
+from dovetail.ir import Kind, Program, to_text, verify
 from dovetail.matmul import DTYPES, MatmulAllReduce, program, shard_k
 from dovetail.run import execute, fresh_inputs
+from dovetail.sim import simulate
 
 
 @st.composite
@@ -44,6 +46,82 @@ def test_every_schedule_computes_the_product_on_every_rank(schedule, seed):
     for rank in range(prog.num_ranks):
         np.testing.assert_allclose(c[rank].astype(np.float64), a @ b, rtol=0, atol=unit * 20 * prog.num_ranks)
         np.testing.assert_array_equal(c[rank], c[0], err_msg="ranks disagree in some bits")
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(schedules(), st.booleans())
+def test_every_schedule_is_proved_and_completes_in_any_protocol(schedule, rendezvous):
+    """At depth 1 too, and where every message waits for its receive to be posted."""
+    _, prog = schedule
+    assert verify(prog).ok
+    shallow = prog.with_depth(1)
+    assert verify(shallow).ok
+    prices = Prices.plain(shallow, work_s=1.0, wire_s=1.0, latency_s=0.5, rendezvous=rendezvous)
+    assert simulate(shallow, prices).num_spans >= shallow.num_ops
+
+
+def test_tiles_overlap_with_the_messages_of_the_tiles_before():
+    """Four tiles of 1 s on two ranks; each tile's messages take 1 s: all but the last tile's are hidden."""
+    prog = program(MatmulAllReduce(4, 2, 2), 2, [1, 1, 1, 1], "exchange")
+    send = prog.kind == Kind.send
+    prices = Prices.plain(prog, work_s=np.where(prog.kind == Kind.compute, 1.0, 0.0), wire_s=np.where(send, 1.0, 0.0))
+    assert simulate(prog, prices).makespan_s == pytest.approx(5.0)
+
+
+def test_forwarding_pipelines_when_messages_are_short():
+    """A ring of four ranks with latency: slices hide it, and the add, behind the next slice."""
+    wish, ranks = MatmulAllReduce(64, 2, 2), 4
+    spans = {}
+    for rows in (16, 4):
+        prog = program(wish, ranks, [64], "ring", rows)
+        size = np.array([sum(r.num_slots for r in (*op.reads, *op.writes)) for op in prog.ops()])
+        send, add = prog.kind == Kind.send, prog.kind == Kind.recv_reduce
+        work_s, wire_s = np.where(add, size / 2, 0.0), np.where(send, size, 0.0)
+        spans[rows] = simulate(prog, Prices.plain(prog, work_s, wire_s, latency_s=4.0)).makespan_s
+    assert spans[4] < 0.8 * spans[16]
+
+
+EXCHANGE = """\
+program matmul_all_reduce ranks 2
+buffer A input 6
+buffer B input 1
+buffer P scratch 6
+buffer C output 6
+lane compute compute
+lane send net
+lane recv net
+channel 0->1 0 depth 32
+channel 1->0 0 depth 32
+kernel matmul each all
+post 0 1 C[0:6] = matmul(A@0[0:6], B@0[0:1]) + matmul(A@1[0:6], B@1[0:1])
+rank 0 lane compute
+  compute matmul A[0:4] B[0:1] -> P[0:4] at "tile 1 of 2 (4 rows)"
+  compute matmul A[4:6] B[0:1] -> P[4:6] at "tile 2 of 2 (2 rows)"
+rank 0 lane send
+  send P[0:2] to 1 after compute.0 at "tile 1 of 2 (4 rows)"
+  send P[2:4] to 1 at "tile 1 of 2 (4 rows)"
+  send P[4:6] to 1 after compute.1 at "tile 2 of 2 (2 rows)"
+rank 0 lane recv
+  recv_reduce from 1 P[0:2] -> C[0:2] after compute.0 at "tile 1 of 2 (4 rows)"
+  recv_reduce from 1 P[2:4] -> C[2:4] at "tile 1 of 2 (4 rows)"
+  recv_reduce from 1 P[4:6] -> C[4:6] after compute.1 at "tile 2 of 2 (2 rows)"
+rank 1 lane compute
+  compute matmul A[0:4] B[0:1] -> P[0:4] at "tile 1 of 2 (4 rows)"
+  compute matmul A[4:6] B[0:1] -> P[4:6] at "tile 2 of 2 (2 rows)"
+rank 1 lane send
+  send P[0:2] to 0 after compute.0 at "tile 1 of 2 (4 rows)"
+  send P[2:4] to 0 at "tile 1 of 2 (4 rows)"
+  send P[4:6] to 0 after compute.1 at "tile 2 of 2 (2 rows)"
+rank 1 lane recv
+  recv_reduce from 0 P[0:2] -> C[0:2] after compute.0 at "tile 1 of 2 (4 rows)"
+  recv_reduce from 0 P[2:4] -> C[2:4] at "tile 1 of 2 (4 rows)"
+  recv_reduce from 0 P[4:6] -> C[4:6] after compute.1 at "tile 2 of 2 (2 rows)"
+"""
+
+
+def test_the_exchange_reads_as_printed():
+    wish = MatmulAllReduce(6, 4, 4)
+    assert to_text(program(wish, 2, [4, 2], "exchange", rows_per_message=2)) == EXCHANGE
 
 
 def test_shards_differ_by_one_column_at_most():

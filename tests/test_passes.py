@@ -192,6 +192,13 @@ def test_calls_that_cannot_be_expanded_are_named(old, new, why):
         expand_collectives(parse(CALLS.replace(old, new)), "ring")
 
 
+def test_ranks_may_hold_different_numbers_of_slots():
+    text = CALLS.replace("output 8", "output 4,8")
+    head, tail = text.split("rank 1 lane net")
+    text = f"{head}rank 1 lane net{tail.replace('y[0:4]', 'y[4:8]')}"
+    assert verify(expand_collectives(parse(text), "ring")).ok
+
+
 def test_programs_with_nothing_to_rewrite_are_returned_as_they_are():
     plain = parse(CALLS.replace("all_reduce", "all_to_all"))
     assert expand_collectives(plain) is plain

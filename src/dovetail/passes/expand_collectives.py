@@ -190,11 +190,10 @@ class _Calls:
         if any((len(op.reads), len(op.writes)) != (1, 1) for op in ops) or len({r.num_slots for r in regions}) > 1:
             self._refuse(ops[0], "differs in slots between members, or between source and destination")
         for op in ops:
-            if any(
-                region.slots().max(initial=-1) >= self.program.slots_of(region.buffer, op.rank) for region in regions
-            ):
+            src, dst = op.reads[0], op.writes[0]
+            if any(r.slots().max(initial=-1) >= self.program.slots_of(r.buffer, op.rank) for r in (src, dst)):
                 self._refuse(op, "leaves its buffer")
-            if not apart_or_equal(op.reads[0], op.writes[0]):
+            if not apart_or_equal(src, dst):
                 self._refuse(op, "has a source and a destination that overlap in part")
         return common_unit(regions)
 
