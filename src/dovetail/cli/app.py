@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -55,24 +58,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     words, flags = _take_flags(given)
     output.quiet = "--quiet" in flags
+    previous = _end_on_sigterm()
     try:
         if "--version" in flags:
             print(f"dovetail {__version__}")
             return DONE
         code = app(words, prog_name="dovetail", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # typer's own way
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else DONE
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
-    except KeyboardInterrupt:
-        return _tell("Interrupted.", INTERRUPTED)
-    except typer.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         return _tell("Interrupted.", INTERRUPTED)
     except BaseException as error:
+        if _reader_left(error):
+            return DONE
         if "--debug" in flags:
             traceback.print_exc()
         return _tell(*_verdict(error))
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def exit_code(error: DovetailError) -> int:
@@ -117,6 +123,25 @@ def _tell(text: str, code: int) -> int:
     except OSError:
         pass
     return code
+
+
+def _reader_left(error: BaseException) -> bool:
+    """Whether a pipe's reader has seen enough, of which typer makes an exit; nothing is printed any more then."""
+    broken = isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError)
+    if broken:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return broken
+
+
+def _end_on_sigterm() -> Any:
+    """Let SIGTERM unwind the stack, so that ranks are ended too; returns the handler that was there."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, end)
 
 
 def _take_flags(words: list[str]) -> tuple[list[str], set[str]]:

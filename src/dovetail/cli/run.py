@@ -9,7 +9,7 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed
-from dovetail.core import save_json
+from dovetail.core import EnvironmentFault, save_json
 
 if TYPE_CHECKING:
     from dovetail.plan import Plan
@@ -36,17 +36,18 @@ def run(
     executor = MpiExecutor(launch, folder=folder / "runs")
     with output.progress(f"running {rounds} rounds"):
         result = executor.execute(plan.job(rounds=rounds, budget_s=budget, seed=seed))
-    for name, outcome in (("serial", result["serial"]), ("measured", result["planned"])):
-        save_json(folder / f"{name}.json", outcome.timelines[0].to_json())
-    document = summary(plan, result, folder)
-    output.emit(document) if json else print(told(plan, result, folder))
+    fault = _save(result, folder)
+    place = None if fault else folder / "measured.json"
+    output.emit(summary(plan, result, place)) if json else print(told(plan, result, place))
     wrong = _wrong(result)
     for line in wrong:
         output.warn(line)
+    if fault:
+        raise fault
     return 1 if wrong else 0
 
 
-def summary(plan: Plan, result: JobResult, folder: Path) -> dict[str, Any]:
+def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, Any]:
     """The JSON document of a run."""
     serial, planned = result["serial"], result["planned"]
     times = {"predicted_s": plan.predicted_s, "measured_s": planned.median_s, "serial_s": serial.median_s}
@@ -54,10 +55,10 @@ def summary(plan: Plan, result: JobResult, folder: Path) -> dict[str, Any]:
     checks = {"max_rel_error": planned.max_rel_error, "tolerance": planned.tolerance}
     runs = {"rounds": result.rounds, "disturbed": result.disturbed, "facts": result.facts}
     head = {"schema": SCHEMA, "schedule": plan.schedule, "tiles": list(plan.tiles), "ranks": plan.ranks}
-    return {**head, **times, **spread, **checks, **runs, "timeline": str(folder / "measured.json")}
+    return {**head, **times, **spread, **checks, **runs, "timeline": timeline and str(timeline)}
 
 
-def told(plan: Plan, result: JobResult, folder: Path) -> str:
+def told(plan: Plan, result: JobResult, timeline: Path | None) -> str:
     """A table of both schedules, then count, check and the timeline's path."""
     from dovetail.report import percent, render_table, seconds_column
 
@@ -72,7 +73,17 @@ def told(plan: Plan, result: JobResult, folder: Path) -> str:
     library = " ".join(str(result.facts.get("mpi", "MPI")).split())
     line = f"{gain}; medians of {result.rounds} rounds{again}; on {library}."
     check = f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed."
-    return "\n".join([table, "", line, check, str(folder / "measured.json")])
+    return "\n".join([table, "", line, check, *([str(timeline)] if timeline else [])])
+
+
+def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:
+    """Write the timelines of both schedules; the fault where the disk refuses, for what was measured is told first."""
+    try:
+        for name, outcome in (("serial", result["serial"]), ("measured", result["planned"])):
+            save_json(folder / f"{name}.json", outcome.timelines[0].to_json())
+    except EnvironmentFault as fault:
+        return fault
+    return None
 
 
 def _wrong(result: JobResult) -> list[str]:

@@ -66,7 +66,7 @@ class MpiExecutor:
         shim = build_shim()
         launch = self.launch or default_launch()
         place = self._place()
-        (place / "job.pkl").write_bytes(pickle.dumps(job))
+        self._write(place / "job.pkl", pickle.dumps(job))
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
         command += [sys.executable, "-m", "dovetail.run.rank", str(place), str(shim)]
@@ -77,6 +77,13 @@ class MpiExecutor:
         loaded: JobResult = pickle.loads(result.read_bytes())
         shutil.rmtree(place, ignore_errors=True)
         return loaded
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            hint = "choose another place with --out"
+            raise EnvironmentFault(f"cannot write {path}", found=error.strerror, hint=hint) from error
 
     def _place(self) -> Path:
         try:

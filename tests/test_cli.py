@@ -1,0 +1,512 @@
+"""The command as its users meet it: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+import dovetail
+from dovetail.cli import app, main
+from dovetail.cli.app import VERBS, exit_code
+from dovetail.core import CostError, EnvironmentFault, MachineError, PlanError, ProgramError, RunError, WishError
+
+GOLDEN = Path(__file__).parent / "golden"
+SIZES = ["--m", "512", "--k", "256", "--n", "128"]
+ATLAS = ["--machine", "atlas-a2-8", "--m", "4096", "--k", "3072", "--n", "8192"]
+SWAP = """program swap ranks 2
+buffer x input 1
+buffer y output 1
+lane send net
+lane recv net
+channel 0->1 0 depth 1
+channel 1->0 0 depth 1
+post 0 y[0:1] = x@1[0:1]
+post 1 y[0:1] = x@0[0:1]
+rank 0 lane send
+  send x[0:1] to 1
+rank 0 lane recv
+  recv from 1 -> y[0:1]
+rank 1 lane send
+  send x[0:1] to 0
+rank 1 lane recv
+  recv from 0 -> y[0:1]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line in this process: exit code, stdout, stderr."""
+
+    def _call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return _call
+
+
+@pytest.fixture
+def document(call):
+    """Run a command line with --json: the one document that it prints, `schema` first."""
+
+    def _document(*words: object, code: int = 0) -> dict:
+        found, out, err = call(*words, "--json")
+        assert found == code, err
+        assert out.count("\n") == 1
+        read = json.loads(out)
+        assert next(iter(read)) == "schema"
+        return read
+
+    return _document
+
+
+@pytest.fixture
+def planned(call, tmp_path):
+    """A folder with a plan for two ranks."""
+    folder = tmp_path / "planned"
+    code, _, err = call("plan", "matmul_all_reduce", *SIZES, "--machine", "shared-memory-2", "--out", folder)
+    assert code == 0, err
+    return folder
+
+
+@pytest.fixture
+def swap(tmp_path):
+    path = tmp_path / "swap.txt"
+    path.write_text(SWAP)
+    return path
+
+
+def dovetail_command(*words: object, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "dovetail", *map(str, words)], capture_output=True, text=True, check=False, **options
+    )
+
+
+# The list of verbs and options
+
+
+def option_lines() -> list[str]:
+    group = typer.main.get_command(app.app)
+    lines = []
+    for name, command in group.commands.items():
+        lines.append(name)
+        for param in command.params:
+            default = "required" if param.required else f"default {param.default!r}"
+            lines.append(f"  {' '.join(param.opts)}: {default}")
+    return lines
+
+
+def test_options_are_frozen():
+    """A changed option breaks somebody's script: where that is meant, change the golden file too."""
+    assert option_lines() == (GOLDEN / "cli_options.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS])
+def test_every_verb_has_help(call, verb):
+    code, out, err = call(verb, "--help")
+    assert (code, err) == (0, "")
+    assert f"dovetail {verb}" in out
+    group = typer.main.get_command(app.app)
+    assert all(param.help for param in group.commands[verb].params)
+
+
+def test_help_without_a_verb(call):
+    code, out, err = call()
+    assert code == 2
+    assert "tune" in out + err
+    assert call("--help")[0] == 0
+
+
+def test_version(call):
+    assert call("--version") == (0, f"dovetail {dovetail.__version__}\n", "")
+
+
+# Words that are not known
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["plam"], "plan"),
+        (["plan", "matmul_allreduce", *SIZES], "matmul_all_reduce"),
+        (["plan", "matmul_all_reduce", *SIZES, "--machine", "atlas"], "atlas-a2-8"),
+        (["plan", "matmul_all_reduce", *ATLAS, "--schedule", "optimum"], "optimal"),
+        (["plan", "matmul_all_reduce", *ATLAS, "--reading", "maximum"], "max"),
+        (["plan", "matmul_all_reduce", *ATLAS, "--dtype", "flaot16"], "float16"),
+        (["plan", "matmul_all_reduce", *ATLAS, "--all-reduce", "rings"], "ring"),
+        (["plan", "matmul_all_reduce", *ATLAS, "--schedul", "mc2"], "--schedule"),
+        (["probe", "matmul", *SIZES], "matmul_all_reduce"),
+        (["machines", "two-hosts"], "two-hosts-1"),
+    ],
+)
+def test_unknown_names_offer_the_nearest(call, words, nearest):
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert nearest in err.split("try")[-1] + err.split("Did you mean")[-1] + err.split("Possible")[-1]
+
+
+def test_unknown_file_offers_the_nearest(call, planned):
+    code, _, err = call("show", planned / "plan.jsn")
+    assert code == 2
+    assert "plan.json" in err
+
+
+# Exit codes and errors
+
+
+def test_exit_codes():
+    """1: the answer is no. 2: misuse, or something is broken."""
+    codes = {kind: exit_code(kind("x")) for kind in (ProgramError, PlanError)}
+    assert set(codes.values()) == {1}
+    codes = {kind: exit_code(kind("x")) for kind in (WishError, MachineError, CostError, RunError, EnvironmentFault)}
+    assert set(codes.values()) == {2}
+
+
+def test_an_error_is_one_paragraph_on_stderr(call):
+    code, out, err = call("plan", "matmul_all_reduce", *SIZES, "--machine", "atlas-a2-8", "--ranks", "9")
+    assert (code, out) == (2, "")
+    first, *rest = err.splitlines()
+    assert first == "WishError: the wish is for 9 ranks"
+    assert all(line.startswith("  ") for line in rest)
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(call):
+    code, _, err = call("plan", "matmul_all_reduce", "--debug", *SIZES, "--machine", "atlas-a2-8", "--ranks", "9")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_a_bug_of_ours_is_called_one(call, monkeypatch):
+    monkeypatch.setattr("dovetail.machine.load", lambda name: 1 / 0)
+    code, out, err = call("machines", "x")
+    assert (code, out) == (2, "")
+    assert "ZeroDivisionError" in err
+    assert "--debug" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, typer.Abort])
+def test_interrupted(call, monkeypatch, error):
+    def interrupted():
+        raise error
+
+    monkeypatch.setattr("dovetail.machine.presets", interrupted)
+    code, out, err = call("machines")
+    assert (code, out) == (130, "")
+    assert err == "Interrupted.\n"
+
+
+def test_a_reader_that_leaves_is_no_error(planned):
+    command = f"{sys.executable} -m dovetail show {planned} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("size", ["-1", "1.5", "many"])
+def test_sizes_are_whole_numbers(call, size):
+    code, out, err = call("plan", "matmul_all_reduce", "--m", size, "--k", "1", "--n", "1")
+    assert (code, out) == (2, "")
+    assert "--m" in err
+
+
+# plan
+
+
+def test_plan_of_the_seed(document):
+    """Seed 000's worked example: 512 rows, then four times 896."""
+    found = document("plan", "matmul_all_reduce", *ATLAS, "--schedule", "mc2")
+    assert found["tiles"] == [512, 896, 896, 896, 896]
+    assert {key: found["steps"][key] for key in ("m0", "m1", "count")} == {"m0": 384, "m1": 768, "count": 4}
+    assert found["predicted_s"] == pytest.approx(1283e-6, abs=2e-6)
+    assert found["wish"]["dtype"] == "float16"  # the machine's
+    keys = {"schedule", "tiles", "steps", "predicted_s", "serial_s", "ideal_s", "losses", "rivals", "machine"}
+    assert keys <= set(found)
+    assert {"schedule", "predicted_s", "why_not"} <= set(found["rivals"][0])
+    assert sum(found["losses"].values()) == pytest.approx(found["predicted_s"] - found["ideal_s"])
+
+
+def test_plan_takes_every_option(document):
+    options = ["--reading", "min", "--contention", "1.15", "--floor", "256", "--align", "64", "--dtype", "float16"]
+    found = document("plan", "matmul_all_reduce", *ATLAS, *options, "--ranks", "8", "--schedule", "optimal")
+    assert found["schedule"] == "optimal"
+    assert min(found["tiles"]) >= 256
+    assert sum(found["tiles"]) == 4096
+
+
+def test_plan_explains_itself(call):
+    code, out, err = call("plan", "matmul_all_reduce", *ATLAS)
+    assert (code, err) == (0, "")
+    assert "Not taken:" in out
+
+
+def test_plan_writes_plan_timeline_and_page(planned, call):
+    names = {path.name for path in planned.iterdir()}
+    assert names == {"plan.json", "predicted.json", "report.html"}
+    assert "<title>" in (planned / "report.html").read_text()
+    code, out, _ = call("plan", "matmul_all_reduce", *SIZES, "--machine", "shared-memory-2", "--out", planned)
+    assert code == 0
+    assert out.splitlines()[-1] == str(planned / "report.html")
+
+
+def test_plan_without_a_machine_says_how_to_probe(call):
+    code, out, err = call("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--launch", "mpiexec -n {ranks}")
+    assert (code, out) == (2, "")
+    assert "dovetail probe matmul_all_reduce --m 512 --k 256 --n 128 --dtype float32 --ranks 2" in err
+
+
+def test_plan_uses_the_probed_machine(document, monkeypatch):
+    from dovetail.cli.tuning import machine_path
+    from dovetail.core import save_json
+    from dovetail.machine import load
+
+    launch = "mpiexec -n {ranks}"
+    save_json(machine_path(launch, 2), load("shared-memory-2").to_json())
+    found = document("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--launch", launch)
+    assert found["machine"] == "shared-memory-2"
+    assert document("machines")["machines"][-1]["origin"] == "measured"
+
+
+# verify, simulate, show, compare
+
+
+def test_verify_a_valid_program(document, swap):
+    found = document("verify", swap)
+    assert found["ok"]
+    assert list(found["checks"]) == ["bounds", "deadlock", "races", "result", "limits"]
+    assert all(set(check) >= {"ok", "message"} for check in found["checks"].values())
+    assert found["min_fifo_depth"] == 1
+    assert "collective_found" in found
+
+
+def test_verify_an_invalid_program(call, document, swap):
+    swap.write_text(SWAP.replace("  recv from 0 -> y[0:1]\n", ""))
+    assert not document("verify", swap, code=1)["ok"]
+    code, out, _ = call("verify", swap)
+    assert code == 1
+    assert "NOT valid" in out
+
+
+def test_verify_json_and_plan(document, call, swap, planned, tmp_path):
+    code, out, _ = call("show", swap, "--json")
+    assert code == 0
+    (tmp_path / "swap.json").write_text(out)
+    assert document("verify", tmp_path / "swap.json")["ok"]
+    assert document("verify", planned)["ok"]
+    assert document("verify", planned / "plan.json")["ok"]
+
+
+def test_verify_reads_stdin(swap):
+    done = dovetail_command("verify", "-", input=SWAP)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_verify_a_target(call, swap):
+    assert call("verify", swap, "--target", "msccl")[0] in (0, 1)
+    code, _, err = call("verify", swap, "--target", "mscl")
+    assert code == 2
+    assert "msccl" in err
+
+
+@pytest.mark.parametrize(("text", "code"), [("program", 1), ("{", 2), ("{}", 2), ("", 1)])
+def test_verify_what_is_no_program(call, tmp_path, text, code):
+    (tmp_path / "x").write_text(text)
+    found, out, err = call("verify", tmp_path / "x")
+    assert (found, out) == (code, "")
+    assert err
+
+
+def test_verify_a_missing_file(call, tmp_path):
+    code, out, err = call("verify", tmp_path / "none.txt")
+    assert (code, out) == (2, "")
+    assert "No such file" in err
+
+
+def test_simulate_a_plan_gives_its_prediction(document, planned):
+    plan = json.loads((planned / "plan.json").read_text())
+    timeline = document("simulate", planned, "--machine", "shared-memory-2")
+    assert timeline["label"] == "predicted"
+    assert max(timeline["columns"]["end_s"]) == pytest.approx(plan["predicted_s"])
+
+
+def test_simulate_a_program_needs_slot_sizes(call, document, swap):
+    code, _, err = call("simulate", swap, "--machine", "shared-memory-2")
+    assert code == 2
+    assert "--slot" in err
+    whole = document("simulate", swap, "--machine", "shared-memory-2", "--slot", "1M")
+    each = document("simulate", swap, "--machine", "shared-memory-2", "--slot", "x=1M", "--slot", "y=1M")
+    assert whole["columns"] == each["columns"]
+    assert call("simulate", swap, "--machine", "shared-memory-2", "--slot", "z=1M")[0] == 2
+
+
+def test_simulate_a_deadlock(call, swap):
+    swap.write_text(SWAP.replace("  send x[0:1] to 0\n", "  nop\n"))
+    code, out, err = call("simulate", swap, "--machine", "shared-memory-2", "--slot", "1K")
+    assert (code, out) == (1, "")
+    assert err.startswith("ProgramError")
+
+
+def test_compare(document, call, planned, tmp_path):
+    found = document("compare", planned, planned / "predicted.json")
+    assert found["ratio"] == 1
+    page = tmp_path / "both.html"
+    code, out, _ = call("compare", planned, planned / "predicted.json", "--page", page)
+    assert code == 0
+    assert out.splitlines()[-1] == str(page)
+    assert page.exists()
+
+
+def test_compare_refuses_other_files(call, planned, swap):
+    code, _, err = call("compare", planned, swap)
+    assert code == 2
+    assert "timeline" in err
+
+
+def test_show_every_kind(call, document, planned, swap, tmp_path):
+    (tmp_path / "certificate.json").write_text(json.dumps(document("verify", swap)))
+    (tmp_path / "machine.json").write_text(json.dumps(document("machines", "two-hosts-1gbit")))
+    comparison = document("compare", planned, planned / "predicted.json")
+    (tmp_path / "comparison.json").write_text(json.dumps(comparison))
+    for path in (*tmp_path.glob("*.json"), planned, planned / "predicted.json", swap):
+        code, out, err = call("show", path)
+        assert (code, err) == (0, ""), path
+        assert out.strip()
+    assert call("show", swap)[1].startswith("program swap ranks 2")
+
+
+def test_show_a_page(call, planned, tmp_path):
+    for source in (planned, planned / "predicted.json"):
+        page = tmp_path / "page.html"
+        page.unlink(missing_ok=True)
+        assert call("show", source, "--page", page)[0] == 0
+        assert page.exists()
+
+
+# machines, doctor
+
+
+def test_machines(document, call, tmp_path):
+    names = [row["name"] for row in document("machines")["machines"]]
+    assert "atlas-a2-8" in names
+    assert "not measured" in call("machines")[1]
+    code, out, _ = call("machines", "two-hosts-100mbit", "--plot", tmp_path / "curves.html")
+    assert code == 0
+    assert "p2p:tcp" in out
+    assert (tmp_path / "curves.html").exists()
+
+
+def test_doctor_names_what_is_broken(document, call, monkeypatch):
+    monkeypatch.setattr("dovetail.run.shim.find_tool", lambda *names: None)
+    monkeypatch.setattr("dovetail.run.mpi.find_tool", lambda *names: None)
+    monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
+    found = document("doctor", code=2)
+    broken = [check["name"] for check in found["checks"] if check["needed"] and not check["ok"]]
+    assert broken == ["mpicc", "launcher", "executor mpi"]
+    assert "pip install" in call("doctor")[1]
+
+
+@pytest.mark.needs("mpich")
+@pytest.mark.mpi
+def test_doctor_where_all_is_well(document):
+    found = document("doctor")
+    assert found["ok"]
+    assert {check["name"] for check in found["checks"]} >= {"executor local", "executor mpi", "BLAS"}
+
+
+# Streams
+
+
+def test_only_data_on_stdout(planned):
+    done = dovetail_command("plan", "matmul_all_reduce", *ATLAS, "--json")
+    json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_colour_in_a_pipe(planned):
+    done = dovetail_command("verify", planned, env=os.environ | {"FORCE_COLOR": ""})
+    assert "\x1b" not in done.stdout
+
+
+def test_colour_on_a_terminal_unless_no_color(planned):
+    script = shutil.which("script")
+    if script is None:
+        pytest.skip("needs compiler: no script command to make a terminal")
+    line = f"{sys.executable} -m dovetail verify {planned}"
+    for no_color, coloured in (("", True), ("1", False)):
+        environment = os.environ | {"NO_COLOR": no_color, "TERM": "xterm"}
+        done = subprocess.run([script, "-qc", line, "/dev/null"], env=environment, capture_output=True, check=False)
+        assert (b"\x1b[" in done.stdout) == coloured
+
+
+# On real ranks
+
+
+@pytest.mark.needs("mpich")
+@pytest.mark.mpi
+def test_run_compare_show(document, call, planned):
+    found = document("run", planned, "--rounds", "3")
+    keys = {"schedule", "predicted_s", "measured_s", "serial_s", "max_rel_error", "tolerance", "timeline", "rounds"}
+    assert keys <= set(found)
+    assert found["max_rel_error"] <= found["tolerance"]
+    comparison = document("compare", planned, found["timeline"])
+    assert comparison["measured_label"] == "measured"
+    assert comparison["num_missing"] == 0
+    assert call("show", found["timeline"])[0] == 0
+    assert not list((planned / "runs").iterdir())  # kept after a failure only
+
+
+@pytest.mark.needs("mpich")
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_probe_then_plan_then_tune(document, call, tmp_path):
+    """The main job, small: probe, plan from the cache, tune; the page's path comes last."""
+    machine = document("probe", "matmul_all_reduce", *SIZES, "--ranks", "2", "--out", tmp_path / "machine.json")
+    assert {"p2p:shm", "all_reduce:2", "reduce"} <= set(machine["costs"])
+    assert any(key.startswith("kernel:matmul") for key in machine["costs"])
+    assert (tmp_path / "machine.json").exists()
+    planned = document("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--extrapolate")
+    assert planned["machine"] == machine["name"]
+    sizes = [*SIZES, "--ranks", "2", "--rounds", "3", "--budget", "5", "--seed", "7"]
+    found = document("tune", "matmul_all_reduce", *sizes, "--out", tmp_path / "out")
+    keys = {"measured_s", "serial_s", "ideal_gain", "max_rel_error", "report", "tiles", "losses", "rivals"}
+    assert keys <= set(found)
+    assert found["max_rel_error"] <= found["tolerance"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"plan.json", "measured.json", "report.html"}
+    code, out, _ = call("tune", "matmul_all_reduce", *sizes, "--schedule", "serial", "--out", tmp_path / "serial")
+    assert code == 0
+    assert out.splitlines()[-1] == str(tmp_path / "serial" / "report.html")
+
+
+@pytest.mark.needs("mpich")
+@pytest.mark.mpi
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_a_run_ends_its_ranks(planned, sign):
+    command = [sys.executable, "-m", "dovetail", "run", str(planned), "--rounds", "100000"]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(ready := list(planned.glob("runs/*/ready.*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pids = [json.loads(path.read_text())["pid"] for path in ready]
+    job.send_signal(sign)
+    _, err = job.communicate(timeout=30)
+    assert job.returncode == (130 if sign == signal.SIGINT else 143)
+    assert "Traceback" not in err
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" not in _state(pid)]
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0]
