@@ -7,7 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -17,6 +19,7 @@
 #include "run/local.hpp"
 #include "run/mpi.hpp"
 #include "run/mpi_table.h"
+#include "run/order.hpp"
 #include "run/reduce.hpp"
 
 namespace nb = nanobind;
@@ -25,21 +28,22 @@ using namespace dovetail::run;
 
 namespace {
 
+using Table = nb::typed<nb::dict, nb::str, nb::any>;
 using Transports = std::shared_ptr<Transport>;
 
 template <class T>
-const T* column(const nb::dict& columns, const char* name) {
+const T* column(const Table& columns, const char* name) {
     using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
     return nb::cast<Array>(columns[name]).data();
 }
 
-Regions regions(const nb::dict& c, const std::string& side) {
+Regions regions(const Table& c, const std::string& side) {
     return {column<std::int64_t>(c, (side + "_start").c_str()),  column<std::int32_t>(c, (side + "_buffer").c_str()),
             column<std::int64_t>(c, (side + "_offset").c_str()), column<std::int64_t>(c, (side + "_count").c_str()),
             column<std::int64_t>(c, (side + "_stride").c_str()), column<std::int64_t>(c, (side + "_blocks").c_str())};
 }
 
-Columns read_columns(const nb::dict& c) {
+Columns read_columns(const Table& c) {
     Columns columns{};
     columns.num_ops = static_cast<std::int64_t>(nb::len(nb::handle(nb::object(c["kind"]))));
     columns.kind = column<std::uint8_t>(c, "kind");
@@ -62,27 +66,36 @@ struct BoundEngine {
     std::unique_ptr<Engine> engine;
 };
 
+using ChannelTuple = std::tuple<int, int, int, int>;                           // src, dst, id, depth
 using CollectiveRow = std::tuple<int, std::vector<int>, int>;                  // kind, group, reduce op
+using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int>;               // address, slot bytes, dtype
 using MatmulRow = std::optional<std::tuple<std::int64_t, std::int64_t, int>>;  // k, n, dtype
 
+// Every row gets a group of its own: calls of different rows on the same ranks do not meet.
+std::vector<Collective> bind_collectives(Transport& transport, int rank, const std::vector<CollectiveRow>& rows) {
+    std::vector<Collective> calls;
+    std::map<std::vector<int>, int> turns;
+    for (const auto& [kind, group, op] : rows) {
+        const int turn = turns[group]++;
+        const bool member = std::find(group.begin(), group.end(), rank) != group.end();
+        const int id = member ? transport.group(group, turn) : -1;
+        calls.push_back({kind, id, static_cast<int>(group.size()), op, group.front() == rank});
+    }
+    return calls;
+}
+
 std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const nb::dict& columns,
-                                         const std::vector<bool>& lane_is_net,
-                                         const std::vector<std::tuple<int, int, int, int>>& channels,
+                                         const std::vector<bool>& lane_is_net, bool in_order,
+                                         const std::vector<ChannelTuple>& channels,
                                          const std::vector<CollectiveRow>& collectives,
-                                         const std::vector<std::tuple<std::uintptr_t, std::int64_t, int>>& memory,
-                                         const std::vector<MatmulRow>& matmuls,
+                                         const std::vector<MemoryRow>& memory, const std::vector<MatmulRow>& matmuls,
                                          std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
     std::vector<ChannelRow> rows;
-    for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, id, depth});
+    for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
     for (const auto& [base, slot, dtype] : memory) homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype});
     auto bound = std::make_shared<BoundEngine>();
     bound->transport = transport;
-    std::vector<Collective> calls;
-    for (const auto& [kind, group, op] : collectives) {
-        const bool member = std::find(group.begin(), group.end(), rank) != group.end();
-        calls.push_back({kind, member ? transport->group(group) : -1, static_cast<int>(group.size()), op});
-    }
     std::vector<Kernel> kernels;
     const Blas functions{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
     for (const auto& row : matmuls) {
@@ -98,8 +111,9 @@ std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const n
         const nb::gil_scoped_acquire gil;
         python(row);
     };
-    bound->engine = std::make_unique<Engine>(*transport, std::move(share.ops), std::move(share.lanes), std::move(calls),
-                                             std::move(kernels), call_python);
+    bound->engine =
+        std::make_unique<Engine>(*transport, std::move(share.ops), std::move(share.lanes), in_order,
+                                 bind_collectives(*transport, rank, collectives), std::move(kernels), call_python);
     return bound;
 }
 
@@ -160,8 +174,13 @@ void bind_run(nb::module_& m) {
     m.def(
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
-    m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "channels"_a,
-          "collectives"_a, "memory"_a, "matmuls"_a, "blas"_a, "python"_a);
+    m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
+          "channels"_a, "collectives"_a, "memory"_a, "matmuls"_a, "blas"_a, "python"_a);
+    m.def(
+        "ordered_locally",
+        [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },
+        "num_ranks"_a, "columns"_a,
+        "Whether each rank alone orders its conflicting ops: ops of a net lane may then begin early.");
     m.def("run_engines", &run_engines, "engines"_a, "thread"_a, "poll_s"_a, "block_rows"_a, "window"_a, "stall_s"_a);
     m.def("monotonic_s", &monotonic_s);
 }

@@ -1,4 +1,4 @@
-// The engine of the executors: see engine.hpp.
+// The engine of the executors: see engine.hpp. Compute lanes, and a run from its start to its end.
 #include "run/engine.hpp"
 
 #include <sched.h>
@@ -7,109 +7,40 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <thread>
 
-#include "run/mpi_table.h"
-#include "run/reduce.hpp"
-
 namespace dovetail::run {
 
-namespace {
+// While one lives, this rank computes: nobody takes that for a stall.
+class Engine::Busy {
+  public:
+    explicit Busy(Engine& engine) : engine_(engine) {
+        ++engine_.computing_;
+        engine_.transport_.busy(true);
+    }
+    ~Busy() {
+        engine_.touch();
+        engine_.transport_.busy(false);
+        --engine_.computing_;
+    }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
 
-constexpr int collective_window = 2;  // more would share the wire without finishing sooner
-const char* const kind_names[] = {"nop",
-                                  "copy",
-                                  "reduce",
-                                  "send",
-                                  "recv",
-                                  "recv_reduce",
-                                  "recv_copy_send",
-                                  "recv_reduce_send",
-                                  "recv_reduce_copy_send",
-                                  "put",
-                                  "signal",
-                                  "wait",
-                                  "compute",
-                                  "collective"};
+  private:
+    Engine& engine_;
+};
 
-bool receives(Kind kind) {
-    return kind == Kind::recv || kind == Kind::wait ||
-           (kind >= Kind::recv_reduce && kind <= Kind::recv_reduce_copy_send);
-}
-bool sends(Kind kind) {
-    return kind == Kind::send || kind == Kind::signal ||
-           (kind >= Kind::recv_copy_send && kind <= Kind::recv_reduce_copy_send);
-}
-bool adds(Kind kind) {
-    return kind == Kind::recv_reduce || kind == Kind::recv_reduce_send || kind == Kind::recv_reduce_copy_send;
-}
-
-bool overlap(const Span& a, const Span& b) {  // by bounding range: conservative for strided spans
-    if (a.buffer != b.buffer || a.num_bytes() == 0 || b.num_bytes() == 0) return false;
-    const auto end = [](const Span& s) { return s.offset + s.stride * (s.blocks - 1) + s.count; };
-    return a.offset < end(b) && b.offset < end(a);
-}
-
-bool overlap(const std::vector<Span>& a, const std::vector<Span>& b) {
-    for (const auto& x : a)
-        for (const auto& y : b)
-            if (overlap(x, y)) return true;
-    return false;
-}
-
-bool conflict(const Op& a, const Op& b) {
-    return overlap(a.writes, b.reads) || overlap(a.reads, b.writes) || overlap(a.writes, b.writes);
-}
-
-void gather(const Span& span, std::byte* to) {
-    for (std::int64_t i = 0; i < span.blocks; ++i)
-        std::memcpy(to + i * span.count, span.data() + i * span.stride, static_cast<std::size_t>(span.count));
-}
-
-void scatter(const std::byte* from, const Span& span) {
-    for (std::int64_t i = 0; i < span.blocks; ++i)
-        std::memcpy(span.data() + i * span.stride, from + i * span.count, static_cast<std::size_t>(span.count));
-}
-
-// The span's bytes in one piece: itself where contiguous, else gathered into `packed`.
-std::byte* packed_data(const Span& span, std::vector<std::byte>& packed) {
-    if (span.contiguous()) return span.data();
-    packed.resize(static_cast<std::size_t>(span.num_bytes()));
-    gather(span, packed.data());
-    return packed.data();
-}
-
-long long elements(const Span& span) { return span.num_bytes() / dtype_bytes(span.dtype); }
-
-void combine_spans(const Span& src, const std::byte* message, const Span& dst) {
-    std::vector<std::byte> left, right;
-    const std::byte* a = packed_data(src, left);
-    if (dst.contiguous()) return combine(dst.dtype, DT_SUM, a, message, dst.data(), elements(dst));
-    right.resize(static_cast<std::size_t>(dst.num_bytes()));
-    combine(dst.dtype, DT_SUM, a, message, right.data(), elements(dst));
-    scatter(right.data(), dst);
-}
-
-void copy_spans(const Span& src, const Span& dst) {
-    std::vector<std::byte> packed;
-    scatter(packed_data(src, packed), Span{dst.base, dst.offset, dst.count, dst.stride, dst.blocks});
-}
-
-void nap(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-}  // namespace
-
-Engine::Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<int, bool>> lanes,
+Engine::Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<int, bool>> lanes, bool in_order,
                std::vector<Collective> collectives, std::vector<Kernel> kernels,
                std::function<void(std::int64_t)> python)
     : transport_(transport),
       ops_(std::move(ops)),
       collectives_(std::move(collectives)),
       kernels_(std::move(kernels)),
-      python_(std::move(python)) {
+      python_(std::move(python)),
+      in_order_(in_order) {
     for (const auto& [id, net] : lanes) {
         lanes_.emplace_back();
         lanes_.back().id = id;
@@ -120,9 +51,10 @@ Engine::Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<
         Lane& lane = lanes_[static_cast<std::size_t>(ops_[i].lane)];
         index_.push_back(static_cast<std::int64_t>(lane.ops.size()));
         lane.ops.push_back(static_cast<int>(i));
-        const bool out = sends(ops_[i].kind);
+        out_slot_.push_back(-1);
+        if (!sends(ops_[i].kind)) continue;
         const auto slot = slots.emplace(std::pair{ops_[i].out_peer, ops_[i].out_tag}, static_cast<int>(slots.size()));
-        out_slot_.push_back(out ? slot.first->second : -1);
+        out_slot_.back() = slot.first->second;
     }
     outgoing_.resize(slots.size());
     flights_.resize(lanes_.size());
@@ -140,7 +72,9 @@ void Engine::index_writers() {
     std::map<int, std::int64_t> longest;
     for (std::size_t i = 0; i < ops_.size(); ++i)
         for (const auto& w : ops_[i].writes) {
-            const Write write{w.offset, w.offset + w.stride * (w.blocks - 1) + w.count, static_cast<int>(i)};
+            if (w.num_bytes() == 0) continue;
+            const Write write{w.offset, w.end(), static_cast<int>(i)};
+            written_.insert(w.buffer);
             by_buffer[w.buffer].push_back(write);
             longest[w.buffer] = std::max(longest[w.buffer], write.end - write.begin);
         }
@@ -152,7 +86,7 @@ void Engine::index_writers() {
         const auto& sent = ops_[i].kind == Kind::send ? ops_[i].reads : ops_[i].writes;
         for (const auto& span : sent) {
             const auto& writes = by_buffer[span.buffer];
-            const std::int64_t end = span.offset + span.stride * (span.blocks - 1) + span.count;
+            const std::int64_t end = span.num_bytes() ? span.end() : span.offset;
             auto it = std::lower_bound(writes.begin(), writes.end(), span.offset - longest[span.buffer],
                                        [](const Write& w, std::int64_t begin) { return w.begin < begin; });
             for (; it != writes.end() && it->begin < end; ++it)
@@ -172,9 +106,11 @@ bool Engine::ready(const Op& op) const {
     });
 }
 
-bool Engine::must_copy(int op) const {
-    const auto& writers = writers_[static_cast<std::size_t>(op)];
-    return !std::all_of(writers.begin(), writers.end(), [&](int writer) { return is_done(writer); });
+bool Engine::finished(bool net) const {
+    return std::all_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+        return lane.net != net ||
+               lane.done.load(std::memory_order_acquire) == static_cast<std::int64_t>(lane.ops.size());
+    });
 }
 
 void Engine::stamp(int op, double begin, double end) {
@@ -185,220 +121,55 @@ void Engine::stamp(int op, double begin, double end) {
     last = std::max(last, end);
 }
 
-bool Engine::finished(bool net) const {
-    return std::all_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-        return lane.net != net ||
-               lane.done.load(std::memory_order_acquire) == static_cast<std::int64_t>(lane.ops.size());
-    });
-}
-
 void Engine::fail(const std::string& why) {
     const std::lock_guard lock(failing_);
     if (failure_.empty()) failure_ = why;
     stop_ = true;
 }
 
-// ---- net lanes ----
-
-void Engine::begin(Flight& flight) {
-    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    flight.begun_s = clock_();
-    if (op.kind == Kind::collective) {
-        const Collective& call = collectives_[static_cast<std::size_t>(op.call)];
-        const Span src = op.reads.empty() ? Span{} : op.reads[0], dst = op.writes.empty() ? Span{} : op.writes[0];
-        if (call.kind == DT_BROADCAST && !op.reads.empty() && src.num_bytes()) copy_spans(src, dst);
-        std::byte* from = packed_data(src, flight.packed);
-        flight.staging.resize(dst.contiguous() ? 0 : static_cast<std::size_t>(dst.num_bytes()));
-        std::byte* to = dst.contiguous() ? dst.data() : flight.staging.data();
-        long long count = call.kind == DT_REDUCE_SCATTER || call.kind == DT_BROADCAST ? elements(dst) : elements(src);
-        if (call.kind == DT_ALL_TO_ALL) count /= call.size;
-        flight.handle = transport_.icollective(call.kind, from, to, count, dst.dtype, call.reduce_op, call.group);
-    } else if (receives(op.kind)) {
-        const Span* into = op.writes.empty() ? (op.reads.empty() ? nullptr : &op.reads[0]) : &op.writes[0];
-        const long long bytes = into ? into->num_bytes() : 0;
-        const bool in_place = into && !op.writes.empty() && !adds(op.kind) && into->contiguous();
-        if (!in_place) flight.staging.resize(static_cast<std::size_t>(bytes));
-        flight.handle = transport_.irecv(in_place ? into->data() : flight.staging.data(), bytes, op.in_peer, op.in_tag);
-    } else {
-        flight.stage = sends(op.kind) ? Flight::sending : Flight::ended;
-    }
+void Engine::fail(std::exception_ptr thrown) {
+    const std::lock_guard lock(failing_);
+    if (!thrown_) thrown_ = std::move(thrown);
+    stop_ = true;
 }
 
-void Engine::take_message(const Op& op, Flight& flight) {
-    if (op.kind == Kind::recv_reduce_send) {
-        std::vector<std::byte> packed;
-        const std::byte* src = packed_data(op.reads[0], packed);
-        combine(op.reads[0].dtype, DT_SUM, src, flight.staging.data(), flight.staging.data(), elements(op.reads[0]));
-    } else if (adds(op.kind)) {
-        combine_spans(op.reads[0], flight.staging.data(), op.writes[0]);
-    } else if (!op.writes.empty() && !op.writes[0].contiguous()) {
-        scatter(flight.staging.data(), op.writes[0]);
-    }
-}
-
-// True when the flight moved on.
-bool Engine::receive(Flight& flight) {
-    if (!transport_.test(flight.handle)) return false;
-    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    take_message(op, flight);
-    flight.stage = sends(op.kind) ? Flight::sending : Flight::ended;
-    if (flight.stage == Flight::ended) stamp(flight.op, flight.begun_s, clock_());
-    touch();
-    return true;
-}
-
-// Puts the message into its channel's FIFO. The op has then ended: what could overwrite the data is sent from a copy.
-bool Engine::send(Flight& flight) {
-    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    auto& fifo = outgoing_[static_cast<std::size_t>(out_slot_[static_cast<std::size_t>(flight.op)])];
-    if (static_cast<int>(fifo.size()) >= op.out_depth) return false;
-    Outgoing message;
-    message.op = flight.op;
-    message.begun_s = receives(op.kind) ? flight.begun_s : clock_();
-    const Span* from = op.kind == Kind::signal ? nullptr
-                       : op.kind == Kind::send ? &op.reads[0]
-                       : op.writes.empty()     ? nullptr
-                                               : &op.writes[0];
-    const std::byte* data = nullptr;
-    long long bytes = from ? from->num_bytes() : 0;
-    if (op.kind == Kind::recv_reduce_send) {
-        message.staging = std::move(flight.staging);
-        data = message.staging.data();
-        bytes = static_cast<long long>(message.staging.size());
-    } else if (from && (!from->contiguous() || must_copy(flight.op))) {
-        message.staging.resize(static_cast<std::size_t>(bytes));
-        gather(*from, message.staging.data());
-        data = message.staging.data();
-    } else if (from) {
-        data = from->data();
-    }
-    message.handle = transport_.isend(data, bytes, op.out_peer, op.out_tag);
-    fifo.push_back(std::move(message));
-    ++unsent_;
-    flight.stage = Flight::ended;
-    touch();
-    return true;
-}
-
-bool Engine::drain() {
-    bool moved = false;
-    for (auto& fifo : outgoing_) {
-        while (!fifo.empty() && transport_.test(fifo.front().handle)) {
-            stamp(fifo.front().op, fifo.front().begun_s, clock_());
-            fifo.pop_front();
-            --unsent_;
-            moved = true;
-        }
-    }
-    if (moved) touch();
-    return moved;
-}
-
-bool Engine::issue(Lane& lane, std::deque<Flight>& flights) {
-    if (lane.issued == static_cast<std::int64_t>(lane.ops.size())) return false;
-    const int index = lane.ops[static_cast<std::size_t>(lane.issued)];
-    const Op& op = ops_[static_cast<std::size_t>(index)];
-    const int limit = op.kind == Kind::collective ? std::min(collective_window, window_) : window_;
-    if (static_cast<int>(flights.size()) >= limit || !ready(op)) return false;
-    for (const auto& flight : flights)
-        if (conflict(op, ops_[static_cast<std::size_t>(flight.op)])) return false;
-    flights.emplace_back();
-    flights.back().op = index;
-    begin(flights.back());
-    if (flights.back().stage == Flight::ended) stamp(index, flights.back().begun_s, clock_());
-    ++lane.issued;
-    touch();
-    return true;
-}
-
-// Moves the flights of one lane: messages in order for each peer, sends in order for each channel.
-bool Engine::serve(std::deque<Flight>& flights) {
-    bool moved = false;
-    std::vector<int> waiting_on;            // peers whose oldest message has not come: later ones have not either
-    std::vector<std::pair<int, int>> held;  // channels on which an earlier flight has yet to send
-    for (auto& flight : flights) {
-        const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-        if (flight.stage == Flight::receiving &&
-            std::find(waiting_on.begin(), waiting_on.end(), op.in_peer) == waiting_on.end()) {
-            if (receive(flight))
-                moved = true;
-            else
-                waiting_on.push_back(op.in_peer);
-        }
-        const std::pair out{op.out_peer, op.out_tag};
-        const bool blocked = std::find(held.begin(), held.end(), out) != held.end();
-        if (flight.stage == Flight::sending && !blocked && send(flight)) moved = true;
-        if (flight.stage != Flight::ended && sends(op.kind)) held.push_back(out);
-    }
-    return moved;
-}
-
-bool Engine::poll_lane(Lane& lane, std::deque<Flight>& flights) {
-    bool any = false;
-    for (bool moved = true; moved; any = any || moved) {
-        moved = serve(flights);
-        while (!flights.empty() && flights.front().stage == Flight::ended) {
-            flights.pop_front();
-            lane.done.fetch_add(1, std::memory_order_release);
-        }
-        while (issue(lane, flights)) moved = true;
-    }
-    return any;
-}
-
-bool Engine::poll() {
-    bool moved = drain();
-    for (std::size_t i = 0; i < lanes_.size(); ++i)
-        if (lanes_[i].net &&
-            (!flights_[i].empty() || lanes_[i].issued < static_cast<std::int64_t>(lanes_[i].ops.size())))
-            moved = poll_lane(lanes_[i], flights_[i]) || moved;
-    return moved;
-}
-
-void Engine::progress_loop(const Options& options) {
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-    try {
-        while (!stop_ && !(finished(true) && unsent_ == 0)) {
-            if (poll()) continue;
-            if (computing_.load(std::memory_order_relaxed))
-                nap(options.poll_s);
-            else
-                sched_yield();
-        }
-    } catch (const TransportError& error) {
-        fail(error.message);
-    }
-}
-
-// ---- compute lanes ----
-
-void Engine::execute(const Op& op, const Options& options) {
+void Engine::execute(const Op& op, std::int64_t block_rows, const std::function<void()>& between) {
+    if (op.kind == Kind::nop) return;
+    const Busy busy(*this);
     if (op.kind == Kind::copy) return copy_spans(op.reads[0], op.writes[0]);
     if (op.kind == Kind::reduce) {
         std::vector<std::byte> packed;
-        return combine_spans(op.writes[0], packed_data(op.reads[0], packed), op.writes[0]);
+        const std::byte* message = packed_data(op.reads[0], packed);
+        if (packed.empty() && overlap(op.reads[0], op.writes[0])) {
+            packed.assign(message, message + op.reads[0].num_bytes());
+            message = packed.data();
+        }
+        return combine_spans(op.writes[0], message, op.writes[0]);
     }
     if (op.kind != Kind::compute) return;
-    const Kernel& kernel = kernels_[static_cast<std::size_t>(op.call)];
-    if (!kernel.matmul) return python_(op.row);
-    const auto between = options.thread ? std::function<void()>() : [this] { poll(); };
-    (*kernel.matmul)(op.reads[0].data(), op.reads[1].data(), op.writes[0].data(), op.writes[0].slots,
-                     options.block_rows, between);
+    const auto in_one_piece = [](const std::vector<Span>& spans) {
+        return std::all_of(spans.begin(), spans.end(), [](const Span& span) { return span.contiguous(); });
+    };
+    Matmul* matmul = kernels_[static_cast<std::size_t>(op.call)].matmul;
+    if (!matmul || overlap(op.reads, op.writes) || !in_one_piece(op.reads) || !in_one_piece(op.writes))
+        return python_(op.row);
+    const bool fixed = written_.count(op.reads[1].buffer) == 0;
+    (*matmul)(op.reads[0].data(), op.reads[1].data(), fixed, op.writes[0].data(), op.writes[0].slots, block_rows,
+              between);
 }
 
 bool Engine::step_compute(const Options& options) {
     bool moved = false;
+    const auto between = options.thread ? std::function<void()>() : [this] { poll(); };
     for (auto& lane : lanes_) {
         if (lane.net) continue;
         while (lane.issued < static_cast<std::int64_t>(lane.ops.size()) && !stop_) {
             const int index = lane.ops[static_cast<std::size_t>(lane.issued)];
             const Op& op = ops_[static_cast<std::size_t>(index)];
             if (!ready(op)) break;
-            computing_ = true;
             const double begin = clock_();
-            execute(op, options);
+            execute(op, options.block_rows, between);
             stamp(index, begin, clock_());
-            computing_ = false;
             ++lane.issued;
             lane.done.fetch_add(1, std::memory_order_release);
             touch();
@@ -411,16 +182,18 @@ bool Engine::step_compute(const Options& options) {
 
 void Engine::wait_for_net(const Options& options) {
     if (options.thread)
-        nap(10e-6);
+        std::this_thread::sleep_for(std::chrono::microseconds(10));
     else if (!poll())
         sched_yield();
-    if (stalled(options)) fail(explain_stall(options));
+    if (stalled(options)) stop_ = true;
 }
 
-bool Engine::stalled(const Options& options) const {
-    return !computing_ && clock_() - last_progress_.load() > options.stall_s;
+bool Engine::stalled(const Options& options) {
+    if (computing_ > 0 || transport_.anyone_busy()) touch();
+    return clock_() - last_progress_.load() > options.stall_s;
 }
 
+// Only after the progress thread has ended: what it moves is read here.
 std::string Engine::explain_stall(const Options& options) const {
     std::string text = "rank " + std::to_string(transport_.rank()) + " stalled: no op moved for " +
                        std::to_string(static_cast<int>(std::ceil(options.stall_s))) + " s";
@@ -429,7 +202,7 @@ std::string Engine::explain_stall(const Options& options) const {
         if (done == static_cast<std::int64_t>(lane.ops.size())) continue;
         const Op& op = ops_[static_cast<std::size_t>(lane.ops[static_cast<std::size_t>(done)])];
         text += "\n  lane " + std::to_string(lane.id) + " waits at its op " + std::to_string(done) + " '" +
-                kind_names[static_cast<int>(op.kind)] + "' (row " + std::to_string(op.row) + ")";
+                kind_name(op.kind) + "' (row " + std::to_string(op.row) + ")";
         if (!ready(op))
             text += " for an op of another lane";
         else if (receives(op.kind))
@@ -447,39 +220,47 @@ std::string Engine::explain_stall(const Options& options) const {
     return text;
 }
 
-std::string Engine::run(const Options& options, double (*clock)()) {
+void Engine::prepare(const Options& options, double (*clock)()) {
     clock_ = clock;
-    window_ = std::max(options.window, 1);
-    const double never = std::numeric_limits<double>::quiet_NaN();
-    start_s.assign(ops_.size(), never);
-    end_s.assign(ops_.size(), never);
+    window_ = in_order_ ? 1 : std::max(options.window, 1);
+    start_s.assign(ops_.size(), std::numeric_limits<double>::quiet_NaN());
+    end_s = start_s;
     std::fill(lane_end_.begin(), lane_end_.end(), 0.0);
     for (auto& lane : lanes_) lane.issued = 0, lane.done = 0;
-    for (auto& flights : flights_) flights.clear();
-    for (auto& fifo : outgoing_) fifo.clear();
     for (auto& kernel : kernels_)
         if (kernel.matmul) kernel.matmul->forget();
-    failure_.clear();
     unsent_ = 0;
-    stop_ = computing_ = false;
+    computing_ = 0;
+    stop_ = false;
     touch();
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-    std::thread helper;
-    if (options.thread) helper = std::thread([&] { progress_loop(options); });
+}
+
+void Engine::drive(const Options& options) {
     try {
         if (!options.thread) poll();
         while (!stop_ && !finished(false))
             if (!step_compute(options)) wait_for_net(options);
         while (!stop_ && !(finished(true) && unsent_ == 0)) wait_for_net(options);
     } catch (const TransportError& error) {
-        fail(error.message);
+        fail("rank " + std::to_string(transport_.rank()) + ": " + error.message);
     } catch (...) {
-        stop_ = true;
-        if (helper.joinable()) helper.join();
-        throw;
+        fail(std::current_exception());
     }
+}
+
+std::string Engine::run(const Options& options, double (*clock)()) {
+    if (spent_) return "rank " + std::to_string(transport_.rank()) + ": an engine that failed cannot run again";
+    prepare(options, clock);
+    std::thread helper;
+    if (options.thread) helper = std::thread([&] { progress_loop(options); });
+    drive(options);
     if (helper.joinable()) helper.join();
-    return failure_;
+    spent_ = stop_;
+    if (!spent_) return "";
+    if (thrown_ || !failure_.empty()) transport_.stop();
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    return failure_.empty() ? explain_stall(options) : failure_;
 }
 
 }  // namespace dovetail::run

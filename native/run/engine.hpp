@@ -6,50 +6,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "run/kernel.hpp"
+#include "run/op.hpp"
 #include "run/transport.hpp"
 
 namespace dovetail::run {
-
-enum class Kind : std::uint8_t {
-    nop,
-    copy,
-    reduce,
-    send,
-    recv,
-    recv_reduce,
-    recv_copy_send,
-    recv_reduce_send,
-    recv_reduce_copy_send,
-    put,
-    signal,
-    wait,
-    compute,
-    collective
-};
-
-struct Span {  // a region in bytes, in one buffer's memory
-    std::byte* base = nullptr;
-    std::int64_t offset = 0, count = 0, stride = 0, blocks = 1, slots = 0;
-    int buffer = -1, dtype = 0;
-    std::int64_t num_bytes() const { return count * blocks; }
-    bool contiguous() const { return blocks == 1 || stride == count; }
-    std::byte* data() const { return base + offset; }
-};
-
-struct Op {
-    Kind kind{};
-    int lane = 0;          // index into Engine's lanes
-    std::int64_t row = 0;  // row in the Program
-    int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, call = -1;
-    std::vector<Span> reads, writes;
-    std::vector<std::pair<int, std::int64_t>> after;  // (lane, index within the lane)
-};
 
 struct Lane {
     int id = 0;  // lane of the Program
@@ -61,6 +30,7 @@ struct Lane {
 
 struct Collective {
     int kind = 0, group = -1, size = 1, reduce_op = 0;
+    bool root = false;  // this rank is the first of the group
 };
 
 struct Kernel {
@@ -75,12 +45,14 @@ struct Options {
     double stall_s = 10.0;        // no progress for so long is a stall
 };
 
+// Ops of a net lane may begin before those ahead of them have ended, where they touch other bytes; in order: never.
 class Engine {
   public:
-    Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<int, bool>> lanes,
+    Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<int, bool>> lanes, bool in_order,
            std::vector<Collective> collectives, std::vector<Kernel> kernels, std::function<void(std::int64_t)> python);
 
-    // Runs every op once. Returns an empty string, or why it stopped. start_s/end_s are per op, NaN where not reached.
+    // Runs every op once. Returns an empty string, or why it stopped; what a kernel throws goes through. After either
+    // failure the engine is spent. start_s/end_s are per op, NaN where not reached.
     std::string run(const Options& options, double (*clock)());
 
     const std::vector<Op>& ops() const { return ops_; }
@@ -100,29 +72,38 @@ class Engine {
         std::vector<std::byte> staging;
     };
 
+    class Busy;
+
+    void index_writers();
     bool is_done(int op) const;
     bool ready(const Op& op) const;
-    void index_writers();
-    bool must_copy(int op) const;
-    bool poll();
-    bool serve(std::deque<Flight>& flights);
-    bool poll_lane(Lane& lane, std::deque<Flight>& flights);
-    bool receive(Flight& flight);
-    bool send(Flight& flight);
-    bool issue(Lane& lane, std::deque<Flight>& flights);
-    void begin(Flight& flight);
-    void take_message(const Op& op, Flight& flight);
-    bool drain();
-    void execute(const Op& op, const Options& options);
+    bool finished(bool net) const;
+    void prepare(const Options& options, double (*clock)());
+    void drive(const Options& options);
+    void execute(const Op& op, std::int64_t block_rows, const std::function<void()>& between);
     bool step_compute(const Options& options);
     void wait_for_net(const Options& options);
-    void progress_loop(const Options& options);
-    void fail(const std::string& why);
-    bool finished(bool net) const;
     void touch() { last_progress_ = clock_(); }
-    bool stalled(const Options& options) const;
-    std::string explain_stall(const Options& options) const;
     void stamp(int op, double begin, double end);
+    void fail(const std::string& why);
+    void fail(std::exception_ptr thrown);
+    bool stalled(const Options& options);
+    std::string explain_stall(const Options& options) const;
+
+    // net.cpp
+    void progress_loop(const Options& options);
+    bool poll();
+    bool poll_lane(Lane& lane, std::deque<Flight>& flights);
+    bool issue(Lane& lane, std::deque<Flight>& flights);
+    void begin(Flight& flight);
+    void begin_receive(const Op& op, Flight& flight);
+    void begin_collective(const Op& op, Flight& flight);
+    bool serve(std::deque<Flight>& flights);
+    bool receive(Flight& flight);
+    void take_message(const Op& op, Flight& flight);
+    bool send(Flight& flight);
+    bool must_copy(int op) const;
+    bool drain();
 
     Transport& transport_;
     std::vector<Op> ops_;
@@ -135,14 +116,18 @@ class Engine {
     std::vector<int> out_slot_;                   // op -> row of outgoing_, or -1
     std::vector<std::int64_t> index_;             // op -> its index within its lane
     std::vector<std::vector<int>> writers_;       // op that sends -> other ops that write what it sends
+    std::set<int> written_;                       // buffers that some op writes
     std::vector<double> lane_end_;                // by lane: end of the latest span
     double (*clock_)() = nullptr;
+    bool in_order_ = false, spent_ = false;
     int window_ = 32;
-    std::atomic<int> unsent_{0};  // messages in the FIFOs of outgoing_
-    std::atomic<bool> computing_{false}, stop_{false};
+    std::atomic<int> unsent_{0};     // messages in the FIFOs of outgoing_
+    std::atomic<int> computing_{0};  // ops that this rank's threads are executing
+    std::atomic<bool> stop_{false};
     std::atomic<double> last_progress_{0.0};
-    std::string failure_;
     std::mutex failing_;
+    std::string failure_;
+    std::exception_ptr thrown_;
 };
 
 }  // namespace dovetail::run

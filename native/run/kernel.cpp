@@ -30,8 +30,9 @@ void narrow(int dtype, const float* from, void* to, std::int64_t count) {
 
 }  // namespace
 
-void Matmul::operator()(const void* a, const void* b, void* c, std::int64_t rows, std::int64_t block_rows,
+void Matmul::operator()(const void* a, const void* b, bool fixed, void* c, std::int64_t rows, std::int64_t block_rows,
                         const std::function<void()>& between) {
+    if (!fixed) forget();
     const auto* row = static_cast<const std::byte*>(a);
     auto* out = static_cast<std::byte*>(c);
     const std::int64_t bytes = dtype_bytes(dtype_),
@@ -58,7 +59,8 @@ void Matmul::block(const void* a, const void* b, void* c, std::int64_t rows) {
 }
 
 void Matmul::half_block(const void* a, const void* b, void* c, std::int64_t rows) {
-    if (wide_b_.empty()) {
+    if (b_ != b) {
+        b_ = b;
         wide_b_.resize(static_cast<std::size_t>(k_ * n_));
         widen(dtype_, b, wide_b_.data(), k_ * n_);
     }

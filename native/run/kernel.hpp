@@ -15,13 +15,13 @@ struct Blas {
 };
 
 // C[rows, n] = A[rows, k] * B[k, n], all row-major and packed; half types are computed in float.
-// Calls `between` after each block of `block_rows` rows (0: one block).
+// Calls `between` after each block of `block_rows` rows (0: one block). B is `fixed` where nothing writes it in a run.
 class Matmul {
   public:
     Matmul(Blas blas, std::int64_t k, std::int64_t n, int dtype) : blas_(blas), k_(k), n_(n), dtype_(dtype) {}
-    void operator()(const void* a, const void* b, void* c, std::int64_t rows, std::int64_t block_rows,
+    void operator()(const void* a, const void* b, bool fixed, void* c, std::int64_t rows, std::int64_t block_rows,
                     const std::function<void()>& between);
-    void forget() { wide_b_.clear(); }  // B may have changed: widen it again at the next call
+    void forget() { b_ = nullptr; }  // B may have changed: widen it again at the next call
 
   private:
     void block(const void* a, const void* b, void* c, std::int64_t rows);
@@ -31,6 +31,7 @@ class Matmul {
     Blas blas_;
     std::int64_t k_, n_;
     int dtype_;
+    const void* b_ = nullptr;  // what wide_b_ was made from
     std::vector<float> wide_a_, wide_b_, wide_c_;
 };
 

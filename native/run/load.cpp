@@ -1,7 +1,9 @@
 // Picks one rank's ops out of a Program and binds their regions to memory.
 #include "run/load.hpp"
 
+#include <limits>
 #include <map>
+#include <stdexcept>
 
 namespace dovetail::run {
 
@@ -26,11 +28,26 @@ std::vector<Span> spans(const Regions& regions, std::int64_t op, const std::vect
     return out;
 }
 
+constexpr int max_tag = 16000;  // below those that control messages use, and below what MPI grants
+
+std::vector<int> tags(const std::vector<ChannelRow>& channels) {
+    std::map<std::pair<int, int>, int> used;
+    std::vector<int> out;
+    for (const auto& channel : channels) {
+        out.push_back(2 * used[{channel.src, channel.dst}]++);
+        if (out.back() > max_tag) throw std::length_error("more than 8000 channels between two ranks");
+    }
+    return out;
+}
+
+bool meets_others(Kind kind) { return receives(kind) || sends(kind) || kind == Kind::collective; }
+
 }  // namespace
 
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
            const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory) {
     Share share;
+    const std::vector<int> tag = tags(channels);
     std::map<int, int> lanes;  // lane of the Program -> lane of the engine
     std::vector<std::pair<int, std::int64_t>> place(static_cast<std::size_t>(columns.num_ops), {-1, -1});
     std::vector<std::int64_t> length;
@@ -49,16 +66,18 @@ Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_ne
         op.call = columns.call[i];
         if (columns.chan_in[i] >= 0) {
             op.in_peer = channels[static_cast<std::size_t>(columns.chan_in[i])].src;
-            op.in_tag = columns.chan_in[i];
+            op.in_tag = tag[static_cast<std::size_t>(columns.chan_in[i])] + (op.kind == Kind::wait);
         }
         if (columns.chan_out[i] >= 0) {
             const ChannelRow& channel = channels[static_cast<std::size_t>(columns.chan_out[i])];
             op.out_peer = channel.dst;
-            op.out_tag = columns.chan_out[i];
-            op.out_depth = channel.depth;
+            op.out_tag = tag[static_cast<std::size_t>(columns.chan_out[i])] + (op.kind == Kind::signal);
+            op.out_depth = op.kind == Kind::signal ? std::numeric_limits<int>::max() : channel.depth;
         }
         op.reads = spans(columns.reads, i, memory);
         op.writes = spans(columns.writes, i, memory);
+        auto& lane = share.lanes[static_cast<std::size_t>(op.lane)];
+        lane.second = lane.second || meets_others(op.kind);
         share.ops.push_back(std::move(op));
     }
     for (auto& op : share.ops)

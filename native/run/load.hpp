@@ -1,11 +1,12 @@
 // From the columns of a Program to the ops that one rank's engine runs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "run/engine.hpp"
+#include "run/op.hpp"
 
 namespace dovetail::run {
 
@@ -30,14 +31,15 @@ struct Memory {  // one buffer of this rank
 };
 
 struct ChannelRow {
-    int src, dst, id, depth;
+    int src, dst, depth;
 };
 
 struct Share {
     std::vector<Op> ops;
-    std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, is a net lane)
+    std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, is a net lane: declared so, or meets other ranks)
 };
 
+// Message tags: channels are numbered for each pair of ranks, messages and signals of one do not meet.
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
            const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory);
 

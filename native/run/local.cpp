@@ -52,12 +52,18 @@ LocalHub::Flag LocalHub::receive(int src, int dst, int tag, void* data, long lon
     return message.flag;
 }
 
-int LocalHub::group(const std::vector<int>& ranks) {
+int LocalHub::group(const std::vector<int>& ranks, int turn) {
     const std::lock_guard lock(calls_lock_);
-    const auto known = std::find(groups_.begin(), groups_.end(), ranks);
+    const std::pair key{ranks, turn};
+    const auto known = std::find(groups_.begin(), groups_.end(), key);
     if (known != groups_.end()) return static_cast<int>(known - groups_.begin());
-    groups_.push_back(ranks);
+    groups_.push_back(key);
     return static_cast<int>(groups_.size()) - 1;
+}
+
+void LocalHub::stop(int rank) {
+    int none = -1;
+    stopped_.compare_exchange_strong(none, rank);
 }
 
 LocalHub::Flag LocalHub::collective(int rank, int group, int kind, const void* src, void* dst, long long count,
@@ -66,7 +72,7 @@ LocalHub::Flag LocalHub::collective(int rank, int group, int kind, const void* s
     Call ready;
     {
         const std::lock_guard lock(calls_lock_);
-        const auto& members = groups_[static_cast<std::size_t>(group)];
+        const auto& members = groups_[static_cast<std::size_t>(group)].first;
         const std::pair key{group, sequence_[{rank, group}]++};
         Call& call = calls_[key];
         const std::size_t size = members.size();
@@ -123,6 +129,9 @@ int LocalTransport::keep(LocalHub::Flag flag) {
 bool LocalTransport::test(int handle) {
     const int state = pending_[static_cast<std::size_t>(handle)]->load(std::memory_order_acquire);
     if (state == 2) throw TransportError{"the two sides of a message, or the members of a collective, differ in size"};
+    const int culprit = hub_->stopped();
+    if (culprit >= 0 && culprit != rank_)
+        throw TransportError{"stopped because rank " + std::to_string(culprit) + " failed"};
     if (state == 0) return false;
     pending_[static_cast<std::size_t>(handle)].reset();
     free_.push_back(handle);

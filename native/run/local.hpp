@@ -23,7 +23,11 @@ class LocalHub {
     Flag send(int src, int dst, int tag, const void* data, long long num_bytes);
     Flag receive(int src, int dst, int tag, void* data, long long num_bytes);
     Flag collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op);
-    int group(const std::vector<int>& ranks);
+    int group(const std::vector<int>& ranks, int turn);
+    void stop(int rank);  // all others are told at their next test
+    int stopped() const { return stopped_; }
+    void busy(int change) { busy_ += change; }
+    int num_busy() const { return busy_; }
 
   private:
     struct Message {
@@ -53,9 +57,10 @@ class LocalHub {
     int num_ranks_;
     std::vector<Inbox> inboxes_;
     std::mutex calls_lock_;
-    std::vector<std::vector<int>> groups_;
+    std::vector<std::pair<std::vector<int>, int>> groups_;
     std::map<std::pair<int, int>, int> sequence_;  // (rank, group) -> calls made
     std::map<std::pair<int, int>, Call> calls_;    // (group, sequence) -> the call under way
+    std::atomic<int> stopped_{-1}, busy_{0};       // the first rank that gave up; how many compute
 };
 
 class LocalTransport final : public Transport {
@@ -72,8 +77,11 @@ class LocalTransport final : public Transport {
     int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
         return keep(hub_->collective(rank_, group, kind, src, dst, count, dtype, op));
     }
-    int group(const std::vector<int>& ranks) override { return hub_->group(ranks); }
+    int group(const std::vector<int>& ranks, int turn) override { return hub_->group(ranks, turn); }
     bool test(int handle) override;
+    void busy(bool is) override { hub_->busy(is ? 1 : -1); }
+    bool anyone_busy() const override { return hub_->num_busy() > 0; }
+    void stop() override { hub_->stop(rank_); }
 
   private:
     int keep(LocalHub::Flag flag);

@@ -32,15 +32,15 @@ class MpiTransport final : public Transport {
         return handle;
     }
 
-    int group(const std::vector<int>& ranks) override {
-        bool whole = static_cast<int>(ranks.size()) == size();
+    int group(const std::vector<int>& ranks, int turn) override {
+        bool whole = turn == 0 && static_cast<int>(ranks.size()) == size();
         for (int i = 0; whole && i < size(); ++i) whole = ranks[static_cast<std::size_t>(i)] == i;
         if (whole) return -1;
-        const auto known = groups_.find(ranks);
+        const auto known = groups_.find({ranks, turn});
         if (known != groups_.end()) return known->second;
         int group = -1;
         check(mpi_->group(ranks.data(), static_cast<int>(ranks.size()), &group), "MPI_Comm_create_group");
-        return groups_[ranks] = group;
+        return groups_[{ranks, turn}] = group;
     }
 
     bool test(int handle) override {
@@ -58,7 +58,7 @@ class MpiTransport final : public Transport {
     }
 
     const dt_mpi_table* mpi_;
-    std::map<std::vector<int>, int> groups_;
+    std::map<std::pair<std::vector<int>, int>, int> groups_;
 };
 
 }  // namespace dovetail::run

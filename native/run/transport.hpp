@@ -14,8 +14,14 @@ struct Transport {
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
     // `count` elements a rank; kinds, dtypes and ops are those of mpi_table.h. `group` is what `group` returned.
     virtual int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) = 0;
-    virtual int group(const std::vector<int>& ranks) = 0;
+    // All members call it with the same arguments. Calls of different `turn` on the same ranks do not meet.
+    virtual int group(const std::vector<int>& ranks, int turn) = 0;
     virtual bool test(int handle) = 0;  // true once complete; the handle is then gone
+
+    // Where ranks share a process: this rank computes or no longer does, whether any does, and the end of all.
+    virtual void busy(bool) {}
+    virtual bool anyone_busy() const { return false; }
+    virtual void stop() {}
 };
 
 // What a transport throws: the message for people.

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.ir import Kernel, Kind, Program, Workload
+from dovetail.ir import Kernel, Kind, Program, Region, Workload
 from dovetail.run.arrays import Array, allocate, workload_slots
 from dovetail.run.kernels import KernelCall, builtin_kernels
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
+_SAME_SLOTS = (Kind.copy, Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_copy_send, Kind.collective)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
@@ -35,12 +36,16 @@ def bind(
     rank: int,
     arrays: dict[str, Array],
     kernels: Mapping[str, KernelCall] | None = None,
+    in_order: bool | None = None,
 ) -> _native.Engine:
-    """An engine for one rank's share of `program` on `arrays`, which the caller keeps alive and unmoved."""
+    """An engine for one rank's share of `program` on `arrays`, which the caller keeps alive and unmoved.
+
+    The program must have passed `verify`. `in_order`: see `needs_order`, which is asked unless the caller knows.
+    """
     check_supported(program)
     for buffer in program.buffers:
         check_array(arrays.get(buffer.name), buffer.name, buffer.slots[rank], rank)
-    memory = [_memory(arrays[buffer.name]) for buffer in program.buffers]
+    check_slots(program, rank, arrays)
     functions = builtin_kernels() | dict(kernels or {})
     matmuls = [
         None if kernels and kernel.name in kernels else _matmul_shape(program, rank, row, arrays)
@@ -55,13 +60,23 @@ def bind(
         rank,
         program.columns,
         [lane.engine == "net" for lane in program.lanes],
-        [tuple(channel) for channel in program.channels],
+        needs_order(program) if in_order is None else in_order,
+        [(c.src, c.dst, c.id, c.depth) for c in program.channels],
         [(COLLECTIVES.index(c.kind), list(c.group), 0) for c in program.collectives],
-        memory,
+        [_memory(arrays[buffer.name]) for buffer in program.buffers],
         matmuls,
         blas_functions() if any(matmuls) else (0, 0),
         call,
     )
+
+
+def needs_order(program: Program) -> bool:
+    """Whether ops of a net lane must end one after the other.
+
+    They may overlap, up to the window, where every rank orders its own conflicting accesses by its lanes and
+    dependencies. Where that order comes by way of another rank's messages, an op that began early would break it.
+    """
+    return not _native.ordered_locally(program.num_ranks, program.columns)
 
 
 def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[str]:
@@ -74,19 +89,25 @@ def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[
 
 
 def run_kernel(program: Program, row: int, arrays: dict[str, Array], functions: Mapping[str, KernelCall]) -> None:
-    """Call a compute op's Python kernel on views of its regions (copies where a region is strided)."""
+    """Call a compute op's Python kernel on views of its regions; on copies of those it both reads and writes."""
     op = program.op(row)
     kernel: Kernel = program.kernels[op.call]
-    reads = [arrays[r.buffer][r.slots()] if r.blocks > 1 else _view(arrays, r) for r in op.reads]
-    writes = [arrays[r.buffer][r.slots()] if r.blocks > 1 else _view(arrays, r) for r in op.writes]
-    results = [np.empty_like(w) for w in writes] if kernel.accumulate else writes
+    if kernel.name not in functions:
+        found = f"kernels {', '.join(sorted(functions))}"
+        raise RunError(f"op {row} on rank {op.rank}: no kernel '{kernel.name}'", where=op.line, found=found)
+    reads = [_view(arrays, region) for region in op.reads]
+    results = []
+    for region in op.writes:
+        held = _view(arrays, region)
+        fresh = kernel.accumulate or region.blocks > 1 or any(np.may_share_memory(held, read) for read in reads)
+        results.append(np.empty_like(held) if fresh else held)
     functions[kernel.name](reads, results)
-    for held, result in zip(writes, results):
+    for region, result in zip(op.writes, results, strict=True):
+        slots = arrays[region.buffer], region.slots() if region.blocks > 1 else _slice(region)
         if kernel.accumulate:
-            held += result
-    for region, result in zip(op.writes, writes):
-        if region.blocks > 1:
-            arrays[region.buffer][region.slots()] = result
+            slots[0][slots[1]] += result
+        elif not np.may_share_memory(slots[0], result):
+            slots[0][slots[1]] = result
 
 
 def check_supported(program: Program) -> None:
@@ -95,9 +116,42 @@ def check_supported(program: Program) -> None:
         raise RunError(
             "the native executors have no one-sided put", hint="use send and recv, or the reference executor"
         )
-    for call in program.collectives:
+    for row, call in enumerate(program.collectives):
         if call.kind not in COLLECTIVES:
             raise RunError(f"no executor knows the collective '{call.kind}'", hint=f"one of {', '.join(COLLECTIVES)}")
+        if call.kind in ("all_gather", "reduce_scatter"):
+            _check_even(program, row)
+
+
+def _check_even(program: Program, row: int) -> None:
+    """Refuse an all_gather or reduce_scatter whose members hold parts of different sizes."""
+    kind, group = program.collectives[row]
+    whole, part = ("write", "read") if kind == "all_gather" else ("read", "write")
+    for index in np.flatnonzero((program.columns["kind"] == Kind.collective) & (program.columns["call"] == row)):
+        op = program.op(int(index))
+        sizes = {"read": op.reads[0].num_slots, "write": op.writes[0].num_slots}
+        if sizes[whole] != len(group) * sizes[part]:
+            raise RunError(
+                f"the native executors have no uneven {kind}",
+                where=op.line,
+                found=f"op {index} on rank {op.rank} holds {sizes[part]} of {sizes[whole]} slots",
+                hint="use send and recv, or the reference executor",
+            )
+
+
+def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
+    """Refuse ops that move slots of one shape or dtype into slots of another."""
+    col, names = program.columns, [buffer.name for buffer in program.buffers]
+    mine = (col["rank"] == rank) & np.isin(col["kind"], [*_SAME_SLOTS])
+    rows = np.flatnonzero(mine & (np.diff(col["read_start"]) > 0) & (np.diff(col["write_start"]) > 0))
+    ends = [col[f"{side}_buffer"][col[f"{side}_start"][rows]] for side in ("read", "write")]
+    for src, dst in np.unique(np.stack(ends), axis=1).T:
+        a, b = arrays[names[src]], arrays[names[dst]]
+        if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
+            raise RunError(
+                f"rank {rank} moves slots of buffer '{names[src]}' to buffer '{names[dst]}', which has others",
+                found=f"{a.dtype}{list(a.shape[1:])} and {b.dtype}{list(b.shape[1:])}",
+            )
 
 
 def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
@@ -168,17 +222,19 @@ def blas_functions() -> tuple[int, int]:
 
 
 def _matmul_shape(program: Program, rank: int, kernel: int, arrays: dict[str, Array]) -> tuple[int, int, int] | None:
-    """(k, n, dtype) where this kernel is our row-tile product, else None: Python then."""
-    if program.kernels[kernel].name != "matmul" or program.kernels[kernel].accumulate:
+    """(k, n, dtype) where this kernel is our row-tile product of one shape, else None: Python then."""
+    if program.kernels[kernel] != Kernel("matmul", ("each", "all")):
         return None
-    col = program.columns
-    mine = (col["kind"] == Kind.compute) & (col["call"] == kernel) & (col["rank"] == rank)
-    rows = np.flatnonzero(mine)
-    if not len(rows):
-        return None
-    op = program.op(int(rows[0]))
-    a, b, c = arrays[op.reads[0].buffer], arrays[op.reads[1].buffer], arrays[op.writes[0].buffer]
-    if a.ndim != 2 or b.shape[1:] != (a.shape[1], c.shape[1]) or len({a.dtype, b.dtype, c.dtype}) != 1:
+    col, names = program.columns, [buffer.name for buffer in program.buffers]
+    rows = np.flatnonzero((col["kind"] == Kind.compute) & (col["call"] == kernel) & (col["rank"] == rank))
+    first, result = col["read_start"][rows], col["write_start"][rows]
+    used = np.stack([col["read_buffer"][first], col["read_buffer"][first + 1], col["write_buffer"][result]])
+    shapes = {_product(*(arrays[names[i]] for i in triple)) for triple in np.unique(used, axis=1).T}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+def _product(a: Array, b: Array, c: Array) -> tuple[int, int, int]:
+    if a.ndim != 2 or b.shape[1:] != (a.shape[1], *c.shape[1:]) or len({a.dtype, b.dtype, c.dtype}) != 1:
         raise RunError("matmul shapes or dtypes disagree", found=f"{a.shape} {b.shape[1:]} -> {c.shape}, {a.dtype}")
     if a.dtype.name not in DTYPES[:4]:
         raise RunError(f"matmul has no {a.dtype} kernel", hint="float16, bfloat16, float32 or float64")
@@ -190,5 +246,9 @@ def _memory(array: Array) -> tuple[int, int, int]:
     return array.ctypes.data, slot_bytes, DTYPES.index(array.dtype.name)
 
 
-def _view(arrays: dict[str, Array], region: Any) -> Array:
-    return arrays[region.buffer][region.offset : region.offset + region.count]
+def _view(arrays: dict[str, Array], region: Region) -> Array:
+    return arrays[region.buffer][region.slots() if region.blocks > 1 else _slice(region)]
+
+
+def _slice(region: Region) -> slice:
+    return slice(region.offset, region.offset + region.count)

@@ -21,7 +21,7 @@ class Variant:
     name: str
     program: Program
     workload: Workload
-    options: RunOptions = RunOptions()
+    options: RunOptions = field(default_factory=RunOptions)
     check: str | None = None
 
 

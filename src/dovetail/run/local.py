@@ -7,9 +7,9 @@ from typing import Any
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.ir import Program, Workload
+from dovetail.ir import Program, Workload, verify
 from dovetail.run.arrays import Array, Arrays
-from dovetail.run.engine import allocate_rank, bind, run_engines, timeline_of
+from dovetail.run.engine import allocate_rank, bind, needs_order, run_engines, timeline_of
 from dovetail.run.kernels import KernelCall
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
@@ -21,27 +21,62 @@ def execute_local(
     inputs: Arrays,
     *,
     kernels: Mapping[str, KernelCall] | None = None,
-    options: RunOptions = RunOptions(),
+    options: RunOptions | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
     """Run `program` on threads; `inputs` holds, for each input buffer, every rank's array (slots first).
 
-    Returns all buffers, by rank, and the measured Timeline. Raises RunError where a rank stalls, naming the op that
-    each of its lanes waits for; the error's `timeline` holds what had happened by then.
+    Returns all buffers, by rank, and the measured Timeline. Raises ProgramError for a program that `verify` refuses,
+    and RunError where a rank stalls, naming the op that each of its lanes waits for; that error's `timeline` holds
+    what had happened by then. What a kernel raises comes through.
     """
+    verify(program).raise_if_bad()
+    return run_unverified(program, workload, inputs, kernels, options)
+
+
+def run_unverified(
+    program: Program,
+    workload: Workload,
+    inputs: Arrays,
+    kernels: Mapping[str, KernelCall] | None = None,
+    options: RunOptions | None = None,
+) -> tuple[dict[str, list[Array]], Timeline]:
+    """`execute_local` of a program that has just been verified elsewhere."""
     ranks = range(program.num_ranks)
     arrays: list[dict[str, Array]] = [allocate_rank(program, workload, rank) for rank in ranks]
-    for name, parts in inputs.items():
-        for rank in ranks:
-            arrays[rank][name][...] = parts[rank]
-    hub = _native.LocalHub(program.num_ranks)
-    engines = [bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels) for rank in ranks]
-    failures = [text for text in run_engines(engines, options) if text]
+    fill(program, arrays, inputs)
+    hub, in_order = _native.LocalHub(program.num_ranks), needs_order(program)
+    engines = [
+        bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order) for rank in ranks
+    ]
+    failures = sorted(
+        (text for text in run_engines(engines, options or RunOptions()) if text),
+        key=lambda text: "stopped because" in text,
+    )
     timeline = _timeline(program, workload, engines)
     if failures:
-        error = RunError(failures[0].split("\n")[0], found="\n" + "\n".join(failures), hint="verify the program")
+        error = RunError(failures[0].split("\n")[0], found="\n" + "\n".join(failures))
         error.timeline = timeline  # type: ignore[attr-defined]
         raise error
     return {b.name: [arrays[rank][b.name] for rank in ranks] for b in program.buffers}, timeline
+
+
+def fill(program: Program, arrays: list[dict[str, Array]], inputs: Arrays) -> None:
+    """Copy the inputs of all ranks into their buffers; RunError where one is missing or of another shape or dtype."""
+    for buffer in program.buffers:
+        if buffer.role != "input":
+            continue
+        parts = inputs.get(buffer.name, ())
+        if len(parts) != program.num_ranks:
+            raise RunError(f"no array for input buffer '{buffer.name}'", hint="give one array for each rank")
+        for rank, part in enumerate(parts):
+            home = arrays[rank][buffer.name]
+            if part.shape != home.shape or part.dtype != home.dtype:
+                found = f"{part.dtype}{list(part.shape)}, not {home.dtype}{list(home.shape)}"
+                raise RunError(f"input buffer '{buffer.name}' of rank {rank} has another size or dtype", found=found)
+            home[...] = part
+    unknown = set(inputs) - {buffer.name for buffer in program.buffers if buffer.role == "input"}
+    if unknown:
+        raise RunError(f"program '{program.name}' has no input buffer '{min(unknown)}'")
 
 
 def _timeline(program: Program, workload: Workload, engines: list[_native.Engine]) -> Timeline:

@@ -10,7 +10,7 @@
 
 static MPI_Comm world = MPI_COMM_NULL;
 static MPI_Request* requests;
-static int num_requests, *free_handles, num_free;
+static int *expected, num_requests, *free_handles, num_free; /* expected: bytes of a receive, -1 for others */
 static MPI_Comm* groups;
 static int num_groups;
 static dt_reduce_fn reduce_fn;
@@ -76,11 +76,14 @@ static int take_handle(void) {
         int grown = num_requests ? 2 * num_requests : 64;
         requests = realloc(requests, (size_t)grown * sizeof *requests);
         free_handles = realloc(free_handles, (size_t)grown * sizeof *free_handles);
-        if (!requests || !free_handles) abort();
+        expected = realloc(expected, (size_t)grown * sizeof *expected);
+        if (!requests || !free_handles || !expected) abort();
         for (int i = grown - 1; i >= num_requests; i--) free_handles[num_free++] = i;
         num_requests = grown;
     }
-    return free_handles[--num_free];
+    int handle = free_handles[--num_free];
+    expected[handle] = -1;
+    return handle;
 }
 
 static int dt_isend(const void* data, long long num_bytes, int dst, int tag, int* handle) {
@@ -92,6 +95,7 @@ static int dt_isend(const void* data, long long num_bytes, int dst, int tag, int
 static int dt_irecv(void* data, long long num_bytes, int src, int tag, int* handle) {
     if (num_bytes > INT_MAX) return MPI_ERR_COUNT;
     *handle = take_handle();
+    expected[*handle] = (int)num_bytes;
     return MPI_Irecv(data, (int)num_bytes, MPI_BYTE, src, tag, world, &requests[*handle]);
 }
 
@@ -101,7 +105,8 @@ static int dt_group(const int* ranks, int num_ranks, int* group) {
     int code;
     if ((code = MPI_Comm_group(world, &all))) return code;
     if ((code = MPI_Group_incl(all, num_ranks, ranks, &part))) return code;
-    if ((code = MPI_Comm_create_group(world, part, 30000 + num_groups, &comm))) return code;
+    if ((code = MPI_Comm_create_group(world, part, 0, &comm))) return code;
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     MPI_Group_free(&all);
     MPI_Group_free(&part);
     groups = realloc(groups, (size_t)(num_groups + 1) * sizeof *groups);
@@ -163,9 +168,13 @@ static int dt_icollective(int kind, const void* src, void* dst, long long count,
 }
 
 static int dt_test(int handle, int* done) {
-    int code = MPI_Test(&requests[handle], done, MPI_STATUS_IGNORE);
-    if (*done) free_handles[num_free++] = handle;
-    return code;
+    MPI_Status status;
+    int num_bytes = 0, code = MPI_Test(&requests[handle], done, &status);
+    if (code || !*done) return code;
+    free_handles[num_free++] = handle;
+    if (expected[handle] < 0) return 0;
+    MPI_Get_count(&status, MPI_BYTE, &num_bytes);
+    return num_bytes == expected[handle] ? 0 : DT_OTHER_SIZE;
 }
 
 static int dt_cancel(int handle) {
@@ -192,9 +201,9 @@ static void dt_library(char* text, int size) {
 }
 
 static void dt_error_text(int code, char* text, int size) {
-    char full[MPI_MAX_ERROR_STRING];
+    char full[MPI_MAX_ERROR_STRING] = "the message has another size than its receive";
     int length;
-    MPI_Error_string(code, full, &length);
+    if (code != DT_OTHER_SIZE) MPI_Error_string(code, full, &length);
     snprintf(text, (size_t)size, "%s", full);
 }
 

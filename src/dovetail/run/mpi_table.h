@@ -2,7 +2,8 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 1
+#define DOVETAIL_MPI_TABLE_VERSION 2
+#define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
 enum { DT_FLOAT16, DT_BFLOAT16, DT_FLOAT32, DT_FLOAT64, DT_INT8, DT_UINT8, DT_INT32, DT_INT64 };
 enum { DT_SUM, DT_PROD, DT_MIN, DT_MAX };

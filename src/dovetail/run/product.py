@@ -48,7 +48,7 @@ def product_error(
 def tolerance_of(dtype: str, k: int, ranks: int) -> float:
     """Error to be expected of an honest product, over the root mean square of its elements."""
     accumulator = ACCUMULATOR_EPS.get(dtype, 2.0**-24)
-    return 8 * (ranks + 1) * OUTPUT_EPS[dtype] + 8 * np.sqrt(k) * accumulator
+    return 8 * (ranks + 1) * OUTPUT_EPS[dtype] + 8 * float(np.sqrt(k)) * accumulator
 
 
 def _times(matrix: Array, vector: Array) -> Array:

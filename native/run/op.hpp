@@ -1,0 +1,69 @@
+// One op of a rank's share of a Program, its regions in bytes, and how those bytes are moved.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace dovetail::run {
+
+enum class Kind : std::uint8_t {
+    nop,
+    copy,
+    reduce,
+    send,
+    recv,
+    recv_reduce,
+    recv_copy_send,
+    recv_reduce_send,
+    recv_reduce_copy_send,
+    put,
+    signal,
+    wait,
+    compute,
+    collective
+};
+
+const char* kind_name(Kind kind);
+
+// `wait` takes a message of no bytes, `signal` sends one.
+bool receives(Kind kind);
+bool sends(Kind kind);
+bool adds(Kind kind);  // receives and adds what it read to the message
+
+struct Span {  // a region in bytes, in one buffer's memory
+    std::byte* base = nullptr;
+    std::int64_t offset = 0, count = 0, stride = 0, blocks = 1, slots = 0;
+    int buffer = -1, dtype = 0;
+    std::int64_t num_bytes() const { return count * blocks; }
+    std::int64_t end() const { return offset + stride * (blocks - 1) + count; }
+    bool contiguous() const { return blocks <= 1 || stride == count; }
+    std::byte* data() const { return base + offset; }
+};
+
+struct Op {
+    Kind kind{};
+    int lane = 0;          // index into Engine's lanes
+    std::int64_t row = 0;  // row in the Program
+    int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, call = -1;
+    std::vector<Span> reads, writes;
+    std::vector<std::pair<int, std::int64_t>> after;  // (lane, index within the lane)
+};
+
+// By bounding ranges: conservative for strided spans.
+bool overlap(const Span& a, const Span& b);
+bool overlap(const std::vector<Span>& a, const std::vector<Span>& b);
+bool conflict(const Op& a, const Op& b);
+
+long long elements(const Span& span);
+void gather(const Span& span, std::byte* to);
+void scatter(const std::byte* from, const Span& span);
+
+// The span's bytes in one piece: itself where contiguous, else gathered into `packed`.
+std::byte* packed_data(const Span& span, std::vector<std::byte>& packed);
+
+void copy_spans(const Span& src, const Span& dst);
+void combine_spans(const Span& src, const std::byte* message, const Span& dst);  // dst = src + message
+
+}  // namespace dovetail::run

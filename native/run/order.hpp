@@ -1,0 +1,15 @@
+// Does a Program keep its accesses in order by what each rank knows alone?
+#pragma once
+
+#include <vector>
+
+#include "run/load.hpp"
+
+namespace dovetail::run {
+
+// True where any two ops of different lanes of a rank that touch the same slots (one of them writing), the same end of
+// a channel or the same collective are ordered by lanes and dependencies of that rank, without messages. Then an op of
+// a net lane may begin early: no other rank's progress is taken as a sign that the ops ahead of it have ended.
+bool ordered_locally(int num_ranks, const Columns& columns);
+
+}  // namespace dovetail::run
