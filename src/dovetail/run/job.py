@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Program, Workload
+from dovetail.ir import Program, Workload, verify
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
@@ -80,6 +80,12 @@ class JobResult:
         return next(outcome for outcome in self.outcomes if outcome.name == name)
 
 
+def verify_job(job: Job) -> None:
+    """Raise ProgramError where `verify` refuses a Program of the job; each is judged once."""
+    for program in {id(variant.program): variant.program for variant in job.variants}.values():
+        verify(program).raise_if_bad()
+
+
 Seconds = NDArray[np.float64]
 
 
@@ -97,7 +103,7 @@ def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
 
 
 def run_rounds(job: Job, run_one: Callable[[Variant, int], float], now_s: Callable[[], float]) -> tuple[Seconds, int]:
-    """Drive the rounds: `run_one(variant, round)` returns the makespan, the same on every rank.
+    """Drive the rounds: `run_one(variant, round)` returns the makespan; it and `now_s` are the same on every rank.
 
     Returns seconds by round and variant, undisturbed rounds only, and how many disturbed ones were repeated (at most
     `rounds` of them; past that the disturbance is the machine's own noise and stays in). Round numbers under 0 are

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault, RunError, load_json
-from dovetail.run.job import Job, JobResult
+from dovetail.run.job import Job, JobResult, verify_job
 from dovetail.run.pulse import Watch, terminate_ranks
 from dovetail.run.shim import build_shim, find_tool
 
@@ -62,7 +62,13 @@ class MpiExecutor:
     name: str = "mpi"
 
     def execute(self, job: Job, ranks: int | None = None) -> JobResult:
-        """Run a job to its end. Raises RunError naming the rank that failed, EnvironmentFault without an MPI."""
+        """Run a job to its end. Raises ProgramError for a program that `verify` refuses, RunError naming the rank that
+        failed, EnvironmentFault without an MPI."""
+        verify_job(job)
+        return self.execute_unverified(job, ranks)
+
+    def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
+        """`execute` for a job whose Programs have just been verified."""
         shim = build_shim()
         launch = self.launch or default_launch()
         place = self._place()

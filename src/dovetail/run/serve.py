@@ -98,12 +98,17 @@ class _Rank:
         return random_slots(np.random.default_rng([self.job.seed, self.world.rank, name]), count, slot)
 
     def run(self) -> JobResult | None:
-        seconds, disturbed = run_rounds(self.job, self.run_one, _native.monotonic_s)
+        seconds, disturbed = run_rounds(self.job, self.run_one, self.common_s)
         outcomes = [self.outcome(v, seconds[:, i], disturbed) for i, v in enumerate(self.job.variants)]
         facts = self.world.gather(self.facts())
         if self.world.rank:
             return None
         return JobResult(tuple(outcomes), len(seconds), disturbed, merge_facts(facts))
+
+    def common_s(self) -> float:
+        """Rank 0's clock, so that all ranks agree on whether time is up."""
+        now: float = self.world.share(_native.monotonic_s(), SETUP_LIMIT_S)
+        return now
 
     def run_one(self, variant: Variant, index: int) -> float:
         """One run of one variant, from a barrier to the last rank's end; the same number on every rank."""
