@@ -97,15 +97,15 @@ BODY = HEADER + "rank 0 lane net\n"
     ("text", "where", "what", "found"),
     [
         ("", 1, "expected 'program'", "an empty text"),
-        ("progam p ranks 2", 1, "expected 'program'", "'progam p ranks 2'"),
+        ("programme p ranks 2", 1, "expected 'program'", "'programme p ranks 2'"),
         ("program p ranks two", 1, "expected a number", "'two'"),
         ("program p ranks 0", 1, "expected 1 to 1048576 ranks", "0"),
         ("program p ranks 2 lanes", 1, "expected the end of the line", "'lanes'"),
         (
-            HEADER + "bufer z input 3",
+            HEADER + "buffers z input 3",
             7,
             "expected one of buffer, lane, channel, kernel, collective, post",
-            "'bufer z input 3'",
+            "'buffers z input 3'",
         ),
         (HEADER + "buffer z inputs 3", 7, "expected one of input, output, scratch", "'inputs 3'"),
         (HEADER + "buffer x input 3", 7, "buffer 'x' is declared twice, or not for 2 ranks", None),
@@ -124,7 +124,7 @@ BODY = HEADER + "rank 0 lane net\n"
         ),
         (HEADER + "rank 2 lane net", 7, "rank 2 does not exist", "2 ranks, 0 to 1"),
         (HEADER + "rank 0 lane copy", 7, "no lane 'copy'", "net"),
-        (BODY + "  sned x[0:4] to 1", 8, "expected one of nop, copy", "'sned x[0:4] to 1'"),
+        (BODY + "  sends x[0:4] to 1", 8, "expected one of nop, copy", "'sends x[0:4] to 1'"),
         (BODY + "  send z[0:4] to 1", 8, "no buffer 'z' in program 'p'", None),
         (
             BODY + "  send x[0-4] to 1",

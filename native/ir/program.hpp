@@ -95,8 +95,8 @@ struct Program {
 
     std::int32_t num_ops() const { return static_cast<std::int32_t>(kind.size()); }
     std::int32_t num_channels() const { return static_cast<std::int32_t>(chan_src.size()); }
-    std::int32_t group_size(std::int32_t call) const {
-        return static_cast<std::int32_t>(group_start[call + 1] - group_start[call]);
+    std::int32_t group_size(std::int32_t row) const {
+        return static_cast<std::int32_t>(group_start[row + 1] - group_start[row]);
     }
     std::int64_t num_reads(std::int64_t op) const { return read_start[op + 1] - read_start[op]; }
     std::int64_t num_writes(std::int64_t op) const { return write_start[op + 1] - write_start[op]; }
