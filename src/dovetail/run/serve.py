@@ -36,7 +36,7 @@ def serve(folder: str, shim: str, pulse: Pulse) -> int:
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
         rank = _Rank(world, job, place)
-        pulse.last_words = rank.save_running
+        pulse.last_words = rank.save_latest
         result = rank.run()
         if world.rank == 0:
             (place / "result.part").write_bytes(pickle.dumps(result))
@@ -73,7 +73,7 @@ class _Rank:
     def __init__(self, world: World, job: Job, place: Path) -> None:
         self.world, self.job, self.place = world, job, place
         self.arrays: dict[tuple[str, int, Slot], Array] = {}
-        self.running: tuple[Variant, float] | None = None
+        self.latest: tuple[Variant, float] | None = None
         self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
         self.engines = {v.name: bind(world.transport, v.program, world.rank, self.memory(v)) for v in job.variants}
         world.barrier(SETUP_LIMIT_S)
@@ -119,9 +119,8 @@ class _Rank:
         engine, limit_s = self.engines[variant.name], max(20.0, 2 * variant.options.stall_s)
         self.world.barrier(limit_s)
         begin = _native.monotonic_s()
-        self.running = variant, begin
+        self.latest = variant, begin
         (failure,) = run_engines([engine], variant.options)
-        self.running = None
         mine_s = _native.monotonic_s() - begin
         self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
         if failure:
@@ -135,10 +134,10 @@ class _Rank:
         times = (np.asarray(values) + self.offset_s for values in (start_s, end_s))
         return Spans(begin_s + self.offset_s, rows, *times)
 
-    def save_running(self) -> None:
-        """Keep what this rank has done so far of a run that is being ended from outside."""
-        if self.running:
-            variant, begin_s = self.running
+    def save_latest(self) -> None:
+        """Keep what this rank has done of its latest run, which is being ended from outside."""
+        if self.latest:
+            variant, begin_s = self.latest
             self.save_partial(variant, self.on_common_clock(begin_s, *self.engines[variant.name].spans()))
 
     def save_partial(self, variant: Variant, spans: Spans) -> None:

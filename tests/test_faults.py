@@ -1,0 +1,490 @@
+"""Whatever breaks, the user is told within seconds what and where, nothing hangs, and what was found stays on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.cli import main
+from dovetail.core import EnvironmentFault, RunError, WishError, save_json
+from dovetail.run.mpi import MpiExecutor, default_launch, last_line
+from dovetail.run.pulse import LATE_S, SILENT_S, Pulse, Watch
+
+LIMIT_S = 10.0  # on a machine that is not busy otherwise
+
+
+def limit_s() -> float:
+    """LIMIT_S, and longer where others use the cores."""
+    return LIMIT_S * max(1.0, os.getloadavg()[0] / os.cpu_count() - 0.5)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return dt.plan(dt.matmul_all_reduce(256, 128, 64), "shared-memory-2", schedule="uniform")
+
+
+@pytest.fixture
+def planned(plan, tmp_path):
+    """A folder with a plan."""
+    save_json(tmp_path / "planned" / "plan.json", plan.to_json())
+    return tmp_path / "planned"
+
+
+def command(*words: object, bin: Path | None = None) -> list[str]:
+    python = bin / "python" if bin else sys.executable
+    return [str(python), "-m", "dovetail", *map(str, words)]
+
+
+def call(*words: object, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=60, **options)
+
+
+def is_running(pid: int) -> bool:
+    """Whether that process is there, and no zombie that waits for init."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def check_told(err: str, *parts: str) -> None:
+    """One paragraph with these parts, and no traceback."""
+    assert "Traceback" not in err
+    assert all(line.startswith("  ") for line in err.splitlines()[1:]), err
+    for part in parts:
+        assert part in err
+
+
+# Ranks that die, stop or never come
+
+
+class LongRun:
+    """`dovetail run` of rounds without end, on the ranks of one MPI, its second rank known."""
+
+    def __init__(self, folder: Path, out: Path, mpi: needs.Mpi, launch: str | None = None) -> None:
+        words = ["run", folder, "--out", out, "--rounds", 1_000_000, *(["--launch", launch] if launch else [])]
+        line = command(*words, bin=mpi.bin)
+        self.out = out
+        self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=mpi.env)
+
+    def pids(self) -> list[int]:
+        """Both ranks' process ids, once they are in the midst of their rounds."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            found = sorted(self.out.glob("runs/*/ready.*.json"))
+            if len(found) == 2:
+                time.sleep(1.5)
+                return [json.loads(path.read_text())["pid"] for path in found]
+            time.sleep(0.05)
+        raise AssertionError(f"the ranks did not begin: {self.process.communicate(timeout=5)}")
+
+    def ends(self) -> tuple[int, str, float]:
+        """Exit code, stderr, and the seconds until then."""
+        begin = time.monotonic()
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err, time.monotonic() - begin
+
+    def left(self) -> list[int]:
+        """Ranks that still run."""
+        mark = os.fsencode(self.out)
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_bytes()
+            except OSError:
+                continue
+            if mark in line and b"dovetail.run.rank" in line:
+                found.append(int(path.parent.name))
+        return found
+
+
+@pytest.mark.mpi
+def test_killed_rank(mpi, planned, tmp_path):
+    run = LongRun(planned, tmp_path / "out", mpi)
+    os.kill(run.pids()[1], signal.SIGKILL)
+    code, err, spent = run.ends()
+    assert code == 2
+    assert spent < limit_s()
+    check_told(err, "RunError: rank 1", "died", str(tmp_path / "out"))
+    assert (tmp_path / "out" / "plan.json").exists()
+    assert run.left() == []
+
+
+@pytest.mark.mpi
+def test_stopped_rank(mpi, planned, tmp_path):
+    """A rank that stops in the midst: no launcher notices. What the others had done is kept."""
+    run = LongRun(planned, tmp_path / "out", mpi)
+    os.kill(run.pids()[1], signal.SIGSTOP)
+    code, err, spent = run.ends()
+    assert code == 2
+    assert spent < limit_s()
+    check_told(err, "RunError: rank 1", "no sign of life", "it is stopped")
+    assert (tmp_path / "out" / "plan.json").exists()
+    assert run.left() == []
+    (partial,) = tmp_path.glob("out/runs/*/partial.0.json")
+    assert json.loads(partial.read_text())["label"] == "measured"
+
+
+@pytest.mark.mpi
+def test_rank_that_is_stopped_before_it_begins(mpi, planned, tmp_path):
+    wrapper = tmp_path / "stop_rank_1"
+    wrapper.write_text(
+        '#!/bin/sh\n[ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ] && '
+        f'echo $$ >> {tmp_path}/pid && kill -STOP $$\nexec "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    launch = " ".join([*mpi.mpiexec(2), str(wrapper)])
+    run = LongRun(planned, tmp_path / "out", mpi, launch)
+    code, err, spent = run.ends()
+    assert code == 2
+    assert spent < limit_s()
+    check_told(err, "RunError: rank 1 never arrived")
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.mpi
+def test_one_rank_too_few(mpi, planned, tmp_path):
+    run = LongRun(planned, tmp_path / "out", mpi, " ".join(mpi.mpiexec(1)))
+    code, err, spent = run.ends()
+    assert code == 2
+    assert spent < limit_s()
+    check_told(err, "the job has 2 ranks, the launcher started 1")
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich")
+def test_launcher_that_fails(planned, tmp_path):
+    done = call("run", planned, "--out", tmp_path / "out", "--launch", "sh -c 'echo no hosts; exit 7'")
+    assert done.returncode == 2
+    check_told(done.stderr, "RunError: rank 0 never started (launcher exit code 7)", "no hosts")
+
+
+# The watch itself, on a pretended clock
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def beat(folder: Path, rank: int, count: int) -> None:
+    (folder / f"alive.{rank}.host.1{rank}").write_text(str(count))
+
+
+def test_watch_knows_who_is_silent(tmp_path):
+    clock = Clock()
+    watch = Watch(tmp_path, 2, clock)
+    for rank in (0, 1):
+        save_json(tmp_path / f"ready.{rank}.json", {})
+    for second in range(20):
+        clock.now = float(second)
+        beat(tmp_path, 0, second)
+        beat(tmp_path, 1, min(second, 5))
+        trouble = watch.trouble()
+        assert (trouble is not None) == (second - 5 > SILENT_S), second
+    assert trouble.startswith("rank 1 gave no sign of life")
+    assert "process 11 on host" in trouble
+
+
+def test_watch_knows_who_is_late(tmp_path):
+    clock = Clock()
+    watch = Watch(tmp_path, 3, clock)
+    for second in range(9):
+        clock.now = float(second)
+        beat(tmp_path, 0, second)
+        beat(tmp_path, 2, second)
+        late = second > LATE_S + 0.75
+        assert (watch.trouble() is not None) == late
+    assert watch.trouble().startswith("rank 1 never arrived: 1 of 3")
+
+
+def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setenv("DOVETAIL_ARRIVE_S", "100")
+    watch = Watch(tmp_path, 2, clock)
+    clock.now = 99.0
+    assert watch.trouble() is None
+    clock.now = 101.0
+    assert watch.trouble() == "no rank has begun after 100 s"
+
+
+def test_pulse_beats_and_cleans_up(tmp_path):
+    code = "import sys, time, pathlib; from dovetail.run.pulse import Pulse; p = pathlib.Path(sys.argv[1])\n"
+    code += "with Pulse(p):\n    time.sleep(1.2); print(*(f.read_text() for f in p.iterdir()))\n"
+    code += "print(*p.iterdir(), 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    count, rest = done.stdout.splitlines()
+    assert int(count) >= 1
+    assert rest == "False"
+    assert Pulse(tmp_path).last_words() is None
+
+
+# Arrays that do not fit
+
+INSIDE = """
+import sys
+import numpy as np
+import dovetail as dt
+from dovetail.run.inside import this_world
+
+which, world = sys.argv[1], this_world()
+if which == "mpi4py":
+    from mpi4py import MPI
+m, k, n = 192, 64, 48
+plan = dt.plan(dt.matmul_all_reduce(m, k, n), "shared-memory-2", ranks=2)
+rng = np.random.default_rng(0)
+whole = rng.standard_normal((m, k), "f4"), rng.standard_normal((k, n), "f4")
+mine = slice(0, 32) if world.rank == 0 else slice(32, 64)
+a, b = whole[0][:, mine], whole[1][mine]
+if which == "raise" and world.rank == 1:
+    raise SystemError("planted")
+if which in ("good", "mpi4py", "raise"):
+    out = np.empty((m, n), "f4")
+    for _ in range(3):
+        c = plan.run(a, b)
+        assert plan.run(a, b, out) is out
+    assert np.allclose(c, whole[0] @ whole[1], atol=1e-3) and (c == out).all()
+    print("right")
+    sys.exit()
+if world.rank == 1:
+    a = {"shape": a[:7], "dtype": a.astype("f8"), "nan": np.where(a > 1, np.nan, a), "inf": a / 0}[which]
+try:
+    plan.run(a, b)
+except dt.DovetailError as error:
+    print(type(error).__name__, str(error).splitlines()[0])
+"""
+
+
+def inside(mpi: needs.Mpi, ranks: int, which: str) -> subprocess.CompletedProcess[str]:
+    threads = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    line = [*mpi.mpiexec(ranks), str(mpi.python), "-c", INSIDE, which]
+    environ = {**mpi.env, **threads}
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=environ, timeout=60)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("which", ["good", "mpi4py"])
+def test_plan_runs_inside_a_users_program(mpi, which):
+    done = inside(mpi, 2, which)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["right", "right"]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [
+        ("shape", "rank 1 cannot run the plan: 'A' has shape (7, 32), and the plan wants (192, 32)"),
+        ("dtype", "rank 1 cannot run the plan: 'A' is float64, and the plan is for float32"),
+        ("nan", "values that are NaN or infinite (allow_nonfinite=True lets them pass)"),
+        ("inf", "values that are NaN or infinite (allow_nonfinite=True lets them pass)"),
+    ],
+)
+def test_bad_array_of_one_rank_is_refused_by_all(mpi, which, told):
+    begin = time.monotonic()
+    done = inside(mpi, 2, which)
+    assert time.monotonic() - begin < limit_s()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("WishError") == 2
+    assert done.stdout.count(told) == 2
+
+
+@pytest.mark.mpi
+def test_plan_for_other_ranks(mpi):
+    done = inside(mpi, 3, "shape")
+    assert done.stdout.count("WishError the plan is for 2 ranks") == 3
+
+
+@pytest.mark.mpi
+def test_exception_of_one_rank_ends_the_others(mpi):
+    begin = time.monotonic()
+    done = inside(mpi, 2, "raise")
+    assert time.monotonic() - begin < limit_s()
+    assert done.returncode != 0
+    assert "planted" in done.stderr
+
+
+@pytest.fixture
+def alone():
+    """A plan for one rank, which needs no MPI, and its arrays."""
+    made = dt.plan(dt.matmul_all_reduce(96, 16, 8), "shared-memory-2", ranks=1)
+    rng = np.random.default_rng(1)
+    return made, rng.standard_normal((96, 16), "f4"), rng.standard_normal((16, 8), "f4")
+
+
+def test_one_rank_without_mpi(alone):
+    plan, a, b = alone
+    assert np.allclose(plan.run(a, b), a @ b, atol=1e-4)
+    assert np.allclose(plan.run(a[::-1], b), a[::-1] @ b, atol=1e-4)  # a view that is not contiguous
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda a, b: (a[:5], b), "'A' has shape (5, 16)"),
+        (lambda a, b: (a, b[:, :3]), "'B' has shape (1, 16, 3)"),
+        (lambda a, b: (a[0], b), "'A' has shape (16,)"),
+        (lambda a, b: (a.astype("f2"), b), "'A' is float16, and the plan is for float32"),
+        (lambda a, b: (a, np.full_like(b, np.inf)), "'B' holds 128 values that are NaN or infinite"),
+    ],
+)
+def test_bad_arrays_are_refused(alone, change, told):
+    plan, a, b = alone
+    with pytest.raises(WishError) as caught:
+        plan.run(*change(a, b))
+    assert told in caught.value.what
+
+
+def test_nonfinite_input_where_it_is_wanted(alone):
+    plan, a, b = alone
+    a[3, 2] = np.nan
+    c = plan.run(a, b, allow_nonfinite=True)
+    assert np.isnan(c[3]).all()
+    assert np.isfinite(np.delete(c, 3, axis=0)).all()
+
+
+def test_result_is_put_where_it_is_wanted(alone):
+    plan, a, b = alone
+    with pytest.raises(WishError, match="C-contiguous"):
+        plan.run(a, b, np.empty((8, 96), "f4").T)
+    locked = np.empty((96, 8), "f4")
+    locked.flags.writeable = False
+    with pytest.raises(WishError, match="writeable"):
+        plan.run(a, b, locked)
+
+
+# Disks
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    needs.need("root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs root: {done.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_full_disk_costs_only_the_page(small_disk):
+    sizes = ["--m", 512, "--k", 256, "--n", 128, "--machine", "shared-memory-2"]
+    done = call("plan", "matmul_all_reduce", *sizes, "--out", small_disk)
+    assert done.returncode == 2
+    check_told(done.stderr, f"EnvironmentFault: cannot write {small_disk}", "No space left", "--out")
+    assert json.loads((small_disk / "plan.json").read_text())["schema"] == "dovetail.plan/1"
+    assert not (small_disk / "report.html").exists()
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich")
+def test_disk_that_fills_up_while_running(small_disk, planned):
+    """What was measured is told even where it cannot be kept."""
+    shutil.copy(planned / "plan.json", small_disk)
+    (small_disk / "serial.json").mkdir()  # in the way of the timeline
+    done = call("run", small_disk, "--rounds", "1", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["measured_s"] > 0
+    check_told(done.stderr, "EnvironmentFault: cannot write", "serial.json")
+    (small_disk / "full").write_bytes(bytes(40 << 10))
+    done = call("run", small_disk, "--rounds", "1")
+    assert done.returncode == 2
+    check_told(done.stderr, str(small_disk))
+
+
+def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
+    """The numbers are printed, then the fault is told."""
+    from types import SimpleNamespace as Fake
+
+    outcome = Fake(max_rel_error=0.0, tolerance=1.0)
+    notes = ("the report is incomplete: cannot write /x/report.html, No space left on device",)
+    measured = Fake(serial=outcome, planned=outcome)
+    result = Fake(to_json=lambda: {"schema": "dovetail.tune/1"}, report=None, notes=notes, measured=measured)
+    monkeypatch.setattr("dovetail.cli.tuning.tune", lambda *a, **k: result)
+    sizes = ["--m", "8", "--k", "8", "--n", "8", "--ranks", "2"]
+    code = main(["tune", "matmul_all_reduce", *sizes, "--json", "--out", "/nowhere"])
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert json.loads(out) == {"schema": "dovetail.tune/1"}
+    check_told(err, "EnvironmentFault: the report is incomplete", "No space left")
+
+
+@pytest.mark.needs("mpich")
+@pytest.mark.parametrize("verb", ["doctor", "probe --ranks 2", "plan matmul_all_reduce --m 8 --k 8 --n 8 --ranks 2"])
+def test_unwritable_cache(tmp_path, verb):
+    (tmp_path / "file").write_text("in the way")
+    done = call(*verb.split(), env=os.environ | {"DOVETAIL_CACHE": str(tmp_path / "file" / "cache")})
+    assert done.returncode == 2
+    assert "DOVETAIL_CACHE" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+# No MPI
+
+
+@pytest.mark.needs("mpich")
+def test_launcher_that_does_not_exist(planned):
+    done = call("run", planned, env=os.environ | {"DOVETAIL_LAUNCH": "/no/such/mpiexec -n {ranks}"})
+    assert done.returncode == 2
+    check_told(done.stderr, "EnvironmentFault", "/no/such/mpiexec")
+
+
+def test_no_mpi_at_all(planned, monkeypatch, capsys):
+    for room in ("shim", "mpi"):
+        monkeypatch.setattr(f"dovetail.run.{room}.find_tool", lambda *names: None)
+    assert main(["run", str(planned)]) == 2
+    check_told(capsys.readouterr().err, "EnvironmentFault: no MPI found", "pip install 'dovetail[mpi]'")
+    with pytest.raises(EnvironmentFault, match="no mpiexec"):
+        default_launch()
+
+
+def test_mpicc_that_cannot_compile(planned, monkeypatch, tmp_path, capsys):
+    broken = tmp_path / "mpicc"
+    broken.write_text("#!/bin/sh\necho 'gcc: not found' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("dovetail.run.shim.find_tool", lambda *names: str(broken))
+    assert main(["run", str(planned)]) == 2
+    check_told(capsys.readouterr().err, "EnvironmentFault", "could not compile", "gcc: not found")
+
+
+# What the launcher says
+
+
+def test_launchers_phrases_are_passed_over(tmp_path):
+    (tmp_path / "output.txt").write_text("the cause\n=== BAD TERMINATION OF ONE\nPlease see the FAQ page\n====\n---\n")
+    assert last_line(tmp_path) == "the cause"
+    (tmp_path / "output.txt").write_text("")
+    assert last_line(tmp_path) == "no output"
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich")
+def test_failed_job_leaves_its_folder_a_good_one_does_not(plan, tmp_path):
+    executor = MpiExecutor(folder=tmp_path)
+    executor.execute(plan.job(rounds=1))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunError, match="the launcher started 1"):
+        MpiExecutor(default_launch().replace("{ranks}", "1"), tmp_path).execute(plan.job(rounds=1))
+    (folder,) = tmp_path.iterdir()
+    assert {"output.txt", "failure.0.json"} <= {path.name for path in folder.iterdir()}
