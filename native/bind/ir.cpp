@@ -11,13 +11,15 @@ namespace ir = dovetail::ir;
 
 namespace {
 
+using Table = nb::typed<nb::dict, nb::str, nb::any>;
+
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Spans over the arrays of a dictionary, which keeps them alive.
 class Reader {
   public:
-    explicit Reader(nb::dict arrays) : arrays_(std::move(arrays)) {}
+    explicit Reader(Table arrays) : arrays_(std::move(arrays)) {}
 
     template <class T>
     void operator()(const char* name, std::span<const T>& out) const {
@@ -34,10 +36,10 @@ class Reader {
     }
 
   private:
-    nb::dict arrays_;
+    Table arrays_;
 };
 
-ir::Program read_program(const nb::dict& columns, const nb::dict& tables, std::int32_t num_ranks) {
+ir::Program read_program(const Table& columns, const Table& tables, std::int32_t num_ranks) {
     ir::Program p;
     p.num_ranks = num_ranks;
     const Reader column(columns), table(tables);
@@ -63,8 +65,8 @@ ir::Program read_program(const nb::dict& columns, const nb::dict& tables, std::i
 
 nb::object pair(const ir::Pair& p) { return p.first < 0 ? nb::none() : nb::object(nb::make_tuple(p.first, p.second)); }
 
-nb::dict to_dict(const ir::Verdict& v) {
-    nb::dict out;
+Table to_dict(const ir::Verdict& v) {
+    Table out;
     out["unfit"] = v.unfit;
     out["mismatch_ops"] = v.mismatch_ops;
     out["complete"] = v.complete;
@@ -91,8 +93,8 @@ nb::dict to_dict(const ir::Verdict& v) {
 void bind_ir(nb::module_& m) {
     m.def(
         "verify",
-        [](const nb::dict& columns, const nb::dict& tables, std::int32_t num_ranks, std::int32_t num_sets,
-           std::uint64_t k0, std::uint64_t k1) {
+        [](const Table& columns, const Table& tables, std::int32_t num_ranks, std::int32_t num_sets, std::uint64_t k0,
+           std::uint64_t k1) {
             const ir::Program program = read_program(columns, tables, num_ranks);
             ir::Verdict verdict;
             {
