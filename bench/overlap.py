@@ -27,13 +27,13 @@ NAME = "overlap"
 # Compute and communication balance within a factor of 2 on one core of about 110 GFLOP/s (float32) a rank.
 SHAPES = {
     "100mbit": [
-        (4096, 32768, 128, "float32"),
-        (3000, 30001, 130, "float32"),
-        (2048, 24576, 256, "float32"),
+        (8192, 32768, 64, "float32"),
+        (8192, 40960, 64, "float32"),
+        (8192, 24576, 96, "float32"),
+        (6000, 36001, 100, "float32"),
         (6144, 49152, 64, "float32"),
-        (2560, 57344, 160, "float32"),
-        (3072, 40960, 96, "float32"),
-        (2048, 32768, 128, "float64"),
+        (4096, 28672, 128, "float32"),
+        (4096, 32768, 64, "float64"),
     ],
     "1gbit": [
         (4096, 4096, 1024, "float32"),

@@ -13,6 +13,7 @@ from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan.candidates import FAMILIES, Candidate, Scored, candidates, score, sliced
 from dovetail.plan.plan import Plan
+from dovetail.plan.polish import polished
 from dovetail.plan.reasons import EQUAL, Ideal, baseline, choices, label, published, rivals
 from dovetail.plan.task import Options, Task
 from dovetail.plan.tiles import Reading
@@ -77,6 +78,8 @@ def plan(
     )  # wish → what to decide
     scored = score(task, candidates(task))  # → Programs → prices → simulated
     scored += score(task, sliced(task, scored))  # → the best with their messages cut
+    ranked = sorted(scored, key=lambda each: each.order)  # → fastest first
+    scored += score(task, polished(task, ranked))  # → the best with their tiles moved
     ranked = sorted(scored, key=lambda each: each.order)  # → fastest first
     taken = guard(task, ranked)  # → verified; serial unless it gains more than the noise
     return _reasoned(task, taken, ranked)  # → Plan
