@@ -114,7 +114,7 @@ def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
     rows: list[int] = []
     for rank in range(ranks):
         b.add(Kind.copy, rank, lane, reads=[x], writes=[y])
-        mine = [b.add(Kind.reduce, rank, lane, reads=[x, y], writes=[y]) for _ in range(trips)]
+        mine = [b.add(Kind.reduce, rank, lane, reads=[x], writes=[y]) for _ in range(trips)]
         rows = rows or mine
     variant = _variant(f"reduce {num_bytes}", b.build(), {"x": num_bytes, "y": num_bytes}, "float32")
     return Measurement("reduce", num_bytes, variant, lambda t: _durations(t, rows))
