@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,12 @@ def timeline_of(place: str) -> Timeline:
     if kind != "timeline":
         raise DovetailError(f"{place} is not a timeline", found=f"a {kind}", hint="`dovetail run` writes one")
     return Timeline.from_json(content)
+
+
+def drop_if_empty(folder: Path) -> None:
+    """Remove a folder in which jobs left nothing, as all do that went well."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _kind_of(text: str, place: str) -> tuple[str, Any]:

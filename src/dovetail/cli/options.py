@@ -102,7 +102,7 @@ Launch = Annotated[
     str | None,
     _option("--launch", help="Command that starts {ranks} ranks; default $DOVETAIL_LAUNCH, else the mpiexec at hand."),
 ]
-Rounds = Annotated[int, _option("--rounds", help="Rounds in which the schedules are run in turn.", min=1)]
+Rounds = Annotated[int, _option("--rounds", help="Rounds, at least, in which the schedules are run in turn.", min=1)]
 Budget = Annotated[float, _option("--budget", help="Seconds after which no further round begins.", min=0.0)]
 Seed = Annotated[int, _option("--seed", help="Makes the random inputs.", min=0)]
 Fresh = Annotated[bool, _option("--fresh", help="Measure anew, whatever the cache holds.", show_default=False)]

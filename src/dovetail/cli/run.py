@@ -36,6 +36,7 @@ def run(
     executor = MpiExecutor(launch, folder=folder / "runs")
     with output.progress(f"running {rounds} rounds"):
         result = executor.execute(plan.job(rounds=rounds, budget_s=budget, seed=seed))
+    files.drop_if_empty(folder / "runs")
     fault = _save(result, folder)
     place = None if fault else folder / "measured.json"
     output.emit(summary(plan, result, place)) if json else print(told(plan, result, place))

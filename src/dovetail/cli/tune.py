@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli import files, output
 from dovetail.cli import options as opt
-from dovetail.cli import output
 from dovetail.core import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def tune(
             say=say,
             **limits,
         )
+    files.drop_if_empty(folder / "runs")
     output.emit(result.to_json()) if json else tell(result)
     return verdict(result)
 
