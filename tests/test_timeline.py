@@ -13,7 +13,7 @@ from random_programs import prices_of, programs
 
 from dovetail.core import DovetailError
 from dovetail.cost.prices import Prices
-from dovetail.ir import Builder, Kind, Program
+from dovetail.ir import Builder, Kind, Program, Region
 from dovetail.sim import simulate
 from dovetail.timeline import (
     Alone,
@@ -24,6 +24,7 @@ from dovetail.timeline import (
     compare,
     from_spans,
     losses,
+    on_the_wire,
     overlaps,
     union_s,
 )
@@ -256,3 +257,24 @@ class TestOverlaps:
         alone = alone_of(Prices.plain(program, [2.0, 3.0]), 2.0, 3.0)
         found = overlaps(of_times(program, [(0.0, 3.0), (3.0, 6.0)]), program, alone)
         assert found == {"imb": 0.0, "osu": 0.0, "hta": 0.0, "min": -0.5}
+
+
+def test_a_measured_send_is_on_the_wire_until_it_is_received() -> None:
+    """The library took the message at 1 s, the peer had it at 4 s."""
+    b = Builder("one message", 2)
+    b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+    net, channel = b.lane("net", "net"), b.channel(0, 1)
+    sent = b.add(Kind.send, 0, net, reads=[Region("x", 0, 1)], chan_out=channel)
+    came = b.add(Kind.recv, 1, net, writes=[Region("y", 0, 1)], chan_in=channel)
+    columns = {
+        "rank": np.array([0, 1], "i4"),
+        "lane": np.array([0, 0], "i4"),
+        "op": np.array([sent, came], "i8"),
+        "name": np.array([0, 0], "i4"),
+        "num_bytes": np.array([8, 8], "i8"),
+        "start_s": np.array([0.0, 0.0]),
+        "end_s": np.array([1.0, 4.0]),
+    }
+    timeline = Timeline("measured", 2, ("net",), ("span",), columns)
+    assert on_the_wire(timeline, b.build()).columns["end_s"].tolist() == [4.0, 4.0]
+    assert timeline.columns["end_s"].tolist() == [1.0, 4.0]

@@ -84,7 +84,7 @@ std::vector<Collective> bind_collectives(Transport& transport, int rank, const s
     return calls;
 }
 
-std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const nb::dict& columns,
+std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const Table& columns,
                                          const std::vector<bool>& lane_is_net, bool in_order,
                                          const std::vector<ChannelTuple>& channels,
                                          const std::vector<CollectiveRow>& collectives,
@@ -147,10 +147,12 @@ std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngi
     return failures;
 }
 
-nb::tuple spans_of(const BoundEngine& bound) {
+using Spans = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::vector<double>>;
+
+Spans spans_of(const BoundEngine& bound) {
     std::vector<std::int64_t> rows;
     for (const auto& op : bound.engine->ops()) rows.push_back(op.row);
-    return nb::make_tuple(rows, bound.engine->start_s, bound.engine->end_s);
+    return {rows, bound.engine->start_s, bound.engine->end_s};
 }
 
 }  // namespace

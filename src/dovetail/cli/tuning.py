@@ -18,7 +18,7 @@ from dovetail.probe import probe_links, probe_matmul, spot_check
 from dovetail.report import Losses, Provenance, Row, Summary, write_page
 from dovetail.run.mpi import MpiExecutor, default_launch
 from dovetail.run.shim import cache_dir
-from dovetail.timeline import Alone, attribute
+from dovetail.timeline import Alone, attribute, on_the_wire
 
 Say = Callable[[str, float], None]
 SCHEMA = "dovetail.tune/1"
@@ -214,7 +214,8 @@ def measured_losses(best: Plan, measured: Measured, machine: Machine) -> dict[st
         prices = price(best.program, machine, best.wish.workload(best.ranks), 1.0, extrapolate=True)
         columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
         alone = Alone(*columns, measured.compute_s, measured.comm_s)
-        return attribute(measured.planned.timelines[0], best.program, alone).losses
+        seen = on_the_wire(measured.planned.timelines[0], best.program)
+        return attribute(seen, best.program, alone).losses
     except DovetailError:
         return {}
 

@@ -4,6 +4,7 @@ from dovetail.timeline.compare import Busy, Comparison, OpErrors, compare
 from dovetail.timeline.losses import Alone, Attribution, attribute, losses, overlaps
 from dovetail.timeline.spans import Span, from_spans
 from dovetail.timeline.timeline import Label, Timeline, union_s
+from dovetail.timeline.wire import on_the_wire
 
 __all__ = [
     "Alone",
@@ -18,6 +19,7 @@ __all__ = [
     "compare",
     "from_spans",
     "losses",
+    "on_the_wire",
     "overlaps",
     "union_s",
 ]
