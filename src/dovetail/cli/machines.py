@@ -74,7 +74,7 @@ def told(machine: Machine) -> str:
     kinds = ", ".join(sorted({link.kind for link in machine.links})) or "shm"
     lines = [f"{machine.name}: {machine.ranks} ranks on {nodes}, links {kinds}"]
     lines += [f"  {key:<18} {value}" for key, value in machine.provenance.items() if isinstance(value, str)]
-    facts = [f"  {key:<18} {value}" for key, value in machine.facts.items() if not isinstance(value, dict)]
+    facts = [f"  {key:<18} {' '.join(str(v).split())}" for key, v in machine.facts.items() if not isinstance(v, dict)]
     headers = ["cost", "origin", "from", "to", "at least", "at most", "median error", "largest"]
     aligns: list[Any] = ["left", "left", *["right"] * 6]
     rows = [_curve_row(key, curve) for key, curve in sorted(model.curves.items())]

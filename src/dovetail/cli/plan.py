@@ -51,7 +51,7 @@ def plan(
     try:
         made = search(wish, chosen, ranks=ranks, all_reduce=all_reduce, extrapolate=extrapolate, **asked)  # type: ignore[arg-type]
     except CostError as error:
-        raise _with_probe_hint(error, machine, operator, wish, ranks) from error
+        raise _with_hint(error, machine, operator, wish, ranks) from error
     if out is not None:
         write(made, out)
     output.emit(made.to_json()) if json else tell(made, out)
@@ -116,9 +116,14 @@ def tell(made: Plan, out: Path | None) -> None:
         print(f"\n{out / 'report.html'}")
 
 
-def _with_probe_hint(
+def _with_hint(
     error: CostError, machine: str | None, operator: str, wish: MatmulAllReduce, ranks: int | None
 ) -> CostError:
-    if machine is not None or ranks is None:
+    """The same error with what to type: the probe that is missing, or --extrapolate for sizes that were not measured."""
+    if "extrapolat" in (error.hint or ""):
+        hint = f"{error.hint} (--extrapolate)"
+    elif machine is None and ranks is not None:
+        hint = f"`{probe_command(operator, wish, ranks)}`"
+    else:
         return error
-    return CostError(error.what, found=error.found, hint=f"`{probe_command(operator, wish, ranks)}`")
+    return CostError(error.what, found=error.found, hint=hint)

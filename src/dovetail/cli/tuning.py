@@ -22,6 +22,8 @@ from dovetail.timeline import Alone, attribute, on_the_wire
 
 Say = Callable[[str, float], None]
 SCHEMA = "dovetail.tune/1"
+LEAST_GAIN = 0.02  # of serial, in the measurement that chooses
+LEAST_GAIN_S = 5e-6  # below this the clock, the barrier and the call decide, not the schedule
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,12 @@ def product_path(machine: Machine, wish: MatmulAllReduce) -> Path:
 
 
 def choose(found: Plan, machine: Machine, tried: list[Tried], options: dict[str, Any]) -> Plan:
-    """The plan of the fastest that was measured, its rivals with their measured seconds; serial unless it gains 2 %."""
+    """The plan of the fastest that was measured, with what its rivals took; serial if the gain is too small."""
     if not tried:
         return found
     serial = next(t for t in tried if t.schedule == "serial" and t.choices == found.serial)
-    best = tried[0] if tried[0].seconds < 0.98 * serial.seconds else serial
+    enough = max(LEAST_GAIN * serial.seconds, LEAST_GAIN_S)
+    best = tried[0] if tried[0].seconds < serial.seconds - enough else serial
     made = found
     if found.choices != best.choices:
         made = found.with_choices(best.choices, best.schedule, machine, options.get("contention"))
@@ -187,8 +190,9 @@ def serial_plan(found: Plan, machine: Machine, options: dict[str, Any]) -> Plan:
 
 def loses(best: Plan, measured: Measured) -> bool:
     """Whether the plan is not faster than serial beyond the noise of the final measurement."""
-    fast_enough = measured.planned.median_s < (1 - measured.noise) * measured.serial.median_s
-    return best.choices != best.serial and not fast_enough
+    serial_s = measured.serial.median_s
+    gains = serial_s - measured.planned.median_s > max(measured.noise * serial_s, LEAST_GAIN_S)
+    return best.choices != best.serial and not gains
 
 
 def explained(best: Plan, measured: Measured, machine: Machine, out: Path, command: str) -> TuneResult:
@@ -275,7 +279,8 @@ def _planned_row(result: TuneResult) -> list[Row]:
     why = f"{count} tile{'s' * (count != 1)}, {by}, progress by {best.choices.progress}"
     spread_s = planned.spread * planned.median_s
     gain = result.measured.ideal_gain
-    return [Row(best.schedule, best.predicted_s, planned.median_s, gain, why, True, spread_s=spread_s)]
+    name = f"{best.schedule}, {by}" if best.schedule == "serial" else best.schedule
+    return [Row(name, best.predicted_s, planned.median_s, gain, why, True, spread_s=spread_s)]
 
 
 def _share(result: TuneResult, seconds: float) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.cost import CostModel, Samples, fit, fit_factor
+from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.probe import programs
@@ -28,7 +28,7 @@ def probe_matmul(
     measured here, where the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
     """
     if not wish.m or not wish.n:
-        return machine
+        return _with_nothing_to_compute(machine, wish)
     tell, ranks, afford = say or (lambda what, done: None), machine.ranks, budget or Budget()
     tell("the product, by rows", 0.3)
     whole_s = median_s(executor, programs.matmul_rows(wish, ranks, wish.m, 1, RunOptions()))
@@ -45,6 +45,13 @@ def probe_matmul(
         return machine
     tell("compute beside messages", 0.7)
     return _with_contention(executor, machine, wish)
+
+
+def _with_nothing_to_compute(machine: Machine, wish: MatmulAllReduce) -> Machine:
+    """An empty product costs nothing; its collective is that of no bytes."""
+    free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "an empty product"})
+    works = wish.workload(machine.ranks).kernels["matmul"]
+    return machine.with_costs({f"kernel:{work.key}": free.to_json() for work in works})
 
 
 def row_grid(m: int, most: int = 12) -> list[int]:
