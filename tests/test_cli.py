@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import pty
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import cli_reference
@@ -275,6 +276,19 @@ def test_plan_without_a_machine_says_how_to_probe(call):
     assert "dovetail probe matmul_all_reduce --m 512 --k 256 --n 128 --dtype float32 --ranks 2" in err
 
 
+def test_plan_beyond_what_was_measured(call, tmp_path, document):
+    machine = document("machines", "shared-memory-2")
+    for key in machine["costs"]:
+        if key.startswith("flops:"):
+            machine["costs"][key]["high"] = 1e6
+    (tmp_path / "narrow.json").write_text(json.dumps(machine))
+    words = ["plan", "matmul_all_reduce", *SIZES, "--machine", tmp_path / "narrow.json"]
+    code, _, err = call(*words)
+    assert code == 2
+    assert "--extrapolate" in err
+    assert call(*words, "--extrapolate")[0] == 0
+
+
 def test_plan_uses_the_probed_machine(document, monkeypatch):
     from dovetail.cli.tuning import machine_path
     from dovetail.core import save_json
@@ -447,15 +461,24 @@ def test_no_colour_in_a_pipe(planned):
     assert "\x1b" not in done.stdout
 
 
-def test_colour_on_a_terminal_unless_no_color(planned):
-    script = shutil.which("script")
-    if script is None:
-        pytest.skip("needs compiler: no script command to make a terminal")
-    line = f"{sys.executable} -m dovetail verify {planned}"
-    for no_color, coloured in (("", True), ("1", False)):
-        environment = os.environ | {"NO_COLOR": no_color, "TERM": "xterm"}
-        done = subprocess.run([script, "-qc", line, "/dev/null"], env=environment, capture_output=True, check=False)
-        assert (b"\x1b[" in done.stdout) == coloured
+@pytest.mark.parametrize(
+    ("name", "value", "coloured"), [("TERM", "xterm", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)]
+)
+def test_colour_on_a_terminal_that_has_them(name, value, coloured):
+    environment = {key: v for key, v in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+    terminal, ours = pty.openpty()
+    line = [sys.executable, "-m", "dovetail", "machines"]
+    environment |= {"TERM": "xterm", name: value}
+    with subprocess.Popen(line, env=environment, stdout=ours, stderr=subprocess.DEVNULL) as job:
+        os.close(ours)
+        shown = b""
+        with suppress(OSError):  # the terminal is gone when the command has ended
+            while part := os.read(terminal, 4096):
+                shown += part
+    os.close(terminal)
+    assert job.returncode == 0
+    assert b"atlas-a2-8" in shown
+    assert (b"\x1b[" in shown) == coloured
 
 
 # On real ranks

@@ -119,7 +119,7 @@ def tell(made: Plan, out: Path | None) -> None:
 def _with_hint(
     error: CostError, machine: str | None, operator: str, wish: MatmulAllReduce, ranks: int | None
 ) -> CostError:
-    """The same error with what to type: the probe that is missing, or --extrapolate for sizes that were not measured."""
+    """The same error with what to type: the probe that is missing, or --extrapolate beyond what was measured."""
     if "extrapolat" in (error.hint or ""):
         hint = f"{error.hint} (--extrapolate)"
     elif machine is None and ranks is not None:
