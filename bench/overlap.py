@@ -118,17 +118,9 @@ def summary(rows: list[dict[str, object]]) -> dict[str, float]:
 
 def provenance(rows: list[dict[str, object]]) -> dict[str, object]:
     """Machine, library, commit and date."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
-    date = time.strftime("%Y-%m-%d")
-    cores = os.cpu_count()
-    machine = f"{rows[0]['cpu']}, {cores} cores, 2 ranks" if rows else ""
-    return {
-        "label": "measured",
-        "machine": machine,
-        "mpi": rows[0]["mpi"],
-        "commit": commit.stdout.strip(),
-        "date": date,
-    }
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    known = {"machine": f"{rows[0]['cpu']}, {os.cpu_count()} cores, 2 ranks", "mpi": rows[0]["mpi"]} if rows else {}
+    return {"label": "measured", **known, "commit": described.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
 
 
 def testbed(*words: str) -> str:
