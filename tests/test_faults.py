@@ -278,7 +278,7 @@ def inside(mpi: needs.Mpi, ranks: int, which: str) -> subprocess.CompletedProces
     threads = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     line = [*mpi.mpiexec(ranks), str(mpi.python), "-c", INSIDE, which]
     environ = {**mpi.env, **threads}
-    return subprocess.run(line, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=environ, timeout=120)
 
 
 @pytest.mark.mpi
@@ -286,7 +286,7 @@ def inside(mpi: needs.Mpi, ranks: int, which: str) -> subprocess.CompletedProces
 def test_plan_runs_inside_a_users_program(mpi, which):
     done = inside(mpi, 2, which)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["right", "right"]
+    assert done.stdout.count("right") == 2
 
 
 @pytest.mark.mpi
