@@ -26,7 +26,8 @@ lint: build
 	typos
 
 bench: build
-	dovetail bench
+	python bench/sim.py
+	python bench/verify.py
 
 # Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
 build:

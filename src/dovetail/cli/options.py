@@ -104,7 +104,7 @@ Launch = Annotated[
 ]
 Rounds = Annotated[int, _option("--rounds", help="Rounds, at least, in which the schedules are run in turn.", min=1)]
 Budget = Annotated[float, _option("--budget", help="Seconds after which no further round begins.", min=0.0)]
-Seed = Annotated[int, _option("--seed", help="Makes the random inputs.", min=0)]
+Seed = Annotated[int | None, _option("--seed", help="Makes the random inputs; fresh ones unless given.", min=0)]
 Fresh = Annotated[bool, _option("--fresh", help="Measure anew, whatever the cache holds.", show_default=False)]
 Out = Annotated[Path | None, _option("--out", help="Folder for the plan, the timelines and the page.", file_okay=False)]
 

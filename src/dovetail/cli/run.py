@@ -23,11 +23,12 @@ def run(
     launch: Launch = None,
     rounds: Rounds = 5,
     budget: Budget = 120.0,
-    seed: Seed = 0,
+    seed: Seed = None,
     json: Json = False,
     out: Out = None,
 ) -> int:
     """Run a plan and the serial schedule in turn on real ranks; exit code 1 where the product is wrong."""
+    from dovetail.cli.tuning import fresh_seed
     from dovetail.run.mpi import MpiExecutor
 
     plan = files.plan_of(file)
@@ -35,7 +36,7 @@ def run(
     save_json(folder / "plan.json", plan.to_json()) if out else None
     executor = MpiExecutor(launch, folder=folder / "runs")
     with output.progress(f"running {rounds} rounds"):
-        result = executor.execute(plan.job(rounds=rounds, budget_s=budget, seed=seed))
+        result = executor.execute(plan.job(rounds=rounds, budget_s=budget, seed=fresh_seed(seed)))
     files.drop_if_empty(folder / "runs")
     fault = _save(result, folder)
     place = None if fault else folder / "measured.json"

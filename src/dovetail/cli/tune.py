@@ -34,7 +34,7 @@ def tune(
     launch: opt.Launch = None,
     rounds: opt.Rounds = 9,
     budget: opt.Budget = 60.0,
-    seed: opt.Seed = 0,
+    seed: opt.Seed = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
     out: opt.Out = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, plan
 from dovetail.plan.refine import Measured, Tried, measure_final, refine
 from dovetail.probe import probe_links, probe_matmul, spot_check
-from dovetail.report import Losses, Provenance, Row, Summary, write_page
+from dovetail.report import Losses, Provenance, Row, Summary, seconds, write_page
 from dovetail.run.mpi import MpiExecutor, default_launch
 from dovetail.run.shim import cache_dir
 from dovetail.timeline import Alone, attribute, on_the_wire
@@ -41,6 +42,7 @@ class TuneResult:
     shared_ideal_s: float
     machine: Machine
     report: Path | None
+    seed: int
     notes: tuple[str, ...] = ()
 
     @property
@@ -66,7 +68,7 @@ class TuneResult:
         }
         checks = {"max_rel_error": m.planned.max_rel_error, "tolerance": m.planned.tolerance}
         spread = {"serial_spread": m.serial.spread, "measured_spread": m.planned.spread, "noise": m.noise}
-        runs = {"rounds": m.result.rounds, "disturbed": m.result.disturbed, "facts": m.result.facts}
+        runs = {"rounds": m.result.rounds, "disturbed": m.result.disturbed, "facts": m.result.facts, "seed": self.seed}
         predicted = {
             "predicted_serial_s": self.plan.serial_s,
             "predicted_ideal_s": self.plan.ideal_s,
@@ -98,14 +100,14 @@ def tune(
     rounds: int = 9,
     budget_s: float = 60.0,
     fresh: bool = False,
-    seed: int = 0,
+    seed: int | None = None,
     command: str = "",
     say: Say | None = None,
     **options: Any,
 ) -> TuneResult:
     """Find, prove, run and explain the fastest schedule of `wish` on real ranks. Writes plan, timelines and page to
     `out`; what was found before a failure stays there. `options` are those of `plan`."""
-    tell = say or (lambda what, done: None)
+    tell, seed = say or (lambda what, done: None), fresh_seed(seed)
     runner = replace(executor or MpiExecutor(), folder=out / "runs")
     base = machine or probed_machine(runner, ranks, fresh=fresh, say=tell)  # launcher → machine, cached
     known = product_machine(runner, base, wish, fresh=fresh, say=tell)  # → with the costs of this product
@@ -121,7 +123,12 @@ def tune(
         best = serial_plan(found, known, options)
         save_json(out / "plan.json", best.to_json())
         measured = measure_final(best, runner, rounds=enough, seed=seed + 2, budget_s=budget_s)
-    return explained(best, replace(measured, tried=tuple(tried)), known, out, command)
+    return explained(best, replace(measured, tried=tuple(tried)), known, out, command, seed)
+
+
+def fresh_seed(seed: int | None) -> int:
+    """The seed given, else a new one: inputs are fresh unless a run is to be repeated."""
+    return secrets.randbelow(1 << 31) if seed is None else seed
 
 
 def rounds_worth(seconds: float, total_s: float = 0.5, most: int = 150) -> int:
@@ -195,12 +202,12 @@ def loses(best: Plan, measured: Measured) -> bool:
     return best.choices != best.serial and not gains
 
 
-def explained(best: Plan, measured: Measured, machine: Machine, out: Path, command: str) -> TuneResult:
+def explained(best: Plan, measured: Measured, machine: Machine, out: Path, command: str, seed: int) -> TuneResult:
     """Compare prediction and measurement, and write the page; a page that cannot be written costs only the page."""
     timeline = measured.planned.timelines[0]
     ideals = adjusted_ideals_s(best, measured, machine)
     report = out / "report.html"
-    result = TuneResult(best, measured, measured_losses(best, measured, machine), *ideals, machine, report)
+    result = TuneResult(best, measured, measured_losses(best, measured, machine), *ideals, machine, report, seed)
     try:
         save_json(out / "predicted.json", best.predicted.to_json())
         save_json(out / "measured.json", timeline.to_json())
@@ -260,8 +267,21 @@ def summary(result: TuneResult, command: str = "") -> Summary:
         losses.append(Losses("measured", m.ideal_s, result.losses))
     facts = m.result.facts
     where = f"{result.machine.name}: {facts.get('cpu')}, {facts.get('mpi')}, {best.ranks} ranks"
-    notes = (*best.explain().split("\n\n"), *result.notes)
+    notes = (*_reasons(best), *_earlier(result), *result.notes)
     return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""))
+
+
+def _reasons(best: Plan) -> list[str]:
+    """The plan's explanation without its lists: rivals and losses have tables of their own."""
+    paragraphs = best.explain().split("\n\n")
+    return [text for text in paragraphs if not text.split("\n")[0].endswith(":")]
+
+
+def _earlier(result: TuneResult) -> list[str]:
+    """Rivals were measured before the plan was settled: say what the plan took then."""
+    same = [t.seconds for t in result.measured.tried if t.choices == result.plan.choices]
+    text = "Rivals were measured in an earlier interleaved job, in which the plan took"
+    return [f"{text} {seconds(same[0])}."] if same else []
 
 
 def _serial_row(result: TuneResult) -> Row:
