@@ -1,0 +1,208 @@
+// Random programs on ranks that are threads, in both progress modes, for sanitizers and without Python.
+// Usage: run SEED COUNT. Each program is its own check: what every slot must end with is counted along.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "run/engine.hpp"
+#include "run/local.hpp"
+#include "run/mpi_table.h"
+#include "run/order.hpp"
+
+namespace {
+
+using namespace dovetail::run;
+
+constexpr int num_lanes = 3, slots = 6, width = 5;  // lane 0 computes; a slot is `width` int64
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Columns of a Program, written op by op; one buffer, whose slots are what `expected` says.
+struct Writer {
+    explicit Writer(unsigned seed) : random(seed), ranks(2 + pick(3)) {
+        expected.assign(static_cast<std::size_t>(ranks), std::vector<std::int64_t>(slots));
+        for (int rank = 0; rank < ranks; ++rank)
+            for (int slot = 0; slot < slots; ++slot) expected[at(rank)][at(slot)] = rank * 100 + slot;
+        initial = expected;
+        last.assign(static_cast<std::size_t>(ranks), -1);
+        for (int steps = 20 + pick(30); steps > 0; --steps) step();
+    }
+
+    static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+    int pick(int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); }
+
+    // Ops of a rank run in the order in which they are added, or touch nothing in common.
+    void add(Kind op, int on, int in_lane, int from, int to, int in = -1, int out = -1, int which = -1) {
+        kind.push_back(static_cast<std::uint8_t>(op));
+        rank.push_back(on), lane.push_back(in_lane), chan_in.push_back(in), chan_out.push_back(out);
+        call.push_back(which);
+        for (const bool write : {false, true}) {
+            auto& side = write ? writes : reads;
+            const int slot = write ? to : from;
+            if (slot >= 0) side.offset.push_back(slot);
+            side.start.push_back(static_cast<std::int64_t>(side.offset.size()));
+        }
+        if (last[at(on)] >= 0) dep.push_back(last[at(on)]);
+        dep_start.push_back(static_cast<std::int64_t>(dep.size()));
+        last[at(on)] = static_cast<std::int64_t>(kind.size()) - 1;
+    }
+
+    int channel(int src, int dst) {
+        const auto found = channel_of.emplace(std::pair{src, dst}, static_cast<int>(channels.size()));
+        if (found.second) channels.push_back({src, dst, 1 + pick(3)});
+        return found.first->second;
+    }
+
+    void step() {
+        const int a = pick(ranks), from = pick(slots), to = pick(slots);
+        const int b = (a + 1 + pick(ranks - 1)) % ranks, net = 1 + pick(2);
+        auto &mine = expected[at(a)], &theirs = expected[at(b)];
+        switch (pick(6)) {
+            case 0:
+                add(Kind::copy, a, pick(num_lanes), from, to);
+                mine[at(to)] = mine[at(from)];
+                break;
+            case 1:
+                add(Kind::reduce, a, pick(num_lanes), from, to);
+                mine[at(to)] += mine[at(from)];
+                break;
+            case 2:
+                add(Kind::signal, a, net, -1, -1, -1, channel(a, b));
+                add(Kind::wait, b, net, -1, -1, channel(a, b));
+                break;
+            case 3:
+                for (int r = 0; r < ranks; ++r) add(Kind::collective, r, net, from, to, -1, -1, net - 1);
+                all_reduce(from, to);
+                break;
+            default:
+                add(Kind::send, a, net, from, -1, -1, channel(a, b));
+                if (pick(2)) {
+                    add(Kind::recv, b, 1 + pick(2), -1, to, channel(a, b));
+                    theirs[at(to)] = mine[at(from)];
+                } else {
+                    add(Kind::recv_reduce, b, 1 + pick(2), to, to, channel(a, b));
+                    theirs[at(to)] += mine[at(from)];
+                }
+        }
+    }
+
+    void all_reduce(int from, int to) {
+        std::int64_t sum = 0;
+        for (const auto& held : expected) sum += held[at(from)];
+        for (auto& held : expected) held[at(to)] = sum;
+    }
+
+    struct Side {
+        std::vector<std::int64_t> start{0}, offset, ones, zeros;
+        std::vector<std::int32_t> buffer;
+        Regions regions() {
+            ones.assign(offset.size(), 1), zeros.assign(offset.size(), 0), buffer.assign(offset.size(), 0);
+            return {start.data(), buffer.data(), offset.data(), ones.data(), zeros.data(), ones.data()};
+        }
+    };
+
+    Columns columns() {
+        Columns c{};
+        c.num_ops = static_cast<std::int64_t>(kind.size());
+        c.kind = kind.data(), c.rank = rank.data(), c.lane = lane.data();
+        c.chan_in = chan_in.data(), c.chan_out = chan_out.data(), c.call = call.data();
+        c.dep_start = dep_start.data(), c.dep = dep.data();
+        c.reads = reads.regions(), c.writes = writes.regions();
+        return c;
+    }
+
+    std::mt19937 random;
+    int ranks;
+    std::vector<std::vector<std::int64_t>> initial, expected;
+    std::vector<ChannelRow> channels;
+
+  private:
+    std::map<std::pair<int, int>, int> channel_of;
+    std::vector<std::uint8_t> kind;
+    std::vector<std::int32_t> rank, lane, chan_in, chan_out, call;
+    std::vector<std::int64_t> dep_start{0}, dep, last;
+    Side reads, writes;
+};
+
+struct Ranks {  // one engine a rank, on threads of its own
+    explicit Ranks(Writer& writer) : hub(std::make_shared<LocalHub>(writer.ranks)) {
+        const Columns columns = writer.columns();
+        const bool in_order = !ordered_locally(writer.ranks, columns);
+        std::vector<int> everyone;
+        for (int rank = 0; rank < writer.ranks; ++rank) everyone.push_back(rank);
+        for (int rank = 0; rank < writer.ranks; ++rank) {
+            memory.emplace_back(slots * width);
+            transports.push_back(std::make_unique<LocalTransport>(hub, rank));
+            auto& transport = *transports.back();
+            auto* base = reinterpret_cast<std::byte*>(memory.back().data());
+            Share share = load(rank, columns, {false, true, true}, writer.channels, {{base, 8 * width, DT_INT64}});
+            std::vector<Collective> calls;
+            for (int turn : {0, 1})
+                calls.push_back({DT_ALL_REDUCE, transport.group(everyone, turn), writer.ranks, DT_SUM, rank == 0});
+            engines.push_back(std::make_unique<Engine>(transport, share.ops, share.lanes, in_order, calls,
+                                                       std::vector<Kernel>{}, [](std::int64_t) {}));
+        }
+    }
+
+    std::string run(const Options& options) {
+        std::vector<std::string> failures(engines.size());
+        std::vector<std::thread> threads;
+        for (std::size_t i = 0; i < engines.size(); ++i)
+            threads.emplace_back([&, i] { failures[i] = engines[i]->run(options, now_s); });
+        for (auto& thread : threads) thread.join();
+        for (const auto& failure : failures)
+            if (!failure.empty()) return failure;
+        return "";
+    }
+
+    std::shared_ptr<LocalHub> hub;
+    std::vector<std::vector<std::int64_t>> memory;
+    std::vector<std::unique_ptr<LocalTransport>> transports;
+    std::vector<std::unique_ptr<Engine>> engines;
+};
+
+bool fails(unsigned seed) {
+    Writer writer(seed);
+    Ranks ranks(writer);
+    for (int round = 0; round < 2; ++round) {
+        const Options options{((seed + static_cast<unsigned>(round)) % 2) == 0, 1e-5, 0, 1 + writer.pick(8), 20.0};
+        for (std::size_t r = 0; r < ranks.memory.size(); ++r)
+            for (std::size_t i = 0; i < ranks.memory[r].size(); ++i) ranks.memory[r][i] = writer.initial[r][i / width];
+        const std::string failure = ranks.run(options);
+        if (!failure.empty()) return std::printf("seed %u: %s\n", seed, failure.c_str()), true;
+        for (std::size_t r = 0; r < ranks.memory.size(); ++r)
+            for (std::size_t i = 0; i < ranks.memory[r].size(); ++i)
+                if (ranks.memory[r][i] != writer.expected[r][i / width])
+                    return std::printf("seed %u: slot %zu of rank %zu is wrong\n", seed, i / width, r), true;
+    }
+    return false;
+}
+
+// A rank that waits for ever is told, by either thread, and nobody hangs.
+bool stalls_wrongly(bool thread) {
+    Writer lonely(2);
+    lonely.add(Kind::recv, 0, 1, -1, 0, lonely.channel(1, 0));
+    Ranks ranks(lonely);
+    const std::string failure = ranks.run({thread, 1e-5, 0, 4, 0.2});
+    const bool told = failure.find("waits at its op") != std::string::npos;
+    if (!told) std::printf("a stall was told as '%s'\n", failure.c_str());
+    return !told;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 3) return 2;
+    const auto first = static_cast<unsigned>(std::atoi(argv[1])), count = static_cast<unsigned>(std::atoi(argv[2]));
+    for (unsigned seed = first; seed < first + count; ++seed)
+        if (fails(seed)) return 1;
+    if (stalls_wrongly(false) || stalls_wrongly(true)) return 1;
+    std::puts("all as expected");
+    return 0;
+}

@@ -1,0 +1,60 @@
+"""Run by every rank of an MPI: the programs of a pickle, whose outputs rank 0 holds against the reference."""
+
+import os
+import pickle
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from run_programs import KERNELS, assert_same
+
+from dovetail.run import execute, fresh_inputs
+from dovetail.run.engine import allocate_rank, bind, run_engines
+from dovetail.run.shim import World, build_shim
+
+
+def main(path: str) -> None:
+    world = World(build_shim())
+    try:
+        for number, (program, workload, options) in enumerate(pickle.loads(Path(path).read_bytes())):
+            if find_spec("ml_dtypes") is None and "bfloat16" in {slot.dtype for (slot, *_) in workload.slots.values()}:
+                continue
+            inputs = whole_numbers(fresh_inputs(program, workload, number))
+            arrays = allocate_rank(program, workload, world.rank)
+            engine = bind(world.transport, program, world.rank, arrays, KERNELS)
+            for how in options:
+                run(world, program, workload, inputs, arrays, engine, replace(how, stall_s=20.0), number)
+        if world.rank == 0:
+            print("all the same")
+    except BaseException as error:
+        print(f"rank {world.rank}: {type(error).__name__}: {error}", flush=True)
+        os._exit(1)
+    world.finalize()
+
+
+def whole_numbers(inputs):
+    """So that sums are exact in whatever order a library adds."""
+    return {name: [np.rint(2 * np.asarray(x, "f8")).astype(x.dtype) for x in xs] for name, xs in inputs.items()}
+
+
+def run(world, program, workload, inputs, arrays, engine, how, number) -> None:
+    fresh = allocate_rank(program, workload, world.rank)
+    for name, array in arrays.items():
+        array[...] = inputs[name][world.rank] if name in inputs else fresh[name]
+    world.barrier()
+    with np.errstate(all="ignore"):
+        (failure,) = run_engines([engine], how)
+    assert not failure, failure
+    everyone = world.gather(arrays)
+    if world.rank == 0:
+        found = {name: [arrays[name] for arrays in everyone] for name in arrays}
+        try:
+            assert_same(found, execute(program, inputs, KERNELS, workload=workload).outputs)
+        except AssertionError as error:
+            raise AssertionError(f"program {number}, {how}: {error}") from error
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

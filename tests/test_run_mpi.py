@@ -1,0 +1,306 @@
+"""The mpi executor on real ranks, under each MPI: results, timelines, faults; and what it is made of, without ranks."""
+
+import os
+import pickle
+import random
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+from run_programs import DTYPES, Maker, workload_of
+
+from dovetail.core import EnvironmentFault, ProgramError
+from dovetail.ir import Builder, Kind, Region, Slot, Workload, verify
+from dovetail.ir.shapes import ring_all_reduce
+from dovetail.matmul import MatmulAllReduce, program
+from dovetail.run import numpy_dtype, shim
+from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
+from dovetail.run.mpi import MpiExecutor
+from dovetail.run.options import RunOptions
+from dovetail.run.product import product_error
+from dovetail.run.serve import closest_to_median, merge_facts
+
+HERE = Path(__file__).parent
+REDUCING = ("all_reduce", "reduce_scatter")
+BOTH = (RunOptions("poll", window=4), RunOptions("thread"))
+
+
+def random_cases(ranks: int, count: int):
+    """Random verified programs on exactly so many ranks; half types only where no library adds."""
+    cases, seed = [], 0
+    while len(cases) < count:
+        asked = Maker(random.Random(seed), 16).program()
+        seed += 1
+        if asked.num_ranks != ranks:
+            continue
+        asked = asked.with_depth(verify(asked).min_fifo_depth)
+        adds = any(call.kind in REDUCING for call in asked.collectives)
+        dtype = (DTYPES[2:] if adds else DTYPES)[len(cases) % (6 if adds else 8)]
+        cases.append((asked, workload_of(asked, (3,), dtype), BOTH))
+    return cases
+
+
+def shipped_cases(ranks: int):
+    """Rings, and products of every family and dtype, large enough for a rendezvous."""
+    cases = []
+    for dtype in DTYPES:
+        ring = ring_all_reduce(ranks, 2, 2)
+        cases.append((ring.with_depth(1), workload_of(ring, (40_000,), dtype), BOTH[:1]))
+    for dtype in DTYPES[:4]:
+        wish = MatmulAllReduce(24, 6, 5, dtype)
+        for family in ("library", "ring", *(["exchange"] if ranks == 2 else [])):
+            cases.append((program(wish, ranks, [7, 17], family), wish.workload(ranks), BOTH))
+    return cases
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_results_equal_the_reference(mpi, ranks, tmp_path):
+    cases = tmp_path / "cases"
+    cases.write_bytes(pickle.dumps([*random_cases(ranks, 30), *shipped_cases(ranks)]))
+    done = mpi.run(ranks, HERE / "mpi_ranks.py", cases, timeout_s=120)
+    assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def product_job() -> Job:
+    wish = MatmulAllReduce(64, 32, 48, "float32")
+    variants = []
+    for family in ("library", "exchange", "ring"):
+        asked = program(wish, 2, [16, 16, 32], family)
+        for how in BOTH:
+            variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(2), how, "C"))
+    return Job(tuple(variants), rounds=3, keep_all=True)
+
+
+def short_message() -> Job:
+    """A receive larger than its message: MPI itself takes that without a word."""
+    b = Builder("short", 2)
+    b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+    net = b.lane("net", "net")
+    b.add(Kind.send, 0, net, reads=[Region("x", 0, 1)], chan_out=b.channel(0, 1))
+    b.add(Kind.recv, 1, net, writes=[Region("y", 0, 1)], chan_in=b.channel(0, 1))
+    workload = Workload({"x": (Slot((4,), "int8"),) * 2, "y": (Slot((6,), "int8"),) * 2}, {})
+    return Job((Variant("short", b.build(), workload),), rounds=1)
+
+
+def stalling() -> Job:
+    """Rank 1 waits for a message that rank 0 never sends."""
+    b = Builder("stall", 2)
+    b.buffer("y", "output", 1)
+    b.add(Kind.nop, 0, b.lane("net", "net"))
+    b.add(Kind.recv, 1, b.lane("net", "net"), writes=[Region("y", 0, 1)], chan_in=b.channel(0, 1))
+    workload = Workload({"y": (Slot((4,), "int8"),) * 2}, {})
+    return Job((Variant("stall", b.build(), workload, RunOptions(stall_s=0.5)),), rounds=1)
+
+
+@pytest.fixture(scope="module", params=["mpich", "openmpi"])
+def answers(request, tmp_path_factory):
+    """What one MPI makes of all the jobs of this file."""
+    mpi, place = needs.mpi(request.param), tmp_path_factory.mktemp("jobs")
+    jobs = {
+        "products": (product_job(), None, True),
+        "three": (product_job(), 3, True),
+        "short": (short_message(), None, True),
+        "stall": (stalling(), None, False),
+    }
+    (place / "ask").write_bytes(pickle.dumps(list(jobs.values())))
+    command = [str(mpi.python), str(HERE / "mpi_job.py"), str(place / "ask"), str(place / "answer")]
+    done = needs.subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(jobs, pickle.loads((place / "answer").read_bytes()), strict=True))
+
+
+@pytest.mark.mpi
+class TestJobs:
+    def test_products_are_right(self, answers):
+        result = answers["products"]
+        assert result.rounds >= 3
+        for outcome in result.outcomes:
+            assert outcome.max_rel_error < outcome.tolerance
+            assert len(outcome.seconds) == result.rounds
+
+    def test_timelines_tell_one_story(self, answers):
+        for variant, outcome in zip(product_job().variants, answers["products"].outcomes, strict=True):
+            for timeline in outcome.timelines:
+                self.check_timeline(variant.program, timeline)
+            longest = max(outcome.seconds)
+            ends = [timeline.columns["end_s"].max() for timeline in outcome.timelines]
+            assert np.median(ends) < 3 * longest + 0.01
+
+    def check_timeline(self, asked, timeline):
+        col = timeline.columns
+        assert sorted(col["op"]) == list(range(asked.num_ops))
+        assert (col["start_s"] >= 0).all()
+        assert (col["end_s"] >= col["start_s"]).all()
+        error_s = timeline.meta["clock_error_s"]
+        assert 0 <= error_s < 0.05
+        row = {int(op): i for i, op in enumerate(col["op"])}
+        start, end = ([col[f"{side}_s"][row[i]] for i in range(asked.num_ops)] for side in ("start", "end"))
+        for op in asked.ops():
+            assert all(end[before] <= start[op.index] + 1e-9 for before in op.after)
+        for rows in asked.queues().values():
+            order = sorted(rows, key=lambda i: (start[i], end[i]))
+            assert all(end[a] <= start[b] + 1e-9 for a, b in pairwise(order))
+        self.check_messages(asked, start, end, 2 * error_s + 1e-3)
+
+    def check_messages(self, asked, start, end, slack_s):
+        """No message comes before it was sent, on the common clock."""
+        ends = {}
+        for op in asked.ops():
+            if op.kind == Kind.send:
+                ends.setdefault(op.chan_out, ([], []))[0].append(start[op.index])
+            elif op.chan_in >= 0:
+                ends.setdefault(op.chan_in, ([], []))[1].append(end[op.index])
+        for sent, came in ends.values():
+            if len(sent) == len(came):
+                assert all(s <= c + slack_s for s, c in zip(sent, came, strict=True))
+
+    def test_facts_name_the_library(self, answers):
+        assert any(name in answers["products"].facts["mpi"] for name in ("MPICH", "Open MPI"))
+
+    def test_wrong_number_of_ranks(self, answers):
+        assert "the job has 2 ranks, the launcher started 3" in answers["three"]
+
+    def test_a_message_shorter_than_its_receive(self, answers):
+        assert "rank 1 failed" in answers["short"]
+        assert "the message has another size than its receive" in answers["short"]
+
+    def test_a_stall_is_told(self, answers):
+        assert "rank 1 stalled: no op moved for" in answers["stall"]
+        assert "waits at its op 0 'recv'" in answers["stall"]
+        assert "for a message from rank 0" in answers["stall"]
+
+
+def test_a_bad_program_starts_no_rank(tmp_path):
+    right = product_job().variants[0]
+    col = dict(right.program.columns)
+    col["dep_start"], col["dep"] = np.zeros_like(col["dep_start"]), col["dep"][:0]
+    job = Job((right, Variant("wrong", right.program.with_columns(col), right.workload)))
+    with pytest.raises(ProgramError, match="races"):
+        MpiExecutor(launch="false", folder=tmp_path / "never").execute(job)
+    assert not (tmp_path / "never").exists()
+
+
+class TestRounds:
+    def job(self, rounds=5, variants=1, **rest):
+        variant = product_job().variants[0]
+        return Job((variant,) * variants, rounds=rounds, warmup=1, **rest)
+
+    def test_steady_noise_is_no_disturbance(self):
+        seconds = 1 + 0.1 * np.random.default_rng(0).random((40, 3))
+        assert not disturbed_rounds(seconds).any()
+
+    def test_one_variant_disturbs_its_round(self):
+        seconds = np.ones((9, 2))
+        seconds[4, 1] = 1.5
+        assert np.flatnonzero(disturbed_rounds(seconds)).tolist() == [4]
+
+    def test_disturbed_rounds_are_repeated(self):
+        times = iter([9.0, 1, 1.01, 7, 1, 0.99, 1])
+        seconds, disturbed = run_rounds(self.job(), lambda variant, index: next(times), lambda: 0.0)
+        assert seconds[:, 0].tolist() == [1, 1.01, 1, 0.99, 1]
+        assert disturbed == 1
+
+    def test_repeats_are_bounded(self):
+        calls = []
+
+        def run_one(variant, index):
+            calls.append(index)
+            return 1.0 + 5 * (index % 2)
+
+        run_rounds(self.job(rounds=4), run_one, lambda: 0.0)
+        assert len(calls) <= 1 + 2 * 4
+
+    def test_time_is_up(self):
+        clock = iter(range(100))
+        seconds, _ = run_rounds(self.job(rounds=50, budget_s=3), lambda variant, index: 1.0, lambda: float(next(clock)))
+        assert 3 <= len(seconds) <= 5
+
+    def test_the_round_shown_is_the_median(self):
+        from dovetail.run.serve import Spans
+
+        spans = [Spans(0.0, [0], [0.0], [end]) for end in (5.0, 1.0, 3.0)]
+        assert closest_to_median([5.0, 1.0, 3.0], spans) == 2
+
+    def test_facts_merge(self):
+        assert merge_facts([{"a": 1, "b": 2}, {"a": 1, "b": 3}]) == {"a": 1, "b": [2, 3]}
+
+
+class TestProductError:
+    @pytest.mark.parametrize("dtype", DTYPES[:4])
+    @pytest.mark.parametrize("shape", [(300, 64, 512), (1, 1, 1), (5, 3, 2048)])
+    def test_planted_faults(self, dtype, shape):
+        m, k, n = shape
+        rng, wide = np.random.default_rng(0), "f8" if dtype == "float64" else "f4"
+        a, b = ((2 * rng.random(s) - 1).astype(numpy_dtype(dtype)) for s in ((m, k), (k, n)))
+        c = (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
+
+        def error(c):
+            return product_error(a, b, c, lambda x: x)
+
+        worst, tolerance = error(c)
+        assert worst < tolerance / 2
+        row, column = m // 2, n // 3
+        for fault in (0.0, np.nan, np.inf):
+            wrong = c.copy()
+            wrong[row] = fault
+            assert error(wrong)[0] > tolerance
+        wrong = c.copy()
+        wrong[row, column] += wrong.dtype.type(2 * np.std(c.astype(float)) + 1)
+        assert error(wrong)[0] > tolerance
+        wrong[row, column] = np.nan
+        assert error(wrong)[0] == float("inf")
+
+    def test_of_nothing(self):
+        for m, k, n in ((0, 3, 2), (2, 3, 0), (2, 0, 3)):
+            assert product_error(np.ones((m, k)), np.ones((k, n)), np.zeros((m, n)), lambda x: x)[0] == 0
+
+
+@pytest.mark.needs("mpich", "compiler")
+class TestShim:
+    def test_is_built_once(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+        first = shim.build_shim()
+        stamp = first.stat().st_mtime_ns
+        begin = time.monotonic()
+        assert shim.build_shim() == first
+        assert first.stat().st_mtime_ns == stamp
+        assert time.monotonic() - begin < 2
+        assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
+
+    def test_another_source_is_another_shim(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+        first = shim.build_shim()
+        changed = tmp_path / "source" / shim.SOURCE.name
+        changed.parent.mkdir()
+        changed.write_text(shim.SOURCE.read_text() + "/* more */\n")
+        (changed.parent / "mpi_table.h").write_text(shim.SOURCE.with_name("mpi_table.h").read_text())
+        monkeypatch.setattr(shim, "SOURCE", changed)
+        assert shim.build_shim() != first
+
+    def test_what_does_not_compile_is_told(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+        broken = tmp_path / "source" / shim.SOURCE.name
+        broken.parent.mkdir()
+        broken.write_text("not C\n")
+        (broken.parent / "mpi_table.h").write_text("")
+        monkeypatch.setattr(shim, "SOURCE", broken)
+        with pytest.raises(EnvironmentFault, match="could not compile the MPI shim"):
+            shim.build_shim()
+        assert not list(tmp_path.glob("*.so"))
+
+
+def test_no_mpi(monkeypatch):
+    monkeypatch.setattr(shim, "find_tool", lambda *names: None)
+    with pytest.raises(EnvironmentFault, match="no MPI found"):
+        shim.build_shim()
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOVETAIL_CACHE", os.fspath(tmp_path / "file" / "cache"))
+    with pytest.raises(EnvironmentFault, match="cannot write to the cache"):
+        shim.cache_dir()
