@@ -1,0 +1,131 @@
+"""Probes: their programs are proved, and on a pretended machine they find the costs that it was given."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sim_executor import SimExecutor
+
+from dovetail.cost import CostModel, Curve, Segment
+from dovetail.ir import verify
+from dovetail.machine import Link, Machine
+from dovetail.matmul import MatmulAllReduce
+from dovetail.probe import probe_links, probe_matmul, programs
+from dovetail.probe.links import MESSAGE_BYTES, pairs_of, spot_check
+from dovetail.probe.take import Budget
+from dovetail.run.local import execute_local
+
+QUICK = Budget(each_s=0.02, most=12)
+WISH = MatmulAllReduce(512, 96, 64)
+KEY = WISH.workload(2).kernels["matmul"][0].key
+MEASUREMENTS = {
+    "ping_pong": programs.ping_pong(3, (0, 2), 1000, 4, "net"),
+    "exchange": programs.exchange(2, (0, 1), 1000, 40, "shm"),
+    "all_reduce": programs.all_reduce(3, 1000, 3),
+    "late_receive": programs.late_receive(2, (0, 1), 5000, 3),
+    "reduce": programs.reduce(2, 1000, 3),
+    "matmul_rows": programs.matmul_rows(WISH, 2, 100, 7, programs.RunOptions()),
+}
+
+
+def line(seconds: float, slope: float, unit: str = "bytes") -> dict[str, object]:
+    return Curve(unit, (Segment(0.0, seconds, slope),), label="prior").to_json()
+
+
+def true_machine(nodes: tuple[int, ...] = (0, 1)) -> Machine:
+    """Two ranks whose every cost is a straight line, written down here."""
+    kind = "net" if len(set(nodes)) > 1 else "shm"
+    links = (Link(0, 1, "net"), Link(1, 0, "net")) if kind == "net" else ()
+    costs = {
+        f"p2p:{kind}": line(60e-6, 1 / 115e6),
+        f"exchange:{kind}": line(1e-6, 1 / 114e6),  # a ping-pong, too, is priced as traffic both ways
+        "all_reduce:2": line(100e-6, 1 / 110e6),
+        "reduce": line(1e-6, 1 / 5e9),
+        f"kernel:{KEY}": line(5e-6, 2e-6, "rows"),
+        "cil:compute": line(1.3, 0.0),
+        "cil:net": line(1.2, 0.0),
+    }
+    return Machine("true", 2, nodes, links, costs, {"eager_limit_bytes": {kind: 16 << 10}})
+
+
+def off(true: Machine, found: Machine, key: str, sizes) -> float:
+    """The greatest relative error of a cost at sizes."""
+    both = [CostModel.of(machine).seconds(key, np.asarray(sizes, float), extrapolate=True) for machine in (true, found)]
+    return float(np.max(np.abs(both[1] / both[0] - 1)))
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_programs_are_proved_and_run(name):
+    measured = MEASUREMENTS[name]
+    variant = measured.variant
+    certificate = verify(variant.program)
+    assert certificate.ok, certificate.checks
+    inputs = programs_inputs(variant)
+    _, timeline = execute_local(variant.program, variant.workload, inputs, options=variant.options)
+    seconds = measured.seconds(timeline)
+    assert len(seconds) >= 1
+    assert all(0 <= s < 1 for s in seconds)
+
+
+def programs_inputs(variant):
+    from dovetail.run import fresh_inputs
+
+    return fresh_inputs(variant.program, variant.workload, 0)
+
+
+def test_streams_are_proved():
+    for tiles, messages in (([50, 50], 0), ([], 40), ([50, 50], 40)):
+        assert verify(programs.stream(WISH, 2, tiles, 4096, messages).variant.program).ok
+
+
+@pytest.mark.parametrize("nodes", [(0, 1), (0, 0)])
+def test_links_are_found(nodes):
+    true = true_machine(nodes)
+    found = probe_links(SimExecutor(true), 2, "found", QUICK)
+    (kind,) = pairs_of(true)
+    assert found.nodes == nodes
+    assert pairs_of(found) == {kind: (0, 1)}
+    sizes = [size for size in MESSAGE_BYTES if size <= 1 << 20]
+    assert off(true, found, f"p2p:{kind}", sizes) < 0.03
+    assert off(true, found, "all_reduce:2", sizes[2:]) < 0.02
+    assert off(true, found, "reduce", sizes[3:]) < 0.05
+    assert off(true, found, f"exchange:{kind}", sizes[4:]) < 0.15
+    assert found.facts["eager_limit_bytes"] == {kind: 16 << 10}
+
+
+def test_noise_is_averaged_out():
+    true = true_machine()
+    found = probe_links(SimExecutor(true, noise=0.03), 2, "found", QUICK)
+    assert off(true, found, "p2p:net", [64, 64 << 10, 1 << 20]) < 0.1
+
+
+def test_products_and_contention_are_found():
+    true = true_machine()
+    links = probe_links(SimExecutor(true), 2, "found", QUICK)
+    found = probe_matmul(SimExecutor(true), links, WISH, QUICK)
+    assert off(true, found, f"kernel:{KEY}", [8, 64, 200, 512]) < 0.03
+    assert off(true, found, "cil:compute", [32 << 10, 128 << 10]) < 0.1
+    assert off(true, found, "cil:net", [32 << 10, 128 << 10]) < 0.15
+
+
+def test_a_machine_that_changed_is_noticed():
+    true = true_machine()
+    found = probe_links(SimExecutor(true), 2, "found", QUICK)
+    assert spot_check(SimExecutor(true), found)
+    slower = replace(
+        true, costs=true.costs | {"exchange:net": line(2e-6, 2 / 114e6), "p2p:net": line(90e-6, 2 / 115e6)}
+    )
+    assert not spot_check(SimExecutor(slower), found)
+    moved = true_machine((0, 0))
+    assert not spot_check(SimExecutor(moved), found)
+
+
+def test_three_hosts_meet_at_a_switch():
+    costs = {"p2p:net": line(60e-6, 1e-8), "all_reduce:3": line(1e-4, 1e-8), "reduce": line(1e-6, 1e-9)}
+    links = [Link(*way, "net") for way in [(a, b) for a in range(3) for b in range(3) if a != b]]
+    true = Machine("true", 3, (0, 1, 2), tuple(links), costs, {})
+    found = probe_links(SimExecutor(true), 3, "found", QUICK)
+    assert found.ranks == 3
+    assert len(found.links) == 6
+    assert found.route(0, 2)[0] == "net"
+    assert off(true, found, "p2p:net", [64, 1 << 20]) < 0.02
