@@ -38,7 +38,7 @@ struct Writer {
     static std::size_t at(int i) { return static_cast<std::size_t>(i); }
     int pick(int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); }
 
-    // An op waits for those before it on its rank that touch the same slot, channel end or collective.
+    // An op waits for those of other lanes of its rank before it that touch the same slot, channel end or collective.
     void add(Kind op, int on, int in_lane, int from, int to, int in = -1, int out = -1, int which = -1) {
         kind.push_back(static_cast<std::uint8_t>(op));
         rank.push_back(on), lane.push_back(in_lane), chan_in.push_back(in), chan_out.push_back(out);
@@ -60,7 +60,8 @@ struct Writer {
         };
         const auto before = dep.size();
         touch(0, from, false), touch(0, to, true), touch(1, in, true), touch(2, out, true), touch(3, which, true);
-        dep.erase(std::remove(dep.begin() + static_cast<std::ptrdiff_t>(before), dep.end(), row), dep.end());
+        const auto by_lane = [&](std::int64_t other) { return lane[static_cast<std::size_t>(other)] == in_lane; };
+        dep.erase(std::remove_if(dep.begin() + static_cast<std::ptrdiff_t>(before), dep.end(), by_lane), dep.end());
         dep_start.push_back(static_cast<std::int64_t>(dep.size()));
     }
 
