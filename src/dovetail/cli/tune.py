@@ -71,7 +71,7 @@ def tune(
 
 def tell(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
-    from dovetail.cli.tuning import summary
+    from dovetail.cli.telling import summary
     from dovetail.report import percent, seconds, summary_table
 
     m = result.measured

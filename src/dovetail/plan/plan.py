@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dovetail.run.inside import Inside
 
 SCHEMA = "dovetail.plan/1"
+PATIENCE = 4.0
 
 
 class Executor(Protocol):
@@ -53,9 +54,11 @@ class Choices:
         """The Program of `wish` on `ranks` ranks that these choices make."""
         return program(wish, ranks, self.tiles, self.all_reduce, self.rows_per_message)
 
-    def variant(self, name: str, wish: MatmulAllReduce, ranks: int) -> Variant:
-        """The same as one variant of a job; its product is checked."""
-        options = RunOptions(progress=self.progress, block_rows=self.block_rows)
+    def variant(self, name: str, wish: MatmulAllReduce, ranks: int, expected_s: float = 0.0) -> Variant:
+        """The same as one variant of a job; its product is checked. Ranks that wait for one that computes are patient:
+        a stall is several times the `expected_s` of a whole run."""
+        stall_s = max(RunOptions.stall_s, PATIENCE * expected_s)
+        options = RunOptions(progress=self.progress, block_rows=self.block_rows, stall_s=stall_s)
         return Variant(name, self.program(wish, ranks), wish.workload(ranks), options, check="C")
 
     @staticmethod
@@ -191,7 +194,8 @@ class Plan:
         """A job that runs `serial`, `planned` and the first `rivals` rivals (by label) in turn; options as of `Job`."""
         chosen = [("serial", self.serial), ("planned", self.choices)]
         others = [(rival.label, rival.choices) for rival in self.rivals if rival.choices != self.serial]
-        return Job(tuple(c.variant(name, self.wish, self.ranks) for name, c in chosen + others[:rivals]), **options)
+        asked = self.wish, self.ranks, self.serial_s
+        return Job(tuple(c.variant(name, *asked) for name, c in chosen + others[:rivals]), **options)
 
     def run(self, a: ArrayLike, b: ArrayLike, out: Array | None = None, *, allow_nonfinite: bool = False) -> Array:
         """C (m, n) on every rank, from this rank's A (m, k_r) and B (k_r, n), inside the user's own MPI program.

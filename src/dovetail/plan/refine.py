@@ -11,7 +11,6 @@ from dovetail.ir import Kind
 from dovetail.plan.alone import alone
 from dovetail.plan.plan import Choices, Executor, Plan
 from dovetail.run.job import Job, JobResult, Outcome, Variant
-from dovetail.run.options import RunOptions
 
 Say = Callable[[str, float], None]
 RIVALS = 4  # predicted best that are measured beside the plan
@@ -86,7 +85,9 @@ def refine(plan: Plan, executor: Executor, *, rounds: int = 4, seed: int = 0, sa
 
 def measure(plan: Plan, executor: Executor, found: list[tuple[str, Choices]], rounds: int, seed: int) -> list[Tried]:
     """Median seconds of each of `found`, interleaved in one job, in their order."""
-    variants = tuple(replace(c.variant(str(i), plan.wish, plan.ranks), check=None) for i, (_, c) in enumerate(found))
+    variants = tuple(
+        replace(c.variant(str(i), plan.wish, plan.ranks, plan.serial_s), check=None) for i, (_, c) in enumerate(found)
+    )
     result = executor.execute(Job(variants, rounds=rounds, seed=seed))
     return [
         Tried(name, choices, outcome.median_s) for (name, choices), outcome in zip(found, result.outcomes, strict=True)
@@ -133,12 +134,14 @@ def measure_final(
     wish, ranks = plan.wish, plan.ranks
     serial = replace(plan.serial, all_reduce="library", rows_per_message=None)
     work, whole = wish.workload(ranks), serial.program(wish, ranks)
-    sides = [Variant(f"{engine} alone", alone(whole, engine), work) for engine in ("compute", "net")]
+    planned = plan.choices.variant("planned", wish, ranks, plan.serial_s)
+    patient = replace(planned.options, block_rows=0)
+    sides = [Variant(f"{engine} alone", alone(whole, engine), work, patient) for engine in ("compute", "net")]
     own = plan.choices.all_reduce != "library" and ranks > 1
     if own:
         mine = alone(plan.program, "net")
-        sides.append(Variant("own messages alone", mine, work, RunOptions(progress=plan.choices.progress)))
-    variants = (serial.variant("serial", wish, ranks), plan.choices.variant("planned", wish, ranks), *sides)
+        sides.append(Variant("own messages alone", mine, work, patient))
+    variants = (serial.variant("serial", wish, ranks, plan.serial_s), planned, *sides)
     result = executor.execute(Job(variants, rounds=rounds, seed=seed, budget_s=budget_s))
     at = result.__getitem__
     own_s = at("own messages alone").median_s if own else None
