@@ -69,7 +69,8 @@ class Inside:
                 results[buffer.name] = self.empty(buffer.name)
         (failure,) = run_engines([self._engine(given | results)], self.options)
         if failure:
-            raise RunError(f"rank {self.rank}: {failure}")
+            self._bound = None  # what it left under way cannot be run again
+            raise RunError(failure if failure.startswith("rank ") else f"rank {self.rank}: {failure}")
         return results
 
     def fault(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], allow_nonfinite: bool) -> str:
