@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -213,6 +214,20 @@ class TestRounds:
 
         run_rounds(self.job(rounds=4), run_one, lambda: 0.0)
         assert len(calls) <= 1 + 2 * 4
+
+    def test_variants_change_places_and_keep_their_columns(self):
+        job, orders = self.job(rounds=8, variants=3), []
+        named = tuple(replace(variant, name=str(i)) for i, variant in enumerate(job.variants))
+
+        def run_one(variant, index):
+            orders.append(variant.name)
+            return 1.0 + int(variant.name)
+
+        seconds, _ = run_rounds(replace(job, variants=named), run_one, lambda: 0.0)
+        assert (seconds == [1.0, 2.0, 3.0]).all()
+        rounds = {tuple(orders[i : i + 3]) for i in range(0, len(orders), 3)}
+        assert len(rounds) > 2
+        assert all(set(names) == {"0", "1", "2"} for names in rounds)
 
     def test_time_is_up(self):
         clock = iter(range(100))

@@ -27,7 +27,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Job:
-    """Variants run interleaved (a b c, a b c, …): at least `rounds` rounds after `warmup`, more where some were
+    """Variants run interleaved (a b c, c a b, …): at least `rounds` rounds after `warmup`, more where some were
     disturbed, and none begun after `budget_s` seconds. `seed` makes the random inputs."""
 
     variants: tuple[Variant, ...]
@@ -105,14 +105,17 @@ def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
 def run_rounds(job: Job, run_one: Callable[[Variant, int], float], now_s: Callable[[], float]) -> tuple[Seconds, int]:
     """Drive the rounds: `run_one(variant, round)` returns the makespan; it and `now_s` are the same on every rank.
 
-    Returns seconds by round and variant, undisturbed rounds only, and how many disturbed ones were repeated (at most
-    `rounds` of them; past that the disturbance is the machine's own noise and stays in). Round numbers under 0 are
-    warm-up.
+    Each round takes the variants in another order, the same on every rank: what one leaves behind (a link's spare
+    tokens, a warm cache) favours no other. Returns seconds by round and variant, undisturbed rounds only, and how many
+    disturbed ones were repeated (at most `rounds` of them; past that the disturbance is the machine's own noise and
+    stays in). Round numbers under 0 are warm-up.
     """
     begin = now_s()
     rows: list[list[float]] = []
     for index in range(-job.warmup, 2 * job.rounds):
-        row = [run_one(variant, index) for variant in job.variants]
+        row = [0.0] * len(job.variants)
+        for place in np.random.default_rng([job.seed, index + job.warmup]).permutation(len(row)):
+            row[place] = run_one(job.variants[place], index)
         if index < 0:
             continue
         rows.append(row)
