@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dovetail.cli.telling import summary, title
 from dovetail.core import DovetailError, EnvironmentFault, load_json, save_json
 from dovetail.cost import CostModel, price
@@ -224,7 +226,8 @@ def measured_losses(best: Plan, measured: Measured, machine: Machine) -> dict[st
     """Where the measured run lost what it lacks to the ideal, by the machine's own curves (DESIGN section 8)."""
     try:
         prices = price(best.program, machine, best.wish.workload(best.ranks), 1.0, extrapolate=True)
-        columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
+        posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted ahead: no send waits for its own
+        columns = prices.work_s, prices.wire_s, prices.latency_s, posted
         alone = Alone(*columns, measured.compute_s, measured.comm_s)
         seen = on_the_wire(measured.planned.timelines[0], best.program)
         return attribute(seen, best.program, alone).losses

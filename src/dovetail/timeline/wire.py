@@ -1,4 +1,4 @@
-"""wire: a measured send ends when the library has taken the message; on the wire it is until it is received."""
+"""wire: when each message of a measured timeline was on its way, told from what its rank and its receiver did."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ from dovetail.timeline.timeline import Timeline
 
 
 def on_the_wire(timeline: Timeline, program: Program) -> Timeline:
-    """The same spans, but a plain send lasts until its message was received: what an attribution of losses reads.
+    """The same spans, but a plain send lasts from when its message could leave to when it was received.
 
-    Libraries buffer: the span of a send can end while most of its bytes have yet to leave.
+    A measured send begins when the lane is free and ends when the library took the message: libraries buffer, and are
+    asked late, so neither says when bytes moved. A message can leave once the ops that its send waits for have ended
+    and the one before it on its channel has arrived. This is what an attribution of losses reads.
     """
-    col = timeline.columns
+    col, kinds = timeline.columns, program.columns["kind"]
     span_of = np.full(program.num_ops, -1, dtype=np.int64)
     span_of[col["op"][col["op"] >= 0]] = np.flatnonzero(col["op"] >= 0)
     message = message_of(program)
-    kinds = program.columns["kind"]
+    start_s, end_s, arrived_s = col["start_s"].copy(), col["end_s"].copy(), dict[int, float]()
     takers = np.flatnonzero((message >= 0) & np.isin(kinds, [int(kind) for kind in RECVS]))
-    plain = np.isin(kinds[message[takers]], [int(kind) for kind in SENDS - RECVS])
-    takers = takers[plain & (span_of[takers] >= 0) & (span_of[message[takers]] >= 0)]
-    sent, end_s = span_of[message[takers]], col["end_s"].copy()
-    end_s[sent] = np.maximum(end_s[sent], col["end_s"][span_of[takers]])
-    return replace(timeline, columns={**col, "end_s": end_s})
+    for taker in takers[np.argsort(message[takers], kind="stable")]:
+        giver = int(message[taker])
+        sent, came = span_of[giver], span_of[taker]
+        if sent < 0 or came < 0 or kinds[giver] not in SENDS - RECVS:
+            continue
+        channel = int(program.columns["chan_out"][giver])
+        waited = [float(col["end_s"][span_of[dep]]) for dep in program.op(giver).after if span_of[dep] >= 0]
+        left_s = max([arrived_s.get(channel, 0.0), *waited])
+        start_s[sent] = min(start_s[sent], left_s)
+        end_s[sent] = arrived_s[channel] = float(col["end_s"][came])
+    return replace(timeline, columns={**col, "start_s": start_s, "end_s": end_s})
