@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import ir_programs
 import numpy as np
-from hypothesis import strategies as st
 
-from dovetail.ir import Program, Slot, Work, Workload, verify
+from dovetail.ir import Program, Slot, Work, Workload
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
@@ -18,15 +15,6 @@ class Maker(ir_programs.Maker):
 
     def put(self) -> None:
         self.message()
-
-
-@st.composite
-def programs(draw: st.DrawFn, num_ops: int = 14) -> Program:
-    """A random Program that `verify` accepts, at the least depth of its channels or deeper."""
-    program = Maker(random.Random(draw(st.integers(0, 2**32))), draw(st.integers(1, num_ops))).program()
-    certificate = verify(program)
-    assert certificate.ok, certificate
-    return program.with_depth(certificate.min_fifo_depth + draw(st.integers(0, 2)))
 
 
 def workload_of(program: Program, shape: tuple[int, ...], dtype: str) -> Workload:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
-from run_programs import DTYPES, KERNELS, assert_same, programs, workload_of
+from run_programs import DTYPES, KERNELS, assert_same, workload_of
+from run_strategies import programs
 
 from dovetail import _native
 from dovetail.core import ProgramError, RunError

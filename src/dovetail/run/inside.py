@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import os
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -148,6 +149,7 @@ def _end(world: World) -> None:
     """End MPI with the process; after an uncaught exception end all ranks, for the others would wait for this one."""
     if getattr(sys, "last_value", None) is not None:
         sys.stderr.flush()
+        time.sleep(0.3)  # the launcher forwards what was said before it ends everything
         world.abort(1)
     world.finalize()
 
