@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dovetail.ir import Kind
 from dovetail.plan.alone import alone
 from dovetail.plan.plan import Choices, Executor, Plan
 from dovetail.run.job import Job, JobResult, Outcome, Variant
@@ -154,8 +153,3 @@ def _distinct(found: list[tuple[str, Choices]]) -> list[tuple[str, Choices]]:
     for name, choices in found:
         seen.setdefault(choices, name)
     return [(name, choices) for choices, name in seen.items()]
-
-
-def has_compute(plan: Plan) -> bool:
-    """Whether there is anything to run at all."""
-    return bool((plan.program.kind == Kind.compute).any())
