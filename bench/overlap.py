@@ -1,6 +1,6 @@
 """How much of the ideal gain `dovetail tune` wins on two testbed hosts, and how well it predicts.
 
-    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--shapes N] [--out FILE]
+    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--shapes FROM:TO] [--out FILE]
 
 Needs root and iproute2 (see bench/testbed). Every figure of a shape comes from one interleaved job; results carry
 machine, commit and spread.
@@ -31,9 +31,15 @@ SHAPES = {
         (8192, 40960, 64, "float32"),
         (8192, 24576, 96, "float32"),
         (6000, 36001, 100, "float32"),
-        (6144, 49152, 64, "float32"),
         (4096, 28672, 128, "float32"),
         (4096, 32768, 64, "float64"),
+        (4096, 32768, 128, "float32"),
+        (3000, 30001, 130, "float32"),
+        (2048, 24576, 256, "float32"),
+        (6144, 49152, 64, "float32"),
+        (2560, 57344, 160, "float32"),
+        (3072, 40960, 96, "float32"),
+        (2048, 32768, 128, "float64"),
     ],
     "1gbit": [
         (4096, 4096, 1024, "float32"),
@@ -56,14 +62,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rate", choices=SHAPES, default="1gbit")
     parser.add_argument("--mpi", default="mpich")
-    parser.add_argument("--shapes", type=int, default=99)
+    parser.add_argument("--shapes", default=":")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    chosen = slice(*(int(word) if word else None for word in args.shapes.split(":")))
     testbed("up", "2", args.rate)
     try:
         launch = testbed("launcher", "--env-dir", sys.prefix)
         os.environ["DOVETAIL_LAUNCH"] = launch.strip()
-        rows = [one(shape) for shape in shapes(args.rate, args.mpi)[: args.shapes]]
+        rows = [one(shape) for shape in shapes(args.rate, args.mpi)[chosen]]
     finally:
         testbed("down")
     document = {"bench": "overlap", "rate": args.rate, **provenance(rows), "summary": summary(rows), "rows": rows}
