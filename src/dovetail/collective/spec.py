@@ -1,0 +1,206 @@
+"""Spec: what a collective asks, as buffers in slots and what each output slot must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import WishError
+from dovetail.ir import Buffer, Post, Region, Term
+
+KINDS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next"),
+    *("broadcast", "reduce", "gather", "scatter"),
+    *("all_gather_v", "reduce_scatter_v", "all_to_all_v"),
+)
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
+Wanted = Callable[[int, int], Iterable[tuple[int, int]]]  # (rank, output slot) -> the input slots summed there
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One collective on `num_ranks` ranks. In place, the one buffer `input` serves as output too.
+
+    A *unit* is what the collective moves whole (the array of an all_reduce, one rank's part of an all_gather, what
+    one rank has for another in an all_to_all); each unit is cut into `chunks` slots.
+    """
+
+    kind: str
+    num_ranks: int
+    chunks: int
+    in_place: bool
+    root: int
+    buffers: tuple[Buffer, ...]
+    posts: tuple[Post, ...] = field(repr=False)
+
+    def place(self, rank: int, buffer: str, index: int) -> tuple[str, int]:
+        """Buffer and slot that "input" or "output" slot `index` of `rank` is; other names are scratch, and stay.
+
+        >>> spec_of("all_gather", 4, chunks=2, in_place=True).place(3, "input", 1)
+        ('input', 7)
+        """
+        if not self.in_place or buffer not in ("input", "output"):
+            return buffer, index
+        base = self.kind.removesuffix("_v")
+        shifted = (base, buffer) in (("all_gather", "input"), ("reduce_scatter", "output"))
+        return "input", index + rank * self.chunks * shifted
+
+    def sizes(self, counts: int | Sequence[Any]) -> Sizes:
+        """Elements of every slot, when a unit holds `counts` elements; they need not divide evenly.
+
+        For the v-variants `counts` is given by rank, for all_to_all_v by source and then destination.
+
+        >>> spec_of("all_reduce", 2, chunks=4).sizes(10)["input"][0].tolist()
+        [3, 3, 2, 2]
+        >>> spec_of("all_to_all_v", 2).sizes([[1, 2], [3, 4]])["output"][0].tolist()
+        [1, 3]
+        """
+        ranks = range(self.num_ranks)
+        return {
+            b.name: tuple(
+                _split([self._unit(b.name, rank, unit, counts) for unit in range(b.slots[rank] // self.chunks)], self)
+                for rank in ranks
+            )
+            for b in self.buffers
+        }
+
+    def _unit(self, buffer: str, rank: int, unit: int, counts: Any) -> int:
+        if not self.kind.endswith("_v"):
+            return int(counts)
+        if self.kind == "all_to_all_v":
+            return int(counts[rank][unit] if buffer == "input" else counts[unit][rank])
+        own = buffer == ("input" if self.kind == "all_gather_v" else "output") and not self.in_place
+        return int(counts[rank if own else unit])
+
+
+def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = False, root: int = 0) -> Spec:
+    """The collective called `kind`, in PyTorch's spelling; WishError for what there is not.
+
+    all_to_next (seed 002, section 7.4): rank i's array goes to rank i + 1, the last rank's nowhere.
+
+    >>> [(b.name, b.slots) for b in spec_of("all_gather", 2, chunks=3).buffers]
+    [('input', (3, 3)), ('output', (6, 6))]
+    """
+    if kind not in KINDS:
+        raise WishError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
+    if num_ranks < 1 or chunks < 1 or not 0 <= root < num_ranks:
+        raise WishError(f"{kind} of {num_ranks} ranks, {chunks} chunks, root {root}", hint="at least one of each")
+    if in_place and kind in ("gather", "scatter", "all_to_all_v"):
+        raise WishError(f"{kind} cannot be in place", hint="give it an output of its own")
+    root = root if kind in _ROOTED else 0
+    base, ranks = kind.removesuffix("_v"), range(num_ranks)
+    all_slots, some = num_ranks * chunks, chunks
+    rooted = {"gather": (some, all_slots), "scatter": (all_slots, some)}
+    if base in rooted:
+        wide = tuple(all_slots if r == root else 0 for r in ranks)
+        even = (some,) * num_ranks
+        sizes = (even, wide) if base == "gather" else (wide, even)
+    else:
+        inputs = all_slots if base in ("reduce_scatter", "all_to_all") else some
+        outputs = all_slots if base in ("all_gather", "all_to_all") else some
+        if in_place:
+            inputs = outputs = max(inputs, outputs)
+        sizes = ((inputs,) * num_ranks, (outputs,) * num_ranks)
+    buffers = (Buffer("input", "input", sizes[0]), *(() if in_place else (Buffer("output", "output", sizes[1]),)))
+    return Spec(kind, num_ranks, chunks, in_place, root, buffers, _POSTS[base](num_ranks, chunks, in_place, root))
+
+
+def custom(
+    num_ranks: int, inputs: int | Sequence[int], outputs: int | Sequence[int], want: Wanted, *, name: str = "custom"
+) -> Spec:
+    """A collective of your own: slots of each rank's input and output, and `want(rank, slot)`, which lists the input
+    slots, as (rank, slot), whose sum output slot `slot` of `rank` must hold (none: it may hold anything).
+
+    >>> swap = custom(2, 1, 1, lambda rank, slot: [(1 - rank, slot)])
+    >>> len(swap.posts)
+    2
+    """
+    sides = [(n,) * num_ranks if isinstance(n, int) else tuple(n) for n in (inputs, outputs)]
+    if num_ranks < 1 or any(len(side) != num_ranks or min(side) < 0 for side in sides):
+        raise WishError(f"custom collective of {num_ranks} ranks", found=f"slots {sides}", hint="a size for each rank")
+    posts = []
+    for rank in range(num_ranks):
+        for slot in range(sides[1][rank]):
+            terms = [_from(source, "input", at, 1) for source, at in want(rank, slot)]
+            if terms:
+                posts.append(Post((rank,), Region("output", slot, 1), tuple(terms)))
+    buffers = (Buffer("input", "input", sides[0]), Buffer("output", "output", sides[1]))
+    return Spec(name, num_ranks, 1, False, 0, buffers, tuple(posts))
+
+
+def _from(rank: int, buffer: str, start: int, count: int) -> Term:
+    return Term(None, ((rank, Region(buffer, start, count)),))
+
+
+def _all_reduce(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return (Post(tuple(range(n)), _to(in_place, 0, c), tuple(_from(r, "input", 0, c) for r in range(n))),)
+
+
+def _reduce(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return (Post((root,), _to(in_place, 0, c), tuple(_from(r, "input", 0, c) for r in range(n))),)
+
+
+def _broadcast(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return (Post(tuple(range(n)), _to(in_place, 0, c), (_from(root, "input", 0, c),)),)
+
+
+def _all_gather(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return tuple(
+        Post(tuple(range(n)), _to(in_place, r * c, c), (_from(r, "input", r * c if in_place else 0, c),))
+        for r in range(n)
+    )
+
+
+def _reduce_scatter(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return tuple(
+        Post((r,), _to(in_place, r * c if in_place else 0, c), tuple(_from(s, "input", r * c, c) for s in range(n)))
+        for r in range(n)
+    )
+
+
+def _all_to_all(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    froms = [[(_from(s, "input", r * c, c),) for r in range(n)] for s in range(n)]
+    tos = [_to(in_place, s * c, c) for s in range(n)]
+    return tuple(Post((r,), tos[s], froms[s][r]) for r in range(n) for s in range(n))
+
+
+def _all_to_next(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return tuple(Post((r,), _to(in_place, 0, c), (_from(r - 1, "input", 0, c),)) for r in range(1, n))
+
+
+def _gather(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return tuple(Post((root,), _to(False, r * c, c), (_from(r, "input", 0, c),)) for r in range(n))
+
+
+def _scatter(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
+    return tuple(Post((r,), _to(False, 0, c), (_from(root, "input", r * c, c),)) for r in range(n))
+
+
+def _to(in_place: bool, start: int, count: int) -> Region:
+    return Region("input" if in_place else "output", start, count)
+
+
+def _split(units: Sequence[int], spec: Spec) -> NDArray[np.int64]:
+    """Each unit cut into near-equal slots, the longer ones first."""
+    if min(units, default=0) < 0:
+        raise WishError(f"{spec.kind} of {min(units)} elements")
+    whole = np.asarray(units, np.int64)[:, None]
+    return (whole // spec.chunks + (np.arange(spec.chunks) < whole % spec.chunks)).ravel()
+
+
+_POSTS: dict[str, Callable[[int, int, bool, int], tuple[Post, ...]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "all_to_next": _all_to_next,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+}
