@@ -1,0 +1,213 @@
+"""Selection: which algorithm moves a collective of a given size on these ranks, as measured; looked up at run time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby, pairwise
+from math import ceil, floor, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.core import DovetailError, PlanError, check_schema, load_json, save_json
+from dovetail.run.shim import cache_dir
+
+SCHEMA = "dovetail.selection/1"
+LIBRARY = "library"
+USUAL_STEP = 4.0  # between sizes, where only one was measured
+
+
+class Choice(NamedTuple):
+    """How a collective is carried out: a built-in algorithm and its parameters, or the library's own call.
+
+    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole.
+    """
+
+    algorithm: str = LIBRARY
+    channels: int = 1
+    instances: int = 1
+    protocol: str = "Simple"
+    slice_bytes: int = 0
+
+    @property
+    def is_library(self) -> bool:
+        return self.algorithm == LIBRARY
+
+    def __str__(self) -> str:
+        parts = [f"{n} {name}{'s' * (n > 1)}" for n, name in zip(self[1:3], ("channel", "instance"), strict=True) if n > 1]
+        parts += [self.protocol] * (self.protocol != "Simple") + [f"slices of {self.slice_bytes}"] * bool(self.slice_bytes)
+        return ", ".join([self.algorithm, *parts])
+
+
+class Point(NamedTuple):
+    """What was measured at one size: medians in seconds of the choice and of the library's call, interleaved in one
+    job, and the spread of the choice (half its interquartile range over its median)."""
+
+    num_bytes: int
+    measured_s: float
+    library_s: float | None = None
+    predicted_s: float | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
+
+    Bytes are counted as nccl-tests does: the larger of one rank's input and output.
+    """
+
+    collective: str
+    ranks: int
+    nodes: int
+    min_bytes: int
+    max_bytes: int
+    algorithm: str = LIBRARY
+    channels: int = 1
+    instances: int = 1
+    protocol: str = "Simple"
+    slice_bytes: int = 0
+    points: tuple[Point, ...] = field(default=(), repr=False)
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """Rows of one group exclude each other by their sizes."""
+        return self.collective, self.ranks, self.nodes
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "points": [point._asdict() for point in self.points]}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows sorted by collective, ranks, nodes and size; `facts` say which machine and MPI they were measured on.
+
+    >>> ring = Row("all_reduce", 4, 1, 65536, 1 << 30, "ring_all_reduce", channels=2)
+    >>> table = Selection({}, (Row("all_reduce", 4, 1, 0, 65536), ring))
+    >>> table.lookup("all_reduce", 4, 65535).algorithm, table.lookup("all_reduce", 4, 65536).channels
+    ('library', 2)
+    >>> table.lookup("all_reduce", 8, 65536) is table.lookup("all_reduce", 4, 1 << 30) is None
+    True
+    """
+
+    facts: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (*row.group, row.min_bytes))))
+        for row in self.rows:
+            _check_row(row)
+        for one, other in pairwise(self.rows):
+            if one.group == other.group and other.min_bytes < one.max_bytes:
+                found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
+                raise PlanError(f"two rows of {one.collective} on {one.ranks} ranks overlap", found=found)
+
+    def lookup(self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None) -> Row | None:
+        """The row for a message of that size; None where nothing was measured (then the library's call is right)."""
+        rows = self._groups.get((collective, ranks, nodes))
+        if rows is None:
+            return None
+        place = bisect_right(rows[0], num_bytes) - 1
+        return rows[1][place] if place >= 0 and num_bytes < rows[1][place].max_bytes else None
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, int, int | None], tuple[list[int], list[Row]]]:
+        groups: dict[tuple[str, int, int | None], tuple[list[int], list[Row]]] = {}
+        for (collective, ranks, nodes), found in groupby(self.rows, key=lambda row: row.group):
+            rows = list(found)
+            groups[collective, ranks, nodes] = [row.min_bytes for row in rows], rows
+            groups.setdefault((collective, ranks, None), groups[collective, ranks, nodes])
+        return groups
+
+    def merged(self, newer: Selection) -> Selection:
+        """The rows of both; where both speak of a collective on the same ranks, those of `newer`."""
+        fresh = {row.group for row in newer.rows}
+        return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "facts": self.facts, "rows": [row.to_json() for row in self.rows]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Selection:
+        """Read what `to_json` wrote, or raise a PlanError that says what is wrong with it."""
+        check_schema(document, SCHEMA)
+        try:
+            rows = [{**row, "points": tuple(Point(**point) for point in row.get("points", ()))} for row in document["rows"]]
+            return cls(dict(document["facts"]), tuple(Row(**row) for row in rows))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PlanError("malformed selection document", found=f"{type(error).__name__}: {error}") from error
+
+    def save(self, path: str | Path) -> Path:
+        return save_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Selection:
+        return cls.from_json(load_json(path, "selection"))
+
+
+def rows_of(collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]]) -> tuple[Row, ...]:
+    """Rows from the choice at each measured size: equal neighbours joined, breaks at geometric means of sizes.
+
+    The table reaches half a step beyond the sizes that were measured, and no further.
+
+    >>> ring = Choice("ring_all_reduce")
+    >>> sizes = [(Choice(), Point(1024, 1e-5)), (ring, Point(4096, 2e-5)), (ring, Point(16384, 3e-5))]
+    >>> [(row.min_bytes, row.max_bytes, row.algorithm) for row in rows_of("all_reduce", 2, 1, sizes)]
+    [(512, 2048, 'library'), (2048, 32769, 'ring_all_reduce')]
+    """
+    found = sorted(picked, key=lambda each: each[1].num_bytes)
+    if not found:
+        return ()
+    sizes = [point.num_bytes for _, point in found]
+    middles = [floor(sqrt(a * b)) for a, b in pairwise(sizes)]
+    low = sizes[0] / sqrt(sizes[1] / sizes[0] if len(sizes) > 1 and sizes[0] else USUAL_STEP)
+    high = sizes[-1] * sqrt(sizes[-1] / sizes[-2] if len(sizes) > 1 and sizes[-2] else USUAL_STEP)
+    edges = [floor(low), *middles, ceil(high) + 1]
+    rows, start = [], 0
+    for choice, group in groupby(found, key=lambda each: each[0]):
+        points = tuple(point for _, point in group)
+        end = start + len(points)
+        rows.append(Row(collective, ranks, nodes, edges[start], edges[end], *choice, points))
+        start = end
+    return tuple(rows)
+
+
+def selection_path(library: str, hosts: Sequence[str]) -> Path:
+    """Where the selection for these ranks is cached: by the MPI library's name and version, and the host of every rank.
+
+    $DOVETAIL_SELECTION names another file.
+    """
+    if given := os.environ.get("DOVETAIL_SELECTION"):
+        return Path(given)
+    key = hashlib.sha256("\n".join([library, *hosts]).encode()).hexdigest()[:16]
+    return cache_dir() / "selections" / f"{key}.json"
+
+
+def selection_for(library: str, hosts: Sequence[str]) -> Selection | None:
+    """What was measured for these ranks, None where nothing was. Raises DovetailError for a file that is broken."""
+    path = selection_path(library, hosts)
+    return Selection.load(path) if path.exists() else None
+
+
+def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
+    """Put a selection into the cache, in place of what was known of its collectives; returns the file."""
+    try:
+        known = selection_for(library, hosts)
+    except DovetailError:  # broken: replaced whole
+        known = None
+    return (known.merged(selection) if known else selection).save(selection_path(library, hosts))
+
+
+def _check_row(row: Row) -> None:
+    counts = (row.ranks, row.nodes, row.channels, row.instances)
+    whole = all(isinstance(n, int) for n in (*counts, row.min_bytes, row.max_bytes, row.slice_bytes))
+    if not whole or min(counts) < 1 or row.slice_bytes < 0 or not 0 <= row.min_bytes < row.max_bytes:
+        raise PlanError(f"a row of {row.collective} is out of range", found=str(replace(row, points=())))
