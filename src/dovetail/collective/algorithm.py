@@ -1,0 +1,111 @@
+"""Algorithm: a collective written down as operations on chunks, an explicit object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from dovetail.collective.compile import Lanes, Replicate, compile_traced, depth_of
+from dovetail.collective.ref import Ref
+from dovetail.collective.spec import Spec, spec_of
+from dovetail.collective.tape import Tape
+from dovetail.collective.trace import trace
+from dovetail.core import WishError
+from dovetail.ir import Program
+from dovetail.passes.hints import Hints
+
+Protocol = Literal["Simple", "LL", "LL128"]
+
+
+class Algorithm:
+    """The program of one collective on `num_ranks` ranks, written by moving chunks (DESIGN section 7; seed 002).
+
+    `collective`: a kind of KINDS, which `chunks`, `in_place` and `root` complete (see Spec), or a Spec. `protocol` says
+    how deep the channels are, `instances` into how many the whole is cut. Out of place the input is the caller's:
+    writing there is refused unless `overwrite_input`.
+
+    >>> p = Algorithm("swap_sums", "all_reduce", 2, in_place=True)
+    >>> there = p.chunk(0, "input", 0).copy(1, "other")
+    >>> total = p.chunk(1, "input", 0).reduce(there)
+    >>> total.copy(0)
+    Ref(input[0:1] of rank 0)
+    >>> p.compile().num_ranks
+    2
+    """
+
+    def __init__(
+        self,
+        name: str,
+        collective: str | Spec,
+        num_ranks: int | None = None,
+        *,
+        chunks: int = 1,
+        in_place: bool = False,
+        root: int = 0,
+        protocol: Protocol = "Simple",
+        instances: int = 1,
+        overwrite_input: bool = False,
+    ) -> None:
+        if isinstance(collective, Spec):
+            spec = collective
+            if num_ranks not in (None, spec.num_ranks):
+                raise WishError(f"{num_ranks} ranks", found=f"a {spec.kind} of {spec.num_ranks} ranks")
+        else:
+            if num_ranks is None:
+                raise WishError(f"algorithm '{name}' needs a number of ranks")
+            spec = spec_of(collective, num_ranks, chunks=chunks, in_place=in_place, root=root)
+        depth_of(protocol)
+        if instances < 1:
+            raise WishError(f"{instances} instances", hint="at least 1")
+        self.name, self.spec, self.protocol, self.instances = name, spec, protocol, instances
+        self._tape = Tape(spec, overwrite_input)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.spec.num_ranks
+
+    def __repr__(self) -> str:
+        return f"<Algorithm {self.name}: {self.spec.kind} of {self.num_ranks} ranks, {self._tape.time} operations>"
+
+    def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Ref:
+        """What slots `index` to `index + count` of a buffer hold now: "input", "output" or a scratch buffer's name."""
+        tape = self._tape
+        line = tape.line()
+        rank = tape.rank(rank, line)
+        if count.__class__ is not int or count < 1:
+            count = tape.whole(count, "the count", line, least=1)
+        store, first = tape.find(rank, buffer, index, count, line)
+        tape.check_filled(store, rank, first, count, line)
+        return Ref(tape, store, rank, first, count)
+
+    @contextmanager
+    def parallelize(self, copies: int) -> Iterator[None]:
+        """Cut the operations written inside into `copies` parallel instances each (nested: multiplied)."""
+        tape = self._tape
+        before = tape.copies
+        if copies < 1:
+            raise WishError(f"parallelize({copies})", hint="at least 1")
+        tape.copies = before * copies
+        try:
+            yield
+        finally:
+            tape.copies = before
+
+    def trace(self) -> tuple[Program, Hints]:
+        """What was written, one net lane a rank, nothing fused: where the passes begin."""
+        return trace(self.name, self._tape, depth_of(self.protocol))
+
+    def compile(
+        self,
+        instances: int | None = None,
+        protocol: Protocol | None = None,
+        *,
+        fuse: bool = True,
+        lanes: Lanes = "auto",
+        replicate: Replicate = "interleaved",
+    ) -> Program:
+        """The proved Program; ProgramError, naming your line, where the algorithm is wrong."""
+        program, hints = trace(self.name, self._tape, depth_of(protocol or self.protocol))
+        copies = self.instances if instances is None else instances
+        return compile_traced(program, hints, instances=copies, fuse=fuse, lanes=lanes, replicate=replicate)

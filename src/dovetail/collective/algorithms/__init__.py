@@ -1,0 +1,109 @@
+"""algorithms: those that Dovetail ships, written as any user would write them, and the one door to them all."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dovetail.collective.algorithm import Algorithm, Protocol
+from dovetail.collective.algorithms.all_to_all import (
+    bruck_all_to_all,
+    direct_all_to_all,
+    three_step_all_to_all,
+    two_step_all_to_all,
+)
+from dovetail.collective.algorithms.double_tree import double_tree_all_reduce
+from dovetail.collective.algorithms.hierarchical import hierarchical_all_reduce
+from dovetail.collective.algorithms.pairs import all_pairs_all_reduce, direct_all_gather, direct_reduce_scatter
+from dovetail.collective.algorithms.recursive import (
+    recursive_doubling_all_gather,
+    recursive_doubling_all_reduce,
+    recursive_halving_doubling_all_reduce,
+    recursive_halving_reduce_scatter,
+)
+from dovetail.collective.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from dovetail.collective.algorithms.sccl import sccl_122_all_gather
+from dovetail.collective.algorithms.to_next import all_to_next, direct_all_to_next
+from dovetail.collective.algorithms.tree import (
+    binomial_tree_all_reduce,
+    binomial_tree_broadcast,
+    binomial_tree_gather,
+    binomial_tree_reduce,
+    binomial_tree_scatter,
+)
+from dovetail.core import WishError
+from dovetail.ir import Program
+
+Make = Callable[..., Algorithm]
+
+_WRITTEN: tuple[Make, ...] = (
+    *(ring_all_reduce, all_pairs_all_reduce, recursive_halving_doubling_all_reduce, recursive_doubling_all_reduce),
+    *(binomial_tree_all_reduce, double_tree_all_reduce, hierarchical_all_reduce),
+    *(ring_all_gather, direct_all_gather, recursive_doubling_all_gather, sccl_122_all_gather),
+    *(ring_reduce_scatter, direct_reduce_scatter, recursive_halving_reduce_scatter),
+    *(direct_all_to_all, bruck_all_to_all, two_step_all_to_all, three_step_all_to_all),
+    *(all_to_next, direct_all_to_next),
+    *(binomial_tree_broadcast, binomial_tree_reduce, binomial_tree_gather, binomial_tree_scatter),
+)
+_UNEVEN: tuple[Make, ...] = (  # those whose parts may differ in size, as they are
+    *(ring_all_gather, direct_all_gather, ring_reduce_scatter, direct_reduce_scatter, direct_all_to_all),
+)
+ALGORITHMS: dict[str, Make] = {make.__name__: make for make in _WRITTEN}
+for _make in _UNEVEN:
+    _kind = _make.__name__.partition("_")[2] + "_v"
+    ALGORITHMS[f"{_make.__name__}_v"] = partial(_make, kind=_kind)
+
+
+def algorithms_for(kind: str) -> tuple[str, ...]:
+    """Names of the algorithms that perform a collective.
+
+    >>> algorithms_for("all_to_next")
+    ('all_to_next', 'direct_all_to_next')
+    """
+    return tuple(name for name in ALGORITHMS if name == kind or name.endswith(f"_{kind}"))
+
+
+def make_algorithm(name: str, num_ranks: int, **options: Any) -> Algorithm:
+    """The algorithm called `name`; `options` as its function in ALGORITHMS takes them, WishError for others."""
+    if name not in ALGORITHMS:
+        close = difflib.get_close_matches(name, ALGORITHMS, 1)
+        hint = f"did you mean '{close[0]}'?" if close else f"one of {', '.join(ALGORITHMS)}"
+        raise WishError(f"no algorithm '{name}'", hint=hint)
+    make = ALGORITHMS[name]
+    known = {
+        word
+        for word, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind != parameter.VAR_KEYWORD
+    }
+    known |= {"protocol", "instances"}
+    for word, value in options.items():
+        if word not in known:
+            raise WishError(
+                f"{name} has no {word} (here {value})",
+                hint=f"it takes {', '.join(sorted(known - {'kind', 'num_ranks'}))}",
+            )
+    return make(num_ranks, **options)
+
+
+def build(
+    name: str,
+    num_ranks: int,
+    *,
+    nodes: int = 1,
+    channels: int = 1,
+    instances: int = 1,
+    protocol: Protocol = "Simple",
+    in_place: bool | None = None,
+    **more: Any,
+) -> Program:
+    """The algorithm called `name`, compiled and proved; `more` are its own options. WishError for what it cannot do.
+
+    >>> build("ring_all_reduce", 3, channels=2, protocol="LL").num_ranks
+    3
+    """
+    asked = {"nodes": (nodes, 1), "channels": (channels, 1), "in_place": (in_place, None)}
+    options = {word: value for word, (value, usual) in asked.items() if value != usual}
+    return make_algorithm(name, num_ranks, instances=instances, protocol=protocol, **options, **more).compile()

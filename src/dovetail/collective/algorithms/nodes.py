@@ -1,0 +1,16 @@
+"""Nodes: ranks are numbered node by node, as many on each."""
+
+from __future__ import annotations
+
+from dovetail.core import WishError
+
+
+def ranks_per_node(num_ranks: int, nodes: int) -> int:
+    """Ranks on each of `nodes` nodes.
+
+    >>> ranks_per_node(12, 3)
+    4
+    """
+    if nodes < 1 or num_ranks % nodes:
+        raise WishError(f"{num_ranks} ranks on {nodes} nodes", hint="a number of nodes that divides the ranks")
+    return num_ranks // nodes

@@ -1,0 +1,54 @@
+"""All pairs: every rank sends to every other one directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.collective.algorithm import Algorithm
+from dovetail.collective.ref import Ref
+
+
+def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
+    """Each rank adds up its chunk from all, then sends the sum to all: 2 steps (seed 002, section 7.1.2)."""
+    p = Algorithm("all_pairs_all_reduce", "all_reduce", num_ranks, chunks=num_ranks, in_place=in_place, **settings)
+    sums = [p.chunk(rank, "input", rank) for rank in range(num_ranks)]
+    add_from_all(p, sums, "output")
+    sums = [total.copy(rank, "output", rank) for rank, total in enumerate(sums)]
+    copy_to_all(p, sums)
+    return p
+
+
+def direct_all_gather(
+    num_ranks: int, *, in_place: bool = False, kind: str = "all_gather", **settings: Any
+) -> Algorithm:
+    """Each rank sends its part to every other one: 1 step."""
+    p = Algorithm(f"direct_{kind}", kind, num_ranks, in_place=in_place, **settings)
+    copy_to_all(p, [p.chunk(rank, "input", 0).copy(rank, "output", rank) for rank in range(num_ranks)])
+    return p
+
+
+def direct_reduce_scatter(
+    num_ranks: int, *, in_place: bool = False, kind: str = "reduce_scatter", **settings: Any
+) -> Algorithm:
+    """Each rank adds up its part from every other one: 1 step."""
+    p = Algorithm(f"direct_{kind}", kind, num_ranks, in_place=in_place, **settings)
+    sums = [p.chunk(rank, "input", rank) for rank in range(num_ranks)]
+    add_from_all(p, sums, "output", 0)
+    for rank, total in enumerate(sums):
+        total.copy(rank, "output", 0)
+    return p
+
+
+def add_from_all(p: Algorithm, sums: list[Ref], buffer: str, index: int | None = None) -> None:
+    """Add to chunk r, at rank r, the same input chunk of all other ranks; the sum is kept in `buffer`."""
+    for step in range(1, len(sums)):
+        for rank, total in enumerate(sums):
+            other = p.chunk((rank + step) % len(sums), "input", rank)
+            sums[rank] = total.reduce(other, buffer, index)
+
+
+def copy_to_all(p: Algorithm, held: list[Ref]) -> None:
+    """Copy what each rank holds to the same place on every other one."""
+    for step in range(1, len(held)):
+        for rank, chunk in enumerate(held):
+            chunk.copy((rank + step) % len(held))

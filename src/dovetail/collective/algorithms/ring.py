@@ -1,0 +1,87 @@
+"""Rings: each chunk goes from rank to rank, added up on the way, then copied on its way round again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dovetail.collective.algorithm import Algorithm
+from dovetail.collective.ref import Ref
+
+Part = tuple[int, int]  # index and count of a chunk
+
+
+def ring_all_reduce(num_ranks: int, *, channels: int = 1, in_place: bool = True, **settings: Any) -> Algorithm:
+    """Reduce-scatter, then all-gather round the ring: 2·(R − 1) steps, bandwidth-optimal (seed 002, section 7.1.1).
+
+    The one logical ring is spread over `channels`: chunk i goes on channel i mod `channels`.
+    """
+    chunks = num_ranks * _parts(num_ranks, channels)
+    p = Algorithm("ring_all_reduce", "all_reduce", num_ranks, chunks=chunks, in_place=in_place, **settings)
+    ring, parts = range(num_ranks), [(i, 1) for i in range(chunks)]
+    sums = add_around(p, ring, parts, channels=channels)
+    sums = [total.copy(total.rank, "output", i) for i, total in enumerate(sums)]
+    copy_around(p, ring, sums, channels=channels)
+    return p
+
+
+def ring_all_gather(
+    num_ranks: int, *, channels: int = 1, in_place: bool = False, kind: str = "all_gather", **settings: Any
+) -> Algorithm:
+    """Each rank's part goes once round the ring: R − 1 steps."""
+    parts = _parts(num_ranks, channels)
+    p = Algorithm(f"ring_{kind}", kind, num_ranks, chunks=parts, in_place=in_place, **settings)
+    own = [(rank, part) for rank in range(num_ranks) for part in range(parts)]
+    held = [p.chunk(rank, "input", part).copy(rank, "output", rank * parts + part) for rank, part in own]
+    copy_around(p, range(num_ranks), held, channels=channels)
+    return p
+
+
+def ring_reduce_scatter(
+    num_ranks: int, *, channels: int = 1, in_place: bool = False, kind: str = "reduce_scatter", **settings: Any
+) -> Algorithm:
+    """Each rank's part is added up once round the ring, and ends there: R − 1 steps. Partial sums go to scratch."""
+    parts = _parts(num_ranks, channels)
+    p = Algorithm(f"ring_{kind}", kind, num_ranks, chunks=parts, in_place=in_place, **settings)
+    sums = add_around(
+        p, range(num_ranks), [(i, 1) for i in range(num_ranks * parts)], into="partial", channels=channels
+    )
+    for i, total in enumerate(sums):
+        total.copy(total.rank, "output", i % parts)
+    return p
+
+
+def add_around(
+    p: Algorithm,
+    ring: Sequence[int],
+    parts: Sequence[Part],
+    *,
+    source: str = "input",
+    into: str = "output",
+    channels: int | None = None,
+) -> list[Ref]:
+    """Add up chunks of `source` round a ring of ranks; sums are kept at the same index of `into`, a scratch at its end.
+
+    The chunks are shared out evenly, in order: the sum of the k-th share ends at the k-th rank.
+    """
+    n, share = len(ring), len(parts) // len(ring)
+    held = [p.chunk(ring[(i // share + 1) % n], source, *part) for i, part in enumerate(parts)]
+    for step in range(2, n + 1):
+        for i in reversed(range(len(parts))):  # so that a rank sends what it has before it takes what comes
+            here = p.chunk(ring[(i // share + step) % n], source, *parts[i])
+            place = parts[i][0] if into == "output" else None
+            held[i] = here.reduce(held[i], into, place, ch=None if channels is None else i % channels)
+    return held
+
+
+def copy_around(p: Algorithm, ring: Sequence[int], held: list[Ref], *, channels: int | None = None) -> None:
+    """Copy chunks round a ring, to the same place on every rank; the k-th share of them lies at the k-th rank."""
+    n, share = len(ring), len(held) // len(ring)
+    for step in range(1, n):
+        for i in reversed(range(len(held))):
+            held[i] = held[i].copy(ring[(i // share + step) % n], ch=None if channels is None else i % channels)
+
+
+def _parts(num_ranks: int, channels: int) -> int:
+    """Chunks of each rank's part, so that every channel has one."""
+    return -(-channels // num_ranks)

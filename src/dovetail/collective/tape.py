@@ -1,0 +1,165 @@
+"""Tape: the chunk operations of an algorithm in the order written, and which chunk every slot holds."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dovetail.collective.spec import Spec
+from dovetail.core import ProgramError
+
+COPY, REDUCE, SEND_COPY, SEND_REDUCE = range(4)  # on one rank, on one rank, between ranks, between ranks
+FIELDS = (
+    *("what", "src", "src_buffer", "src_index", "add_buffer", "add_index", "dst", "dst_buffer", "dst_index"),
+    *("count", "channel", "send_lane", "recv_lane", "line", "copies"),
+)
+MOST_SCRATCH = 1 << 24  # slots of one scratch buffer on one rank
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+
+
+class Store:
+    """One buffer: for each rank and slot the operation, counted from 1, that wrote it; 0 from the start, -1 never."""
+
+    __slots__ = ("is_scratch", "name", "number", "written")
+
+    def __init__(self, name: str, number: int, written: list[list[int]], is_scratch: bool) -> None:
+        self.name, self.number, self.written, self.is_scratch = name, number, written, is_scratch
+
+
+class Tape:
+    """Where chunks are, and what was done to them: `rows` holds FIELDS of each operation, one after another.
+
+    `lines` are the source lines that rows point to. Checks raise ProgramError naming the line.
+    """
+
+    def __init__(self, spec: Spec, overwrite_input: bool) -> None:
+        self.spec, self.num_ranks = spec, spec.num_ranks
+        self.rows, self.time, self.copies = array("i"), 0, 1
+        self.lines: dict[tuple[str, int], int] = {}
+        self.read_only = None if spec.in_place or overwrite_input else "input"
+        self.stores: dict[str, Store] = {}
+        self.shift = {name: spec.place(1, name, 0)[1] for name in ("input", "output")}  # in place, times the rank
+        whole = min(self.shift, key=lambda name: self.shift[name])
+        for number, (name, _, slots) in enumerate(spec.buffers):
+            start = 0 if name == "input" else -1
+            shown = whole if spec.in_place else name
+            self.stores[name] = Store(shown, number, [[start] * n for n in slots], False)
+        if spec.in_place:
+            self.stores["output"] = self.stores["input"]
+
+    def line(self) -> int:
+        """The row, in `lines`, of the line that called the caller."""
+        frame = sys._getframe(2)
+        return self.lines.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self.lines))
+
+    def text(self, line: int) -> str:
+        """`ring.py:12`; the path as seen from the working directory, or from the package."""
+        return _text(*list(self.lines)[line])
+
+    def texts(self) -> list[str]:
+        return [_text(*key) for key in self.lines]
+
+    def fail(self, what: str, line: int, found: str | None = None, hint: str | None = None) -> NoReturn:
+        raise ProgramError(what, where=self.text(line), found=found, hint=hint)
+
+    def whole(self, value: Any, what: str, line: int, least: int = 0) -> int:
+        """A whole number of at least `least`."""
+        try:
+            number = operator.index(value)
+        except TypeError:
+            self.fail(f"{what} is {value!r}", line, hint="a whole number")
+        if number < least:
+            self.fail(f"{what} is {number}", line, hint=f"at least {least}")
+        return number
+
+    def rank(self, value: Any, line: int) -> int:
+        rank = value if value.__class__ is int else self.whole(value, "the rank", line)
+        if not 0 <= rank < self.num_ranks:
+            self.fail(f"rank {rank} does not exist", line, f"{self.num_ranks} ranks, 0 to {self.num_ranks - 1}")
+        return rank
+
+    def find(self, rank: int, buffer: str, index: Any, count: int, line: int) -> tuple[Store, int]:
+        """Store and first slot of a chunk that must lie inside its buffer; names in place are brought together."""
+        store = self.stores.get(buffer)
+        if store is None:
+            known = ", ".join(self.stores)
+            self.fail(f"no buffer '{buffer}'", line, f"buffers {known}", "copy a chunk to a scratch buffer to make it")
+        first = index if index.__class__ is int else self.whole(index, "the index", line)
+        shift = self.shift.get(buffer)
+        size = len(store.written[rank])
+        if shift:
+            place, first = first, first + rank * shift
+            inside = place >= 0 and place + count <= shift
+        else:
+            inside = first >= 0 and first + count <= size
+        if not inside:
+            found = f"{shift or size} slots, asked for {index} to {index + count - 1}"
+            self.fail(f"outside buffer {buffer} of rank {rank}", line, found)
+        return store, first
+
+    def target(self, rank: int, buffer: str, index: int | None, like: int, count: int, line: int) -> tuple[Store, int]:
+        """Store and first slot of a place to write; scratch is made and grows, without an index it is appended to."""
+        if buffer in ("input", "output"):
+            if buffer not in self.stores:
+                self.fail(f"this {self.spec.kind} has no {buffer}", line)
+            return self.find(rank, buffer, like if index is None else index, count, line)
+        store = self.stores.get(buffer)
+        if store is None:
+            if buffer.__class__ is not str or not buffer:
+                self.fail(f"a buffer is named by a word, not {buffer!r}", line)
+            number = len(self.spec.buffers) + sum(store.is_scratch for store in self.stores.values())
+            store = self.stores[buffer] = Store(buffer, number, [[] for _ in range(self.num_ranks)], True)
+        held = store.written[rank]
+        first = len(held) if index is None else self.whole(index, "the index", line)
+        if first + count > MOST_SCRATCH:
+            self.fail(
+                f"scratch {buffer}[{first}] on rank {rank}", line, hint=f"a scratch has at most {MOST_SCRATCH} slots"
+            )
+        held.extend([-1] * (first + count - len(held)))
+        return store, first
+
+    def check_filled(self, store: Store, rank: int, first: int, count: int, line: int) -> None:
+        """ProgramError where a slot was never written."""
+        held = store.written[rank]
+        if held[first] < 0 or (count > 1 and min(held[first : first + count]) < 0):
+            empty = next(slot for slot in range(first, first + count) if held[slot] < 0)
+            hint = "copy a chunk there first"
+            self.fail(f"{store.name}[{empty}] of rank {rank} holds nothing yet", line, hint=hint)
+
+    def check_current(self, store: Store, rank: int, first: int, count: int, time: int, line: int) -> None:
+        """ProgramError where a slot was written after `time`: the reference to it speaks of a chunk that is gone."""
+        held = store.written[rank]
+        last = held[first] if count == 1 else max(held[first : first + count])
+        if last > time:
+            place = f"{store.name}[{held.index(last, first)}] of rank {rank}"
+            by = self.rows[(last - 1) * len(FIELDS) + FIELDS.index("line")]
+            found = f"written since at {self.text(by)}"
+            self.fail(
+                f"{place} no longer holds this chunk", line, found, "use what that line returned, or `chunk` anew"
+            )
+
+    def check_writable(self, store: Store, rank: int, first: int, line: int) -> None:
+        if store.name == self.read_only:
+            hint = "store elsewhere (buffer=…), or say in_place=True or overwrite_input=True"
+            self.fail(f"this writes input[{first}] of rank {rank}, which is the caller's data", line, hint=hint)
+
+    def record(self, fields: Iterable[int], store: Store, rank: int, first: int, count: int) -> None:
+        """Note one operation that writes `count` slots of a store from `first` on."""
+        self.rows.extend(fields)
+        self.time += 1
+        if count == 1:
+            store.written[rank][first] = self.time
+        else:
+            store.written[rank][first : first + count] = [self.time] * count
+
+
+def _text(path: str, line: int) -> str:
+    for base in (_PACKAGE, os.getcwd()):
+        if path.startswith(base + os.sep):
+            return f"{path[len(base) + 1 :]}:{line}"
+    return f"{path}:{line}"

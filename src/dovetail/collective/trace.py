@@ -1,0 +1,85 @@
+"""trace: a tape of chunk operations as a Program, one net lane a rank, all columns made in bulk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.collective.tape import COPY, FIELDS, REDUCE, SEND_COPY, SEND_REDUCE, Tape
+from dovetail.ir import COLUMNS, Builder, Kind, Program
+from dovetail.passes.hints import Hints
+
+Columns = dict[str, NDArray[Any]]
+
+
+def trace(name: str, tape: Tape, depth: int) -> tuple[Program, Hints]:
+    """Each operation between ranks is a send and a recv or recv_reduce, each on one rank a copy or reduce.
+
+    Channels are `depth` messages deep, their ids those asked for, else 0.
+    """
+    ops = _fields(tape)
+    builder = Builder(name, tape.num_ranks)
+    stores = dict.fromkeys(tape.stores.values())
+    for buffer in tape.spec.buffers:
+        builder.buffer(*buffer)
+    for store in stores:
+        if store.is_scratch:
+            builder.buffer(store.name, "scratch", [len(slots) for slots in store.written])
+    builder.lane("trace", "net")
+    for post in tape.spec.posts:
+        builder.post(*post)
+    channel = _channels(builder, ops, depth)
+    columns, hints = _columns(ops, channel)
+    return builder.build().with_columns(columns, tuple(tape.texts())), hints
+
+
+def _fields(tape: Tape) -> Columns:
+    """One column for each of FIELDS."""
+    rows = np.frombuffer(tape.rows, dtype=np.int32) if tape.time else np.zeros(0, dtype=np.int32)
+    return dict(zip(FIELDS, rows.reshape(-1, len(FIELDS)).T.copy(), strict=True))
+
+
+def _channels(builder: Builder, ops: Columns, depth: int) -> NDArray[np.int64]:
+    """Declare the channels in order of (source, destination, id); returns each operation's, -1 on one rank."""
+    remote = ops["what"] >= SEND_COPY
+    number = np.maximum(ops["channel"], 0)
+    keys = np.stack([ops[name][remote] for name in ("src", "dst")] + [number[remote]], axis=1)
+    width = builder.num_ranks, int(number.max(initial=0)) + 1
+    flat = (keys[:, 0].astype(np.int64) * width[0] + keys[:, 1]) * width[1] + keys[:, 2]
+    _, first, row = np.unique(flat, return_index=True, return_inverse=True)
+    for src, dst, id in keys[first].tolist():
+        builder.channel(src, dst, id, depth)
+    channel = np.full(len(remote), -1, dtype=np.int64)
+    channel[remote] = row.ravel()
+    return channel
+
+
+def _columns(ops: Columns, channel: NDArray[np.int64]) -> tuple[Columns, Hints]:
+    """Rows of the Program, two for each operation between ranks."""
+    remote = ops["what"] >= SEND_COPY
+    op = np.repeat(np.arange(len(remote)), 1 + remote)  # the operation of each row
+    starts = np.cumsum(1 + remote) - 1 - remote
+    n, is_send = len(op), np.zeros(len(op), dtype=bool)
+    is_send[starts[remote]] = True
+    what = ops["what"][op]
+    is_recv, adds = (what >= SEND_COPY) & ~is_send, (what == SEND_REDUCE) & ~is_send
+    kind = np.choose(what, [Kind.copy, Kind.reduce, Kind.recv, Kind.recv_reduce])
+    kind[is_send] = Kind.send
+    columns: Columns = {name: np.zeros(0) for name in COLUMNS}
+    columns |= {"kind": kind, "rank": np.where(is_send, ops["src"][op], ops["dst"][op]), "lane": np.zeros(n)}
+    columns |= {"chan_in": np.where(is_recv, channel[op], -1), "chan_out": np.where(is_send, channel[op], -1)}
+    columns |= {"call": np.full(n, -1), "line": ops["line"][op], "dep_start": np.zeros(n + 1)}
+    for side, present, of in (("read", ~is_recv | adds, "src"), ("write", ~is_send, "dst")):
+        buffer, index = ops[f"{of}_buffer"][op], ops[f"{of}_index"][op]
+        if side == "read":
+            buffer, index = np.where(adds, ops["add_buffer"][op], buffer), np.where(adds, ops["add_index"][op], index)
+        columns[f"{side}_start"] = np.concatenate([[0], np.cumsum(present)])
+        columns[f"{side}_buffer"], columns[f"{side}_offset"] = buffer[present], index[present]
+        columns[f"{side}_count"] = ops["count"][op][present]
+        columns[f"{side}_stride"] = np.zeros(int(np.count_nonzero(present)))
+        columns[f"{side}_blocks"] = np.ones(int(np.count_nonzero(present)))
+    lane = np.where(is_send | (what == COPY) | (what == REDUCE), ops["send_lane"][op], ops["recv_lane"][op])
+    asked = (ops["channel"][op], lane, ops["copies"][op])
+    return columns, Hints(*(np.ascontiguousarray(column, dtype=np.int32) for column in asked))
