@@ -34,6 +34,7 @@ from dovetail.collective.algorithms.tree import (
     binomial_tree_reduce,
     binomial_tree_scatter,
 )
+from dovetail.collective.spec import KINDS
 from dovetail.core import WishError
 from dovetail.ir import Program
 
@@ -63,28 +64,16 @@ def algorithms_for(kind: str) -> tuple[str, ...]:
     >>> algorithms_for("all_to_next")
     ('all_to_next', 'direct_all_to_next')
     """
-    return tuple(name for name in ALGORITHMS if name == kind or name.endswith(f"_{kind}"))
+    return tuple(name for name in ALGORITHMS if _kind_of(name) == kind)
 
 
 def make_algorithm(name: str, num_ranks: int, **options: Any) -> Algorithm:
     """The algorithm called `name`; `options` as its function in ALGORITHMS takes them, WishError for others."""
-    if name not in ALGORITHMS:
-        close = difflib.get_close_matches(name, ALGORITHMS, 1)
-        hint = f"did you mean '{close[0]}'?" if close else f"one of {', '.join(ALGORITHMS)}"
-        raise WishError(f"no algorithm '{name}'", hint=hint)
-    make = ALGORITHMS[name]
-    known = {
-        word
-        for word, parameter in inspect.signature(make).parameters.items()
-        if parameter.kind != parameter.VAR_KEYWORD
-    }
-    known |= {"protocol", "instances"}
+    make = _known(name)
+    known = _options_of(make)
     for word, value in options.items():
         if word not in known:
-            raise WishError(
-                f"{name} has no {word} (here {value})",
-                hint=f"it takes {', '.join(sorted(known - {'kind', 'num_ranks'}))}",
-            )
+            raise WishError(f"{name} has no {word} (here {value})", hint=f"it takes {', '.join(known)}")
     return make(num_ranks, **options)
 
 
@@ -101,9 +90,31 @@ def build(
 ) -> Program:
     """The algorithm called `name`, compiled and proved; `more` are its own options. WishError for what it cannot do.
 
+    `nodes`: how many the ranks lie on, node by node; a flat algorithm does not care.
+
     >>> build("ring_all_reduce", 3, channels=2, protocol="LL").num_ranks
     3
     """
-    asked = {"nodes": (nodes, 1), "channels": (channels, 1), "in_place": (in_place, None)}
+    asked = {"channels": (channels, 1), "in_place": (in_place, None)}
     options = {word: value for word, (value, usual) in asked.items() if value != usual}
+    if "nodes" in _options_of(_known(name)):
+        options["nodes"] = nodes
     return make_algorithm(name, num_ranks, instances=instances, protocol=protocol, **options, **more).compile()
+
+
+def _known(name: str) -> Make:
+    if name not in ALGORITHMS:
+        close = difflib.get_close_matches(name, ALGORITHMS, 1)
+        hint = f"did you mean '{close[0]}'?" if close else f"one of {', '.join(ALGORITHMS)}"
+        raise WishError(f"no algorithm '{name}'", hint=hint)
+    return ALGORITHMS[name]
+
+
+def _options_of(make: Make) -> list[str]:
+    """Words that the function of an algorithm takes, those that it hands on to Algorithm included."""
+    own = [word for word, entry in inspect.signature(make).parameters.items() if entry.kind == entry.KEYWORD_ONLY]
+    return [word for word in own if word != "kind"] + ["protocol", "instances"]
+
+
+def _kind_of(name: str) -> str:
+    return max((kind for kind in KINDS if f"_{name}".endswith(f"_{kind}")), key=len)
