@@ -81,8 +81,9 @@ class Maker:
         self.pending: dict[int, deque[int]] = defaultdict(deque)
         self.channel_lanes: dict[int, tuple[int, int, int, int]] = {}
         self.seat: dict[tuple[int, int], Spec] = {}
+        steps = (self.local, self.local, self.message, self.message, self.forward, self.put, self.get, self.collective)
         for _ in range(num_ops):
-            rng.choice((self.local, self.local, self.message, self.message, self.forward, self.put, self.collective))()
+            rng.choice(steps)()
         for channel in [c for c, sizes in self.pending.items() for _ in sizes]:
             self.receive(channel)
 
@@ -125,7 +126,8 @@ class Maker:
     def touches(self, spec: Spec) -> list[tuple[int, Region, bool]]:
         target = self.peer(spec.chan_out) if spec.kind == Kind.put else spec.rank
         adds = spec.kind == Kind.reduce or (spec.kind == Kind.compute and KERNELS[spec.call].accumulate)
-        found = [(spec.rank, region, False) for region in spec.reads]
+        source = self.channel_lanes[spec.chan_in][0] if spec.kind == Kind.get else spec.rank
+        found = [(source, region, False) for region in spec.reads]
         return found + [(target, r, True) for r in spec.writes] + [(target, r, False) for r in spec.writes if adds]
 
     def order(self, first: Spec, second: Spec) -> None:
@@ -226,6 +228,13 @@ class Maker:
             target = self.region(buffers="bt")
             source = self.region(target.num_slots)
             self.add(Spec(Kind.put, ends[0], ends[1], [source], [target], chan_out=self.lanes_channel(*ends)))
+
+    def get(self) -> None:
+        ends = self.ends()
+        if ends:
+            target = self.region(buffers="bt")
+            source = self.region(target.num_slots)
+            self.add(Spec(Kind.get, ends[2], ends[3], [source], [target], chan_in=self.lanes_channel(*ends)))
 
     def collective(self) -> None:
         rng = self.rng
@@ -406,6 +415,7 @@ def _rekind(program: Program, ops: list[Spec], rng: random.Random) -> None:
         Kind.recv_reduce: Kind.recv,
         Kind.recv_copy_send: Kind.recv,
         Kind.put: Kind.send,
+        Kind.get: Kind.recv,
     }
     op.kind = alike.get(op.kind, rng.choice(list(Kind))) if rng.random() < 0.8 else rng.choice(list(Kind))
 
@@ -491,7 +501,7 @@ def has_race(plain: Plain, run) -> bool:
     for op in plain.ops:
         reads = {(a.rank, a.region.buffer, s) for a in op_reads(program, op) for s in slots(a.region)}
         writes = {(a.rank, a.region.buffer, s) for a in op_writes(program, op) for s in slots(a.region)}
-        ends = {("in", op.kind in RECVS, op.chan_in)} if op.chan_in >= 0 else set()
+        ends = {("in", op.kind in RECVS, op.chan_in)} if op.kind in RECVS or op.kind == Kind.wait else set()
         ends |= {("out", op.kind in SENDS, op.chan_out)} if op.kind in SENDS or op.kind == Kind.signal else set()
         ends |= {("seat", op.call, op.rank)} if op.kind == Kind.collective else set()
         touch.append((reads, writes, ends))
@@ -514,7 +524,8 @@ def random_run(plain: Plain, rng: random.Random):
     def may_run(op) -> bool:
         if any(row not in ran for row in op.after):
             return False
-        if op.chan_in >= 0 and not fifos[op.kind == Kind.wait, op.chan_in]:
+        takes = op.kind in RECVS or op.kind == Kind.wait
+        if takes and not fifos[op.kind == Kind.wait, op.chan_in]:
             return False
         if op.kind in SENDS and len(fifos[False, op.chan_out]) >= plain.program.channels[op.chan_out].depth:
             return False
@@ -541,7 +552,7 @@ def random_run(plain: Plain, rng: random.Random):
             run.order.append(row)
             ran.add(row)
             done[plain.queue_of[row]] += 1
-        if op.chan_in >= 0:
+        if op.kind in RECVS or op.kind == Kind.wait:
             run.matched[op.index] = fifos[op.kind == Kind.wait, op.chan_in].popleft()
         if op.kind in SENDS or op.kind == Kind.signal:
             fifos[op.kind == Kind.signal, op.chan_out].append(op.index)

@@ -57,6 +57,9 @@ class Draw:
         channel = self.channel(*src, *dst)
         if self.draw(st.booleans()):
             self.add(Kind.put, *src, chan_out=channel)
+        if self.draw(st.booleans()):
+            own = self.builder.channel(src[0], dst[0], len(self.lanes) ** 2 + dst[1])  # nobody else's link
+            self.add(Kind.get, *dst, chan_in=own)
         self.add(Kind.signal, *src, chan_out=channel)
         self.add(Kind.wait, *dst, chan_in=channel)
 

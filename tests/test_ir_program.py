@@ -58,7 +58,7 @@ def again(table: str) -> Callable[[dict[str, Any]], None]:
         drop("lanes"),
         drop("columns", "dep"),
         drop("columns", "kind", -1),
-        change("columns", "kind", 0, to=14),
+        change("columns", "kind", 0, to=15),
         change("columns", "kind", 0, to=-1),
         change("columns", "kind", 0, to="nop"),
         change("columns", "kind", 0, to=[1, 2]),

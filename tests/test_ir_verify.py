@@ -86,6 +86,8 @@ def test_the_keys_that_other_programs_rely_on() -> None:
         ("0a: send x[0:4] to 1->0", "it sends on channel 1->0, which is not its own"),
         ("0a: recv from 0->1 -> y[0:4]", "it receives on channel 0->1, which is not its own"),
         ("0a: put x[0:4] -> y[1:5] to 1", "it writes y[1:5], but buffer y has 4 slots on rank 1"),
+        ("0a: get from 1 x[2:6] -> y[0:4]", "it reads x[2:6], but buffer x has 4 slots on rank 1"),
+        ("0a: get from 0->1 x[0:4] -> y[0:4]", "it receives on channel 0->1, which is not its own"),
         ("0a: compute f x[0:4] x[0:4] -> y[0:4]", "it needs 1 regions to read, and has 2 to read and 1 to write"),
         ("0a: compute g x[0:3] x[0:4] -> y[0:4]", "it reads x[0:3] and x[0:4], writes y[0:4]: sizes differ"),
         (
@@ -263,6 +265,8 @@ def test_fused_ops_take_and_send_in_one_step() -> None:
         ("0a: compute add x[0:1] -> t[0:1]\n0b: compute add x[1:2] -> t[0:1]", (0, 1)),  # two sums
         ("0a: put x[0:1] -> t[0:1] to 1\n1a: copy t[0:1] -> y[0:1]", (0, 1)),  # unsynchronised put
         ("0a: put x[0:1] -> t[0:1] to 1\n0b: signal to 1\n1a: wait from 0\n1a: copy t[0:1] -> y[0:1]", (0, 3)),
+        ("0a: get from 1 t[0:1] -> y[0:1]\n1a: copy x[0:1] -> t[0:1]", (0, 1)),  # unsynchronised get
+        ("0a: get from 1 x[0:1] -> t[0:1]\n0b: copy t[0:1] -> y[0:1]", (0, 1)),
         ("0a: send t[0:1] to 1\n0b: copy x[0:1] -> t[0:1]\n1a: recv from 0 -> y[0:1]", (0, 1)),
         # a full channel is no order: op 2 comes after op 0 at depth 1 only by chance
         ("0a: send t[0:1] to 1\n0a: send x[0:1] to 1\n0b: copy x[0:1] -> t[0:1]\n1a: recv from 0 -> y[0:1]\n"
@@ -297,6 +301,8 @@ def test_races(body: str, ops: tuple[int, int]) -> None:
         "0a: copy x[0:1; 2 x 2] -> t[0:1; 2 x 2]\n0b: copy x[1:2; 2 x 2] -> t[1:2; 2 x 2]",
         "0a: copy t[0:2] -> y[0:2]\n0b: copy t[0:2] -> y[2:4]",
         "0a: put x[0:1] -> t[0:1] to 1\n0a: signal to 1\n1a: wait from 0\n1a: copy t[0:1] -> y[0:1]",
+        "0a: copy x[0:1] -> t[0:1]\n0a: signal to 1\n1a: wait from 0\n1a: get from 0 t[0:1] -> t[0:1]",
+        "0a: get from 1 x[0:1] -> y[0:1]\n0b: get from 1 x[0:1] -> y[1:2]\n0b: put x[0:1] -> t[0:1] to 1",
         "0a: put x[0:1] -> t[0:1] to 1\n0b: signal to 1 after a.0\n1a: wait from 0\n"
         "1b: copy t[0:1] -> y[0:1] after a.0",
         # order that goes through another rank and back
@@ -384,6 +390,7 @@ def test_result(body: str, post: str, found: str) -> None:
         ("0a: compute fill -> y[0:2]", "0 y[0:2] = fill()"),
         ("0a: copy x[0:1; 2 x 2] -> y[0:2]", "0 y[0:2] = x@0[0:1; 2 x 2]"),
         ("0a: put x[0:2] -> y[1:3] to 1", "1 y[1:3] = x@0[0:2]"),
+        ("0a: get from 1 x[0:2] -> x[1:3]", "0 x[1:3] = x@1[0:2]"),
         ("0a: copy x[0:2] -> x[2:4]", "0 x[0:4] = x@0[0:2; 2 x 0]"),
     ],
 )
@@ -446,10 +453,8 @@ def test_limits_of_targets() -> None:
     assert certificate(long, "msccl").ok
     wide = certificate(ring_all_reduce(2, 1, 33), "msccl").checks["limits"].message
     assert "msccl has 32 channels" in wide
-    assert (
-        "msccl has no such step"
-        in certificate(program("0a: compute f x[0:1] -> y[0:1]"), "msccl").checks["limits"].message
-    )
+    for op in ("compute f x[0:1] -> y[0:1]", "get from 1 x[0:1] -> y[0:1]"):
+        assert "msccl has no such step" in certificate(program(f"0a: {op}"), "msccl").checks["limits"].message
     body = "0a: send x[0:1] to 1\n0a: send x[0:1] to 1:1\n1a: recv from 0 -> y[0:1]\n1b: recv from 0:1 -> y[1:2]"
     two = certificate(program(body), "msccl")
     assert "lane a of rank 0 uses channel 0 and 1; a threadblock has one" in two.checks["limits"].message

@@ -324,13 +324,14 @@ class TestFaults:
             assert found["y"][1] == 7
 
     def test_what_the_engine_lacks_is_refused(self):
-        b = Builder("put", 2)
-        b.buffer("x", "input", 1), b.buffer("y", "output", 1)
-        net, channel = b.lane("net", "net"), b.channel(0, 1)
-        b.add(Kind.put, 0, net, reads=[Region("x", 0, 1)], writes=[Region("y", 0, 1)], chan_out=channel)
-        workload = workload_of(b.build(), (1,), "int8")
-        with pytest.raises(RunError, match="one-sided put"):
-            execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0))
+        for kind, rank, end in ((Kind.put, 0, "chan_out"), (Kind.get, 1, "chan_in")):
+            b = Builder("one_sided", 2)
+            b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+            regions = {"reads": [Region("x", 0, 1)], "writes": [Region("y", 0, 1)]}
+            b.add(kind, rank, b.lane("net", "net"), **regions, **{end: b.channel(0, 1)})
+            workload = workload_of(b.build(), (1,), "int8")
+            with pytest.raises(RunError, match=f"one-sided {kind.name}"):
+                execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0))
         uneven = Builder("uneven", 2)
         uneven.buffer("x", "input", (1, 2)), uneven.buffer("y", "output", 3)
         call = uneven.collective("all_gather", (0, 1))

@@ -73,6 +73,22 @@ rank 1 lane net
         assert run(text, seed, x=X)["z"][1] == [1, 2, 1, 2]
 
 
+def test_get_reads_from_the_other_rank_what_its_signal_promises():
+    text = (
+        HEAD
+        + """
+rank 0 lane copy
+  copy x[0:2] -> z[2:4]
+  signal to 1
+rank 1 lane net
+  wait from 0
+  get from 0 z[2:4] -> z[0:2]
+"""
+    )
+    for seed in (None, 0, 1, 2):
+        assert run(text, seed, x=X)["z"][1] == [1, 2, LOST, LOST]
+
+
 @pytest.mark.parametrize(
     ("call", "z"),
     [

@@ -154,6 +154,15 @@ def test_put_signal_wait() -> None:
     assert ends(timeline) == [3.0, 3.0, 3.75]
 
 
+def test_get_occupies_the_way_from_the_other_rank() -> None:
+    b = Builder("one-sided", 2)
+    net, channel = b.lane("net", "net"), b.channel(0, 1)
+    b.add(Kind.get, 1, net, chan_in=channel)
+    b.add(Kind.put, 0, net, chan_out=channel)  # the same link, one after the other
+    program = b.build()
+    assert ends(simulate(program, Prices.plain(program, 0, 2.0, latency_s=[1.0, 0.25]))) == [3.0, 4.25]
+
+
 def test_collective_begins_with_its_last_member() -> None:
     b = Builder("meet", 3)
     compute, net = b.lane("compute", "compute"), b.lane("net", "net")

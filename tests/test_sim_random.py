@@ -34,13 +34,13 @@ def critical_path_s(program: Program, prices: Prices) -> float:
         begin[i] = max([last.get((op.rank, op.lane), 0.0), *(end[d] for d in op.after)])
         if kind in RECVS or kind == Kind.wait:
             begin[i] = max(begin[i], flying[op.chan_in, kind == Kind.wait].pop(0))
-        end[i] = begin[i] + (prices.work_s[i] if kind not in (Kind.send, Kind.put, Kind.signal) else 0.0)
-        if kind in SENDS or kind == Kind.put:
+        end[i] = begin[i] + (prices.work_s[i] if kind not in (Kind.send, Kind.put, Kind.get, Kind.signal) else 0.0)
+        if kind in SENDS or kind in (Kind.put, Kind.get):
             end[i] += prices.wire_s[i]
         arrival = end[i] + prices.latency_s[i]
         if kind in SENDS or kind == Kind.signal:
             flying.setdefault((op.chan_out, kind == Kind.signal), []).append(arrival)
-        if kind == Kind.put:
+        if kind in (Kind.put, Kind.get):
             end[i] = arrival
         if kind == Kind.collective:
             members = meeting.setdefault(op.call, [])

@@ -24,6 +24,9 @@ constexpr Shape kShapes[] = {
     {1, 1, false, true},   // put
     {0, 0, false, true},   // signal
     {0, 0, true, false},   // wait
+    {0, 0, false, false},  // compute: see shape_fits
+    {0, 0, false, false},  // collective: likewise
+    {1, 1, true, false},   // get
 };
 
 bool fits(const Program& p, std::int32_t rank, const Region& r) {
@@ -36,9 +39,8 @@ bool fits(const Program& p, std::int32_t rank, const Region& r) {
 
 bool channels_fit(const Program& p, std::int64_t op) {
     const std::uint8_t kind = p.kind[op];
-    const bool calls = kind == kCompute || kind == kCollective;
     const std::int32_t in = p.chan_in[op], out = p.chan_out[op];
-    if ((in >= 0) != (!calls && kShapes[kind].receives) || (out >= 0) != (!calls && kShapes[kind].sends)) return false;
+    if ((in >= 0) != kShapes[kind].receives || (out >= 0) != kShapes[kind].sends) return false;
     if (in >= 0 && (p.chan_dst[in] != p.rank[op] || p.chan_src[in] == p.chan_dst[in])) return false;
     return out < 0 || (p.chan_src[out] == p.rank[op] && p.chan_src[out] != p.chan_dst[out]);
 }
@@ -81,7 +83,7 @@ bool regions_fit(const Program& p, std::int64_t op) {
     };
     for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
         const Region region = p.read[p.read_start[op] + i];
-        if (!fits(p, p.rank[op], region)) return false;
+        if (!fits(p, p.source(op), region)) return false;
         if (kind != kCompute || p.is_each(op, i)) note(region);
     }
     for (std::int64_t i = 0; i < p.num_writes(op); ++i) {

@@ -22,6 +22,7 @@ enum Kind : std::uint8_t {
     kWait,
     kCompute,
     kCollective,
+    kGet,
 };
 
 // Places in dovetail.ir.bounds.COLLECTIVES; anything else is kUnknown.
@@ -101,7 +102,8 @@ struct Program {
     std::int64_t num_reads(std::int64_t op) const { return read_start[op + 1] - read_start[op]; }
     std::int64_t num_writes(std::int64_t op) const { return write_start[op + 1] - write_start[op]; }
     bool is_each(std::int64_t op, std::int64_t i) const { return mode_each[mode_start[call[op]] + i] != 0; }
-    // The rank whose memory an op writes.
+    // The rank whose memory an op reads, and the one whose memory it writes.
+    std::int32_t source(std::int64_t op) const { return kind[op] == kGet ? chan_src[chan_in[op]] : rank[op]; }
     std::int32_t target(std::int64_t op) const { return kind[op] == kPut ? chan_dst[chan_out[op]] : rank[op]; }
     // Whether an op reads the regions that it writes, too.
     bool adds(std::int64_t op) const { return kind[op] == kReduce || (kind[op] == kCompute && accumulate[call[op]]); }

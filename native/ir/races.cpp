@@ -54,7 +54,7 @@ bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
         };
         if (!region.each(fresh)) return true;
     }
-    if (p.kind[op] == kPut) return false;
+    if (p.kind[op] == kPut || p.kind[op] == kGet) return false;
     for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
         std::int64_t shift = 0;
         if (!shift_of(p, run, op, i, shift)) continue;
@@ -97,7 +97,8 @@ class Turns {
 
     void step(std::int32_t op, Pairs& pairs) {
         const std::uint8_t kind = p_.kind[op];
-        if (p_.chan_in[op] >= 0) use(4 * std::int64_t{p_.chan_in[op]} + (receives(kind) ? 0 : 1), op, pairs);
+        if (receives(kind) || kind == kWait)
+            use(4 * std::int64_t{p_.chan_in[op]} + (receives(kind) ? 0 : 1), op, pairs);
         if (sends(kind) || kind == kSignal) use(4 * std::int64_t{p_.chan_out[op]} + (sends(kind) ? 2 : 3), op, pairs);
         if (kind != kCollective) return;
         const std::int64_t seat = std::int64_t{p_.call[op]} * p_.num_ranks + p_.rank[op];
@@ -152,7 +153,7 @@ class Shadow {
     // Calls f(rank, region, writes) for each access, in the order of the reference.
     template <class F>
     void accesses(std::int32_t op, F f) const {
-        for (std::int64_t i = p_.read_start[op]; i < p_.read_start[op + 1]; ++i) f(p_.rank[op], p_.read[i], false);
+        for (std::int64_t i = p_.read_start[op]; i < p_.read_start[op + 1]; ++i) f(p_.source(op), p_.read[i], false);
         const std::int32_t target = p_.target(op);
         for (int again = p_.adds(op) ? 0 : 1; again < 2; ++again)
             for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)

@@ -48,7 +48,7 @@ class Slice {
             if (receives(p_.kind[*op])) message_[run_.matched[*op]] = 1;
             const auto need = [](std::uint8_t& cell) { return cell = 1, true; };
             for (std::int64_t i = p_.read_start[*op]; i < p_.read_start[*op + 1]; ++i)
-                each(p_.rank[*op], p_.read[i], need);
+                each(p_.source(*op), p_.read[i], need);
             for (std::int64_t i = p_.write_start[*op]; i < p_.write_start[*op + 1] && p_.adds(*op); ++i)
                 each(p_.rank[*op], p_.write[i], need);
         }

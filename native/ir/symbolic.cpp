@@ -96,7 +96,7 @@ class Execution {
     void move(std::int32_t op) {
         const std::uint8_t kind = p_.kind[op];
         if (kind == kNop || kind == kSignal || kind == kWait) return;
-        if (p_.num_reads(op)) load(p_.rank[op], p_.read[p_.read_start[op]], out_);
+        if (p_.num_reads(op)) load(p_.source(op), p_.read[p_.read_start[op]], out_);
         if (kind == kReduce) {
             load(p_.rank[op], p_.write[p_.write_start[op]], more_);
             for (std::size_t j = 0; j < out_.size(); ++j) add(out_[j], more_[j]);

@@ -22,7 +22,8 @@ const char* kind_name(Kind kind) {
                                         "signal",
                                         "wait",
                                         "compute",
-                                        "collective"};
+                                        "collective",
+                                        "get"};
     return names[static_cast<int>(kind)];
 }
 

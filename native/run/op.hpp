@@ -22,7 +22,8 @@ enum class Kind : std::uint8_t {
     signal,
     wait,
     compute,
-    collective
+    collective,
+    get
 };
 
 const char* kind_name(Kind kind);

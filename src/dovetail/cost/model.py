@@ -137,7 +137,7 @@ class CostModel:
         lines = [
             f"no `{key}` curve: {rate} assumed" for key, kinds in needs.items() if key not in self and used & kinds
         ]
-        if Kind.compute in used and used & (SENDS | {Kind.put, Kind.collective}):
+        if Kind.compute in used and used & (SENDS | {Kind.put, Kind.get, Kind.collective}):
             cil = [key for key in ("cil:compute", "cil:net") if key not in self]
             lines += [f"no `{key}` curve: compute and traffic are taken not to slow each other" for key in cil]
         if "eager_limit_bytes" not in self.machine.facts and used & SENDS:

@@ -17,7 +17,7 @@ from dovetail.machine import Machine
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_MESSAGES = (*SENDS, Kind.put)
+_MESSAGES = (*SENDS, Kind.put, Kind.get)
 
 
 def price(
@@ -34,7 +34,7 @@ def price(
     its latency, the rest occupies the wire. Where the opposite direction carries messages of this program too, the wire
     is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways. Without `contention`,
     compute and traffic slow each other by the measured `cil:*` curves; with it, every transfer and collective simply
-    takes `contention` times as long (seed 000, step 2: 1.15).
+    takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
 
     Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
     `extrapolate`), or where the workload does not fit the program.
@@ -192,7 +192,7 @@ class _Routes:
 
 
 def _two_way(program: Program, machine: Machine) -> NDArray[np.bool_]:
-    busy = np.unique(program.chan_out[np.isin(program.kind, _MESSAGES)])
+    busy = np.unique(_carriers(program)[np.isin(program.kind, _MESSAGES)])
     nodes = machine.nodes
 
     def way(row: int) -> tuple[bool, int, int]:
@@ -205,17 +205,24 @@ def _two_way(program: Program, machine: Machine) -> NDArray[np.bool_]:
     return np.array(opposite, dtype=np.bool_)
 
 
+def _carriers(program: Program) -> NDArray[np.int32]:
+    """For each op the channel on which it sends, puts or signals, or from whose source it gets; -1 for none."""
+    carriers: NDArray[np.int32] = np.where(program.kind == Kind.get, program.chan_in, program.chan_out)
+    return carriers
+
+
 def _messages(
     program: Program, model: CostModel, sizes: _Sizes, routes: _Routes, extrapolate: bool
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Seconds on the wire and of latency, and who waits for its receive, for ops that send, put or signal."""
+    """Seconds on the wire and of latency, and who waits for its receive, for ops that send, put, get or signal."""
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
-    rows = np.flatnonzero((program.chan_out >= 0) & np.isin(program.kind, (*_MESSAGES, Kind.signal)))
+    carriers = _carriers(program)
+    rows = np.flatnonzero((carriers >= 0) & np.isin(program.kind, (*_MESSAGES, Kind.signal)))
     group_of, groups = _channel_groups(routes, model)
     if not len(rows):
         return wire_s, latency_s, rendezvous
-    group = group_of[program.chan_out[rows]]
+    group = group_of[carriers[rows]]
     for number, (key, kind) in enumerate(groups):
         mine = rows if len(groups) == 1 else rows[group == number]
         if not len(mine):
@@ -228,6 +235,7 @@ def _messages(
         inside = latency_s[mine] if key == one_way else 0.0  # a stream's cost holds no latency
         wire_s[mine] = np.where(is_signal, 0.0, model.seconds(key, num_bytes, extrapolate) - inside)
         rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & np.isin(program.kind[mine], tuple(SENDS))
+    latency_s[program.kind == Kind.get] *= 2
     return wire_s, latency_s, rendezvous
 
 
@@ -261,10 +269,11 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes) -> tuple[Floa
 def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool_]) -> Floats:
     """Mean bytes of the messages that touch each rank, weighted by their bytes; 0 for a rank without traffic."""
     rows = np.flatnonzero(traffic)
-    sent = rows[program.chan_out[rows] >= 0]
-    dst = np.array([c.dst for c in program.channels], dtype=np.int64)
-    ranks = [program.rank[rows], dst[program.chan_out[sent]] if len(sent) else np.zeros(0, dtype=np.int64)]
-    rank = np.concatenate(ranks)
+    carriers = _carriers(program)
+    sent = rows[carriers[rows] >= 0]
+    ends = np.array([[c.src, c.dst] for c in program.channels], dtype=np.int64).reshape(-1, 2)
+    other = ends[carriers[sent], (program.kind[sent] != Kind.get).astype(np.intp)]
+    rank = np.concatenate([program.rank[rows], other])
     weight = num_bytes[np.concatenate([rows, sent])].astype(np.float64)
     total = np.bincount(rank, weight, program.num_ranks)
     square = np.bincount(rank, weight * weight, program.num_ranks)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.parts import Kind, Op, Post, Region, Term
-from dovetail.ir.plain import message_slots, name_op
+from dovetail.ir.plain import message_slots, name_op, rank_read, rank_written
 from dovetail.ir.program import MAX_SLOTS, Program
 
 
@@ -33,6 +33,7 @@ SHAPES = {
     Kind.put: Shape(1, 1, sends=True),
     Kind.signal: Shape(0, 0, sends=True),
     Kind.wait: Shape(0, 0, receives=True),
+    Kind.get: Shape(1, 1, receives=True),
 }
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
@@ -112,8 +113,8 @@ def _collective_shape(program: Program, op: Op) -> str | None:
 
 
 def _range_fault(program: Program, op: Op) -> str | None:
-    target = program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
-    for rank, verb, regions in ((op.rank, "reads", op.reads), (target, "writes", op.writes)):
+    source, target = rank_read(program, op), rank_written(program, op)
+    for rank, verb, regions in ((source, "reads", op.reads), (target, "writes", op.writes)):
         for region in regions:
             text = region_fault(program, rank, region)
             if text:

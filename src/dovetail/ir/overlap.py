@@ -24,8 +24,8 @@ def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple
             if (region.buffer, slot) in written:
                 return region.buffer, slot
             written[region.buffer, slot] = j
-    if op.kind == Kind.put:
-        return None  # it reads here and writes there
+    if op.kind in (Kind.put, Kind.get):
+        return None  # it reads one rank's memory and writes another's
     for number, region in enumerate(op.reads):
         shift = _shift(program, op, members, number)
         if shift is None:

@@ -30,6 +30,7 @@ class Kind(IntEnum):
     wait = 11
     compute = 12
     collective = 13
+    get = 14
 
 
 SENDS = frozenset({Kind.send, Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send})
@@ -142,7 +143,7 @@ COLUMNS: dict[str, str] = {
     "kind": "u1",  # Kind
     "rank": "i4",
     "lane": "i4",  # row of `lanes`
-    "chan_in": "i4",  # row of `channels` received or waited on, -1 for none
+    "chan_in": "i4",  # row of `channels` received, waited or got on, -1 for none
     "chan_out": "i4",  # row of `channels` sent, signalled or put on, -1 for none
     "call": "i4",  # row of `kernels` (compute) or `collectives` (collective), -1 for none
     "line": "i4",  # row of `lines`, -1 where unknown

@@ -32,16 +32,27 @@ class Plain:
 
 def op_reads(program: Program, op: Op) -> list[Access]:
     """What the op reads; where it adds to its destination, that too."""
-    found = [Access(op.rank, region) for region in op.reads]
+    rank = rank_read(program, op)
+    found = [Access(rank, region) for region in op.reads]
     if op.kind == Kind.reduce or (op.kind == Kind.compute and program.kernels[op.call].accumulate):
         found += op_writes(program, op)
     return found
 
 
 def op_writes(program: Program, op: Op) -> list[Access]:
-    """What the op writes: its own rank's memory, for a put the peer's."""
-    rank = program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
+    """What the op writes."""
+    rank = rank_written(program, op)
     return [Access(rank, region) for region in op.writes]
+
+
+def rank_read(program: Program, op: Op) -> int:
+    """Whose memory the op reads: its own rank's, for a get the peer's."""
+    return program.channels[op.chan_in].src if op.kind == Kind.get else op.rank
+
+
+def rank_written(program: Program, op: Op) -> int:
+    """Whose memory the op writes: its own rank's, for a put the peer's."""
+    return program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
 
 
 def message_slots(op: Op) -> int:

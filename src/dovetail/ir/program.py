@@ -48,6 +48,7 @@ class Program:
     | recv_reduce_send | src | (src + message forwarded, not stored) |
     | recv_reduce_copy_send | src | dst = src + message, forwarded |
     | put | src | dst on the channel's other rank |
+    | get | src on the channel's other rank | dst |
     | compute | the kernel's arguments | its results |
     | collective | src | dst |
     """

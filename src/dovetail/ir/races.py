@@ -86,7 +86,7 @@ def turns(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
     for row in run.order:
         op = plain.ops[row]
         ends = []
-        if op.chan_in >= 0:
+        if op.kind in RECVS or op.kind == Kind.wait:
             ends.append(("take" if op.kind in RECVS else "wait", op.chan_in, 0))
         if op.kind in SENDS or op.kind == Kind.signal:
             ends.append(("give" if op.kind in SENDS else "signal", op.chan_out, 0))

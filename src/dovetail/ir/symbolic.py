@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.parts import SENDS, Kernel, Kind, Op, Post, Region, Term
-from dovetail.ir.plain import slots
+from dovetail.ir.plain import rank_read, rank_written, slots
 from dovetail.ir.program import Program
 from dovetail.ir.symbols import Operand, Symbols, Trails
 
@@ -65,7 +65,8 @@ class Execution:
 
     def _move(self, op: Op) -> None:
         """Ops that move and add slot by slot."""
-        parts = [self.memory.read(op.rank, region) for region in op.reads]
+        source = rank_read(self.program, op)
+        parts = [self.memory.read(source, region) for region in op.reads]
         if op.kind == Kind.reduce:
             parts.append(self.memory.read(op.rank, op.writes[0]))
         if op.index in self.run.matched and op.kind != Kind.wait:
@@ -73,10 +74,9 @@ class Execution:
         if not parts:
             return
         out = parts[0] if len(parts) == 1 else [self.symbols.total(pair) for pair in zip(*parts, strict=True)]
-        rank = self.program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
         out = self.symbols.step(op.index, out)
         if op.writes:
-            self.memory.write(rank, op.writes[0], out)
+            self.memory.write(rank_written(self.program, op), op.writes[0], out)
         if op.kind in SENDS:
             self._sent[op.index] = out
 

@@ -44,6 +44,7 @@ _OF_KIND = {
     Kind.recv_reduce_send: FORWARD,
     Kind.recv_reduce_copy_send: FORWARD,
     Kind.put: SEND,
+    Kind.get: RECEIVE,
     Kind.signal: SYNC,
     Kind.wait: SYNC,
     Kind.compute: COMPUTE,

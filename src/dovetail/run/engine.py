@@ -112,10 +112,10 @@ def run_kernel(program: Program, row: int, arrays: dict[str, Array], functions: 
 
 def check_supported(program: Program) -> None:
     """Refuse what the native engine cannot run, before anything starts."""
-    if bool(np.any(program.columns["kind"] == Kind.put)):
-        raise RunError(
-            "the native executors have no one-sided put", hint="use send and recv, or the reference executor"
-        )
+    for kind in (Kind.put, Kind.get):
+        if bool(np.any(program.columns["kind"] == kind)):
+            what = f"the native executors have no one-sided {kind.name}"
+            raise RunError(what, hint="use send and recv, or the reference executor")
     for row, call in enumerate(program.collectives):
         if call.kind not in COLLECTIVES:
             raise RunError(f"no executor knows the collective '{call.kind}'", hint=f"one of {', '.join(COLLECTIVES)}")

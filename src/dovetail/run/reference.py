@@ -205,13 +205,16 @@ class _State:
         return message
 
     def _local(self, op: Op) -> list[_Event]:
-        """Ops that wait for nobody: they move data within a rank, put it, signal, or take a signal."""
+        """Ops that wait for nobody: they move data within a rank, put or get it, signal, or take a signal."""
         if op.kind == Kind.copy:
             self.memory.write(op, op.writes[0], self._source(op).copy())
         elif op.kind == Kind.reduce:
             self.memory.write(op, op.writes[0], self.memory.read(op, op.writes[0]) + self._source(op))
         elif op.kind == Kind.put:
             self.memory.write(op, op.writes[0], self._source(op).copy(), self.program.channels[op.chan_out].dst)
+        elif op.kind == Kind.get:
+            source = self.memory.read(op, op.reads[0], self.program.channels[op.chan_in].src)
+            self.memory.write(op, op.writes[0], source.copy())
         elif op.kind == Kind.signal:
             self._signals[op.chan_out] += 1
             return [("signal", op.chan_out)]

@@ -37,7 +37,7 @@ class Task(IntEnum):
     recv = 1
     send = 2
     recv_send = 3
-    put = 4
+    put = 4  # or a get: the channel that carries the data is its `chan_out`
     signal = 5
     wait = 6
     collective = 7
@@ -48,6 +48,7 @@ TASK_OF_KIND = np.array(
         Task.recv_send if kind in RECVS and kind in SENDS
         else Task.recv if kind in RECVS
         else Task.send if kind in SENDS
+        else Task.put if kind == Kind.get
         else Task[kind.name] if kind.name in Task.__members__
         else Task.work
         for kind in Kind
@@ -95,7 +96,7 @@ class Tables:
             rank=np.ascontiguousarray(col["rank"], np.int32),
             lane=np.ascontiguousarray(col["lane"], np.int32),
             chan_in=np.ascontiguousarray(col["chan_in"], np.int32),
-            chan_out=np.ascontiguousarray(col["chan_out"], np.int32),
+            chan_out=np.where(col["kind"] == Kind.get, col["chan_in"], col["chan_out"]).astype(np.int32),
             call=np.ascontiguousarray(col["call"], np.int32),
             dep_start=np.ascontiguousarray(col["dep_start"], np.int64),
             dep=np.ascontiguousarray(col["dep"], np.int64),
@@ -113,9 +114,10 @@ class Tables:
 
 
 def _check_channels(program: Program, tables: Tables) -> None:
-    """Every op that receives or waits has a channel to its rank, every op that sends, puts or signals one from it."""
-    receives = np.isin(tables.task, (Task.recv, Task.recv_send, Task.wait))
-    sends = np.isin(tables.task, (Task.send, Task.recv_send, Task.put, Task.signal))
+    """Ops that receive, wait or get have a channel to their rank, ops that send, put or signal one from it."""
+    gets = program.columns["kind"] == Kind.get
+    receives = np.isin(tables.task, (Task.recv, Task.recv_send, Task.wait)) | gets
+    sends = np.isin(tables.task, (Task.send, Task.recv_send, Task.put, Task.signal)) & ~gets
     for way, mask, chan, end in (
         ("to", receives, tables.chan_in, tables.chan_dst),
         ("from", sends, tables.chan_out, tables.chan_src),

@@ -19,7 +19,7 @@ from dovetail.timeline.timeline import Timeline, union_s
 
 Resource = Literal["compute", "comm"]
 NAMES = ("dil", "cil", "head", "tail", "startup", "stall", "imbalance")
-TALKS = [int(kind) for kind in (*sorted(SENDS | RECVS), Kind.put, Kind.signal, Kind.wait, Kind.collective)]
+TALKS = [int(kind) for kind in (*sorted(SENDS | RECVS), Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.collective)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,9 @@ class Alone:
     """What everything takes when nothing else goes on, in seconds; the yardstick of `losses` and `overlaps`.
 
     Per op, as in the columns of Prices of the same names: `work_s` (local work; of a collective, its duration),
-    `wire_s` and `latency_s` (of ops that send, put or signal), `rendezvous`. Of the undivided wish: `compute_s` of all
-    its computation in one piece and `comm_s` of all its communication in one piece, one number, or one for each rank.
+    `wire_s` and `latency_s` (of ops that send, put, get or signal), `rendezvous`. Of the undivided wish: `compute_s`
+    of all its computation in one piece and `comm_s` of all its communication in one piece, one number, or one for each
+    rank.
     """
 
     work_s: Floats
@@ -163,8 +164,8 @@ def _alone_s(program: Program, alone: Alone, active: Floats, end: Floats) -> Flo
     A receive whose message set out before the receive was posted needs only what was left of the message's way.
     """
     kind, message = program.columns["kind"], message_of(program)
-    seconds = alone.work_s + np.where(np.isin(kind, [*SENDS, Kind.put]), alone.wire_s, 0.0)
-    seconds = seconds + np.where(kind == Kind.put, alone.latency_s, 0.0)
+    seconds = alone.work_s + np.where(np.isin(kind, [*SENDS, Kind.put, Kind.get]), alone.wire_s, 0.0)
+    seconds = seconds + np.where(np.isin(kind, [Kind.put, Kind.get]), alone.latency_s, 0.0)
     got = np.flatnonzero(message >= 0)
     sent = message[got]
     signal, fused = kind[sent] == Kind.signal, np.isin(kind[sent], [*(SENDS & RECVS)])
