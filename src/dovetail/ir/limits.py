@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir.certificate import Fault
@@ -11,23 +13,30 @@ from dovetail.ir.parts import RECVS, SENDS, Kind
 from dovetail.ir.plain import name_op
 from dovetail.ir.program import Program
 
+Ints = NDArray[np.int64]
+
 
 class Target(NamedTuple):
-    """What a runtime accepts: lanes are its threadblocks, ops its steps, channel ids its channels."""
+    """What a runtime accepts: lanes are its threadblocks, ops its steps, channel ids its channels.
+
+    `threadblocks_per_channel` of a rank may send on one channel, as many receive on it; `named` threadblocks of a rank
+    can be waited for (ids are kept in 8 bits).
+    """
 
     threadblocks: int
     threadblocks_per_channel: int
     steps: int
     channels: int
     slots: int
+    named: int = 128
 
 
 TARGETS = {
     "msccl": Target(threadblocks=216, threadblocks_per_channel=32, steps=256, channels=32, slots=71),
-    "msccl_executor": Target(threadblocks=1024, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
+    "azure": Target(threadblocks=1024, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
     "rccl": Target(threadblocks=64, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
 }
-_FOREIGN = frozenset({Kind.put, Kind.signal, Kind.wait, Kind.compute, Kind.collective})
+_FOREIGN = (Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.compute, Kind.collective)
 
 
 def check_target(name: str | None) -> None:
@@ -38,49 +47,100 @@ def check_target(name: str | None) -> None:
 
 def limits_fault(program: Program, name: str) -> Fault | None:
     """The first limit of target `name` that the program exceeds."""
-    return _ops_fault(program, name) or _lanes_fault(program, name)
+    if not program.num_ops:
+        return None
+    return _ops_fault(program, name) or _lanes_fault(program, name) or _ranks_fault(program, name)
 
 
 def _ops_fault(program: Program, name: str) -> Fault | None:
     """Ops that the interpreter has no step for."""
-    most = TARGETS[name].slots
-    for op in program.ops():
-        if op.kind in _FOREIGN:
-            return Fault(f"{name_op(program, op.index)}: {name} has no such step", (op.index,))
-        for region in (*op.reads, *op.writes):
-            if region.blocks != 1 or region.count > most:
-                what = f"{name_op(program, op.index)}: a step of {name} takes one run of at most {most} slots"
-                return Fault(what, (op.index,), found=str(region), hint="cut it into several ops")
-    return None
+    col, most = program.columns, TARGETS[name].slots
+    bad = np.isin(col["kind"], _FOREIGN)
+    foreign = bad.copy()
+    for side in ("read", "write"):
+        long = np.flatnonzero((col[f"{side}_blocks"] != 1) | (col[f"{side}_count"] > most))
+        rows = np.searchsorted(col[f"{side}_start"], long, side="right") - 1
+        bad[rows] = True
+    if not bad.any():
+        return None
+    op = program.op(int(np.argmax(bad)))
+    if foreign[op.index]:
+        return Fault(f"{name_op(program, op.index)}: {name} has no such step", (op.index,))
+    region = next(r for r in (*op.reads, *op.writes) if r.blocks != 1 or r.count > most)
+    what = f"{name_op(program, op.index)}: a step of {name} takes one run of at most {most} slots"
+    return Fault(what, (op.index,), found=str(region), hint="cut it into several ops")
 
 
 def _lanes_fault(program: Program, name: str) -> Fault | None:
-    """Steps of each threadblock, its one peer each way and one channel, and threadblocks of each rank."""
-    target = TARGETS[name]
-    lanes_of: Counter[int] = Counter()
-    per_channel: Counter[tuple[int, int]] = Counter()
-    for (rank, lane), rows in program.queues().items():
-        ops = [program.op(int(row)) for row in rows]
-        where = f"lane {program.lanes[lane].name} of rank {rank}"
-        ends: dict[str, set[int]] = defaultdict(set)
-        for op in ops:
-            ends["sends to"] |= {program.channels[op.chan_out].dst} if op.kind in SENDS else set()
-            ends["receives from"] |= {program.channels[op.chan_in].src} if op.kind in RECVS else set()
-            ends["uses channel"] |= {program.channels[c].id for c in (op.chan_in, op.chan_out) if c >= 0}
-        for verb, found in ends.items():
-            if len(found) > 1:
-                what = f"{where} {verb} {' and '.join(map(str, sorted(found)))}; a threadblock has one"
-                return Fault(what, (ops[0].index,))
-        for channel in ends["uses channel"]:
-            per_channel[rank, channel] += 1
-            if channel >= target.channels or per_channel[rank, channel] > target.threadblocks_per_channel:
-                return Fault(
-                    f"{where}: {name} has {target.channels} channels, with 32 threadblocks each", (ops[0].index,)
-                )
-        lanes_of[rank] += 1
-        steps = sum(max(1, len(op.after)) for op in ops)
-        if steps > target.steps:
-            return Fault(f"{where} has {steps} steps; {name} takes {target.steps}", (ops[-1].index,))
-        if lanes_of[rank] > target.threadblocks:
-            return Fault(f"rank {rank} has more lanes than the {target.threadblocks} threadblocks of {name}")
+    """One peer each way and one channel for each threadblock, and its steps."""
+    col, target = program.columns, TARGETS[name]
+    key = _queue_keys(program)
+    chans = np.array([c[:3] for c in program.channels], dtype=np.int64).reshape(-1, 3)
+    uses = (
+        ("sends to", np.flatnonzero(np.isin(col["kind"], tuple(SENDS))), "chan_out", 1),
+        ("receives from", np.flatnonzero(np.isin(col["kind"], tuple(RECVS))), "chan_in", 0),
+    )
+    both = [(rows, chans[col[column][rows], 2]) for _, rows, column, _ in uses]
+    checks = [(verb, rows, chans[col[column][rows], part]) for verb, rows, column, part in uses]
+    checks.append(("uses channel", np.concatenate([r for r, _ in both]), np.concatenate([v for _, v in both])))
+    for verb, rows, values in checks:
+        several = _several(key[rows], values)
+        if several is not None:
+            first, found = int(rows[several[0]]), several[1]
+            what = f"{_lane_text(program, first)} {verb} {' and '.join(map(str, found))}; a threadblock has one"
+            return Fault(what, (first,))
+    steps = np.bincount(key, weights=np.maximum(np.diff(col["dep_start"]), 1)).astype(np.int64)
+    if steps.max() > target.steps:
+        last = int(np.flatnonzero(key == steps.argmax())[-1])
+        what = f"{_lane_text(program, last)} has {steps.max()} steps; {name} takes {target.steps}"
+        return Fault(what, (last,), hint="spread them over more threadblocks, or use fewer and larger chunks")
     return None
+
+
+def _ranks_fault(program: Program, name: str) -> Fault | None:
+    """Threadblocks of each rank, how many of them a channel serves, and which can be waited for."""
+    col, target = program.columns, TARGETS[name]
+    key = _queue_keys(program)
+    queues, first = np.unique(key, return_index=True)
+    rank = col["rank"][first]
+    if np.bincount(rank).max() > target.threadblocks:
+        most = int(np.bincount(rank).argmax())
+        return Fault(f"rank {most} has more lanes than the {target.threadblocks} threadblocks of {name}")
+    for column in ("chan_out", "chan_in"):
+        rows = np.flatnonzero(col[column] >= 0)
+        ids = np.array([c.id for c in program.channels], dtype=np.int64)[col[column][rows]]
+        pairs, at = np.unique(np.stack([key[rows], ids]), axis=1, return_index=True)
+        over = ids[at] >= target.channels
+        lanes = np.unique(np.stack([rank[np.searchsorted(queues, pairs[0])], pairs[1]]), axis=1, return_inverse=True)[1]
+        over |= np.bincount(lanes.ravel(), minlength=1)[lanes.ravel()] > target.threadblocks_per_channel
+        if over.any():
+            row = int(rows[at[np.argmax(over)]])
+            text = f"{name} has {target.channels} channels, with {target.threadblocks_per_channel} threadblocks each"
+            return Fault(f"{_lane_text(program, row)}: {text}", (row,))
+    number = np.arange(len(queues)) - np.searchsorted(rank, rank)  # of each queue: its place on its rank
+    named = col["dep"][number[np.searchsorted(queues, key[col["dep"]])] >= target.named]
+    if len(named):
+        text = f"{name} has ids for the first {target.named} threadblocks only"
+        return Fault(f"{_lane_text(program, int(named[0]))} is waited for; {text}", (int(named[0]),))
+    return None
+
+
+def _queue_keys(program: Program) -> Ints:
+    """A number for each op's queue, in the order of ranks and lanes."""
+    keys: Ints = program.columns["rank"].astype(np.int64) * len(program.lanes) + program.columns["lane"]
+    return keys
+
+
+def _several(key: Ints, values: Ints) -> tuple[int, list[Any]] | None:
+    """Where the first key stands that comes with several values, and these values."""
+    pairs = np.unique(np.stack([key, values]), axis=1)
+    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
+    if not len(twice):
+        return None
+    lane = pairs[0][twice[0]]
+    return int(np.argmax(key == lane)), pairs[1][pairs[0] == lane].tolist()
+
+
+def _lane_text(program: Program, row: int) -> str:
+    col = program.columns
+    return f"lane {program.lanes[int(col['lane'][row])].name} of rank {int(col['rank'][row])}"

@@ -194,7 +194,7 @@ def certify(program: Program, findings: Findings, target: str | None) -> Certifi
     for name in CHECKS:
         fault = faults.get(name)
         if fault:
-            checks[name] = _failed(program, fault)
+            checks[name] = failed_check(program, fault)
         elif name in faults or (name == "limits" and target is None):
             checks[name] = Check(True, _proved(program, name, target, findings))
         else:
@@ -202,7 +202,8 @@ def certify(program: Program, findings: Findings, target: str | None) -> Certifi
     return Certificate(program.name, checks, findings.min_fifo_depth, findings.collective_found, target)
 
 
-def _failed(program: Program, fault: Fault) -> Check:
+def failed_check(program: Program, fault: Fault) -> Check:
+    """A fault as a check that failed, its ops in words."""
     shown = [schedule_line(program, row) for row in fault.ops[:_SHOWN]]
     if len(fault.ops) > _SHOWN:
         shown.append(f"... and {len(fault.ops) - _SHOWN} more")

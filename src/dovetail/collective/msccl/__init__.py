@@ -1,0 +1,8 @@
+"""msccl: MSCCL XML in its three dialects (msccl, Azure's executor, RCCL), read, proved and written."""
+
+from dovetail.collective.msccl.certify import certify
+from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, FIFO_DEPTHS, Header, MscclFile, Use
+from dovetail.collective.msccl.read import read
+from dovetail.collective.msccl.write import write
+
+__all__ = ["COLLECTIVES", "DIALECTS", "FIFO_DEPTHS", "Header", "MscclFile", "Use", "certify", "read", "write"]

@@ -1,0 +1,170 @@
+"""lower: a Program in the terms of an interpreter's steps: no nops of its own, every region one short run of slots."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+from dovetail.ir import RECVS, SENDS, Builder, Kind, Op, Program, Region
+
+
+def lower(program: Program, most: int) -> Program:
+    """Cut ops into steps of one run of at most `most` slots; let what follows a nop wait for what the nop waited for.
+
+    A message is cut alike at both ends, and all along its way. The first piece of an op waits for what the op waited
+    for, and who waited for the op waits for its last piece: pieces of one lane run in turn.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> before = parse('''
+    ... program columns ranks 2
+    ... buffer input input 4
+    ... buffer scratch scratch 4
+    ... lane a net
+    ... lane b net
+    ... channel 0->1 0 depth 2
+    ... rank 0 lane a
+    ...   send input[0:1; 2 x 2] to 1
+    ... rank 1 lane a
+    ...   recv from 0 -> scratch[0:2]
+    ... rank 1 lane b
+    ...   nop after a.0
+    ...   copy scratch[0:2] -> scratch[2:4]
+    ... ''')
+    >>> print(to_text(lower(before, 71)), end="")
+    program columns ranks 2
+    buffer input input 4
+    buffer scratch scratch 4
+    lane a net
+    lane b net
+    channel 0->1 0 depth 2
+    rank 0 lane a
+      send input[0:1] to 1
+      send input[2:3] to 1
+    rank 1 lane a
+      recv from 0 -> scratch[0:1]
+      recv from 0 -> scratch[1:2]
+    rank 1 lane b
+      copy scratch[0:2] -> scratch[2:4] after a.1
+    """
+    if not _needs(program, most):
+        return program
+    ops = list(program.ops())
+    cuts, after = _cuts(ops, most), _without_nops(program, ops)
+    row, start = 0, {}  # of each op: its first new row
+    for op in ops:
+        start[op.index] = row
+        row += 0 if op.kind == Kind.nop else len(cuts[op.index]) - 1
+    builder = _tables(program)
+    for op in ops:
+        if op.kind == Kind.nop:
+            continue
+        places = cuts[op.index]
+        waits = [start[dep] + len(cuts[dep]) - 2 for dep in after[op.index]]
+        for piece, ends in enumerate(pairwise(places)):
+            builder.add(
+                op.kind,
+                op.rank,
+                op.lane,
+                reads=[_cut(region, *ends) for region in op.reads],
+                writes=[_cut(region, *ends) for region in op.writes],
+                chan_in=op.chan_in,
+                chan_out=op.chan_out,
+                after=waits if piece == 0 else (),
+                line=op.line,
+            )
+    return builder.build()
+
+
+def _needs(program: Program, most: int) -> bool:
+    col = program.columns
+    long = any(((col[f"{side}_blocks"] != 1) | (col[f"{side}_count"] > most)).any() for side in ("read", "write"))
+    return long or bool((col["kind"] == Kind.nop).any())
+
+
+def _tables(program: Program) -> Builder:
+    """A builder with the tables of `program`, and no ops."""
+    builder = Builder(program.name, program.num_ranks)
+    for buffer in program.buffers:
+        builder.buffer(*buffer)
+    for lane in program.lanes:
+        builder.lane(*lane)
+    for channel in program.channels:
+        builder.channel(*channel)
+    for post in program.posts:
+        builder.post(*post)
+    return builder
+
+
+def _without_nops(program: Program, ops: list[Op]) -> list[list[int]]:
+    """What each op waits for when nops are gone: what a nop stood for is handed to the next op of its lane."""
+    stands_for: dict[int, list[int]] = {}  # of each nop
+    after: list[list[int]] = [[] for _ in ops]
+    for rows in program.queues().values():
+        last, pending = list[int](), list[int]()
+        for row in rows.tolist():
+            if ops[row].kind == Kind.nop:
+                pending += ops[row].after
+                stands_for[row] = [*last, *pending]
+            else:
+                after[row] = [*pending, *ops[row].after]
+                last, pending = [row], []
+    return [_resolved(waits, stands_for) for waits in after]
+
+
+def _resolved(waits: list[int], stands_for: dict[int, list[int]]) -> list[int]:
+    found, todo, seen = dict[int, None](), waits[::-1], set[int]()
+    while todo:
+        row = todo.pop()
+        if row not in stands_for:
+            found[row] = None
+        elif row not in seen:
+            seen.add(row)
+            todo += reversed(stands_for[row])
+    return list(found)
+
+
+def _cuts(ops: list[Op], most: int) -> list[list[int]]:
+    """Where each op is cut, both ends included."""
+    places: list[list[int]] = [[0, 1] for _ in ops]
+    for train in _trains(ops):
+        regions = [region for row in train for region in (*ops[row].reads, *ops[row].writes)]
+        if not regions:
+            continue
+        marks = {0, regions[0].num_slots}
+        for region in regions:
+            marks |= set(range(0, region.num_slots, region.count)) if region.blocks > 1 else set()
+        whole = sorted(marks)
+        cut = [at for low, high in pairwise(whole) for at in range(low, high, most)] + whole[-1:]
+        for row in train:
+            places[row] = cut
+    return places
+
+
+def _trains(ops: list[Op]) -> list[list[int]]:
+    """Ops that one message passes through; every other op alone."""
+    leader = list(range(len(ops)))
+
+    def find(row: int) -> int:
+        while leader[row] != row:
+            leader[row] = row = leader[leader[row]]
+        return row
+
+    sends, takes = defaultdict(list), defaultdict(list)
+    for op in ops:
+        if op.kind in SENDS:
+            sends[op.chan_out].append(op.index)
+        if op.kind in RECVS:
+            takes[op.chan_in].append(op.index)
+    for channel, rows in sends.items():
+        for one, other in zip(rows, takes[channel], strict=False):
+            leader[find(one)] = find(other)
+    trains = defaultdict(list)
+    for row in range(len(ops)):
+        trains[find(row)].append(row)
+    return list(trains.values())
+
+
+def _cut(region: Region, start: int, stop: int) -> Region:
+    """Slots `start` to `stop` of a region, which lie in one of its blocks."""
+    block, inside = divmod(start, region.count) if region.blocks > 1 else (0, start)
+    return Region(region.buffer, region.offset + block * region.stride + inside, stop - start)

@@ -1,0 +1,119 @@
+"""The words of MSCCL XML: its three dialects, ops, buffers, protocols and collectives (references: §1.3, §1.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dovetail.collective.compile import PROTOCOLS
+from dovetail.core import ProgramError
+from dovetail.ir import Kind, Program
+from dovetail.ir.certificate import Fault
+
+DIALECTS = ("msccl", "azure", "rccl")
+FIFO_DEPTHS = PROTOCOLS  # messages in flight between two GPUs of one node
+NOP = "nop"
+KINDS = {
+    "s": Kind.send,
+    "r": Kind.recv,
+    "rcs": Kind.recv_copy_send,
+    "rrs": Kind.recv_reduce_send,
+    "rrc": Kind.recv_reduce,
+    "rrcs": Kind.recv_reduce_copy_send,
+    "cpy": Kind.copy,
+    "re": Kind.reduce,
+    NOP: Kind.nop,
+}
+BUFFERS = ("i", "o", "s")
+_COMMON = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "all_to_all": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+_EXECUTOR = _COMMON | {"reduce_scatter": "reducescatter"}
+COLLECTIVES: dict[str, dict[str, str]] = {  # dialect -> our name -> its name
+    "msccl": _COMMON | {"reduce_scatter": "reduce_scatter", "custom": "custom"},
+    "azure": _EXECUTOR,
+    "rccl": _EXECUTOR,
+}
+UNASKED = ("custom", "gather", "scatter", "alltoallv", "send", "recv")  # known words, with no post-condition of ours
+MEANINGS = {word: kind for names in COLLECTIVES.values() for kind, word in names.items()} | dict.fromkeys(
+    UNASKED, "custom"
+)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an <algo> says, in its own words. None: the attribute is absent. `more`: attributes that no runtime reads.
+
+    Bytes are of the whole buffer; `min_bytes` ≤ size < `max_bytes` (azure, rccl: ≤, and 0 for no end).
+    """
+
+    name: str
+    proto: str
+    coll: str
+    nchannels: int
+    nchunksperloop: int
+    ngpus: int
+    inplace: bool
+    outofplace: bool | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    nthreads: int | None = None
+    more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The collective in our spelling; "custom" where its post-condition is not known."""
+        return MEANINGS[self.coll]
+
+    @property
+    def runs(self) -> tuple[bool, ...]:
+        """The uses it is for: out of place (False) first, in place (True)."""
+        away = not self.inplace if self.outofplace is None else self.outofplace
+        return (False,) * (away or not self.inplace) + (True,) * self.inplace
+
+
+class Use(NamedTuple):
+    """The Program that a file is when it runs in place, or out of place."""
+
+    in_place: bool
+    program: Program
+
+
+@dataclass(frozen=True)
+class MscclFile:
+    """An MSCCL XML file that could be read. `program` is what it does in its first use.
+
+    `refusals`: for each dialect, why its runtime does not take this header; None where it does. `faults`: what no
+    Program can hold, by the check that fails for it. `notes`: remarks that change no verdict.
+    """
+
+    place: str
+    header: Header
+    uses: tuple[Use, ...]
+    refusals: Mapping[str, str | None]
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        return self.uses[0].program
+
+    @property
+    def protocol(self) -> str:
+        return self.header.proto
+
+    @property
+    def dialects(self) -> tuple[str, ...]:
+        """Those whose runtimes take the header."""
+        return tuple(name for name, why in self.refusals.items() if why is None)
+
+
+def check_dialect(name: str) -> str:
+    """`name`, or a ProgramError that lists the dialects."""
+    if name not in DIALECTS:
+        raise ProgramError(f"no MSCCL dialect '{name}'", hint=f"one of {', '.join(DIALECTS)}")
+    return name

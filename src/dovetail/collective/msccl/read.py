@@ -1,0 +1,200 @@
+"""read: MSCCL XML → Program, with the facts of its header, and what no Program can hold as faults beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.collective.msccl.header import read_header
+from dovetail.collective.msccl.order import Order, fused_counts, order
+from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
+from dovetail.collective.msccl.refuse import num_chunks, refusals
+from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Rows, overruns, rows_of
+from dovetail.collective.msccl.scan import scan
+from dovetail.collective.spec import spec_of
+from dovetail.core import ProgramError
+from dovetail.ir import COLUMNS, Buffer, Channel, Lane, Post, Program
+from dovetail.ir.certificate import Fault
+
+Ints = NDArray[np.int64]
+
+
+def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | None = None) -> MscclFile:
+    """Read an MSCCL XML file (a path) or text; `name` is what its lines are called by.
+
+    With a `dialect` (msccl, azure, rccl) it must be one that this runtime takes. ProgramError, with file and line, for
+    what is no MSCCL algorithm. Whether it is right is for `certify` to say.
+    """
+    is_text = isinstance(source, bytes) or (isinstance(source, str) and ("<" in source or not source.strip()))
+    place = name or ("<text>" if is_text else str(source))
+    try:
+        elements = scan(source if is_text else Path(source), place)  # type: ignore[arg-type]
+    except OSError as error:
+        raise ProgramError(f"cannot read {place}", found=error.strerror) from error
+    header = read_header(elements, Path(place).stem)
+    rows = rows_of(elements, header.ngpus)
+    counts, too_fused = fused_counts(rows)
+    links, chunks, (scratch, over) = order(rows), num_chunks(header, rows), overruns(rows)
+    task = _Task(header, rows, counts, links, chunks, scratch, False)
+    uses = tuple(Use(in_place, _program(task._replace(in_place=in_place))) for in_place in _runs(header))
+    found = MscclFile(place, header, uses, refusals(header, rows, too_fused), _faults(rows, links, over))
+    if dialect is not None and (why := found.refusals[check_dialect(dialect)]) is not None:
+        raise ProgramError(f"{dialect} does not take this file: {why}", where=f"{place}:{elements.algo_line}")
+    return found
+
+
+class _Task(NamedTuple):
+    """All that a Program is made of."""
+
+    header: Header
+    rows: Rows
+    counts: Ints
+    links: Order
+    chunks: int
+    scratch: Ints
+    in_place: bool
+
+
+class _Home(NamedTuple):
+    """Where a buffer's chunks live in the Program: a row of its buffers, from `shift` chunks a rank on."""
+
+    buffer: int
+    shift: int
+
+
+def _runs(header: Header) -> tuple[bool, ...]:
+    """The uses to make a Program of; `custom` first as if out of place: only its author knows what it asks."""
+    return (False,) + (True,) * header.inplace if header.kind == "custom" else header.runs
+
+
+def _program(task: _Task) -> Program:
+    header, rows = task.header, task.rows
+    buffers, homes, posts = _memory(task)
+    ops = np.flatnonzero(~rows.is_nop)
+    channels, chan_in, chan_out = _channels(rows, ops, FIFO_DEPTHS[header.proto])
+    blocks = rows.block[ops]
+    columns = {
+        "kind": KIND[rows.type[ops]],
+        "rank": rows.rank[ops],
+        "lane": blocks - rows.first_block[rows.rank[ops]],
+        "chan_in": chan_in,
+        "chan_out": chan_out,
+        "call": np.full(len(ops), -1),
+        "line": np.arange(len(ops)),
+        "dep_start": task.links.start,
+        "dep": task.links.dep,
+        **_regions("read", task, homes, ops, READS, rows.src, rows.srcoff),
+        **_regions("write", task, homes, ops, WRITES, rows.dst, rows.dstoff),
+    }
+    lanes = tuple(Lane(f"tb{number}", "net") for number in range(int(rows.blocks_of.max(initial=0))))
+    lines = tuple(f"{rows.place}:{line}" for line in rows.line[ops].tolist())
+    typed = {name: np.asarray(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
+    for column in typed.values():
+        column.flags.writeable = False
+    return Program(header.name, rows.num_ranks, buffers, lanes, channels, (), (), posts, lines, typed)
+
+
+def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], tuple[Post, ...]]:
+    """The buffers, where the chunks of i, o and s live in them, and what the collective asks."""
+    header, rows, kind, n = task.header, task.rows, task.header.kind, task.rows.num_ranks
+    shared = {"all_gather": (1, 0), "reduce_scatter": (0, 1), "all_to_all": (0, 0)}
+    part = task.chunks // n if kind in shared else task.chunks
+    if kind in shared and part * n != task.chunks:
+        what = f"{task.chunks} chunks cannot be shared among {n} gpus, as {header.coll} does"
+        raise ProgramError(what, where=f"{rows.place}:1", hint="make nchunksperloop a multiple of ngpus")
+    if kind == "custom":
+        posts: tuple[Post, ...] = ()
+        sizes = [_told(rows.chunks[:, side], task.chunks) for side in (0, 1)]
+        both = tuple(max(i, o) for i, o in zip(*sizes, strict=True))
+        buffers = [Buffer("input", "input", both if task.in_place else sizes[0])]
+        buffers += [] if task.in_place else [Buffer("output", "output", sizes[1])]
+    else:
+        spec = spec_of(kind, n, chunks=part, in_place=task.in_place, root=_root(task))
+        buffers, posts = list(spec.buffers), spec.posts
+    shifts = shared.get(kind, (0, 0)) if task.in_place else (0, 0)
+    homes = [_Home(0, shifts[0] * part), _Home(0 if task.in_place else 1, shifts[1] * part), _Home(len(buffers), 0)]
+    if task.scratch.any():
+        buffers.append(Buffer("scratch", "scratch", tuple(task.scratch.tolist())))
+    return tuple(buffers), homes, posts
+
+
+def _told(chunks: Ints, whole: int) -> tuple[int, ...]:
+    """Sizes of a custom collective's buffer: the whole, where each gpu has that or does not use it."""
+    return tuple(np.full(len(chunks), whole).tolist() if np.isin(chunks, (0, whole)).all() else chunks.tolist())
+
+
+def _root(task: _Task) -> int:
+    """The root of a broadcast or reduce, which no header names: the one gpu that never receives, or never sends."""
+    rows = task.rows
+    if task.header.kind not in ("broadcast", "reduce"):
+        return 0
+    active = rows.receives if task.header.kind == "broadcast" else rows.sends
+    idle = np.flatnonzero(np.bincount(rows.rank[active], minlength=rows.num_ranks) == 0)
+    return int(idle[0]) if len(idle) == 1 else 0
+
+
+def _channels(rows: Rows, ops: Ints, depth: int) -> tuple[tuple[Channel, ...], Ints, Ints]:
+    """The channels in the order of their first use, and for each op the ones that it receives and sends on."""
+    rank, block = rows.rank[ops], rows.block[ops]
+    ends = np.full((len(ops), 2), -1, dtype=np.int64)
+    n, most = rows.num_ranks, int(rows.chan.max(initial=0)) + 1
+    for side, active, src, dst in (
+        (0, rows.receives[ops], rows.recv[block], rank),
+        (1, rows.sends[ops], rank, rows.send[block]),
+    ):
+        ends[:, side] = np.where(active, (src * n + dst) * most + rows.chan[block], -1)
+    used = ends.ravel()[ends.ravel() >= 0]
+    keys, first = np.unique(used, return_index=True)
+    by_use = np.argsort(first)
+    number = np.empty(len(keys) + 1, dtype=np.int64)
+    number[by_use], number[-1] = np.arange(len(keys)), -1
+    rows_of_ends = np.where(ends >= 0, number[np.searchsorted(keys, ends)], -1) if len(keys) else ends
+    pairs = [(*divmod(int(key) // most, n), int(key) % most) for key in keys[by_use]]
+    return tuple(Channel(src, dst, chan, depth) for src, dst, chan in pairs), rows_of_ends[:, 0], rows_of_ends[:, 1]
+
+
+def _regions(
+    side: str, task: _Task, homes: list[_Home], ops: Ints, active: NDArray[np.bool_], buffer: Ints, offset: Ints
+) -> dict[str, Ints]:
+    """The columns of the regions that ops read or write."""
+    used = active[task.rows.type[ops]]
+    rows = ops[used]
+    shift = np.array([home.shift for home in homes])[buffer[rows]] * task.rows.rank[rows]
+    return {
+        f"{side}_start": np.append(0, np.cumsum(used)),
+        f"{side}_buffer": np.array([home.buffer for home in homes])[buffer[rows]],
+        f"{side}_offset": offset[rows] + shift,
+        f"{side}_count": task.counts[rows],
+        f"{side}_stride": np.zeros(len(rows)),
+        f"{side}_blocks": np.ones(len(rows)),
+    }
+
+
+def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
+    """What no Program can hold: scratch beyond s_chunks, waits that nothing ends, connections of two threadblocks."""
+    faults, ops = {}, np.flatnonzero(~rows.is_nop)
+    if over >= 0:
+        what = f"it leaves buffer s, of {rows.chunks[rows.rank[over], SCRATCH]} chunks on gpu {rows.rank[over]}"
+        faults["bounds"] = Fault(what, (int(np.searchsorted(ops, over)),), hint="make s_chunks larger")
+    if links.hanging is not None:
+        row, block, step = links.hanging
+        what = f"it waits for step {step} of threadblock {block}, but no step from there on publishes (hasdep=1)"
+        faults["deadlock"] = Fault(what, (int(np.searchsorted(ops, row)),), hint="give that step hasdep=1")
+    for word, active, peer in (("send to", rows.sends, rows.send), ("receive from", rows.receives, rows.recv)):
+        blocks = np.unique(rows.block[active])
+        owners: dict[tuple[int, ...], int] = {}
+        for block in blocks.tolist():
+            rank = int(rows.rank[rows.first_step[block]])
+            first = owners.setdefault((rank, int(peer[block]), int(rows.chan[block])), block)
+            if first != block:
+                pair = [block - int(rows.first_block[rank]) for block in (first, block)]
+                what = (
+                    f"threadblocks {pair[0]} and {pair[1]} of gpu {rank} both {word} gpu {peer[block]} on channel "
+                    f"{rows.chan[block]}: each keeps its own count of a connection's messages"
+                )
+                at = [int(np.searchsorted(ops, np.flatnonzero(active & (rows.block == b))[0])) for b in (first, block)]
+                faults.setdefault("races", Fault(what, tuple(at), hint="give one of them another channel"))
+    return faults

@@ -1,0 +1,75 @@
+"""refuse: what each runtime's reader and selection ask of a file beyond its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, MEANINGS, Header
+from dovetail.collective.msccl.rows import Rows
+
+_MOST_NODES = 4095  # elements that the readers keep: the algo, all gpus, and one gpu's threadblocks and steps
+_MOST_NAMED = 127  # threadblocks that a wait can name: ids are kept in 8 bits
+_SHARES = {"all_gather": (True, False), "reduce_scatter": (False, True)}  # whose i, o hold one rank's part
+
+
+def num_chunks(header: Header, rows: Rows) -> int:
+    """Chunks that the whole buffer is cut into: nchunksperloop, unless all gpus agree on another number."""
+    told = {declared for _, declared in _declared(header, rows)}
+    return told.pop() if len(told) == 1 else max([header.nchunksperloop, *told]) if told else header.nchunksperloop
+
+
+def refusals(header: Header, rows: Rows, too_fused: int) -> dict[str, str | None]:
+    """For each dialect, the first thing for which its runtime refuses the file, or never picks it; None if nothing."""
+    shared = next(_shared(header, rows, too_fused), None)
+    return {name: next(_own(header, name), None) or shared for name in DIALECTS}
+
+
+def _declared(header: Header, rows: Rows) -> Iterator[tuple[str, int]]:
+    """Every number of chunks of the whole that i_chunks and o_chunks tell of, and how they say it."""
+    for word, is_share, chunks in zip("io", _SHARES.get(header.kind, (False, False)), rows.chunks.T, strict=False):
+        for held in np.unique(chunks[chunks > 0]).tolist():
+            yield f"{word}_chunks={held}", held * (header.ngpus if is_share else 1)
+
+
+def _own(header: Header, dialect: str) -> Iterator[str]:
+    """What this dialect alone asks of the header."""
+    known = COLLECTIVES[dialect].values()
+    if header.coll not in known and not (dialect != "msccl" and MEANINGS[header.coll] == "custom" != header.coll):
+        yield f"no collective '{header.coll}' there: {', '.join(known)}"
+    if dialect == "msccl":
+        yield from _own_of_msccl(header)
+        return
+    given = {"minBytes": header.min_bytes, "maxBytes": header.max_bytes, "outofplace": header.outofplace}
+    yield from (f"the algo has no {word}" for word, value in given.items() if value is None)
+    if not header.inplace and not header.outofplace:
+        yield "neither inplace nor outofplace is 1, so it is never picked"
+
+
+def _own_of_msccl(header: Header) -> Iterator[str]:
+    least, most = header.min_bytes or 0, header.max_bytes
+    if most is not None and most <= least:
+        yield f"minBytes={least} and maxBytes={most}: no size is at least the one and less than the other"
+    if header.nthreads is not None and header.nthreads % 32:
+        yield f"nthreads={header.nthreads} is no multiple of 32"
+
+
+def _shared(header: Header, rows: Rows, too_fused: int) -> Iterator[str]:
+    """What all runtimes ask alike, or do wrong alike."""
+    for text, declared in _declared(header, rows):
+        if declared != header.nchunksperloop:
+            yield f"{text} does not agree with nchunksperloop={header.nchunksperloop} for {header.coll}"
+    most = int(rows.chan[rows.block[rows.sends | rows.receives]].max(initial=-1))
+    if most >= header.nchannels:
+        yield f"a threadblock uses channel {most}, but nchannels={header.nchannels}"
+    steps = np.bincount(rows.rank, minlength=rows.num_ranks)
+    nodes = 1 + rows.num_ranks + rows.blocks_of + steps
+    if nodes.max() > _MOST_NODES:
+        gpu = int(nodes.argmax())
+        yield f"gpu {gpu} makes {nodes[gpu]} elements; the reader keeps {_MOST_NODES}"
+    named = int(rows.depid.max(initial=-1))
+    if named > _MOST_NAMED:
+        yield f"a step waits for threadblock {named}; ids up to {_MOST_NAMED} can be waited for"
+    if too_fused >= 0:
+        yield f"line {rows.line[too_fused]} is the 17th of a row of reductions that are done as one; 16 fit"

@@ -1,0 +1,229 @@
+"""scan: the elements of an MSCCL XML file as rows of numbers, each with its line; hostile files are refused early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from xml.parsers import expat
+
+from dovetail.collective.msccl.parts import BUFFERS, KINDS
+from dovetail.core import ProgramError
+
+MAX_BYTES = 1 << 28
+MAX_GPUS = MAX_BLOCKS = 1024  # children of one element that the runtimes' readers hold
+MAX_STEPS = 4096  # of one threadblock; no runtime runs more than 256
+MAX_CHUNKS = (1 << 15) - 1  # of a buffer on one GPU: the runtimes keep offsets in 16 bits
+MAX_CELLS = 1 << 22  # of all buffers on all GPUs
+_MAX_DEPTH = 16
+_PIECE = 1 << 20
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+_PARENTS = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
+_STEP = ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep")
+_TYPES = {word: number for number, word in enumerate(KINDS)}
+_PLACES = {word: number for number, word in enumerate(BUFFERS)}
+COLUMNS = ("line", "tb", "s", "type", "src", "srcoff", "dst", "dstoff", "cnt", "depid", "deps", "hasdep")
+
+
+class Gpu(NamedTuple):
+    line: int
+    id: int
+    i_chunks: int
+    o_chunks: int
+    s_chunks: int
+
+
+class Block(NamedTuple):
+    """A threadblock of the `gpu`-th <gpu> element."""
+
+    line: int
+    gpu: int
+    id: int
+    send: int
+    recv: int
+    chan: int
+
+
+@dataclass
+class Elements:
+    """All elements of a file in its order; a step is a row of COLUMNS, its `tb` the number of its <tb> element."""
+
+    place: str
+    algo: dict[str, str] = field(default_factory=dict)
+    algo_line: int = 0
+    gpus: list[Gpu] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+
+
+def scan(source: str | bytes | Path, place: str) -> Elements:
+    """The elements of a file (a Path) or of a text; ProgramError for the first thing that is not MSCCL XML.
+
+    Document types, and with them entities, are refused; sizes are bounded; reading stops at the first fault.
+    """
+    reader = _Reader(place)
+    parser = reader.parser
+    try:
+        for piece in _pieces(source, place):
+            parser.Parse(piece, False)
+        parser.Parse(b"", True)
+    except expat.ExpatError as error:
+        what = "the file is empty" if "no element found" in str(error) and error.lineno == 1 else "it is not XML"
+        hint = "is it whole? an MSCCL algorithm is one <algo> element"
+        raise ProgramError(what, where=f"{place}:{error.lineno}", found=str(error), hint=hint) from None
+    except (ValueError, LookupError) as error:
+        if isinstance(error, ProgramError):
+            raise
+        raise ProgramError("it is not XML", where=place, found=str(error), hint="write it in UTF-8") from None
+    return reader.found
+
+
+def whole(text: str) -> int:
+    """A whole number as the runtimes and people read it alike; ValueError else.
+
+    >>> whole("-12"), whole("0")
+    (-12, 0)
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text[:24]!r} is not a whole number in plain decimals")
+    return int(text)
+
+
+class _Numbers(dict[str, int]):
+    """Numbers by their text, each read once."""
+
+    def __missing__(self, text: str) -> int:
+        number = whole(text)
+        if abs(number) >= 1 << 31:
+            raise ValueError(f"{text} is out of range")
+        self[text] = number
+        return number
+
+
+class _Reader:
+    def __init__(self, place: str) -> None:
+        self.place, self.found = place, Elements(place)
+        self.open: list[str] = []
+        self.numbers = _Numbers()
+        self.first = [0, 0]  # of the open gpu its first block, of the open block its first step
+        self.parser = expat.ParserCreate("utf-8")
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.StartDoctypeDeclHandler = self._doctype
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        parent = self.open[-1] if self.open else None
+        self.open.append(name)
+        if name == "step" and parent == "tb":
+            self._step(attributes)
+        elif name not in _PARENTS:
+            if parent is None:
+                raise self._bad(f"its root is <{name[:40]}>", hint="an MSCCL algorithm is one <algo> element")
+            if len(self.open) > _MAX_DEPTH:
+                raise self._bad(f"elements are nested more than {_MAX_DEPTH} deep")
+        elif _PARENTS[name] != parent:
+            outer = f"outside a <{_PARENTS[name]}>" if _PARENTS[name] else "inside another element"
+            raise self._bad(f"a <{name}> {outer}", hint="an <algo> holds <gpu>s, these <tb>s, these <step>s")
+        else:
+            getattr(self, f"_{name}")(attributes)
+
+    def _end(self, name: str) -> None:
+        self.open.pop()
+
+    def _doctype(self, *_: object) -> None:
+        raise self._bad("it declares a document type", hint="drop the <!DOCTYPE …>: entities are not read")
+
+    def _algo(self, attributes: dict[str, str]) -> None:
+        self.found.algo, self.found.algo_line = attributes, self.parser.CurrentLineNumber
+
+    def _gpu(self, attributes: dict[str, str]) -> None:
+        if len(self.found.gpus) == MAX_GPUS:
+            raise self._bad(f"more than {MAX_GPUS} <gpu> elements", hint="no runtime reads more")
+        values = self._whole_numbers("gpu", attributes, ("id", "i_chunks", "o_chunks", "s_chunks"))
+        for word, value in zip(("i_chunks", "o_chunks", "s_chunks"), values[1:], strict=True):
+            if not 0 <= value <= MAX_CHUNKS:
+                raise self._bad(f"{word}={value}", hint=f"0 to {MAX_CHUNKS}: the runtimes keep offsets in 16 bits")
+        self.found.gpus.append(Gpu(self.parser.CurrentLineNumber, *values))
+        self.first[0] = len(self.found.blocks)
+
+    def _tb(self, attributes: dict[str, str]) -> None:
+        if len(self.found.blocks) - self.first[0] == MAX_BLOCKS:
+            raise self._bad(f"more than {MAX_BLOCKS} threadblocks on one gpu", hint="no runtime has more")
+        values = self._whole_numbers("tb", attributes, ("id", "send", "recv", "chan"))
+        self.found.blocks.append(Block(self.parser.CurrentLineNumber, len(self.found.gpus) - 1, *values))
+        self.first[1] = len(self.found.steps)
+
+    def _step(self, a: dict[str, str]) -> None:
+        number, steps = self.numbers, self.found.steps
+        if len(steps) - self.first[1] == MAX_STEPS:
+            raise self._bad(f"more than {MAX_STEPS} steps in one threadblock", hint="no runtime runs more than 256")
+        try:
+            steps.append(
+                (
+                    self.parser.CurrentLineNumber,
+                    len(self.found.blocks) - 1,
+                    number[a["s"]],
+                    _TYPES[a["type"]],
+                    _PLACES[a["srcbuf"]],
+                    number[a["srcoff"]],
+                    _PLACES[a["dstbuf"]],
+                    number[a["dstoff"]],
+                    number[a["cnt"]],
+                    number[a["depid"]],
+                    number[a["deps"]],
+                    number[a["hasdep"]],
+                )
+            )
+        except (KeyError, ValueError):
+            raise self._bad_step(a) from None
+
+    def _bad_step(self, attributes: dict[str, str]) -> ProgramError:
+        """What is wrong with a step that is."""
+        numbers = tuple(word for word in _STEP if word not in ("type", "srcbuf", "dstbuf"))
+        self._need("step", attributes, _STEP)
+        if attributes["type"] not in _TYPES:
+            hint = f"one of {', '.join(_TYPES)}" + ("; `ra` ends the kernel of msccl" * (attributes["type"] == "ra"))
+            return self._bad(f"no op '{attributes['type'][:24]}'", hint=hint)
+        for word in ("srcbuf", "dstbuf"):
+            if attributes[word] not in _PLACES:
+                return self._bad(f"no buffer {word}='{attributes[word][:24]}'", hint="i, o or s")
+        self._whole_numbers("step", attributes, numbers)
+        raise AssertionError("nothing is wrong with it")
+
+    def _whole_numbers(self, element: str, attributes: dict[str, str], words: Sequence[str]) -> list[int]:
+        self._need(element, attributes, words)
+        try:
+            return [self.numbers[attributes[word]] for word in words]
+        except ValueError as error:
+            word = next(w for w in words if attributes[w] not in self.numbers)
+            raise self._bad(f"{word} of this {element}: {error}") from None
+
+    def _need(self, element: str, attributes: dict[str, str], words: Sequence[str]) -> None:
+        absent = [word for word in words if word not in attributes]
+        if absent:
+            raise self._bad(f"this {element} has no {' and no '.join(absent)}", hint=f"it needs {', '.join(words)}")
+
+    def _bad(self, what: str, hint: str | None = None) -> ProgramError:
+        return ProgramError(what, where=f"{self.place}:{self.parser.CurrentLineNumber}", hint=hint)
+
+
+def _pieces(source: str | bytes | Path, place: str) -> Iterator[bytes]:
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            size = 0
+            while piece := file.read(_PIECE):
+                size += len(piece)
+                _check_size(size, place)
+                yield piece
+        return
+    text = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
+    _check_size(len(text), place)
+    for start in range(0, len(text), _PIECE):
+        yield text[start : start + _PIECE]
+
+
+def _check_size(size: int, place: str) -> None:
+    if size > MAX_BYTES:
+        raise ProgramError(f"more than {MAX_BYTES >> 20} MiB", where=place, hint="no runtime reads a file of this size")
