@@ -38,8 +38,12 @@ class Choice(NamedTuple):
         return self.algorithm == LIBRARY
 
     def __str__(self) -> str:
-        parts = [f"{n} {name}{'s' * (n > 1)}" for n, name in zip(self[1:3], ("channel", "instance"), strict=True) if n > 1]
-        parts += [self.protocol] * (self.protocol != "Simple") + [f"slices of {self.slice_bytes}"] * bool(self.slice_bytes)
+        counts = ((self.channels, "channels"), (self.instances, "instances"))
+        parts = [f"{count} {name}" for count, name in counts if count > 1]
+        if self.protocol != "Simple":
+            parts.append(self.protocol)
+        if self.slice_bytes:
+            parts.append(f"slices of {self.slice_bytes // 1024}K")
         return ", ".join([self.algorithm, *parts])
 
 
@@ -140,7 +144,9 @@ class Selection:
         """Read what `to_json` wrote, or raise a PlanError that says what is wrong with it."""
         check_schema(document, SCHEMA)
         try:
-            rows = [{**row, "points": tuple(Point(**point) for point in row.get("points", ()))} for row in document["rows"]]
+            rows = [
+                {**row, "points": tuple(Point(**point) for point in row.get("points", ()))} for row in document["rows"]
+            ]
             return cls(dict(document["facts"]), tuple(Row(**row) for row in rows))
         except (KeyError, TypeError, AttributeError) as error:
             raise PlanError("malformed selection document", found=f"{type(error).__name__}: {error}") from error
@@ -175,7 +181,8 @@ def rows_of(collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choi
     for choice, group in groupby(found, key=lambda each: each[0]):
         points = tuple(point for _, point in group)
         end = start + len(points)
-        rows.append(Row(collective, ranks, nodes, edges[start], edges[end], *choice, points))
+        span = edges[start], edges[end]
+        rows.append(Row(collective, ranks, nodes, *span, points=points, **choice._asdict()))
         start = end
     return tuple(rows)
 
@@ -204,6 +211,10 @@ def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
     except DovetailError:  # broken: replaced whole
         known = None
     return (known.merged(selection) if known else selection).save(selection_path(library, hosts))
+
+
+def _row(document: Mapping[str, Any]) -> Row:
+    return Row(**{**document, "points": tuple(Point(**point) for point in document.get("points", ()))})
 
 
 def _check_row(row: Row) -> None:

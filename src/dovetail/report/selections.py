@@ -1,0 +1,80 @@
+"""A Selection for eyes and for other tools: the rows that NCCL's tuner plugin reads, and MSCCL files by size range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.core import save_text
+from dovetail.ir import Program
+from dovetail.plan.selection import Row, Selection
+
+NCCL_COLLECTIVES = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+NCCL_ALGORITHMS = {
+    "ring_all_reduce": "ring",
+    "ring_all_gather": "ring",
+    "ring_reduce_scatter": "ring",
+    "ring_broadcast": "ring",
+    "double_tree_all_reduce": "tree",
+}
+NCCL_PROTOCOLS = {"Simple": "simple", "LL": "ll", "LL128": "ll128"}
+HEAD = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+
+
+def nccl_tuner_csv(selection: Selection) -> str:
+    """Rows for NCCL_TUNER_CONFIG_FILE, as the example plugin of NCCL (ext-tuner/example) reads them.
+
+    It knows NCCL's own algorithms only, and takes a name that it does not know for a ring, a collective for an
+    all_reduce; so rows that it cannot express stand as comments. Its greatest size belongs to the row.
+
+    >>> ring = Row("all_reduce", 8, 1, 1024, 4096, "ring_all_reduce", 2, protocol="LL")
+    >>> print(nccl_tuner_csv(Selection({}, (ring, Row("all_to_all", 8, 1, 0, 64)))), end="")
+    # collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff
+    allreduce,1024,4095,ring,ll,2,1,8,-1,-1
+    # all_to_all of 0 to 63 bytes on 8 ranks, 1 node: library
+    """
+    lines = [f"# {HEAD}"]
+    for row in selection.rows:
+        collective, algorithm = NCCL_COLLECTIVES.get(row.collective), NCCL_ALGORITHMS.get(row.algorithm)
+        sizes, protocol = (row.min_bytes, row.max_bytes - 1), NCCL_PROTOCOLS.get(row.protocol)
+        if collective and algorithm and protocol:
+            channels = row.channels * row.instances
+            fields = (collective, *sizes, algorithm, protocol, channels, row.nodes, row.ranks, -1, -1)
+            lines.append(",".join(map(str, fields)))
+        else:
+            nodes = f"{row.nodes} node{'s' * (row.nodes > 1)}"
+            about = f"{row.collective} of {sizes[0]} to {sizes[1]} bytes on {row.ranks} ranks, {nodes}"
+            lines.append(f"# {about}: {row.choice}")
+    return "\n".join(lines) + "\n"
+
+
+def write_nccl_tuner(selection: Selection, path: str | Path) -> Path:
+    """Write the rows for NCCL's tuner to a file."""
+    return save_text(path, nccl_tuner_csv(selection))
+
+
+def write_msccl(
+    selection: Selection, folder: str | Path, program_of: Callable[[Row], Program], dialect: str = "msccl"
+) -> list[Path]:
+    """One XML for each row of ours, with the row's sizes as its minBytes and maxBytes; MSCCL picks files by these.
+
+    `program_of` gives the certified Program of a row. To MSCCL's own runtime maxBytes is the first size that is too
+    large, to the others the last that fits.
+    """
+    from dovetail.collective import msccl
+
+    place, written = Path(folder), []
+    for row in selection.rows:
+        if row.choice.is_library:
+            continue
+        sizes = {"min_bytes": row.min_bytes, "max_bytes": row.max_bytes - (dialect != "msccl")}
+        text = msccl.write(program_of(row), dialect, protocol=row.protocol, **sizes)
+        name = f"{row.algorithm}-{row.ranks}-{row.min_bytes}-{row.max_bytes - 1}.xml"
+        written.append(save_text(place / name, text))
+    return written
