@@ -31,8 +31,10 @@ def trace(name: str, tape: Tape, depth: int) -> tuple[Program, Hints]:
     for post in tape.spec.posts:
         builder.post(*post)
     channel = _channels(builder, ops, depth)
+    used, ops["line"] = np.unique(ops["line"], return_inverse=True)
     columns, hints = _columns(ops, channel)
-    return builder.build().with_columns(columns, tuple(tape.texts())), hints
+    texts = tape.texts()
+    return builder.build().with_columns(columns, tuple(texts[line] for line in used.tolist())), hints
 
 
 def _fields(tape: Tape) -> Columns:

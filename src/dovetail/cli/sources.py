@@ -1,0 +1,168 @@
+"""A user's Python file that writes an algorithm: loaded and called, its mistakes told by their line."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from dovetail.core import DovetailError, WishError
+
+if TYPE_CHECKING:
+    from dovetail.collective import Algorithm
+    from dovetail.ir import Program
+
+
+def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algorithm | Program:
+    """What `place` writes: a shipped algorithm's name, or FILE.py or FILE.py:NAME.
+
+    NAME (else `program`, else the only Algorithm in the file) is an Algorithm, or a function of the number of ranks and
+    of the `options`, which returns an Algorithm or a Program. DovetailError, with the line, for all that the file raises.
+    """
+    from dovetail.collective import ALGORITHMS, make_algorithm
+
+    path, _, name = place.partition(".py:")
+    if path == place and not place.endswith(".py"):
+        if place not in ALGORITHMS and Path(place).exists():
+            raise DovetailError(f"{place} is no Python file", hint="a file whose name ends in .py")
+        if ranks is None and place in ALGORITHMS:
+            raise WishError(f"{place} needs a number of ranks", hint="--ranks")
+        return make_algorithm(place, ranks or 1, **options)
+    file = Path(f"{path}.py" if name else place)
+    with _told_by_line(file):
+        found = _chosen(_load(file), file, name)
+    if _is_done(found):
+        return _unchanged(found, file, ranks, options)
+    with _told_by_line(file):
+        made = found(*_arguments(found, file, ranks), **_taken(found, file, options))
+    if not _is_done(made):
+        what = f"{found.__name__} in {file} returned {type(made).__name__}"
+        raise DovetailError(what, hint="return an Algorithm, or a Program")
+    return made
+
+
+def settings(words: Sequence[str]) -> dict[str, Any]:
+    """Values of `key=value` words, as Python writes them; other values are text.
+
+    >>> settings(["root=1", "kind=fast"])
+    {'root': 1, 'kind': 'fast'}
+    """
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise WishError(f"--set {word}", hint="--set NAME=VALUE")
+        try:
+            found[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key] = value
+    return found
+
+
+def _load(file: Path) -> ModuleType:
+    try:
+        source = file.read_text(encoding="utf-8")
+    except OSError as error:
+        names = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        close = difflib.get_close_matches(file.name, names, 1)
+        hint = f"did you mean {file.parent / close[0]}?" if close else None
+        raise DovetailError(f"cannot read {file}", found=error.strerror, hint=hint) from error
+    module = ModuleType(file.stem)
+    module.__file__ = str(file)
+    exec(compile(source, str(file), "exec"), module.__dict__)
+    return module
+
+
+def _chosen(module: ModuleType, file: Path, name: str) -> Any:
+    """The Algorithm or function that is meant."""
+    from dovetail.collective import Algorithm
+
+    names = [word for word in vars(module) if not word.startswith("_")]
+    algorithms = [word for word in names if isinstance(getattr(module, word), Algorithm)]
+    if not name:
+        name = algorithms[0] if len(algorithms) == 1 and "program" not in names else "program"
+    found = getattr(module, name, None)
+    if not _is_done(found) and not callable(found):
+        what = f"{file} has no {name}" if found is None else f"{name} in {file} is {type(found).__name__}"
+        hint = "define program(num_ranks), or name what is meant: FILE.py:NAME"
+        raise DovetailError(what, found=f"algorithms {', '.join(algorithms)}" if algorithms else None, hint=hint)
+    return found
+
+
+def _is_done(value: Any) -> TypeGuard[Algorithm | Program]:
+    from dovetail.collective import Algorithm
+    from dovetail.ir import Program
+
+    return isinstance(value, Algorithm | Program)
+
+
+def _unchanged(
+    value: Algorithm | Program, file: Path, ranks: int | None, options: Mapping[str, Any]
+) -> Algorithm | Program:
+    """An Algorithm or Program as it stands in the file: no option can change it."""
+    if ranks not in (None, value.num_ranks):
+        raise WishError(f"--ranks {ranks}", found=f"{value.name} in {file} is of {value.num_ranks} ranks")
+    if options:
+        what = f"{value.name} in {file} is no function: it takes no {next(iter(options))}"
+        raise WishError(what, hint="define program(num_ranks, …)")
+    return value
+
+
+def _arguments(make: Callable[..., Any], file: Path, ranks: int | None) -> tuple[int, ...]:
+    if ranks is None:
+        raise WishError(f"{make.__name__} in {file} needs a number of ranks", hint="--ranks")
+    try:
+        inspect.signature(make).bind_partial(ranks)
+    except TypeError:
+        raise WishError(f"{make.__name__} in {file} takes no number of ranks", hint="program(num_ranks, …)") from None
+    return (ranks,)
+
+
+def _taken(make: Callable[..., Any], file: Path, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    entries = inspect.signature(make).parameters.values()
+    if not any(entry.kind == entry.VAR_KEYWORD for entry in entries):
+        known = [entry.name for entry in entries][1:]
+        for word in options:
+            if word not in known:
+                what = f"{make.__name__} in {file} takes no {word}"
+                raise WishError(what, hint=f"it takes {', '.join(known) or 'the number of ranks only'}")
+    return options
+
+
+@contextmanager
+def _told_by_line(file: Path) -> Iterator[None]:
+    """Run the user's code as a script beside its neighbours; what it raises becomes an error that names its line."""
+    folder = str(file.parent.resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    except DovetailError as error:
+        if error.where is not None or (where := _line_of(error, file)) is None:
+            raise
+        raise type(error)(error.what, where=where, found=error.found, hint=error.hint) from error
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}"
+        raise DovetailError(
+            f"{file} is not Python: {error.msg}", where=where, found=(error.text or "").strip()
+        ) from error
+    except (Exception, SystemExit) as error:
+        what = f"{file} failed: {type(error).__name__}: {error}"
+        raise DovetailError(what, where=_line_of(error, file), hint="--debug shows the traceback") from error
+    finally:
+        sys.path.remove(folder)
+
+
+def _line_of(error: BaseException, file: Path) -> str | None:
+    """The innermost line of the file, or of its folder, on the way to an error."""
+    folder, found = file.parent.resolve(), None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == str(file) or Path(frame.filename).resolve().parent == folder:
+            found = f"{frame.filename}:{frame.lineno}"
+    return found
