@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dovetail.matmul import MatmulAllReduce
 
 OPERATORS = ("matmul_all_reduce",)
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next", "broadcast")
 SCHEDULES = ("auto", "serial", "uniform", "mc2", "optimal")
 READINGS = ("max", "min")
 ALL_REDUCES = ("auto", "library", "exchange", "ring")
@@ -51,16 +52,44 @@ def known_operator(value: str | None) -> str | None:
     return None if value is None else nearest(value, OPERATORS, "operator")
 
 
+def known_collective(value: str) -> str:
+    """The collective of that name, or a WishError that offers the nearest."""
+    return nearest(value, COLLECTIVES, "collective")
+
+
+def known_wish(value: str) -> str:
+    """The operator or the collective of that name, or a WishError that offers the nearest."""
+    return nearest(value, (*OPERATORS, *COLLECTIVES), "operator or collective")
+
+
 def _option(*names: str, help: str, **fields: Any) -> Any:
     return typer.Option(*names, help=help, show_default=fields.pop("show_default", True), **fields)
 
 
 Operator = Annotated[str, typer.Argument(help="The operator, e.g. matmul_all_reduce.", callback=known_operator)]
+WishName = Annotated[
+    str,
+    typer.Argument(help="An operator, e.g. matmul_all_reduce, or a collective, e.g. all_reduce.", callback=known_wish),
+]
+CollectiveName = Annotated[
+    str, typer.Argument(help=f"The collective: {', '.join(COLLECTIVES)}.", callback=known_collective)
+]
 M = Annotated[int, _option("--m", help="Rows of A and of the result.", min=0)]
 K = Annotated[
     int, _option("--k", help="Columns of A, summed over the ranks unless the machine counts it per rank.", min=0)
 ]
 N = Annotated[int, _option("--n", help="Columns of the result.", min=0)]
+MaybeM = Annotated[int | None, _option("--m", help="Of an operator: rows of A and of the result.", min=0)]
+MaybeK = Annotated[int | None, _option("--k", help="Of an operator: columns of A, summed over the ranks.", min=0)]
+MaybeN = Annotated[int | None, _option("--n", help="Of an operator: columns of the result.", min=0)]
+Nodes = Annotated[
+    int | None, _option("--nodes", help="Nodes that the ranks share evenly; as found unless said.", min=1)
+]
+Least = Annotated[
+    str | None, _option("--min", help="Of a collective: least size, the larger of a rank's input and output; 1K.")
+]
+Most = Annotated[str | None, _option("--max", help="Of a collective: greatest size; 16M.")]
+Factor = Annotated[float | None, _option("--factor", help="Each size is so many times the one before; 4.")]
 Ranks = Annotated[int | None, _option("--ranks", help="Ranks; all of the machine unless said.", min=1)]
 Dtype = Annotated[
     str | None,

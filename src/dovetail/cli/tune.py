@@ -1,9 +1,10 @@
-"""`dovetail tune`: the whole river for one wish on this machine."""
+"""`dovetail tune`: the whole river for one wish, an operator or a collective, on this machine."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +12,23 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli import options as opt
-from dovetail.core import EnvironmentFault
+from dovetail.core import EnvironmentFault, WishError
 
 if TYPE_CHECKING:
+    from dovetail.cli.collectives import Tuned
     from dovetail.cli.tuning import TuneResult
 
 
 def tune(
-    operator: opt.Operator,
-    m: opt.M,
-    k: opt.K,
-    n: opt.N,
+    wish: opt.WishName,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to run on.", min=1)],
+    m: opt.MaybeM = None,
+    k: opt.MaybeK = None,
+    n: opt.MaybeN = None,
+    nodes: opt.Nodes = None,
+    least: opt.Least = None,
+    most: opt.Most = None,
+    factor: opt.Factor = None,
     dtype: opt.Dtype = None,
     machine: opt.MachineName = None,
     schedule: opt.Schedule = "auto",
@@ -39,34 +45,135 @@ def tune(
     json: opt.Json = False,
     out: opt.Out = None,
 ) -> int:
-    """Probe, plan, prove, measure serial and the best few in turn, keep the fastest, and explain it."""
+    """Probe, plan, prove, measure serial and the best few in turn, keep the fastest, and explain it.
+
+    Of a collective: at each size, measure the best predicted algorithms and the library's call in turn, and keep a
+    table of what is fastest, which dovetail.collective then goes by.
+    """
+    runs = {"launch": launch, "rounds": rounds, "budget": budget, "seed": seed, "fresh": fresh, "json": json}
+    limits = {"reading": reading, "contention": contention, "floor": floor, "align": align, "all_reduce": all_reduce}
+    sizes, span = {"m": m, "k": k, "n": n}, {"nodes": nodes, "min": least, "max": most, "factor": factor}
+    if wish in opt.COLLECTIVES:
+        usual = {"schedule": "auto", "reading": "max", "all_reduce": "auto"}
+        misplaced(wish, {**sizes, **limits, "schedule": schedule}, usual)
+        return _collective(wish, ranks, span, dtype, machine, out, runs)
+    misplaced(wish, span, {})
+    return _operator(wish, ranks, sizes, dtype, machine, schedule, limits, out, runs)
+
+
+def misplaced(wish: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Refuse options that have no meaning for the wish.
+
+    >>> misplaced("all_reduce", {"m": 64, "k": None}, {})
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: all_reduce has no --m
+      try         dovetail tune all_reduce --ranks 2 --min 1K --max 64M
+    """
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, usual.get(name))]
+    if given:
+        sizes = "--min 1K --max 64M" if wish in opt.COLLECTIVES else "--m 4096 --k 3072 --n 8192"
+        raise WishError(f"{wish} has no {', '.join(given)}", hint=f"dovetail tune {wish} --ranks 2 {sizes}")
+
+
+def _operator(
+    operator: str,
+    ranks: int,
+    sizes: dict[str, int | None],
+    dtype: str | None,
+    machine: str | None,
+    schedule: str,
+    limits: dict[str, Any],
+    out: Path | None,
+    runs: dict[str, Any],
+) -> int:
     from dovetail.cli.machines import find
     from dovetail.cli.tuning import tune as follow
     from dovetail.run.mpi import MpiExecutor
 
+    missing = [f"--{name}" for name, value in sizes.items() if value is None]
+    if missing:
+        hint = f"dovetail tune {operator} --ranks {ranks} --m 4096 --k 3072 --n 8192"
+        raise WishError(f"{operator} needs {', '.join(missing)}", hint=hint)
     chosen = find(machine) if machine else None
-    wish = opt.wish_of(m, k, n, dtype, chosen)
-    folder = out or Path(f"dovetail-{operator}-m{m}-k{k}-n{n}-{wish.dtype}-r{ranks}")
-    limits = {"reading": reading, "contention": contention, "floor": floor, "align": align, "all_reduce": all_reduce}
+    wish = opt.wish_of(sizes["m"] or 0, sizes["k"] or 0, sizes["n"] or 0, dtype, chosen)
+    folder = out or Path(f"dovetail-{operator}-m{wish.m}-k{wish.k}-n{wish.n}-{wish.dtype}-r{ranks}")
     with output.progress("tuning") as say:
         result = follow(
             wish,
             ranks,
             out=folder,
-            executor=MpiExecutor(launch),
+            executor=MpiExecutor(runs["launch"]),
             machine=chosen,
             schedule=schedule,
-            rounds=rounds,
-            budget_s=budget,
-            fresh=fresh,
-            seed=seed,
+            rounds=runs["rounds"],
+            budget_s=runs["budget"],
+            fresh=runs["fresh"],
+            seed=runs["seed"],
             command=shlex.join(["dovetail", *sys.argv[1:]]),
             say=say,
             **limits,
         )
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if json else tell(result)
+    output.emit(result.to_json()) if runs["json"] else tell(result)
     return verdict(result)
+
+
+def _collective(
+    collective: str,
+    ranks: int,
+    span: dict[str, Any],
+    dtype: str | None,
+    machine: str | None,
+    out: Path | None,
+    runs: dict[str, Any],
+) -> int:
+    from dovetail.cli.collectives import Wish, sizes_between, tune_collective
+    from dovetail.cli.machines import find
+    from dovetail.cli.tuning import fresh_seed
+    from dovetail.run.mpi import MpiExecutor
+
+    wish = Wish(collective, ranks, span["nodes"], dtype or "float32")
+    sizes = sizes_between(span["min"] or "1K", span["max"] or "16M", span["factor"] or 4.0)
+    folder = out or Path(f"dovetail-{collective}-{wish.dtype}-r{ranks}")
+    with output.progress("tuning") as say:
+        result = tune_collective(
+            wish,
+            sizes,
+            out=folder,
+            executor=MpiExecutor(runs["launch"]),
+            machine=find(machine) if machine else None,
+            rounds=runs["rounds"],
+            budget_s=runs["budget"],
+            fresh=runs["fresh"],
+            seed=fresh_seed(runs["seed"]),
+            say=say,
+        )
+    files.drop_if_empty(folder / "runs")
+    output.emit(result.to_json()) if runs["json"] else tell_collective(result)
+    return int(any(each.wrong for each in result.contest.judged))
+
+
+def tell_collective(result: Tuned) -> None:
+    """The table by size, the notes, and last where the table for later runs is."""
+    from dovetail.report import num_bytes, seconds
+
+    rows = [
+        [
+            num_bytes(each.num_bytes),
+            seconds(each.point.library_s),
+            seconds(each.point.measured_s),
+            str(each.choice),
+            seconds(each.point.predicted_s),
+            f"{each.speedup:.2f}",
+        ]
+        for each in result.contest.judged
+    ]
+    headers = ["size", "library", "best", "algorithm", "predicted", "speed-up"]
+    output.table(headers, rows, ["right", "right", "right", "left", "right", "right"])
+    for text in result.notes:
+        output.note(text)
+    print("\n" + "\n".join(str(path) for path in result.files[:3]))
 
 
 def tell(result: TuneResult) -> None:

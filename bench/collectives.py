@@ -1,0 +1,253 @@
+"""Tuned collectives against those of Open MPI and MPICH, on the testbed's hosts or on shared memory.
+
+    bench/collectives.py --hosts 4 --rate 100mbit [--ppn 1] [--nics 1] [--mpi mpich,openmpi] [--budget 900] [--out FILE]
+    bench/collectives.py --hosts 0 --ranks 2 --min 8 --max 64M      # shared memory, no testbed
+
+Needs root and iproute2 for hosts (see bench/testbed). For each collective and each MPI: `dovetail tune`, then, in a job
+of its own, the tuned choice and the library's blocking call in turn, at every size, each held against float64. What is
+compared comes from that second job alone. Results are saved after every collective; nothing is begun once the budget is
+spent. Tables name the fastest library of all MPIs at a size, and the fastest tuned choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TESTBED = HERE / "testbed" / "testbed"
+NAME = "collectives"
+ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
+FLAT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+NAMED = {  # measured too where ranks share nodes
+    "all_reduce": ("hierarchical_all_reduce", "ring_all_reduce"),
+    "all_to_all": ("two_step_all_to_all", "direct_all_to_all"),
+}
+STANDARD, GAIN = 0.97, 1.2  # of the fastest library: at every size, and somewhere
+TUNING = 0.6  # of a collective's time; the rest is for the comparison
+
+
+def main() -> None:
+    args = arguments()
+    if args.worker:
+        print(json.dumps(worker(args)))
+        return
+    mpis = args.mpi.split(",")
+    begin, out = time.monotonic(), args.out or HERE / "results" / f"collectives-{label(args)}.json"
+    found: dict[str, dict[str, dict]] = {}
+    if args.hosts:
+        testbed("up", str(args.hosts), args.rate, "--nics", str(args.nics))
+    try:
+        with tempfile.TemporaryDirectory() as cache:
+            tasks = [(name, mpi) for name in args.collectives.split(",") for mpi in mpis]
+            for place, (name, mpi) in enumerate(tasks):
+                left_s = args.budget - (time.monotonic() - begin)
+                if left_s <= 0:
+                    print(f"not begun within the budget: {name} on {mpi}", file=sys.stderr)
+                    continue
+                found.setdefault(name, {})[mpi] = ask(args, name, mpi, left_s / (len(tasks) - place), cache)
+                save(out, args, found)
+                tell(name, mpi, found[name])
+    finally:
+        if args.hosts:
+            testbed("down")
+    print(json.dumps(save(out, args, found)["summary"], indent=1))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=4, help="0: shared memory")
+    parser.add_argument("--rate", default="100mbit")
+    parser.add_argument("--ppn", type=int, default=1, help="ranks a host")
+    parser.add_argument("--nics", type=int, default=1)
+    parser.add_argument("--ranks", type=int, help="on shared memory")
+    parser.add_argument("--mpi", default="mpich,openmpi")
+    parser.add_argument("--collectives", default=",".join(FLAT))
+    parser.add_argument("--min", default="1K")
+    parser.add_argument("--max", default="16M")
+    parser.add_argument("--factor", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--budget", type=float, default=900.0, help="seconds for everything")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def ask(args: argparse.Namespace, name: str, mpi: str, budget_s: float, cache: str) -> dict:
+    """One collective on one MPI, by that MPI's own Python; {"failed": why} where it did not end well."""
+    python = ENVIRONMENTS[mpi] / "bin" / "python"
+    environment = os.environ | {"DOVETAIL_CACHE": str(Path(cache) / mpi)}
+    if args.hosts:
+        words = ["--env-dir", str(ENVIRONMENTS[mpi]), "--ppn", str(args.ppn)]
+        environment["DOVETAIL_LAUNCH"] = testbed("launcher", *words).strip()
+    words = [sys.argv[0], *sys.argv[1:], "--worker", name, "--budget", str(budget_s)]
+    try:
+        done = subprocess.run(
+            [python, *words], env=environment, capture_output=True, text=True, timeout=4 * budget_s + 300
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not ended after {4 * budget_s + 300:.0f} s"}
+    if done.returncode:
+        return {"failed": done.stderr.strip()[-2000:]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def worker(args: argparse.Namespace) -> dict:
+    """Tune one collective with the MPI of this Python, then compare what was chosen with the library."""
+    from dovetail.cli.collectives import Wish, sizes_between, tune_collective
+    from dovetail.run.mpi import MpiExecutor
+
+    begin = time.monotonic()
+    ranks = args.hosts * args.ppn or args.ranks or 2
+    wish = Wish(args.worker, ranks, args.hosts if args.ppn > 1 and args.hosts > 1 else None)
+    sizes = sizes_between(args.min, args.max, args.factor)
+    with tempfile.TemporaryDirectory() as folder:
+        budget = {"rounds": args.rounds, "budget_s": TUNING * args.budget}
+        tuned = tune_collective(wish, sizes, out=Path(folder), executor=MpiExecutor(), **budget)
+    tune_s = time.monotonic() - begin
+    rows, facts = compared(tuned.contest, args.rounds, max(args.budget - tune_s, 10.0))
+    kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host")}
+    return {
+        "rows": rows,
+        "facts": kept,
+        "tune_s": tune_s,
+        "total_s": time.monotonic() - begin,
+        "notes": list(tuned.notes),
+    }
+
+
+def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
+    """For each size the library, the choice, and the named rivals, interleaved in a job that chose nothing."""
+    from dovetail.plan.contest import repeats_worth, variant
+    from dovetail.plan.selection import Choice
+    from dovetail.run.job import Job
+    from dovetail.run.mpi import MpiExecutor
+
+    aim, library = contest.aim, Choice()
+    named = NAMED.get(aim.collective, ()) if aim.nodes > 1 else ()
+    rows, facts, left_s = [], {}, budget_s
+    for place, each in enumerate(contest.judged):
+        begin = time.monotonic()
+        choices = list(dict.fromkeys([library, each.choice, *map(Choice, named)]))
+        repeats = repeats_worth(each.point.measured_s)
+        variants = tuple(variant(aim, choice, each.num_bytes, repeats, "posts") for choice in choices)
+        share_s = max(left_s, 0.0) / (len(contest.judged) - place)
+        result = MpiExecutor().execute(Job(variants, rounds=rounds, seed=place, budget_s=share_s))
+        rows.append(row_of(each, dict(zip(choices, result.outcomes, strict=True)), result))
+        facts, left_s = result.facts, left_s - (time.monotonic() - begin)
+    return rows, facts
+
+
+def row_of(judged, outcomes: dict, result) -> dict:
+    """One size: seconds and spread of the library, of the choice, and of the named ones."""
+    library, ours = (outcomes[choice] for choice in (next(iter(outcomes)), judged.choice))
+    named = {choice.algorithm: outcome.median_s for choice, outcome in outcomes.items() if not choice.is_library}
+    return {
+        "num_bytes": judged.num_bytes,
+        **judged.choice._asdict(),
+        "library_s": library.median_s,
+        "tuned_s": ours.median_s,
+        "ratio": statistics.median(a / b for a, b in zip(library.seconds, ours.seconds, strict=True)),
+        "library_spread": library.spread,
+        "tuned_spread": ours.spread,
+        "predicted_s": judged.point.predicted_s,
+        "when_tuned": {"tuned_s": judged.point.measured_s, "library_s": judged.point.library_s},
+        "named_s": named,
+        "num_wrong": sum(outcome.num_wrong or 0 for outcome in outcomes.values()),
+        "rounds": result.rounds,
+        "disturbed": result.disturbed,
+        "rivals": [{"choice": str(choice), "seconds": s} for choice, s in judged.tried.items()],
+    }
+
+
+def save(out: Path, args: argparse.Namespace, found: dict) -> dict:
+    """The document so far, on disk."""
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    head = {
+        "bench": "collectives",
+        "label": "measured",
+        "commit": described.stdout.strip(),
+        "date": time.strftime("%F"),
+    }
+    where = {"hosts": args.hosts, "rate": args.rate, "ppn": args.ppn, "nics": args.nics, "ranks": args.ranks}
+    document = {**head, **where, "cores": os.cpu_count(), "summary": summary(found), "collectives": found}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_suffix(".part")
+    partial.write_text(json.dumps(document, indent=1) + "\n")
+    partial.replace(out)
+    return document
+
+
+def summary(found: dict) -> dict:
+    """For each collective the worst and the best ratio of library to tuned: for each MPI, by rounds, and of the
+    fastest library of all MPIs to the fastest tuned choice."""
+    return {name: about(by_mpi) for name, by_mpi in found.items()}
+
+
+def about(by_mpi: dict) -> dict:
+    """Ratios of seconds, library over tuned: above 1 the tuned is faster.
+
+    >>> names = ("num_bytes", "library_s", "tuned_s", "ratio", "num_wrong", "named_s")
+    >>> rows = [dict(zip(names, (8, *times, 0, {}))) for times in ((2.0, 1.0, 2.0), (1.5, 1.5, 1.0))]
+    >>> found = about({"a": {"rows": rows[:1]}, "b": {"rows": rows[1:]}})
+    >>> found["worst"], found["holds"], found["a"]["best"]
+    (1.5, True, 2.0)
+    """
+    rows = {mpi: {row["num_bytes"]: row for row in each.get("rows", ())} for mpi, each in by_mpi.items()}
+    result: dict = {mpi: ratios([row["ratio"] for row in each.values()]) for mpi, each in rows.items()}
+    sizes = sorted(set.intersection(*map(set, rows.values()))) if rows else []
+    library, tuned = (
+        [min(each[size][key] for each in rows.values()) for size in sizes] for key in ("library_s", "tuned_s")
+    )
+    both = ratios([a / b for a, b in zip(library, tuned, strict=True)])
+    wrong = sum(row["num_wrong"] for each in rows.values() for row in each.values())
+    result |= {"sizes": len(sizes), **both, "num_wrong": wrong}
+    result["holds"] = bool(sizes) and both["worst"] >= STANDARD and both["best"] >= GAIN and not wrong
+    result["failed"] = {mpi: each["failed"][-200:] for mpi, each in by_mpi.items() if "failed" in each}
+    result["named"] = {mpi: [[size, row["named_s"]] for size, row in each.items()] for mpi, each in rows.items()}
+    return result
+
+
+def ratios(values: list[float]) -> dict:
+    return {"worst": min(values), "best": max(values)} if values else {"worst": 0.0, "best": 0.0}
+
+
+def tell(name: str, mpi: str, by_mpi: dict) -> None:
+    """What has just been found, for people."""
+    found = by_mpi[mpi]
+    if "failed" in found:
+        print(f"{name} on {mpi} failed: {found['failed'][-300:]}", file=sys.stderr)
+        return
+    print(f"{name} on {mpi}, {found['total_s']:.0f} s", flush=True)
+    for row in found["rows"]:
+        times = f"library {row['library_s'] * 1e6:10.1f} µs  tuned {row['tuned_s'] * 1e6:10.1f} µs"
+        print(
+            f"  {row['num_bytes']:>9} B  {times}  {row['library_s'] / row['tuned_s']:5.2f}  {row['algorithm']}",
+            flush=True,
+        )
+
+
+def label(args: argparse.Namespace) -> str:
+    if not args.hosts:
+        return f"shared-memory-{args.ranks or 2}"
+    nics = f"-{args.nics}nics" if args.nics > 1 else ""
+    return f"{args.hosts}x{args.ppn}-{args.rate}{nics}"
+
+
+def testbed(*words: str) -> str:
+    """One testbed command; its output."""
+    done = subprocess.run([TESTBED, "--name", NAME, *words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Contenders: the ways to carry out one collective, what each is predicted to take, and which are worth measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.collective import Spec, algorithms_for, build, spec_of
+from dovetail.core import WishError, parse_count
+from dovetail.cost import price
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, dtype_bytes
+from dovetail.machine import Machine
+from dovetail.passes import slice_messages
+from dovetail.plan.selection import Choice
+from dovetail.sim import simulate
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next", "broadcast")
+IN_PLACE = ("all_reduce", "broadcast")  # as their library calls are made; the others write an output of their own
+PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth trying
+SLICES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
+HOPELESS = 4.0  # times the best prediction
+LONGEST_TRAIN = 16  # slices of one message in a prediction; beyond that nothing changes
+FORWARDS = (Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send)
+Make = Callable[[Choice], Program]  # raises WishError where the algorithm does not fit
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A collective to choose for: its ranks, of how many nodes (consecutive, equally many on each), and its elements.
+
+    `makers`: algorithms by name; those of `dovetail.collective` unless given.
+    """
+
+    collective: str
+    ranks: int
+    nodes: int = 1
+    dtype: str = "float32"
+    makers: Mapping[str, Make] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise WishError(f"no collective '{self.collective}' to choose for", hint=f"one of {', '.join(COLLECTIVES)}")
+        parse_count(self.ranks, "ranks", least=2)
+        if self.nodes < 1 or self.ranks % self.nodes:
+            raise WishError(f"{self.ranks} ranks cannot be shared evenly among {self.nodes} nodes")
+        if not self.makers:
+            object.__setattr__(self, "makers", shipped(self))
+        dtype_bytes(self.dtype)
+
+    @property
+    def in_place(self) -> bool:
+        return self.collective in IN_PLACE
+
+    @property
+    def parts(self) -> int:
+        """Units in the larger of a rank's buffers."""
+        return self.ranks if self.collective in ("all_gather", "reduce_scatter", "all_to_all") else 1
+
+    def count(self, num_bytes: int) -> int:
+        """Elements of a unit (see `Spec`) where the larger of a rank's buffers holds about `num_bytes` bytes.
+
+        >>> [Aim(name, 4, makers={"none": None}).count(4096) for name in ("all_gather", "all_reduce")]
+        [256, 1024]
+        """
+        return max(num_bytes // dtype_bytes(self.dtype) // self.parts, 1)
+
+    def bytes_of(self, num_bytes: int) -> int:
+        """The bytes that this comes to."""
+        return self.count(num_bytes) * self.parts * dtype_bytes(self.dtype)
+
+    def program(self, choice: Choice) -> Program:
+        """The Program of a choice; its slices are the executor's business."""
+        key = choice._replace(slice_bytes=0)
+        if key not in self._programs:
+            self._programs[key] = library_program(self) if choice.is_library else self.makers[choice.algorithm](key)
+        return self._programs[key]
+
+    @cached_property
+    def _programs(self) -> dict[Choice, Program]:
+        return {}
+
+
+class Contender(NamedTuple):
+    """A way to carry out a collective of one size, and the seconds that it is predicted to take."""
+
+    choice: Choice
+    predicted_s: float
+
+
+def shipped(aim: Aim) -> dict[str, Make]:
+    """The built-in algorithms that compute the aim's collective, in place where the library's call is."""
+
+    def maker(name: str) -> Make:
+        return lambda choice: build(
+            name,
+            aim.ranks,
+            nodes=aim.nodes,
+            channels=choice.channels,
+            instances=choice.instances,
+            protocol=choice.protocol,  # type: ignore[arg-type]
+        )
+
+    return {name: maker(name) for name in algorithms_for(aim.collective)}
+
+
+def library_program(aim: Aim) -> Program:
+    """The library's own call, as one op a rank; all_to_next, which no library has, as plain messages."""
+    spec = spec_of(aim.collective, aim.ranks, in_place=aim.in_place)
+    b, everyone = Builder(f"library {aim.collective}", aim.ranks), range(aim.ranks)
+    for buffer in spec.buffers:
+        b.buffer(*buffer)
+    for post in spec.posts:
+        b.post(*post)
+    source, result = spec.buffers[0], spec.buffers[-1]
+    for rank in everyone:
+        reads, writes = ([Region(buffer.name, 0, buffer.slots[rank])] for buffer in (source, result))
+        if aim.collective == "all_to_next":
+            if rank + 1 < aim.ranks:
+                b.add(Kind.send, rank, b.lane("send", "net"), reads=reads, chan_out=b.channel(rank, rank + 1))
+            if rank:
+                b.add(Kind.recv, rank, b.lane("recv", "net"), writes=writes, chan_in=b.channel(rank - 1, rank))
+        else:
+            call = b.collective(aim.collective, everyone)
+            b.add(Kind.collective, rank, b.lane("net", "net"), reads=reads, writes=writes, call=call)
+    return b.build()
+
+
+def choices(aim: Aim, num_bytes: int) -> Iterator[Choice]:
+    """Every choice worth predicting at one size; of those that make equal Programs the first, and no idle slices."""
+    seen = set()
+    for name in aim.makers:
+        for channels, instances in PARALLEL:
+            choice = Choice(name, channels, instances)
+            try:
+                program = aim.program(choice)
+            except WishError:
+                continue  # the algorithm is not for these ranks, or has no such channels
+            key = fingerprint(program)
+            if key in seen:
+                continue
+            seen.add(key)
+            yield choice
+            if bool(np.isin(program.kind, FORWARDS).any()):
+                longest = longest_message(program, even_workload(aim, program, num_bytes))
+                yield from (choice._replace(slice_bytes=size) for size in SLICES if 2 * size <= longest)
+
+
+def shortlist(aim: Aim, num_bytes: int, machine: Machine, most: int = 8) -> list[Contender]:
+    """The choices to measure at one size, best predicted first: the best of each algorithm that is not hopeless before
+    the second best of any, since predictions err more between algorithms than within one."""
+    found = sorted(
+        (Contender(choice, predict(aim, choice, num_bytes, machine)) for choice in choices(aim, num_bytes)),
+        key=lambda each: (each.predicted_s, each.choice),
+    )
+    leaders: dict[str, Contender] = {}
+    for each in found:
+        leaders.setdefault(each.choice.algorithm, each)
+    first = [each for each in leaders.values() if each.predicted_s <= HOPELESS * found[0].predicted_s][:most]
+    rest = [each for each in found if each not in first][: most - len(first)]
+    return sorted([*first, *rest], key=lambda each: each.predicted_s)
+
+
+def predict(aim: Aim, choice: Choice, num_bytes: int, machine: Machine) -> float:
+    """Seconds of the choice as simulated on the machine's curves.
+
+    Slots are taken as even, and receives as posted ahead, as executors do within their window. Raises CostError where
+    the machine has no cost of messages.
+    """
+    program = aim.program(choice)
+    if choice.slice_bytes:
+        longest = longest_message(program, even_workload(aim, program, num_bytes))
+        train = min(ceil(longest / choice.slice_bytes), LONGEST_TRAIN)
+        widest = int(max(sent_slots(program), default=1))
+        program = slice_messages(finer(program, train), widest)
+    prices = price(program, machine, even_workload(aim, program, num_bytes), extrapolate=True)
+    ahead = prices.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
+    return simulate(program, ahead, machine.name).makespan_s
+
+
+def spec_for(aim: Aim, program: Program) -> Spec:
+    """The Spec whose buffers the program has: as many chunks to a unit as it counts."""
+    slots = program.slots_of("input", 0)
+    in_place = all(buffer.role != "output" for buffer in program.buffers)
+    whole = aim.collective in ("reduce_scatter", "all_to_all") or (aim.collective == "all_gather" and in_place)
+    return spec_of(aim.collective, aim.ranks, chunks=max(slots // aim.ranks if whole else slots, 1), in_place=in_place)
+
+
+def workload(aim: Aim, program: Program, num_bytes: int) -> Workload:
+    """What every slot of the program holds when the collective is of that many bytes."""
+    spec, count = spec_for(aim, program), aim.count(num_bytes)
+    if count % spec.chunks == 0:
+        return even_workload(aim, program, num_bytes)
+    from dovetail.ir.sizes import uneven
+
+    return uneven(program, spec.sizes(count), aim.dtype)
+
+
+def even_workload(aim: Aim, program: Program, num_bytes: int) -> Workload:
+    """Every slot of one size, rounded up: near enough for a prediction."""
+    elements = max(ceil(aim.count(num_bytes) / spec_for(aim, program).chunks), 1)
+    slots = (Slot((elements,), aim.dtype),) * aim.ranks
+    return Workload({buffer.name: slots for buffer in program.buffers}, {})
+
+
+def sent_slots(program: Program) -> list[int]:
+    """Slots of each message that leaves a rank."""
+    rows = np.flatnonzero(program.chan_out >= 0).tolist()
+    return [sum(r.num_slots for r in (op.reads or op.writes)[:1]) for op in map(program.op, rows)]
+
+
+def longest_message(program: Program, workload: Workload) -> int:
+    """Bytes of the longest message, slots being even."""
+    slot = next(iter(workload.slots.values()))[0]
+    return max(sent_slots(program), default=0) * slot.num_bytes
+
+
+def finer(program: Program, pieces: int) -> Program:
+    """The same program with every slot as `pieces` slots, without its post-conditions; for prediction.
+
+    >>> from dovetail.ir.shapes import ring_all_reduce
+    >>> finer(ring_all_reduce(2, 1), 3).buffers[0].slots, finer(ring_all_reduce(2, 1), 3).op(0).reads[0].count
+    ((6, 6), 3)
+    """
+    columns = dict(program.columns)
+    for side in ("read", "write"):
+        for part in ("offset", "count", "stride"):
+            columns[f"{side}_{part}"] = columns[f"{side}_{part}"] * pieces
+    buffers = tuple(b._replace(slots=tuple(n * pieces for n in b.slots)) for b in program.buffers)
+    return replace(program, buffers=buffers, posts=()).with_columns(columns)
+
+
+def fingerprint(program: Program) -> str:
+    """Equal for programs that do the same."""
+    about = repr((program.buffers, program.lanes, program.channels, program.collectives)).encode()
+    columns = (column.tobytes() for name, column in program.columns.items() if name != "line")
+    return sha256(b"".join([about, *columns])).hexdigest()
