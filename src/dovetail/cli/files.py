@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.core import DovetailError, ProgramError
 
 if TYPE_CHECKING:
+    from dovetail.collective.msccl import MscclFile
     from dovetail.ir import Program
     from dovetail.plan import Plan
     from dovetail.timeline import Timeline
@@ -27,16 +28,19 @@ KINDS = {
     "dovetail.curve/1": "curve",
     "dovetail.run/1": "run",
 }
+PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
 
 
 def read(place: str) -> tuple[str, Any]:
-    """Kind and content of a file: a JSON document, or ("text", the text of a program).
+    """Kind and content of a file: a JSON document, ("text", the text of a program), or ("msccl", XML or its path).
 
     Raises DovetailError where it cannot be read or is none of ours.
     """
     path = Path(place)
     if place != "-" and path.is_dir():
         path = path / "plan.json"
+    if place != "-" and _is_xml(path):
+        return "msccl", path
     if place == "-":
         text = sys.stdin.read()
     else:
@@ -50,17 +54,41 @@ def read(place: str) -> tuple[str, Any]:
 
 
 def program_of(place: str) -> tuple[str, Program, Any]:
-    """Kind of the file, its Program (JSON, text, or the one that a plan file makes), and the document or text."""
+    """Kind of the file, its Program (JSON, text, an algorithm, or the one that a plan makes), and its content."""
+    kind, content = read(place)
+    return kind, program_from(kind, content, place), content
+
+
+def program_from(kind: str, content: Any, place: str) -> Program:
+    """The Program in what `read` found at a place."""
     from dovetail.ir import Program, parse
 
-    kind, content = read(place)
     if kind == "text":
-        return kind, parse(content, place), content
+        return parse(content, place)
     if kind == "program":
-        return kind, Program.from_json(content), content
+        return Program.from_json(content)
+    if kind == "msccl":
+        return msccl_of(place, content).program
+    if kind == "mscclpp":
+        return _mscclpp_program(content)
     if kind in ("plan", "tune"):
-        return kind, planned_program(content), content
-    raise ProgramError(f"{place} holds no program", found=f"a {kind}", hint="give a program (JSON or text) or a plan")
+        return planned_program(content)
+    hint = "give a program (JSON or text), an algorithm (MSCCL XML, MSCCL++ JSON) or a plan"
+    raise ProgramError(f"{place} holds no program", found=f"a {kind}", hint=hint)
+
+
+def msccl_of(place: str, content: Any) -> MscclFile:
+    """The MSCCL XML file that `read` found at a place."""
+    from dovetail.collective import msccl
+
+    return msccl.read(content, name="stdin" if place == "-" else place)
+
+
+def _mscclpp_program(document: dict[str, Any]) -> Program:
+    from dovetail.collective import mscclpp
+
+    program: Program = mscclpp.read(document).program
+    return program
 
 
 def planned_program(document: dict[str, Any]) -> Program:
@@ -108,16 +136,32 @@ def drop_if_empty(folder: Path) -> None:
 
 def _kind_of(text: str, place: str) -> tuple[str, Any]:
     start = text.lstrip()
+    if start.startswith("<"):
+        return "msccl", text
     if not start.startswith(("{", "[")):
         return "text", text
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise DovetailError(f"{place} is not JSON", found=str(error)) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema in KINDS:
         return KINDS[schema], document
+    if isinstance(document, dict) and schema is None and "gpus" in document:
+        return "mscclpp", document
     raise DovetailError(f"{place} is no file of ours", found=f"schema {schema!r}", hint=f"known: {', '.join(KINDS)}")
+
+
+def _is_xml(path: Path) -> bool:
+    """By its first character, or by its name where it is empty; without reading it whole."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    except OSError:
+        return False
+    return start.startswith(b"<") or (path.suffix == ".xml" and not start.startswith((b"{", b"program")))
 
 
 def _nearest_file(path: Path) -> str | None:

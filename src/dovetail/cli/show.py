@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,18 +11,26 @@ from dovetail.cli import files, output
 from dovetail.cli.options import Json
 from dovetail.core import DovetailError
 
+if TYPE_CHECKING:
+    from dovetail.ir import Program
+
 
 def show(
-    file: Annotated[str, typer.Argument(help="A plan, program, timeline, machine, certificate, …; - for stdin.")],
+    file: Annotated[
+        str, typer.Argument(help="A program, MSCCL XML, plan, timeline, machine, certificate, …; - for stdin.")
+    ],
     json: Json = False,
     page: Annotated[Path | None, typer.Option("--page", help="Write a plan or timeline to this HTML page.")] = None,
 ) -> None:
-    """Show any file of ours: a plan explained, a program as text, a timeline's busy lanes, a machine's curves."""
+    """Show any file of ours: a plan explained, a program as text, a timeline's busy lanes, a machine's curves.
+
+    A program's text ends in one line that sums it up: what it computes, on how many ranks, with how many steps.
+    """
     kind, content = files.read(file)
     if page is not None:
         _write_page(page, kind, content, file)
     if json:
-        output.emit(files.program_of(file)[1].to_json() if kind == "text" else content)
+        output.emit(files.program_of(file)[1].to_json() if kind in files.PROGRAMS else content)
     else:
         print(told(kind, content, file))
     if page is not None and not json:
@@ -31,15 +39,14 @@ def show(
 
 def told(kind: str, content: Any, place: str) -> str:
     """The content of a file of that kind in words."""
-    from dovetail.ir import Certificate, Program, parse, to_text
+    from dovetail.ir import Certificate, to_text
     from dovetail.machine import Machine
     from dovetail.plan import Plan
     from dovetail.timeline import Comparison, Timeline
 
-    if kind == "text":
-        return to_text(parse(content, place)).rstrip()
-    if kind == "program":
-        return to_text(Program.from_json(content)).rstrip()
+    if kind in files.PROGRAMS:
+        program = files.program_from(kind, content, place)
+        return f"{to_text(program)}# {summary(program)}"
     if kind == "plan":
         return Plan.from_json(content).explain()
     if kind == "timeline":
@@ -59,6 +66,29 @@ def told(kind: str, content: Any, place: str) -> str:
 
         return comparison(Comparison.from_json(content))
     return _keys(content)
+
+
+def summary(program: Program) -> str:
+    """What a program computes and what it takes, in one line."""
+    from dovetail.ir import SENDS, verify
+    from dovetail.ir.plain import message_slots
+
+    found = verify(program).collective_found or "no standard collective"
+    lanes, steps, messages, slots = (dict.fromkeys(range(program.num_ranks), 0) for _ in range(4))
+    for rank, _ in program.queues():
+        lanes[rank] += 1
+    for op in program.ops():
+        steps[op.rank] += 1
+        if op.kind in SENDS:
+            messages[op.rank] += 1
+            slots[op.rank] += message_slots(op)
+    whole = max((max(b.slots) for b in program.buffers if b.role != "scratch"), default=0)
+    most = [max(counts.values()) for counts in (lanes, steps, messages, slots)]
+    factor = f", {most[3] / whole:.4g} × the buffer" if whole else ""
+    return (
+        f"{program.name}: {found}, {program.num_ranks} ranks; at most {most[0]} lanes and {most[1]} steps a rank; "
+        f"it sends {most[2]} messages{factor}"
+    )
 
 
 def _keys(content: dict[str, Any]) -> str:

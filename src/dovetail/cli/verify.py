@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Json, nearest
+from dovetail.core import ProgramError
 
 if TYPE_CHECKING:
-    from dovetail.ir import Certificate
+    from dovetail.ir import Certificate, Program
 
 
 def verify(
-    file: Annotated[str, typer.Argument(help="A program (JSON or text), a plan, or - for stdin.")],
-    target: Annotated[str | None, typer.Option("--target", help="Runtime whose limits it must keep.")] = None,
+    file: Annotated[
+        str, typer.Argument(help="A program (JSON or text), MSCCL XML, an MSCCL++ plan, a plan, or - for stdin.")
+    ],
+    target: Annotated[
+        str | None, typer.Option("--target", help="Runtime whose limits it must keep: msccl, azure or rccl.")
+    ] = None,
+    fifo_depth: Annotated[
+        int | None, typer.Option("--fifo-depth", help="Messages that each channel holds, whatever is declared.", min=1)
+    ] = None,
     json: Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for a page with the counterexample.", file_okay=False)
+    ] = None,
 ) -> int:
     """Prove a program: bounds, deadlock, races, result and limits. Exit code 0 if it holds, 1 if not."""
     from dovetail.ir import TARGETS
-    from dovetail.ir import verify as prove
 
     name = None if target is None else nearest(target, TARGETS, "target")
-    _, program, _ = files.program_of(file)
-    certificate = prove(program, name)
+    try:
+        programs, certificate = proved(file, name, fifo_depth)
+    except ProgramError as error:
+        if not json:
+            raise
+        programs, certificate = [], unreadable(file, error, name)
+    page = None if out is None or certificate.ok else _write_page(out, programs, certificate, file)
     if json:
-        output.emit(certificate.to_json())
+        output.emit(certificate.to_json() | ({"page": str(page)} if page else {}))
     else:
-        print(told(certificate))
+        print(told(certificate) + (f"\n\n{page}" if page else ""))
     return 0 if certificate.ok else 1
+
+
+def proved(place: str, target: str | None = None, fifo_depth: int | None = None) -> tuple[list[Program], Certificate]:
+    """The programs of a file (several where it serves in place and out of place), and the verdict on it."""
+    from dovetail.ir import verify as prove
+
+    kind, content = files.read(place)
+    if kind == "msccl":
+        from dovetail.collective import msccl
+
+        file = files.msccl_of(place, content)
+        return [use.program for use in file.uses], msccl.certify(file, target, fifo_depth)
+    program = files.program_from(kind, content, place)
+    program = program if fifo_depth is None else program.with_depth(fifo_depth)
+    return [program], prove(program, target)
+
+
+def unreadable(place: str, error: ProgramError, target: str | None) -> Certificate:
+    """The verdict on a file that holds no program: nothing of it fits."""
+    from dovetail.ir import Certificate, Check
+    from dovetail.ir.certificate import CHECKS
+
+    checks = {name: Check(False, "not reached: the bounds check failed") for name in CHECKS}
+    checks["bounds"] = Check(False, error.what, where=error.where or place, found=error.found, hint=error.hint)
+    return Certificate(Path(place).stem, checks, target=target)
 
 
 def told(certificate: Certificate) -> str:
@@ -44,8 +85,14 @@ def told(certificate: Certificate) -> str:
     for name, check in certificate.checks.items():
         if not check.ok and not _skipped(check.message):
             parts.append("\n".join(_failure(name, check)))
-    parts.append(f"{certificate.program}: {'valid' if certificate.ok else 'NOT valid'}")
+    parts.append(_verdict(certificate))
     return "\n\n".join(parts)
+
+
+def _verdict(certificate: Certificate) -> str:
+    text = f"{certificate.program}: {'valid' if certificate.ok else 'NOT valid'}"
+    text += f"; it computes {certificate.collective_found}" if certificate.collective_found else ""
+    return text + (f"; least FIFO depth {certificate.min_fifo_depth}" if certificate.min_fifo_depth else "")
 
 
 def _skipped(message: str) -> bool:
@@ -57,3 +104,18 @@ def _failure(name: str, check: object) -> list[str]:
     lines = [f"{name}: {check.message}"]  # type: ignore[attr-defined]
     lines += [f"  {title:<11} {getattr(check, key)}" for title, key in facts if getattr(check, key)]
     return lines + [f"    {line}" for line in check.schedule]  # type: ignore[attr-defined]
+
+
+def _write_page(folder: Path, programs: list[Program], certificate: Certificate, place: str) -> Path | None:
+    """The minimal schedule that shows the first failure, as a page; None where no ops show it."""
+    from dovetail.report import counterexample, write_page
+
+    name, check = next((name, check) for name, check in certificate.checks.items() if not check.ok)
+    if not programs or not check.ops or name == "bounds":
+        return None
+    program = programs[-1 if check.message.startswith("in place") else 0]
+    timeline = counterexample(program, check.ops, stuck=name == "deadlock")
+    title = f"{certificate.program}: {check.message}"
+    return write_page(
+        folder / f"{Path(place).stem or 'stdin'}.html", title=title, timelines=[timeline], program=program
+    )

@@ -1,5 +1,6 @@
 """report: what is made for eyes and for other tools: tables, the HTML page, plots, pictures, traces."""
 
+from dovetail.report.counterexample import counterexample
 from dovetail.report.html import page, write_page
 from dovetail.report.perfetto import chrome_trace, write_perfetto
 from dovetail.report.picture import svg, write_svg
@@ -14,6 +15,7 @@ __all__ = [
     "Row",
     "Summary",
     "chrome_trace",
+    "counterexample",
     "curves_page",
     "is_colour_terminal",
     "num_bytes",

@@ -1,0 +1,89 @@
+"""`dovetail diff`: what two programs do differently, rank by rank and lane by lane."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli import files, output
+from dovetail.cli.options import Json
+
+if TYPE_CHECKING:
+    from dovetail.ir import Program
+
+Change = dict[str, Any]
+_MOST_COMPARED = 2000  # lines of a lane that are aligned; longer ones are told apart line for line
+
+
+def diff(
+    first: Annotated[str, typer.Argument(help="A program in any form that `show` reads; - for stdin.")],
+    second: Annotated[str, typer.Argument(help="Another one, in any form.")],
+    json: Json = False,
+) -> int:
+    """Compare two programs, whatever their form: buffers, what they ask, lanes, and ops in words. Exit code 0 if same.
+
+    Names of programs and source lines do not count.
+    """
+    changes = differences(files.program_of(first)[1], files.program_of(second)[1])
+    if json:
+        output.emit({"schema": "dovetail.diff/1", "same": not changes, "changes": changes})
+    else:
+        print("\n\n".join(map(_told, changes)) or "the same program")
+    return 1 if changes else 0
+
+
+def differences(first: Program, second: Program) -> list[Change]:
+    """Where two programs differ: {"where", "removed", "added"}, the tables first, then every queue."""
+    one, other = _sections(first), _sections(second)
+    changes = []
+    for where in dict.fromkeys([*one, *other]):
+        old, new = one.get(where, []), other.get(where, [])
+        if not where.startswith("rank "):  # tables: their order means nothing
+            both = set(old) & set(new)
+            old, new = [x for x in old if x not in both], [x for x in new if x not in both]
+        removed, added = _changed(old, new)
+        if removed or added:
+            changes.append({"where": where, "removed": removed, "added": added})
+    return changes
+
+
+def _sections(program: Program) -> dict[str, list[str]]:
+    """The lines of the text form by what they tell of; a queue's lines without source lines."""
+    import numpy as np
+
+    from dovetail.ir import to_text
+
+    columns = dict(program.columns) | {"line": np.full(program.num_ops, -1)}
+    found: dict[str, list[str]] = {}
+    where = "ranks"
+    for line in to_text(program.with_columns(columns, ())).splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if line.startswith("program "):
+            line = line.rpartition(" ")[2] + " ranks"
+        elif line.startswith("rank "):
+            where = line
+            continue
+        elif not line.startswith("  "):
+            where, line = f"{word}s" if word != "post" else "post-conditions", rest
+        found.setdefault(where, []).append(line.strip())
+    return found
+
+
+def _changed(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
+    """Lines that only one of the two has, in their order."""
+    if max(len(old), len(new)) > _MOST_COMPARED:
+        pairs = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
+        return [a for a, _ in pairs] + old[len(new) :], [b for _, b in pairs] + new[len(old) :]
+    removed, added = list[str](), list[str]()
+    for tag, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            removed += old[a:b]
+            added += new[c:d]
+    return removed, added
+
+
+def _told(change: Change) -> str:
+    lines = [change["where"], *(f"- {line}" for line in change["removed"]), *(f"+ {line}" for line in change["added"])]
+    return "\n  ".join(lines)

@@ -1,0 +1,77 @@
+"""The schedule that shows a fault: the ops of a failed check after what must come before them, one tick each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.ir import Kind, Program
+from dovetail.ir.greedy import Greedy, Run
+from dovetail.ir.plain import Plain
+from dovetail.timeline import Span, Timeline, from_spans
+
+_TICK_S = 1e-6
+
+
+def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False) -> Timeline:
+    """A Timeline in which every op takes one tick and runs as soon as it may, up to `ops` (rows) and no further.
+
+    Of a race the two ops stand side by side, for nothing orders them. With `stuck`, or where the program comes to a
+    standstill, ops that never run are drawn as waits to the end. Programs must fit their buffers.
+
+    >>> from dovetail.ir import parse
+    >>> race = parse('''
+    ... program race ranks 1
+    ... buffer x input 1
+    ... buffer y output 1
+    ... lane a net
+    ... lane b net
+    ... rank 0 lane a
+    ...   nop
+    ...   copy x[0:1] -> y[0:1]
+    ... rank 0 lane b
+    ...   copy x[0:1] -> y[0:1]
+    ... ''')
+    >>> shown = counterexample(race, (1, 2)).columns
+    >>> shown["op"].tolist(), (shown["start_s"] * 1e6).tolist()
+    ([0, 1, 2], [0.0, 1.0, 1.0])
+    """
+    plain = Plain(program)
+    run = Greedy(plain, [channel.depth for channel in program.channels])()
+    before = _before(plain, run, ops)
+    waits = [row for row in ops if stuck or row not in before]
+    end: dict[int, int] = {}
+    for row in run.order:
+        if row in before and row not in waits:
+            end[row] = 1 + max((end.get(cause, 0) for cause in _causes(plain, run, row)), default=0)
+    last = max((end[row] for row in ops if row in end), default=0)
+    end |= {row: last for row in ops if row in end and not stuck and len(ops) == 2}
+    most = max(end.values(), default=0) + 2
+    spans = [_span(plain, row, ticks - 1, ticks) for row, ticks in sorted(end.items())]
+    for row in waits:
+        ready = max((end.get(cause, 0) for cause in _causes(plain, run, row)), default=0)
+        spans.append(_span(plain, row, ready, most, "waits: "))
+    lanes = [lane.name for lane in program.lanes]
+    return from_spans("predicted", program.num_ranks, spans, lanes, {"schedule": "counterexample, one tick an op"})
+
+
+def _before(plain: Plain, run: Run, ops: Sequence[int]) -> set[int]:
+    """Ops that ran and lead to `ops`, these included."""
+    ran, seen, todo = set(run.order), set(ops), list(ops)
+    while todo:
+        new = set(_causes(plain, run, todo.pop())) - seen
+        seen |= new
+        todo += new
+    return seen & ran
+
+
+def _causes(plain: Plain, run: Run, row: int) -> list[int]:
+    """What an op follows: the op before it in its lane, those it waits for, and the one that sent its message."""
+    place = plain.position[row]
+    causes = [*plain.ops[row].after, *plain.queues[plain.queue_of[row]][max(place - 1, 0) : place]]
+    return causes + ([run.matched[row]] if row in run.matched else [])
+
+
+def _span(plain: Plain, row: int, start: int, end: int, word: str = "") -> Span:
+    op = plain.ops[row]
+    lane = plain.program.lanes[op.lane].name
+    return Span(op.rank, lane, word + Kind(op.kind).name, start * _TICK_S, end * _TICK_S, row)
