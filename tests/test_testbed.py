@@ -208,6 +208,52 @@ class TestReal:
         assert (namespaces(), running(first + second)) == ([], [])
         assert not state_folder().exists()
 
+    def test_every_rank_has_a_network_of_its_own(self, mpi, tmp_path):
+        (tmp_path / "ways.py").write_text(WAYS)
+        try:
+            done("up", 2, "100mbit", "--nics", 2)
+            sent = lambda: run_on(mpi, "python", tmp_path / "ways.py", options=("--ranks-per-host", 2)).stdout  # noqa: E731
+            assert sent() == "0->3 eth0, 1->2 eth1, 0->1 none"
+            subprocess.run(f"ip -n dt_{NAME}_h1 rule del from 10.77.0.1".split(), check=True)  # the planted fault
+            assert sent() == "0->3 eth1, 1->2 eth1, 0->1 none"
+        finally:
+            done("down")
+
+    @pytest.mark.parametrize(("hosts", "per_host"), [(8, 1), (2, 4)])
+    def test_more_ranks_than_cores(self, mpi, hosts, per_host):
+        sum_ranks = "from mpi4py import MPI; c = MPI.COMM_WORLD; s = c.allreduce(c.rank); c.rank or print(s)"
+        try:
+            done("up", hosts, "100mbit")
+            result = run_on(mpi, "python", "-c", sum_ranks, options=("--ranks-per-host", per_host))
+            assert result.stdout.split() == ["28"], result.stderr
+        finally:
+            done("down")
+
+
+# Which device of host h1 carries a message of 300 kB, for three pairs of ranks.
+WAYS = """
+import numpy as np
+from mpi4py import MPI
+comm, data, ways = MPI.COMM_WORLD, np.ones(300_000, np.uint8), []
+
+def sent():
+    rows = [line.split() for line in open("/proc/net/dev") if ":" in line]
+    return {row[0].strip(":"): int(row[9]) for row in rows if row[0] != "mg0:"}
+
+for source, target in ((0, 3), (1, 2), (0, 1)):
+    comm.Barrier()
+    before = sent()
+    if comm.rank == source:
+        comm.Ssend(data, target)
+    if comm.rank == target:
+        comm.Recv(data, source)
+    comm.Barrier()
+    used = [device for device, num_bytes in sent().items() if num_bytes - before[device] > 100_000]
+    ways.append(f"{source}->{target} {' '.join(used) or 'none'}")
+if comm.rank == 0:
+    print(", ".join(ways), end="", flush=True)
+"""
+
 
 def host_pids() -> list[int]:
     return [int(path.read_text()) for path in state_folder().glob("*.pid")]

@@ -120,15 +120,29 @@ def lay_management(wiring):
 
 
 def lay_star(wiring):
-    """eth<k> of host i is 10.77.<k>.<i>, on one switch per k."""
+    """eth<k> of host i is 10.77.<k>.<i>, all of them on one switch."""
     testbed, switch = wiring.testbed, wiring.testbed.namespace("switch")
-    for k in range(testbed.nics):
-        wiring.switch(switch, f"br{k}")
-        for i, host in enumerate(testbed.host_names, 1):
-            space, port = testbed.namespace(host), f"s{k}_{i}"
-            wiring.pair((space, f"eth{k}"), (switch, port), shaped=True)
-            wiring.ip[switch].append(f"link set {port} master br{k}")
+    wiring.switch(switch, "br0")
+    for i, host in enumerate(testbed.host_names, 1):
+        space = testbed.namespace(host)
+        for k in range(testbed.nics):
+            wiring.pair((space, f"eth{k}"), (switch, f"s{k}_{i}"), shaped=True)
+            wiring.ip[switch].append(f"link set s{k}_{i} master br0")
             wiring.ip[space].append(f"addr add 10.77.{k}.{i}/24 dev eth{k}")
+        if testbed.nics > 1:
+            keep_apart(wiring, space, i)
+
+
+def keep_apart(wiring, space, i):
+    """What comes from an address leaves through its own network, wherever it goes, and only that one answers for it:
+    else a message would leave through the network that its receiver happens to use."""
+    for k in range(wiring.testbed.nics):
+        wiring.ip[space] += [
+            f"route add 10.77.0.0/16 dev eth{k} src 10.77.{k}.{i} table {100 + k}",
+            f"rule add from 10.77.{k}.{i} table {100 + k}",
+        ]
+    settings = {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 0}
+    wiring.steer[space] += [f"echo {value} > /proc/sys/net/ipv4/conf/all/{name}" for name, value in settings.items()]
 
 
 def lay_mesh(wiring):

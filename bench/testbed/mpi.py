@@ -49,8 +49,8 @@ def place(testbed, ranks, ppn):
     if ranks > ppn * testbed.hosts:
         raise TestbedError(
             f"{ranks} ranks do not fit on {testbed.hosts} hosts with {ppn} ranks each",
-            "-n and --ppn",
-            f"--ppn {math.ceil(ranks / testbed.hosts)}, or more hosts",
+            "-n and --ranks-per-host",
+            f"--ranks-per-host {math.ceil(ranks / testbed.hosts)}, or more hosts",
         )
     return [(host, min(ppn, ranks - i * ppn)) for i, host in enumerate(testbed.host_names) if i * ppn < ranks]
 
@@ -61,7 +61,7 @@ def launch_environment(testbed, kind, folder, ranks, tag):
     prefixes = FORWARDED_PREFIXES + TUNING_PREFIXES
     kept = {k: v for k, v in os.environ.items() if k in SESSION_NAMES or k.startswith((*prefixes, "LC_"))}
     kept.pop("DOVETAIL_LAUNCH", None)  # inside a host there is nothing more to launch
-    settings = mpich_settings(testbed, ranks) if kind == "mpich" else openmpi_settings(testbed, ranks)
+    settings = mpich_settings(testbed) if kind == "mpich" else openmpi_settings(testbed, ranks)
     path = f"{folder}/bin:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"
     own = {"PATH": path, "VIRTUAL_ENV": str(folder), "TESTBED_STATE": str(state.state_dir(testbed.name)), TAG: tag}
     return settings | kept | own
@@ -71,14 +71,10 @@ def crowded(ranks):
     return ranks > len(os.sched_getaffinity(0))
 
 
-def mpich_settings(testbed, ranks):
-    settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
-    if testbed.nics > 1:  # only ucx stripes messages over several networks
-        devices = ",".join(f"eth{k}" for k in range(testbed.nics))
-        settings = {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self,posix", "UCX_NET_DEVICES": devices}
-        settings["UCX_MAX_RNDV_RAILS"] = str(testbed.nics)
-    if crowded(ranks):  # its shared memory spins; with fewer cores than ranks the network path is far quicker
-        settings["MPIR_CVAR_NOLOCAL"] = "1"
+def mpich_settings(testbed):
+    settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+    if testbed.nics == 1:  # else `nic` names each rank's own
+        settings["FI_TCP_IFACE"] = "eth0"
     return settings
 
 
@@ -90,11 +86,12 @@ def openmpi_settings(testbed, ranks):
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "self,sm,tcp",
-        "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/16",
         "PRTE_MCA_plm_ssh_agent": str(HERE / "agent"),
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "PRTE_MCA_prte_if_include": "mg0",
     }
+    if testbed.nics == 1:
+        settings["OMPI_MCA_btl_tcp_if_include"] = "10.77.0.0/16"
     if crowded(ranks):
         settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return settings
@@ -121,6 +118,8 @@ def run(testbed, kind, folder, *, ranks, ppn, pin, timeout_s, program):
     if pin:
         cpus = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0)))
         words += [str(HERE / "pin"), cpus]
+    if testbed.nics > 1:
+        words += [str(HERE / "nic"), str(testbed.nics), str(placement[0][1])]
     return guarded(words + program, launch_environment(testbed, kind, folder, total, tag), tag, timeout_s)
 
 
