@@ -15,7 +15,10 @@ import typer
 
 from dovetail import __version__
 from dovetail.cli import output
+from dovetail.cli.bench import bench
 from dovetail.cli.compare import compare
+from dovetail.cli.compile import compile
+from dovetail.cli.diff import diff
 from dovetail.cli.doctor import doctor
 from dovetail.cli.machines import machines
 from dovetail.cli.plan import plan
@@ -28,7 +31,7 @@ from dovetail.cli.verify import verify
 from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
-VERBS = (tune, probe, plan, simulate, verify, run, compare, show, machines, doctor)
+VERBS = (tune, bench, probe, plan, simulate, verify, run, compare, compile, show, diff, machines, doctor)
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -24,6 +24,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_
 IN_PLACE = ("all_reduce", "broadcast")  # as their library calls are made; the others write an output of their own
 PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth trying
 SLICES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
+CUT = 6  # of the best predicted are tried with their messages cut
+MANY_OPS = 20_000  # of a prediction with its messages cut
 HOPELESS = 4.0  # times the best prediction
 LONGEST_TRAIN = 16  # slices of one message in a prediction; beyond that nothing changes
 FORWARDS = (Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send)
@@ -82,6 +84,10 @@ class Aim:
         return self._programs[key]
 
     @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(choices(self))
+
+    @cached_property
     def _programs(self) -> dict[Choice, Program]:
         return {}
 
@@ -131,39 +137,49 @@ def library_program(aim: Aim) -> Program:
     return b.build()
 
 
-def choices(aim: Aim, num_bytes: int) -> Iterator[Choice]:
-    """Every choice worth predicting at one size; of those that make equal Programs the first, and no idle slices."""
+def choices(aim: Aim) -> Iterator[Choice]:
+    """Every algorithm with every number of channels and instances; of those that make equal Programs the first."""
     seen = set()
     for name in aim.makers:
         for channels, instances in PARALLEL:
             choice = Choice(name, channels, instances)
             try:
-                program = aim.program(choice)
+                key = fingerprint(aim.program(choice))
             except WishError:
                 continue  # the algorithm is not for these ranks, or has no such channels
-            key = fingerprint(program)
-            if key in seen:
-                continue
-            seen.add(key)
-            yield choice
-            if bool(np.isin(program.kind, FORWARDS).any()):
-                longest = longest_message(program, even_workload(aim, program, num_bytes))
-                yield from (choice._replace(slice_bytes=size) for size in SLICES if 2 * size <= longest)
+            if key not in seen:
+                seen.add(key)
+                yield choice
+
+
+def sliced(aim: Aim, choice: Choice, num_bytes: int) -> Iterator[Choice]:
+    """The same with its messages cut, where that lets something be forwarded early."""
+    program = aim.program(choice)
+    if bool(np.isin(program.kind, FORWARDS).any()):
+        longest = longest_message(program, even_workload(aim, program, num_bytes))
+        yield from (choice._replace(slice_bytes=size) for size in SLICES if 2 * size <= longest)
 
 
 def shortlist(aim: Aim, num_bytes: int, machine: Machine, most: int = 8) -> list[Contender]:
     """The choices to measure at one size, best predicted first: the best of each algorithm that is not hopeless before
     the second best of any, since predictions err more between algorithms than within one."""
-    found = sorted(
-        (Contender(choice, predict(aim, choice, num_bytes, machine)) for choice in choices(aim, num_bytes)),
-        key=lambda each: (each.predicted_s, each.choice),
-    )
+
+    def scored(found: Iterable[Choice]) -> list[Contender]:
+        return [Contender(choice, predict(aim, choice, num_bytes, machine)) for choice in found]
+
+    whole = sorted(scored(aim.choices), key=_order)
+    cut = [each for best in whole[:CUT] for each in scored(sliced(aim, best.choice, num_bytes))]
+    found = sorted([*whole, *cut], key=_order)
     leaders: dict[str, Contender] = {}
     for each in found:
         leaders.setdefault(each.choice.algorithm, each)
     first = [each for each in leaders.values() if each.predicted_s <= HOPELESS * found[0].predicted_s][:most]
     rest = [each for each in found if each not in first][: most - len(first)]
-    return sorted([*first, *rest], key=lambda each: each.predicted_s)
+    return sorted([*first, *rest], key=_order)
+
+
+def _order(contender: Contender) -> tuple[float, Choice]:
+    return contender.predicted_s, contender.choice
 
 
 def predict(aim: Aim, choice: Choice, num_bytes: int, machine: Machine) -> float:
@@ -175,7 +191,7 @@ def predict(aim: Aim, choice: Choice, num_bytes: int, machine: Machine) -> float
     program = aim.program(choice)
     if choice.slice_bytes:
         longest = longest_message(program, even_workload(aim, program, num_bytes))
-        train = min(ceil(longest / choice.slice_bytes), LONGEST_TRAIN)
+        train = min(ceil(longest / choice.slice_bytes), LONGEST_TRAIN, max(MANY_OPS // program.num_ops, 1))
         widest = int(max(sent_slots(program), default=1))
         program = slice_messages(finer(program, train), widest)
     prices = price(program, machine, even_workload(aim, program, num_bytes), extrapolate=True)
