@@ -24,7 +24,7 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
     """What `place` writes: a shipped algorithm's name, or FILE.py or FILE.py:NAME.
 
     NAME (else `program`, else the only Algorithm in the file) is an Algorithm, or a function of the number of ranks and
-    of the `options`, which returns an Algorithm or a Program. DovetailError, with the line, for all that the file raises.
+    of the `options`, which returns an Algorithm or a Program. DovetailError, with the line, for what it raises.
     """
     from dovetail.collective import ALGORITHMS, make_algorithm
 
