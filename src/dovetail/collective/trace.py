@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,12 @@ def trace(name: str, tape: Tape, depth: int) -> tuple[Program, Hints]:
         if store.is_scratch:
             builder.buffer(store.name, "scratch", [len(slots) for slots in store.written])
     builder.lane("trace", "net")
-    for post in tape.spec.posts:
-        builder.post(*post)
     channel = _channels(builder, ops, depth)
     used, ops["line"] = np.unique(ops["line"], return_inverse=True)
     columns, hints = _columns(ops, channel)
     texts = tape.texts()
-    return builder.build().with_columns(columns, tuple(texts[line] for line in used.tolist())), hints
+    tables = replace(builder.build(), posts=tape.spec.posts)
+    return tables.with_columns(columns, tuple(texts[line] for line in used.tolist())), hints
 
 
 def _fields(tape: Tape) -> Columns:
