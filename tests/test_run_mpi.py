@@ -14,18 +14,21 @@ import pytest
 from run_programs import DTYPES, Maker, workload_of
 
 from dovetail.core import EnvironmentFault, ProgramError
-from dovetail.ir import Builder, Kind, Region, Slot, Workload, verify
+from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MatmulAllReduce, program
 from dovetail.run import numpy_dtype, shim
+from dovetail.run.engine import DTYPES as NATIVE_DTYPES
 from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
 from dovetail.run.mpi import MpiExecutor
 from dovetail.run.options import RunOptions
 from dovetail.run.product import product_error
+from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.serve import closest_to_median, merge_facts
 
 HERE = Path(__file__).parent
 REDUCING = ("all_reduce", "reduce_scatter")
+FLOATS = DTYPES[:4]
 BOTH = (RunOptions("poll", window=4), RunOptions("thread"))
 
 
@@ -44,12 +47,28 @@ def random_cases(ranks: int, count: int):
     return cases
 
 
+def library(ranks: int):
+    """An all_reduce of the library's own."""
+    b, everyone = Builder("library", ranks), range(ranks)
+    b.buffer("x", "input", 2), b.buffer("y", "output", 2)
+    x, y, net = Region("x", 0, 2), Region("y", 0, 2), b.lane("net", "net")
+    for rank in everyone:
+        call = b.collective("all_reduce", tuple(everyone))
+        b.add(Kind.collective, rank, net, reads=[x], writes=[y], call=call)
+    b.post(everyone, y, [Term(None, ((rank, x),)) for rank in everyone])
+    return b.build()
+
+
 def shipped_cases(ranks: int):
     """Rings, and products of every family and dtype, large enough for a rendezvous."""
     cases = []
-    for dtype in DTYPES:
+    for dtype in NATIVE_DTYPES:
         ring = ring_all_reduce(ranks, 2, 2)
         cases.append((ring.with_depth(1), workload_of(ring, (40_000,), dtype), BOTH[:1]))
+        ops = REDUCE_OPS if dtype in FLOATS else REDUCE_OPS[:4]
+        how = [RunOptions(reduce_op=op, blocking=bool(place % 2)) for place, op in enumerate(ops)]
+        for asked in (ring.with_depth(1), library(ranks)):
+            cases.append((asked, workload_of(asked, (9,), dtype), how))
     for dtype in DTYPES[:4]:
         wish = MatmulAllReduce(24, 6, 5, dtype)
         for family in ("library", "ring", *(["exchange"] if ranks == 2 else [])):

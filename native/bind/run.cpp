@@ -14,7 +14,7 @@
 #include <optional>
 #include <thread>
 
-#include "run/engine.hpp"
+#include "run/bound.hpp"
 #include "run/load.hpp"
 #include "run/local.hpp"
 #include "run/mpi.hpp"
@@ -59,41 +59,36 @@ Columns read_columns(const Table& c) {
     return columns;
 }
 
-// An engine and the kernels it calls; the caller keeps the arrays alive.
-struct BoundEngine {
-    std::shared_ptr<Transport> transport;
-    std::vector<std::unique_ptr<Matmul>> matmuls;
-    std::unique_ptr<Engine> engine;
-};
-
 using ChannelTuple = std::tuple<int, int, int, int>;                           // src, dst, id, depth
-using CollectiveRow = std::tuple<int, std::vector<int>, int>;                  // kind, group, reduce op
+using CollectiveRow = std::tuple<int, std::vector<int>>;                       // kind, group
 using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int>;               // address, slot bytes, dtype
+using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;        // buffer, offset, count, divisor
 using MatmulRow = std::optional<std::tuple<std::int64_t, std::int64_t, int>>;  // k, n, dtype
 
 // Every row gets a group of its own: calls of different rows on the same ranks do not meet.
 std::vector<Collective> bind_collectives(Transport& transport, int rank, const std::vector<CollectiveRow>& rows) {
     std::vector<Collective> calls;
     std::map<std::vector<int>, int> turns;
-    for (const auto& [kind, group, op] : rows) {
+    for (const auto& [kind, group] : rows) {
         const int turn = turns[group]++;
         const bool member = std::find(group.begin(), group.end(), rank) != group.end();
         const int id = member ? transport.group(group, turn) : -1;
-        calls.push_back({kind, id, static_cast<int>(group.size()), op, group.front() == rank});
+        calls.push_back({kind, id, static_cast<int>(group.size()), group.front() == rank});
     }
     return calls;
 }
 
-std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const Table& columns,
-                                         const std::vector<bool>& lane_is_net, bool in_order,
-                                         const std::vector<ChannelTuple>& channels,
-                                         const std::vector<CollectiveRow>& collectives,
-                                         const std::vector<MemoryRow>& memory, const std::vector<MatmulRow>& matmuls,
-                                         std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
+std::shared_ptr<BoundEngine> make_engine(
+    Transports transport, int rank, const Table& columns, const std::vector<bool>& lane_is_net, bool in_order,
+    const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
+    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
+    const std::vector<MatmulRow>& matmuls, std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
     for (const auto& [base, slot, dtype] : memory) homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype});
+    std::vector<QuotientRow> divided;
+    for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
     auto bound = std::make_shared<BoundEngine>();
     bound->transport = transport;
     std::vector<Kernel> kernels;
@@ -106,13 +101,13 @@ std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const T
         }
         kernels.push_back({bound->matmuls.back().get()});
     }
-    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes);
+    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided);
     const auto call_python = [python](std::int64_t row) {
         const nb::gil_scoped_acquire gil;
         python(row);
     };
     bound->engine =
-        std::make_unique<Engine>(*transport, std::move(share.ops), std::move(share.lanes), in_order,
+        std::make_unique<Engine>(*transport, std::move(share), in_order,
                                  bind_collectives(*transport, rank, collectives), std::move(kernels), call_python);
     return bound;
 }
@@ -122,9 +117,7 @@ double monotonic_s() {
 }
 
 // Runs engines on a thread each (one engine: on this thread); returns their failures, empty where all went well.
-std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngine>>& engines, bool thread,
-                                     double poll_s, std::int64_t block_rows, int window, double stall_s) {
-    const Options options{thread, poll_s, block_rows, window, stall_s};
+std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngine>>& engines, const Options& options) {
     std::vector<std::string> failures(engines.size());
     std::vector<std::exception_ptr> thrown(engines.size());
     const nb::gil_scoped_release release;
@@ -147,6 +140,16 @@ std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngi
     return failures;
 }
 
+std::string run_engine(BoundEngine& bound, const Options& options) {
+    const nb::gil_scoped_release release;
+    return bound.engine->run(options, monotonic_s);
+}
+
+void rebase(BoundEngine& bound, int buffer, std::uintptr_t address) {
+    if (bound.engine->computes()) throw nb::value_error("an engine with compute ops cannot be rebased");
+    bound.engine->rebase(buffer, reinterpret_cast<std::byte*>(address));
+}
+
 using Spans = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::vector<double>>;
 
 Spans spans_of(const BoundEngine& bound) {
@@ -160,7 +163,13 @@ Spans spans_of(const BoundEngine& bound) {
 void bind_run(nb::module_& m) {
     nb::class_<Transport>(m, "Transport");
     nb::class_<LocalHub>(m, "LocalHub").def(nb::init<int>(), "num_ranks"_a);
-    nb::class_<BoundEngine>(m, "Engine").def("spans", &spans_of, "Rows, start and end seconds of this rank's ops.");
+    nb::class_<Options>(m, "EngineOptions")
+        .def(nb::init<bool, double, std::int64_t, int, double, int, int, bool, bool>(), "thread"_a, "poll_s"_a,
+             "block_rows"_a, "window"_a, "stall_s"_a, "reduce_op"_a, "repeats"_a, "spans"_a, "blocking"_a);
+    nb::class_<BoundEngine>(m, "Engine")
+        .def("run", &run_engine, "options"_a, "Runs this rank's share on this thread; an empty string, or why not.")
+        .def("rebase", &rebase, "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")
+        .def("spans", &spans_of, "Rows, start and end seconds of this rank's ops.");
     m.def(
         "local_transport",
         [](std::shared_ptr<LocalHub> hub, int rank) -> Transports {
@@ -177,12 +186,12 @@ void bind_run(nb::module_& m) {
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
-          "channels"_a, "collectives"_a, "memory"_a, "matmuls"_a, "blas"_a, "python"_a);
+          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "matmuls"_a, "blas"_a, "python"_a);
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },
         "num_ranks"_a, "columns"_a,
         "Whether each rank alone orders its conflicting ops: ops of a net lane may then begin early.");
-    m.def("run_engines", &run_engines, "engines"_a, "thread"_a, "poll_s"_a, "block_rows"_a, "window"_a, "stall_s"_a);
+    m.def("run_engines", &run_engines, "engines"_a, "options"_a);
     m.def("monotonic_s", &monotonic_s);
 }

@@ -11,6 +11,9 @@
 #include <map>
 #include <thread>
 
+#include "run/mpi_table.h"
+#include "run/reduce.hpp"
+
 namespace dovetail::run {
 
 // While one lives, this rank computes: nobody takes that for a stall.
@@ -32,16 +35,17 @@ class Engine::Busy {
     Engine& engine_;
 };
 
-Engine::Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<int, bool>> lanes, bool in_order,
-               std::vector<Collective> collectives, std::vector<Kernel> kernels,
-               std::function<void(std::int64_t)> python)
+Engine::Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives,
+               std::vector<Kernel> kernels, std::function<void(std::int64_t)> python)
     : transport_(transport),
-      ops_(std::move(ops)),
+      ops_(std::move(share.ops)),
+      bases_(std::move(share.bases)),
+      quotients_(std::move(share.quotients)),
       collectives_(std::move(collectives)),
       kernels_(std::move(kernels)),
       python_(std::move(python)),
       in_order_(in_order) {
-    for (const auto& [id, net] : lanes) {
+    for (const auto& [id, net] : share.lanes) {
         lanes_.emplace_back();
         lanes_.back().id = id;
         lanes_.back().net = net;
@@ -113,7 +117,12 @@ bool Engine::finished(bool net) const {
     });
 }
 
+bool Engine::computes() const {
+    return std::any_of(ops_.begin(), ops_.end(), [](const Op& op) { return op.kind == Kind::compute; });
+}
+
 void Engine::stamp(int op, double begin, double end) {
+    if (!stamping_) return;
     const auto i = static_cast<std::size_t>(op);
     double& last = lane_end_[static_cast<std::size_t>(ops_[i].lane)];
     start_s[i] = std::min(std::max(begin, last), end);  // a lane is in order: a span starts after the one before
@@ -144,7 +153,7 @@ void Engine::execute(const Op& op, std::int64_t block_rows, const std::function<
             packed.assign(message, message + op.reads[0].num_bytes());
             message = packed.data();
         }
-        return combine_spans(op.writes[0], message, op.writes[0]);
+        return combine_spans(reduce_op_, op.writes[0], message, op.writes[0]);
     }
     if (op.kind != Kind::compute) return;
     const auto in_one_piece = [](const std::vector<Span>& spans) {
@@ -220,8 +229,22 @@ std::string Engine::explain_stall(const Options& options) const {
     return text;
 }
 
-void Engine::prepare(const Options& options, double (*clock)()) {
-    clock_ = clock;
+// Every slot that a post-condition names, divided by the number of its terms.
+void Engine::average() {
+    for (const auto& [where, divisor] : quotients_) divide(where.dtype, where.data(), elements(where), divisor);
+}
+
+std::string Engine::refusal(const Options& options) const {
+    const auto whole = [](const Quotient& quotient) { return is_integer(quotient.where.dtype); };
+    if (options.reduce_op == DT_AVG && std::any_of(quotients_.begin(), quotients_.end(), whole))
+        return "an average of integers would not be one";
+    return spent_ ? "an engine that failed cannot run again" : "";
+}
+
+void Engine::prepare(const Options& options) {
+    reduce_op_ = options.reduce_op;
+    stamping_ = options.spans;
+    blocking_ = options.blocking;
     window_ = in_order_ ? 1 : std::max(options.window, 1);
     start_s.assign(ops_.size(), std::numeric_limits<double>::quiet_NaN());
     end_s = start_s;
@@ -250,13 +273,22 @@ void Engine::drive(const Options& options) {
 }
 
 std::string Engine::run(const Options& options, double (*clock)()) {
-    if (spent_) return "rank " + std::to_string(transport_.rank()) + ": an engine that failed cannot run again";
-    prepare(options, clock);
+    clock_ = clock;
+    const std::string why = refusal(options);
+    if (!why.empty()) return "rank " + std::to_string(transport_.rank()) + ": " + why;
+    std::string failure;
+    for (int turn = 0; turn < options.repeats && failure.empty(); ++turn) failure = run_once(options);
+    return failure;
+}
+
+std::string Engine::run_once(const Options& options) {
+    prepare(options);
     std::thread helper;
     if (options.thread) helper = std::thread([&] { progress_loop(options); });
     drive(options);
     if (helper.joinable()) helper.join();
     spent_ = stop_;
+    if (!spent_ && reduce_op_ == DT_AVG) average();
     if (!spent_) return "";
     if (thrown_ || !failure_.empty()) transport_.stop();
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "run/kernel.hpp"
+#include "run/load.hpp"
 #include "run/op.hpp"
 #include "run/transport.hpp"
 
@@ -29,7 +30,7 @@ struct Lane {
 };
 
 struct Collective {
-    int kind = 0, group = -1, size = 1, reduce_op = 0;
+    int kind = 0, group = -1, size = 1;
     bool root = false;  // this rank is the first of the group
 };
 
@@ -43,17 +44,25 @@ struct Options {
     std::int64_t block_rows = 0;  // row block of a matmul between two polls, 0 for the whole tile
     int window = 32;              // ops of one net lane in flight at once
     double stall_s = 10.0;        // no progress for so long is a stall
+    int reduce_op = 0;            // DT_SUM … DT_AVG of mpi_table.h, of every op that reduces
+    int repeats = 1;              // runs one after the other, without a barrier between
+    bool spans = true;            // stamp the ops of the last of them
+    bool blocking = false;        // collectives of the library by its blocking calls
 };
 
 // Ops of a net lane may begin before those ahead of them have ended, where they touch other bytes; in order: never.
 class Engine {
   public:
-    Engine(Transport& transport, std::vector<Op> ops, std::vector<std::pair<int, bool>> lanes, bool in_order,
-           std::vector<Collective> collectives, std::vector<Kernel> kernels, std::function<void(std::int64_t)> python);
+    Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives,
+           std::vector<Kernel> kernels, std::function<void(std::int64_t)> python);
 
-    // Runs every op once. Returns an empty string, or why it stopped; what a kernel throws goes through. After either
-    // failure the engine is spent. start_s/end_s are per op, NaN where not reached.
+    // Runs every op once, or `repeats` times. Returns an empty string, or why it stopped; what a kernel throws goes
+    // through. After either failure the engine is spent. start_s/end_s are per op, NaN where not reached.
     std::string run(const Options& options, double (*clock)());
+
+    // From now on `buffer` lies at `base`. Not for programs with kernels of Python, which keep their arrays.
+    void rebase(int buffer, std::byte* base) { bases_.at(static_cast<std::size_t>(buffer)) = base; }
+    bool computes() const;
 
     const std::vector<Op>& ops() const { return ops_; }
     std::vector<double> start_s, end_s;
@@ -78,7 +87,10 @@ class Engine {
     bool is_done(int op) const;
     bool ready(const Op& op) const;
     bool finished(bool net) const;
-    void prepare(const Options& options, double (*clock)());
+    std::string run_once(const Options& options);
+    std::string refusal(const Options& options) const;
+    void average();
+    void prepare(const Options& options);
     void drive(const Options& options);
     void execute(const Op& op, std::int64_t block_rows, const std::function<void()>& between);
     bool step_compute(const Options& options);
@@ -107,6 +119,8 @@ class Engine {
 
     Transport& transport_;
     std::vector<Op> ops_;
+    std::vector<std::byte*> bases_;  // by buffer
+    std::vector<Quotient> quotients_;
     std::deque<Lane> lanes_;
     std::vector<Collective> collectives_;
     std::vector<Kernel> kernels_;
@@ -120,7 +134,8 @@ class Engine {
     std::vector<double> lane_end_;                // by lane: end of the latest span
     double (*clock_)() = nullptr;
     bool in_order_ = false, spent_ = false;
-    int window_ = 32;
+    bool stamping_ = true, blocking_ = false;
+    int window_ = 32, reduce_op_ = 0;
     std::atomic<int> unsent_{0};     // messages in the FIFOs of outgoing_
     std::atomic<int> computing_{0};  // ops that this rank's threads are executing
     std::atomic<bool> stop_{false};

@@ -10,26 +10,6 @@
 
 namespace dovetail::run {
 
-namespace {
-
-void widen(int dtype, const void* from, float* to, std::int64_t count) {
-    const auto* half = static_cast<const unsigned short*>(from);
-    if (dtype == DT_FLOAT16)
-        std::transform(half, half + count, to, half_to_float);
-    else
-        std::transform(half, half + count, to, bfloat_to_float);
-}
-
-void narrow(int dtype, const float* from, void* to, std::int64_t count) {
-    auto* half = static_cast<unsigned short*>(to);
-    if (dtype == DT_FLOAT16)
-        std::transform(from, from + count, half, float_to_half);
-    else
-        std::transform(from, from + count, half, float_to_bfloat);
-}
-
-}  // namespace
-
 void Matmul::operator()(const void* a, const void* b, bool fixed, void* c, std::int64_t rows, std::int64_t block_rows,
                         const std::function<void()>& between) {
     if (!fixed) forget();

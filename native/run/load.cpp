@@ -9,22 +9,32 @@ namespace dovetail::run {
 
 namespace {
 
-std::vector<Span> spans(const Regions& regions, std::int64_t op, const std::vector<Memory>& memory) {
+struct Region {
+    int buffer;
+    std::int64_t offset, count, stride, blocks;
+};
+
+Span span_of(const Region& region, const std::vector<Memory>& memory, const std::vector<std::byte*>& bases) {
+    const Memory& home = memory[static_cast<std::size_t>(region.buffer)];
+    Span span;
+    span.base = &bases[static_cast<std::size_t>(region.buffer)];
+    span.offset = region.offset * home.slot_bytes;
+    span.count = region.count * home.slot_bytes;
+    span.stride = region.stride * home.slot_bytes;
+    span.blocks = region.blocks;
+    span.slots = region.count * region.blocks;
+    span.buffer = region.buffer;
+    span.dtype = home.dtype;
+    return span;
+}
+
+std::vector<Span> spans(const Regions& regions, std::int64_t op, const std::vector<Memory>& memory,
+                        const std::vector<std::byte*>& bases) {
     std::vector<Span> out;
-    for (std::int64_t row = regions.start[op]; row < regions.start[op + 1]; ++row) {
-        const int buffer = regions.buffer[row];
-        const Memory& home = memory[static_cast<std::size_t>(buffer)];
-        Span span;
-        span.base = home.base;
-        span.offset = regions.offset[row] * home.slot_bytes;
-        span.count = regions.count[row] * home.slot_bytes;
-        span.stride = regions.stride[row] * home.slot_bytes;
-        span.blocks = regions.blocks[row];
-        span.slots = regions.count[row] * regions.blocks[row];
-        span.buffer = buffer;
-        span.dtype = home.dtype;
-        out.push_back(span);
-    }
+    for (std::int64_t row = regions.start[op]; row < regions.start[op + 1]; ++row)
+        out.push_back(span_of(
+            {regions.buffer[row], regions.offset[row], regions.count[row], regions.stride[row], regions.blocks[row]},
+            memory, bases));
     return out;
 }
 
@@ -45,8 +55,10 @@ bool meets_others(Kind kind) { return receives(kind) || sends(kind) || kind == K
 }  // namespace
 
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
-           const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory) {
+           const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory,
+           const std::vector<QuotientRow>& quotients) {
     Share share;
+    for (const auto& home : memory) share.bases.push_back(home.base);
     const std::vector<int> tag = tags(channels);
     std::map<int, int> lanes;  // lane of the Program -> lane of the engine
     std::vector<std::pair<int, std::int64_t>> place(static_cast<std::size_t>(columns.num_ops), {-1, -1});
@@ -74,8 +86,8 @@ Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_ne
             op.out_tag = tag[static_cast<std::size_t>(columns.chan_out[i])] + (op.kind == Kind::signal);
             op.out_depth = op.kind == Kind::signal ? std::numeric_limits<int>::max() : channel.depth;
         }
-        op.reads = spans(columns.reads, i, memory);
-        op.writes = spans(columns.writes, i, memory);
+        op.reads = spans(columns.reads, i, memory, share.bases);
+        op.writes = spans(columns.writes, i, memory, share.bases);
         auto& lane = share.lanes[static_cast<std::size_t>(op.lane)];
         lane.second = lane.second || meets_others(op.kind);
         share.ops.push_back(std::move(op));
@@ -83,6 +95,8 @@ Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_ne
     for (auto& op : share.ops)
         for (std::int64_t d = columns.dep_start[op.row]; d < columns.dep_start[op.row + 1]; ++d)
             op.after.push_back(place[static_cast<std::size_t>(columns.dep[d])]);
+    for (const auto& [buffer, offset, count, divisor] : quotients)
+        share.quotients.push_back({span_of({buffer, offset, count, 0, 1}, memory, share.bases), divisor});
     return share;
 }
 

@@ -34,13 +34,31 @@ struct ChannelRow {
     int src, dst, depth;
 };
 
+struct Quotient {  // where an average divides the sum
+    Span where;
+    int divisor;
+};
+
+struct QuotientRow {  // the same in slots
+    int buffer;
+    std::int64_t offset, count;
+    int divisor;
+};
+
 struct Share {
+    Share() = default;
+    Share(Share&&) = default;  // never copied: spans refer to `bases`
+    Share& operator=(Share&&) = default;
+
     std::vector<Op> ops;
+    std::vector<std::byte*> bases;  // by buffer; spans refer to its entries
+    std::vector<Quotient> quotients;
     std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, is a net lane: declared so, or meets other ranks)
 };
 
 // Message tags: channels are numbered for each pair of ranks, messages and signals of one do not meet.
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
-           const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory);
+           const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory,
+           const std::vector<QuotientRow>& quotients = {});
 
 }  // namespace dovetail::run

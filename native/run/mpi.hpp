@@ -32,6 +32,10 @@ class MpiTransport final : public Transport {
         return handle;
     }
 
+    void collective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
+        check(mpi_->collective(kind, src, dst, count, dtype, op, group), "the MPI collective");
+    }
+
     int group(const std::vector<int>& ranks, int turn) override {
         bool whole = turn == 0 && static_cast<int>(ranks.size()) == size();
         for (int i = 0; whole && i < size(); ++i) whole = ranks[static_cast<std::size_t>(i)] == i;

@@ -53,16 +53,23 @@ void Engine::begin_collective(const Op& op, Flight& flight) {
     }
     long long count = call.kind == DT_REDUCE_SCATTER || broadcast ? elements(dst) : elements(src);
     if (call.kind == DT_ALL_TO_ALL) count /= call.size;
-    flight.handle = transport_.icollective(call.kind, from, to, count, dst.dtype, call.reduce_op, call.group);
+    if (blocking_) {
+        transport_.collective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
+        if (!dst.contiguous()) scatter(to, dst);
+        flight.stage = Flight::ended;
+        return;
+    }
+    flight.handle = transport_.icollective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
 }
 
 void Engine::take_message(const Op& op, Flight& flight) {
     if (op.kind == Kind::recv_reduce_send) {
         std::vector<std::byte> packed;
         const std::byte* src = packed_data(op.reads[0], packed);
-        combine(op.reads[0].dtype, DT_SUM, src, flight.staging.data(), flight.staging.data(), elements(op.reads[0]));
+        combine(op.reads[0].dtype, reduce_op_, src, flight.staging.data(), flight.staging.data(),
+                elements(op.reads[0]));
     } else if (adds(op.kind)) {
-        combine_spans(op.reads[0], flight.staging.data(), op.writes[0]);
+        combine_spans(reduce_op_, op.reads[0], flight.staging.data(), op.writes[0]);
     } else if (!op.writes.empty() && !op.writes[0].contiguous()) {
         scatter(flight.staging.data(), op.writes[0]);
     }

@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "run/mpi_table.h"
 #include "run/reduce.hpp"
 
 namespace dovetail::run {
@@ -88,13 +87,13 @@ void copy_spans(const Span& src, const Span& dst) {
     scatter(from, dst.contiguous() ? Span{dst.base, dst.offset, dst.num_bytes(), 0, 1} : dst);
 }
 
-void combine_spans(const Span& src, const std::byte* message, const Span& dst) {
+void combine_spans(int op, const Span& src, const std::byte* message, const Span& dst) {
     std::vector<std::byte> left, right;
     const std::byte* a = packed_data(src, left);
     if (dst.contiguous() && (a == dst.data() || !left.empty() || !overlap(src, dst)))
-        return combine(dst.dtype, DT_SUM, a, message, dst.data(), elements(dst));
+        return combine(dst.dtype, op, a, message, dst.data(), elements(dst));
     right.resize(static_cast<std::size_t>(dst.num_bytes()));
-    combine(dst.dtype, DT_SUM, a, message, right.data(), elements(dst));
+    combine(dst.dtype, op, a, message, right.data(), elements(dst));
     scatter(right.data(), dst.contiguous() ? Span{dst.base, dst.offset, dst.num_bytes(), 0, 1} : dst);
 }
 

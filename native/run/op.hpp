@@ -33,14 +33,14 @@ bool receives(Kind kind);
 bool sends(Kind kind);
 bool adds(Kind kind);  // receives and adds what it read to the message
 
-struct Span {  // a region in bytes, in one buffer's memory
-    std::byte* base = nullptr;
+struct Span {                          // a region in bytes, in one buffer's memory
+    std::byte* const* base = nullptr;  // the engine's own entry for the buffer: rebasing changes it there
     std::int64_t offset = 0, count = 0, stride = 0, blocks = 1, slots = 0;
     int buffer = -1, dtype = 0;
     std::int64_t num_bytes() const { return count * blocks; }
     std::int64_t end() const { return offset + stride * (blocks - 1) + count; }
     bool contiguous() const { return blocks <= 1 || stride == count; }
-    std::byte* data() const { return base + offset; }
+    std::byte* data() const { return *base + offset; }
 };
 
 struct Op {
@@ -65,6 +65,6 @@ void scatter(const std::byte* from, const Span& span);
 std::byte* packed_data(const Span& span, std::vector<std::byte>& packed);
 
 void copy_spans(const Span& src, const Span& dst);
-void combine_spans(const Span& src, const std::byte* message, const Span& dst);  // dst = src + message
+void combine_spans(int op, const Span& src, const std::byte* message, const Span& dst);  // dst = op(src, message)
 
 }  // namespace dovetail::run

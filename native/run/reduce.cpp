@@ -1,138 +1,264 @@
-// Element-wise reductions of the executors, for every dtype and operation.
+// Element-wise reductions, for every dtype and operation; compiled twice where the processor may have AVX2 and F16C.
 #include "run/reduce.hpp"
 
+#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "run/mpi_table.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#define DOVETAIL_WIDE __attribute__((target("avx2,f16c")))
+#include <immintrin.h>
+#endif
+
+#define ALWAYS inline __attribute__((always_inline))
+
 namespace dovetail::run {
-
-float half_to_float(unsigned short bits) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-    const std::uint32_t magnitude = bits & 0x7fffu;
-    if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-    // Exact for subnormals too: shift the fields into float's place, then scale the exponent by 2^112.
-    const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | sign);
-}
-
-unsigned short float_to_half(float value) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t sign = (bits >> 16) & 0x8000u;
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return static_cast<unsigned short>(sign | 0x7e00u);
-    if (magnitude >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) {  // a subnormal half: adding 0.5 leaves the rounded fraction in the low bits
-        const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-        return static_cast<unsigned short>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
-    }
-    const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    return static_cast<unsigned short>(sign | ((rounded - 0x38000000u) >> 13));
-}
-
-float bfloat_to_float(unsigned short bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-unsigned short float_to_bfloat(float value) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<unsigned short>((bits >> 16) | 0x40u);
-    return static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 namespace {
 
-struct Half {
-    using Wide = float;
-    static float load(unsigned short bits) { return half_to_float(bits); }
-    static unsigned short store(float value) { return float_to_half(value); }
+using Half = std::uint16_t;
+constexpr long long block = 512;  // halves widened at a time: the floats stay in the nearest cache
+
+// All conversions are free of branches, so that loops of them are vector code: a conditional expression would not be.
+ALWAYS std::uint32_t select(bool which, std::uint32_t yes, std::uint32_t no) {
+    return no ^ ((yes ^ no) & (0u - static_cast<std::uint32_t>(which)));
+}
+
+ALWAYS float half_to_float(Half bits) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
+    // Exact for subnormals too: shift the fields into float's place, then scale the exponent by 2^112.
+    const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
+    const std::uint32_t special = 0x7f800000u | (magnitude << 13);
+    return std::bit_cast<float>(sign | select(magnitude >= 0x7c00u, special, scaled));
+}
+
+ALWAYS Half float_to_half(float value) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value), sign = (bits >> 16) & 0x8000u;
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    // A subnormal half: adding 0.5 leaves the rounded fraction in the low bits.
+    const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    const std::uint32_t finite = select(magnitude < 0x38800000u, small, normal);
+    const std::uint32_t large = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
+    return static_cast<Half>(sign | select(magnitude >= 0x477ff000u, large, finite));
+}
+
+ALWAYS float bfloat_to_float(Half bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+ALWAYS Half float_to_bfloat(float value) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, nan = (bits >> 16) | 0x40u;
+    return static_cast<Half>(select((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded));
+}
+
+struct Plain {  // conversions that every processor has
+    static ALWAYS void widen(int dtype, const Half* from, float* to, long long count) {
+        if (dtype == DT_FLOAT16)
+            for (long long i = 0; i < count; ++i) to[i] = half_to_float(from[i]);
+        else
+            for (long long i = 0; i < count; ++i) to[i] = bfloat_to_float(from[i]);
+    }
+    static ALWAYS void narrow(int dtype, const float* from, Half* to, long long count) {
+        if (dtype == DT_FLOAT16)
+            for (long long i = 0; i < count; ++i) to[i] = float_to_half(from[i]);
+        else
+            for (long long i = 0; i < count; ++i) to[i] = float_to_bfloat(from[i]);
+    }
 };
 
-struct Bfloat {
-    using Wide = float;
-    static float load(unsigned short bits) { return bfloat_to_float(bits); }
-    static unsigned short store(float value) { return float_to_bfloat(value); }
+#ifdef DOVETAIL_WIDE
+struct Wide {
+    DOVETAIL_WIDE static void widen(int dtype, const Half* from, float* to, long long count) {
+        long long i = 0;
+        if (dtype == DT_FLOAT16)
+            for (; i + 8 <= count; i += 8)
+                _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+        Plain::widen(dtype, from + i, to + i, count - i);
+    }
+    DOVETAIL_WIDE static void narrow(int dtype, const float* from, Half* to, long long count) {
+        long long i = 0;
+        if (dtype == DT_FLOAT16)
+            for (; i + 8 <= count; i += 8)
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                                 _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+        Plain::narrow(dtype, from + i, to + i, count - i);
+    }
+};
+#endif
+
+// Integers wrap around, as in MPI and NumPy: computed in an unsigned type at least as wide as int.
+template <class T, class F>
+ALWAYS T wrapped(T a, T b, F f) {
+    using U = std::conditional_t<sizeof(T) < 4, std::uint32_t, std::make_unsigned_t<T>>;
+    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
+}
+
+struct Sum {
+    template <class T>
+    static ALWAYS T of(T a, T b) {
+        if constexpr (std::is_integral_v<T>)
+            return wrapped(a, b, [](auto x, auto y) { return x + y; });
+        else
+            return a + b;
+    }
 };
 
-template <class T>
-struct Plain {
-    using Wide = T;
-    static T load(T value) { return value; }
-    static T store(T value) { return value; }
+struct Product {
+    template <class T>
+    static ALWAYS T of(T a, T b) {
+        if constexpr (std::is_integral_v<T>)
+            return wrapped(a, b, [](auto x, auto y) { return x * y; });
+        else
+            return a * b;
+    }
 };
 
-// Integers wrap around, as in MPI and NumPy: the sum is taken in the unsigned type.
-template <class T>
-T add(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-        using U = std::make_unsigned_t<T>;
-        return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-    } else {
-        return a + b;
+struct Minimum {
+    template <class T>
+    static ALWAYS T of(T a, T b) {
+        const T least = b < a ? b : a;
+        return b != b ? b : least;
+    }
+};
+
+struct Maximum {
+    template <class T>
+    static ALWAYS T of(T a, T b) {
+        const T most = b > a ? b : a;
+        return b != b ? b : most;
+    }
+};
+
+template <class F, class T>
+ALWAYS void loop(const T* a, const T* b, T* dst, long long count) {
+#pragma GCC ivdep
+    for (long long i = 0; i < count; ++i) dst[i] = F::of(a[i], b[i]);
+}
+
+template <class Codec, class F>
+ALWAYS void halves(int dtype, const Half* a, const Half* b, Half* dst, long long count) {
+    float x[block], y[block];
+    for (long long i = 0; i < count; i += block) {
+        const long long n = std::min(block, count - i);
+        Codec::widen(dtype, a + i, x, n);
+        Codec::widen(dtype, b + i, y, n);
+        loop<F>(x, y, x, n);
+        Codec::narrow(dtype, x, dst + i, n);
     }
 }
 
-template <class T>
-T multiply(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-        return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-    } else {
-        return a * b;
-    }
+template <class F, class T>
+ALWAYS void typed(const void* a, const void* b, void* dst, long long count) {
+    loop<F>(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(dst), count);
 }
 
-template <class Codec, class T, class F>
-void loop(const T* a, const T* b, T* dst, long long count, F f) {
-    for (long long i = 0; i < count; ++i) dst[i] = Codec::store(f(Codec::load(a[i]), Codec::load(b[i])));
-}
-
-template <class Codec, class T>
-void dispatch(int op, const void* a, const void* b, void* dst, long long count) {
-    using W = typename Codec::Wide;
-    const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
-    T* z = static_cast<T*>(dst);
-    switch (op) {
-        case DT_SUM:
-            return loop<Codec>(x, y, z, count, [](W p, W q) { return add<W>(p, q); });
-        case DT_PROD:
-            return loop<Codec>(x, y, z, count, [](W p, W q) { return multiply<W>(p, q); });
-        case DT_MIN:
-            return loop<Codec>(x, y, z, count, [](W p, W q) { return q < p ? q : p; });
+template <class Codec, class F>
+ALWAYS void by_dtype(int dtype, const void* a, const void* b, void* dst, long long count) {
+    switch (dtype) {
+        case DT_FLOAT32:
+            return typed<F, float>(a, b, dst, count);
+        case DT_FLOAT64:
+            return typed<F, double>(a, b, dst, count);
+        case DT_INT8:
+            return typed<F, std::int8_t>(a, b, dst, count);
+        case DT_UINT8:
+            return typed<F, std::uint8_t>(a, b, dst, count);
+        case DT_INT32:
+            return typed<F, std::int32_t>(a, b, dst, count);
+        case DT_INT64:
+            return typed<F, std::int64_t>(a, b, dst, count);
+        case DT_INT16:
+            return typed<F, std::int16_t>(a, b, dst, count);
+        case DT_UINT16:
+            return typed<F, std::uint16_t>(a, b, dst, count);
+        case DT_UINT32:
+            return typed<F, std::uint32_t>(a, b, dst, count);
+        case DT_UINT64:
+            return typed<F, std::uint64_t>(a, b, dst, count);
         default:
-            return loop<Codec>(x, y, z, count, [](W p, W q) { return q > p ? q : p; });
+            halves<Codec, F>(dtype, static_cast<const Half*>(a), static_cast<const Half*>(b), static_cast<Half*>(dst),
+                             count);
     }
+}
+
+template <class Codec>
+ALWAYS void by_op(int dtype, int op, const void* a, const void* b, void* dst, long long count) {
+    switch (op) {
+        case DT_PROD:
+            return by_dtype<Codec, Product>(dtype, a, b, dst, count);
+        case DT_MIN:
+            return by_dtype<Codec, Minimum>(dtype, a, b, dst, count);
+        case DT_MAX:
+            return by_dtype<Codec, Maximum>(dtype, a, b, dst, count);
+        default:
+            return by_dtype<Codec, Sum>(dtype, a, b, dst, count);
+    }
+}
+
+#ifdef DOVETAIL_WIDE
+DOVETAIL_WIDE void combine_wide(int dtype, int op, const void* a, const void* b, void* dst, long long count) {
+    by_op<Wide>(dtype, op, a, b, dst, count);
+}
+const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+#endif
+
+template <class T>
+void divide_all(void* data, long long count, int divisor) {
+    auto* x = static_cast<T*>(data);
+    for (long long i = 0; i < count; ++i) x[i] /= static_cast<T>(divisor);
 }
 
 }  // namespace
 
 void combine(int dtype, int op, const void* a, const void* b, void* dst, long long count) {
-    switch (dtype) {
-        case DT_FLOAT16:
-            return dispatch<Half, unsigned short>(op, a, b, dst, count);
-        case DT_BFLOAT16:
-            return dispatch<Bfloat, unsigned short>(op, a, b, dst, count);
-        case DT_FLOAT32:
-            return dispatch<Plain<float>, float>(op, a, b, dst, count);
-        case DT_FLOAT64:
-            return dispatch<Plain<double>, double>(op, a, b, dst, count);
-        case DT_INT8:
-            return dispatch<Plain<std::int8_t>, std::int8_t>(op, a, b, dst, count);
-        case DT_UINT8:
-            return dispatch<Plain<std::uint8_t>, std::uint8_t>(op, a, b, dst, count);
-        case DT_INT32:
-            return dispatch<Plain<std::int32_t>, std::int32_t>(op, a, b, dst, count);
-        default:
-            return dispatch<Plain<std::int64_t>, std::int64_t>(op, a, b, dst, count);
-    }
+#ifdef DOVETAIL_WIDE
+    if (has_wide) return combine_wide(dtype, op, a, b, dst, count);
+#endif
+    by_op<Plain>(dtype, op, a, b, dst, count);
 }
 
 void reduce(int dtype, int op, const void* src, void* dst, long long count) {
     combine(dtype, op, dst, src, dst, count);
 }
 
+void widen(int dtype, const void* from, float* to, long long count) {
+    const auto* halves = static_cast<const Half*>(from);
+#ifdef DOVETAIL_WIDE
+    if (has_wide) return Wide::widen(dtype, halves, to, count);
+#endif
+    Plain::widen(dtype, halves, to, count);
+}
+
+void narrow(int dtype, const float* from, void* to, long long count) {
+    auto* halves = static_cast<Half*>(to);
+#ifdef DOVETAIL_WIDE
+    if (has_wide) return Wide::narrow(dtype, from, halves, count);
+#endif
+    Plain::narrow(dtype, from, halves, count);
+}
+
+void divide(int dtype, void* data, long long count, int divisor) {
+    if (is_integer(dtype)) return;
+    if (dtype == DT_FLOAT32) return divide_all<float>(data, count, divisor);
+    if (dtype == DT_FLOAT64) return divide_all<double>(data, count, divisor);
+    auto* halves = static_cast<Half*>(data);
+    float wide[block];
+    for (long long i = 0; i < count; i += block) {
+        const long long n = std::min(block, count - i);
+        widen(dtype, halves + i, wide, n);
+        divide_all<float>(wide, n, divisor);
+        narrow(dtype, wide, halves + i, n);
+    }
+}
+
 int dtype_bytes(int dtype) {
-    static const int bytes[] = {2, 2, 4, 8, 1, 1, 4, 8};
+    static const int bytes[] = {2, 2, 4, 8, 1, 1, 4, 8, 2, 2, 4, 8};
     return bytes[dtype];
 }
+
+bool is_integer(int dtype) { return dtype >= DT_INT8; }
 
 }  // namespace dovetail::run

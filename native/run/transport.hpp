@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace dovetail::run {
@@ -14,6 +15,11 @@ struct Transport {
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
     // `count` elements a rank; kinds, dtypes and ops are those of mpi_table.h. `group` is what `group` returned.
     virtual int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) = 0;
+    // The same, ended before it returns: by the library's own blocking call where it has one.
+    virtual void collective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) {
+        for (const int handle = icollective(kind, src, dst, count, dtype, op, group); !test(handle);)
+            std::this_thread::yield();
+    }
     // All members call it with the same arguments. Calls of different `turn` on the same ranks do not meet.
     virtual int group(const std::vector<int>& ranks, int turn) = 0;
     virtual bool test(int handle) = 0;  // true once complete; the handle is then gone

@@ -158,8 +158,8 @@ struct Ranks {  // one engine a rank, on threads of its own
             Share share = load(rank, columns, {false, true, true}, writer.channels, {{base, 8 * width, DT_INT64}});
             std::vector<Collective> calls;
             for (int turn : {0, 1})
-                calls.push_back({DT_ALL_REDUCE, transport.group(everyone, turn), writer.ranks, DT_SUM, rank == 0});
-            engines.push_back(std::make_unique<Engine>(transport, share.ops, share.lanes, in_order, calls,
+                calls.push_back({DT_ALL_REDUCE, transport.group(everyone, turn), writer.ranks, rank == 0});
+            engines.push_back(std::make_unique<Engine>(transport, std::move(share), in_order, calls,
                                                        std::vector<Kernel>{}, [](std::int64_t) {}));
         }
     }

@@ -17,6 +17,10 @@ DTYPE_BYTES = {
     "uint8": 1,
     "int32": 4,
     "int64": 8,
+    "int16": 2,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
 }
 
 

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 
 import numpy as np
 
 from dovetail.run.arrays import Array
+from dovetail.run.reduce import combine
 
-# Each takes every member's source, in group order, and the numbers of slots they want; gives what each receives.
-Semantics = Callable[[Sequence[Array], Sequence[int]], Sequence[Array]]
-
-
-def _sum(sources: Sequence[Array]) -> Array:
-    total = sources[0].copy()
-    for source in sources[1:]:
-        total = total + source
-    return total
+# Each takes every member's source, in group order, the numbers of slots they want, and the reduce op; gives what each
+# receives.
+Semantics = Callable[[Sequence[Array], Sequence[int], str], Sequence[Array]]
 
 
-def all_reduce(sources: Sequence[Array], wanted: Sequence[int]) -> Sequence[Array]:
-    """Everybody receives the sum, added up in group order, each step rounded to the dtype."""
-    return [_sum(sources)] * len(sources)
+def _total(sources: Sequence[Array], op: str) -> Array:
+    return reduce(partial(combine, op), sources)
 
 
-def all_gather(sources: Sequence[Array], wanted: Sequence[int]) -> Sequence[Array]:
+def all_reduce(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
+    """Everybody receives the sum (or what else `op` makes), in group order, each step rounded to the dtype."""
+    return [_total(sources, op)] * len(sources)
+
+
+def all_gather(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
     """Everybody receives all sources one after the other; they may differ in length."""
     return [np.concatenate(sources)] * len(sources)
 
 
-def reduce_scatter(sources: Sequence[Array], wanted: Sequence[int]) -> Sequence[Array]:
+def reduce_scatter(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
     """The sum, cut into what each member wants, in group order."""
-    return np.split(_sum(sources), np.cumsum(wanted)[:-1])
+    return np.split(_total(sources, op), np.cumsum(wanted)[:-1])
 
 
-def all_to_all(sources: Sequence[Array], wanted: Sequence[int]) -> Sequence[Array]:
+def all_to_all(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
     """Source i is cut into one even part for each member; member j receives part j of everybody."""
     parts = [np.split(source, len(sources)) for source in sources]
     return [np.concatenate([part[member] for part in parts]) for member in range(len(sources))]
 
 
-def broadcast(sources: Sequence[Array], wanted: Sequence[int]) -> Sequence[Array]:
+def broadcast(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
     """Everybody receives the first member's source."""
     return [sources[0]] * len(sources)
 

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir import Kernel, Kind, Program, Region, Workload
+from dovetail.ir.workload import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate, workload_slots
 from dovetail.run.kernels import KernelCall, builtin_kernels
 from dovetail.run.options import RunOptions
+from dovetail.run.reduce import REDUCE_OPS, quotients
 from dovetail.timeline import Timeline
 
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
+DTYPES = tuple(DTYPE_BYTES)  # in the order of mpi_table.h
 _SAME_SLOTS = (Kind.copy, Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_copy_send, Kind.collective)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
@@ -62,8 +64,13 @@ def bind(
         [lane.engine == "net" for lane in program.lanes],
         needs_order(program) if in_order is None else in_order,
         [(c.src, c.dst, c.id, c.depth) for c in program.channels],
-        [(COLLECTIVES.index(c.kind), list(c.group), 0) for c in program.collectives],
+        [(COLLECTIVES.index(c.kind), list(c.group)) for c in program.collectives],
         [_memory(arrays[buffer.name]) for buffer in program.buffers],
+        [
+            (row, start, stop - start, divisor)
+            for row, buffer in enumerate(program.buffers)
+            for start, stop, divisor in quotients(program, buffer.name, rank)
+        ],
         matmuls,
         blas_functions() if any(matmuls) else (0, 0),
         call,
@@ -81,11 +88,23 @@ def needs_order(program: Program) -> bool:
 
 def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[str]:
     """Run bound engines to their end; for each, why it failed or an empty string."""
-    thread = options.progress == "thread"
-    failures: list[str] = _native.run_engines(
-        list(engines), thread, options.poll_s, options.block_rows, options.window, options.stall_s
-    )
+    failures: list[str] = _native.run_engines(list(engines), native_options(options))
     return failures
+
+
+def native_options(options: RunOptions) -> _native.EngineOptions:
+    """The same for `Engine.run`, which one rank calls again and again."""
+    return _native.EngineOptions(
+        thread=options.progress == "thread",
+        poll_s=options.poll_s,
+        block_rows=options.block_rows,
+        window=options.window,
+        stall_s=options.stall_s,
+        reduce_op=REDUCE_OPS.index(options.reduce_op),
+        repeats=options.repeats,
+        spans=options.spans,
+        blocking=options.blocking,
+    )
 
 
 def run_kernel(program: Program, row: int, arrays: dict[str, Array], functions: Mapping[str, KernelCall]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir import Program, Workload, verify
-from dovetail.run.arrays import Array, Arrays
+from dovetail.run.arrays import Array, Arrays, numpy_dtype
 from dovetail.run.engine import allocate_rank, bind, needs_order, run_engines, timeline_of
 from dovetail.run.kernels import KernelCall
 from dovetail.run.options import RunOptions
+from dovetail.run.reduce import check_average
 from dovetail.timeline import Timeline
 
 
@@ -41,7 +42,9 @@ def run_unverified(
     options: RunOptions | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
     """`execute_local` of a program that has just been verified elsewhere."""
-    ranks = range(program.num_ranks)
+    ranks, options = range(program.num_ranks), options or RunOptions()
+    for slots in workload.slots.values():
+        check_average(options.reduce_op, numpy_dtype(slots[0].dtype))
     arrays: list[dict[str, Array]] = [allocate_rank(program, workload, rank) for rank in ranks]
     fill(program, arrays, inputs)
     hub, in_order = _native.LocalHub(program.num_ranks), needs_order(program)
@@ -49,7 +52,7 @@ def run_unverified(
         bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order) for rank in ranks
     ]
     failures = sorted(
-        (text for text in run_engines(engines, options or RunOptions()) if text),
+        (text for text in run_engines(engines, options) if text),
         key=lambda text: "stopped because" in text,
     )
     timeline = _timeline(program, workload, engines)

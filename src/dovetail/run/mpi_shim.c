@@ -130,8 +130,16 @@ static MPI_Datatype type_of(int dtype) {
             return MPI_INT8_T;
         case DT_UINT8:
             return MPI_UINT8_T;
+        case DT_INT16:
+            return MPI_INT16_T;
+        case DT_UINT16:
+            return MPI_UINT16_T;
         case DT_INT32:
             return MPI_INT32_T;
+        case DT_UINT32:
+            return MPI_UINT32_T;
+        case DT_UINT64:
+            return MPI_UINT64_T;
         default:
             return MPI_INT64_T;
     }
@@ -139,6 +147,7 @@ static MPI_Datatype type_of(int dtype) {
 
 static MPI_Op op_of(int op, int dtype) {
     static const int plain = DT_FLOAT32;
+    if (op == DT_AVG) op = DT_SUM;
     if (dtype < plain) return half_ops[op];
     return op == DT_SUM ? MPI_SUM : op == DT_PROD ? MPI_PROD : op == DT_MIN ? MPI_MIN : MPI_MAX;
 }
@@ -164,6 +173,27 @@ static int dt_icollective(int kind, const void* src, void* dst, long long count,
             return MPI_Ibcast(dst, n, type, 0, comm, request);
         default:
             return MPI_Ibarrier(comm, request);
+    }
+}
+
+static int dt_collective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) {
+    if (count > INT_MAX) return MPI_ERR_COUNT;
+    MPI_Comm comm = group < 0 ? world : groups[group];
+    MPI_Datatype type = type_of(dtype);
+    int n = (int)count;
+    switch (kind) {
+        case DT_ALL_REDUCE:
+            return MPI_Allreduce(src == dst ? MPI_IN_PLACE : src, dst, n, type, op_of(op, dtype), comm);
+        case DT_ALL_GATHER:
+            return MPI_Allgather(src, n, type, dst, n, type, comm);
+        case DT_REDUCE_SCATTER:
+            return MPI_Reduce_scatter_block(src, dst, n, type, op_of(op, dtype), comm);
+        case DT_ALL_TO_ALL:
+            return MPI_Alltoall(src, n, type, dst, n, type, comm);
+        case DT_BROADCAST:
+            return MPI_Bcast(dst, n, type, 0, comm);
+        default:
+            return MPI_Barrier(comm);
     }
 }
 
@@ -217,6 +247,7 @@ const dt_mpi_table dovetail_mpi_table = {
     dt_irecv,
     dt_group,
     dt_icollective,
+    dt_collective,
     dt_test,
     dt_cancel,
     dt_clock,

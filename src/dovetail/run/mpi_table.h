@@ -2,11 +2,24 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 2
+#define DOVETAIL_MPI_TABLE_VERSION 3
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
-enum { DT_FLOAT16, DT_BFLOAT16, DT_FLOAT32, DT_FLOAT64, DT_INT8, DT_UINT8, DT_INT32, DT_INT64 };
-enum { DT_SUM, DT_PROD, DT_MIN, DT_MAX };
+enum {
+    DT_FLOAT16,
+    DT_BFLOAT16,
+    DT_FLOAT32,
+    DT_FLOAT64,
+    DT_INT8,
+    DT_UINT8,
+    DT_INT32,
+    DT_INT64,
+    DT_INT16,
+    DT_UINT16,
+    DT_UINT32,
+    DT_UINT64
+};
+enum { DT_SUM, DT_PROD, DT_MIN, DT_MAX, DT_AVG }; /* an average is added here, and divided by the engine */
 enum { DT_ALL_REDUCE, DT_ALL_GATHER, DT_REDUCE_SCATTER, DT_ALL_TO_ALL, DT_BROADCAST, DT_BARRIER };
 
 /* Adds `count` elements of `src` into `dst`; given by the engine for types that MPI does not know. */
@@ -24,6 +37,7 @@ typedef struct {
     int (*group)(const int* ranks, int num_ranks, int* group);
     int (*icollective)(int kind, const void* src, void* dst, long long count, int dtype, int op, int group,
                        int* handle);
+    int (*collective)(int kind, const void* src, void* dst, long long count, int dtype, int op, int group);
     int (*test)(int handle, int* done);
     int (*cancel)(int handle);
     double (*clock)(void);

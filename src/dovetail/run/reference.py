@@ -15,6 +15,7 @@ from dovetail.run.arrays import Array, Arrays, poison
 from dovetail.run.collectives import COLLECTIVES
 from dovetail.run.kernels import KernelCall, builtin_kernels
 from dovetail.run.memory import Memory, describe
+from dovetail.run.reduce import average, check_average, combine
 
 _FUSED = SENDS & RECVS
 _ADDS = frozenset({Kind.recv_reduce, Kind.recv_reduce_send, Kind.recv_reduce_copy_send})
@@ -24,7 +25,8 @@ _Event = tuple[str, int]
 
 @dataclass(frozen=True)
 class Execution:
-    """What one interleaving made: the output buffers, and the rows of ops in the order in which they ran.
+    """What one interleaving made: the output buffers and others that post-conditions name (in place: inputs), and the
+    rows of ops in the order in which they ran.
 
     A fused receive and send appears twice, once for each part; a collective where each member joined it.
     """
@@ -40,23 +42,33 @@ def execute(
     seed: int | None = None,
     *,
     workload: Workload | None = None,
+    reduce_op: str = "sum",
     interleaving: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Execution:
     """Run `program` on copies of `arrays` (buffer -> array of each rank, axis 0 is slots) and return its outputs.
 
     Scratch and output buffers that `arrays` lacks take their shape and dtype from `workload`; both start poisoned.
     Lanes take turns; with `seed`, in random order, the same seed giving the same order; with `interleaving`, in the
-    order that an Execution recorded. `kernels` adds to the built-in ones. Raises RunError, naming the op,
-    for a stall, an access outside a buffer, a message of another size than its receive, or a missing kernel.
+    order that an Execution recorded. `reduce_op`: see `run.reduce`. `kernels` adds to the built-in ones.
+    Raises RunError, naming the op, for a stall, an access outside a buffer, a message of another size than its receive,
+    or a missing kernel.
     """
-    state = _State(program, Memory(program, arrays, workload), builtin_kernels() | dict(kernels or {}))
+    memory = Memory(program, arrays, workload)
+    for buffer in program.buffers:
+        check_average(reduce_op, memory.buffers[buffer.name][0].dtype)
+    state = _State(program, memory, builtin_kernels() | dict(kernels or {}), reduce_op)
     with np.errstate(all="ignore"):
         if interleaving is None:
             _take_turns(state, seed)
         else:
             _replay(state, interleaving)
     state.require_done()
-    outputs = {buffer.name: state.memory.buffers[buffer.name] for buffer in program.buffers if buffer.role == "output"}
+    if reduce_op == "avg":
+        for buffer in program.buffers:
+            for rank, array in enumerate(memory.buffers[buffer.name]):
+                average(program, buffer.name, rank, array)
+    asked = {post.region.buffer for post in program.posts}
+    outputs = {b.name: memory.buffers[b.name] for b in program.buffers if b.role == "output" or b.name in asked}
     return Execution(outputs, np.array(state.ran, dtype=np.int64))
 
 
@@ -93,8 +105,8 @@ def _replay(state: _State, rows: Sequence[int] | NDArray[np.int64]) -> None:
 class _State:
     """How far each lane has come, and what is in memory and under way."""
 
-    def __init__(self, program: Program, memory: Memory, kernels: Mapping[str, KernelCall]) -> None:
-        self.program, self.memory, self.kernels = program, memory, kernels
+    def __init__(self, program: Program, memory: Memory, kernels: Mapping[str, KernelCall], op: str) -> None:
+        self.program, self.memory, self.kernels, self.reduce_op = program, memory, kernels, op
         self.queues = list(program.queues().values())
         self.ran: list[int] = []
         self._ops = list(program.ops())
@@ -199,7 +211,7 @@ class _State:
             if source.shape != message.shape:
                 found = f"{list(message.shape)} arrives, {list(source.shape)} to add it to"
                 raise RunError(f"{describe(op)}: the message has another size", where=op.line, found=found)
-            message = source + message
+            message = combine(self.reduce_op, source, message)
         for region in op.writes:
             self.memory.write(op, region, message)
         return message
@@ -209,7 +221,8 @@ class _State:
         if op.kind == Kind.copy:
             self.memory.write(op, op.writes[0], self._source(op).copy())
         elif op.kind == Kind.reduce:
-            self.memory.write(op, op.writes[0], self.memory.read(op, op.writes[0]) + self._source(op))
+            held = self.memory.read(op, op.writes[0])
+            self.memory.write(op, op.writes[0], combine(self.reduce_op, held, self._source(op)))
         elif op.kind == Kind.put:
             self.memory.write(op, op.writes[0], self._source(op).copy(), self.program.channels[op.chan_out].dst)
         elif op.kind == Kind.get:
@@ -251,7 +264,7 @@ class _State:
         ops = [members[rank] for rank in group]
         wanted = [sum(region.num_slots for region in member.writes) for member in ops]
         sources = [self._source(member).copy() if member.reads else np.empty(0) for member in ops]
-        results = COLLECTIVES[kind](sources, wanted)
+        results = COLLECTIVES[kind](sources, wanted, self.reduce_op)
         for member, result in zip(ops, results, strict=True):
             if member.writes:
                 self.memory.write(member, member.writes[0], result)

@@ -121,7 +121,7 @@ class _Rank:
         begin = _native.monotonic_s()
         self.latest = variant, begin
         (failure,) = run_engines([engine], variant.options)
-        mine_s = _native.monotonic_s() - begin
+        mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
         if failure:
             self.save_partial(variant, self.spans[variant.name][-1])

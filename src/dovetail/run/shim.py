@@ -74,7 +74,10 @@ class _Table(ctypes.Structure):
     _fields_ = [
         ("version", ctypes.c_int),
         *((name, ctypes.c_void_p) for name in ("init", "finalize", "rank", "size", "isend", "irecv", "group")),
-        *((name, ctypes.c_void_p) for name in ("icollective", "test", "cancel", "clock", "abort", "library")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("icollective", "collective", "test", "cancel", "clock", "abort", "library")
+        ),
         ("error_text", ctypes.c_void_p),
     ]
 

@@ -1,0 +1,17 @@
+// BoundEngine: an engine with what it refers to, as Python holds it. The caller keeps the arrays alive.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "run/engine.hpp"
+
+namespace dovetail::run {
+
+struct BoundEngine {
+    std::shared_ptr<Transport> transport;
+    std::vector<std::unique_ptr<Matmul>> matmuls;
+    std::unique_ptr<Engine> engine;
+};
+
+}  // namespace dovetail::run
