@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,17 @@ class Hints(NamedTuple):
     channel: NDArray[np.int32]
     lane: NDArray[np.int32]
     copies: NDArray[np.int32]
+
+    def of(self, rows: NDArray[Any]) -> Hints:
+        """The entries of `rows`, in that order."""
+        return Hints(*(hint[rows] for hint in self))
+
+    def agree(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+        """For each pair of rows, whether one op could stand for both."""
+        same: NDArray[np.bool_] = self.copies[one] == self.copies[other]
+        for hint in (self.channel, self.lane):
+            same &= (hint[one] == hint[other]) | (hint[one] < 0) | (hint[other] < 0)
+        return same
 
 
 def no_hints(program: Program) -> Hints:

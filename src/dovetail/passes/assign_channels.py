@@ -1,0 +1,177 @@
+"""assign_channels: which channel id each message travels on, so that flows share lanes end to end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.ir import Program
+from dovetail.passes.hints import Hints
+from dovetail.passes.rows import Array, ranked
+from dovetail.passes.transfers import messages
+
+
+def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 32) -> tuple[Hints, Array]:
+    """Hints with a channel for every op that sends or receives, and those flows of `forward` that channels allow.
+
+    A lane sends to one peer, receives from one, and uses one channel. So on each rank a channel pairs the peers that
+    messages come from, one to one, with those that they go on to, and lanes that the author asked for with both. A
+    flow takes the least channel where this holds on its whole path. Where none of the first `most` does, or where the
+    author asked for another one on the way, it is cut, and the rank in between receives and sends by two ops.
+
+    Here what comes to rank 1 from rank 0 goes on to 2 and to 3, which takes two channels:
+
+    >>> from dovetail.ir import parse
+    >>> from dovetail.passes.hints import no_hints
+    >>> fork = parse('''
+    ... program fork ranks 4
+    ... buffer x input 2
+    ... lane net net
+    ... channel 0->1 0 depth 2
+    ... channel 1->2 0 depth 2
+    ... channel 1->3 0 depth 2
+    ... rank 0 lane net
+    ...   send x[0:1] to 1
+    ... rank 1 lane net
+    ...   recv from 0 -> x[0:1]
+    ...   send x[0:1] to 2
+    ... rank 2 lane net
+    ...   recv from 1 -> x[0:1]
+    ... rank 0 lane net
+    ...   send x[1:2] to 1
+    ... rank 1 lane net
+    ...   recv from 0 -> x[1:2]
+    ...   send x[1:2] to 3
+    ... rank 3 lane net
+    ...   recv from 1 -> x[1:2]
+    ... ''')
+    >>> forward = np.array([-1, 2, -1, -1, -1, 6, -1, -1])
+    >>> hints, forward = assign_channels(fork, no_hints(fork), forward)
+    >>> hints.channel.tolist(), forward.tolist()
+    ([0, 0, 0, 0, 1, 1, 1, 1], [-1, 2, -1, -1, -1, 6, -1, -1])
+    >>> hints, forward = assign_channels(fork, no_hints(fork), forward, most=1)
+    >>> hints.channel.tolist(), forward.tolist()
+    ([0, 0, 0, 0, 0, 0, 0, 0], [-1, 2, -1, -1, -1, -1, -1, -1])
+    """
+    send, receive = messages(program)
+    flows = _Flows(program, hints, forward)
+    for head in flows.heads():
+        flows.place(head, (1 << most) - 1)
+    channel, forward = hints.channel.copy(), forward.copy()
+    channel[send] = channel[receive] = flows.channel
+    forward[receive[flows.cuts]] = -1
+    return hints._replace(channel=channel), forward
+
+
+class _Ties:
+    """Pairs of ends on one rank that a channel must keep one to one. A set of channels is a number, bit c channel c."""
+
+    def __init__(self, rank: Array, left: Array, right: Array) -> None:
+        width = int(max(left.max(initial=0), right.max(initial=0))) + 1
+        lefts, left_of = ranked(rank * width + left)
+        rights, right_of = ranked(rank * width + right)
+        ties, number = ranked(left_of * max(len(rights), 1) + right_of)
+        self.number: list[int] = number.tolist()  # of each pair given, which tie it is
+        self.left: list[int] = (ties // max(len(rights), 1)).tolist()
+        self.right: list[int] = (ties % max(len(rights), 1)).tolist()
+        self._has, self._at_left, self._at_right = [0] * len(ties), [0] * len(lefts), [0] * len(rights)
+
+    def channels(self, tie: int) -> int:
+        """The channels that have the tie, or may have it."""
+        return self._has[tie] | ~(self._at_left[self.left[tie]] | self._at_right[self.right[tie]])
+
+    def add(self, tie: int, channel: int) -> None:
+        self._has[tie] |= channel
+        self._at_left[self.left[tie]] |= channel
+        self._at_right[self.right[tie]] |= channel
+
+
+class _Flows:
+    """Messages by number: which follows which, and what was decided."""
+
+    def __init__(self, program: Program, hints: Hints, forward: Array) -> None:
+        send, receive = messages(program)
+        rank = program.columns["rank"].astype(np.int64)
+        number = np.full(program.num_ops + 1, -1)
+        number[send] = np.arange(len(send))
+        source, target, follow = rank[send], rank[receive], number[forward[receive]]
+        asked = np.maximum(hints.channel[send], hints.channel[receive])
+        goes_on = np.flatnonzero(follow >= 0)
+        self._through = _Ties(target[goes_on], source[goes_on], target[follow[goes_on]])
+        self._tie = dict(zip(goes_on.tolist(), self._through.number, strict=True))
+        self._lanes = _Lanes((source, target, hints.lane[send]), (target, source, hints.lane[receive]))
+        self._asked: list[int] = asked.tolist()
+        self._follow: list[int] = follow.tolist()
+        self.channel: list[int] = np.maximum(asked, 0).tolist()
+        self.cuts: list[int] = []  # messages that do not go on at once
+
+    def heads(self) -> list[int]:
+        """First messages of flows where there is something to decide; first those with a wish of the author's."""
+        is_head = [True] * len(self._follow)
+        wish = [channel >= 0 for channel in self._asked]
+        for message in range(len(wish) - 1, -1, -1):
+            after = self._follow[message]
+            if after >= 0:
+                is_head[after] = False
+                wish[message] |= wish[after]
+        heads = [m for m, after in enumerate(self._follow) if is_head[m] and (after >= 0 or m in self._lanes.ties)]
+        return sorted(heads, key=lambda head: not wish[head])
+
+    def place(self, head: int, few: int) -> None:
+        """Give the messages of a flow their channels, of `few` if possible, from its head on; cut it where need be."""
+        part, free, message = [head], self._free(head, few), self._follow[head]
+        while message >= 0:
+            alone = self._free(message, few)
+            both = free & alone & self._through.channels(self._tie[part[-1]])
+            if not both:
+                self._settle(part, free)
+                self.cuts.append(part[-1])
+                part = []
+            free = both or alone
+            part.append(message)
+            message = self._follow[message]
+        self._settle(part, free)
+
+    def _free(self, message: int, few: int) -> int:
+        """Channels that a message may take for itself."""
+        asked = self._asked[message]
+        if asked >= 0:
+            return 1 << asked
+        if message not in self._lanes.ties:
+            return few
+        free = self._lanes.channels(message)
+        return free & few or free
+
+    def _settle(self, part: list[int], free: int) -> None:
+        channel = free & -free
+        for message in part:
+            self.channel[message] = channel.bit_length() - 1
+        for message in part[:-1]:
+            self._through.add(self._tie[message], channel)
+        for message in part if self._lanes.ties else ():
+            self._lanes.add(message, channel)
+
+
+class _Lanes:
+    """What the lanes that the author asked for leave free: one channel each, and one peer each way."""
+
+    def __init__(self, *sides: tuple[Array, Array, Array]) -> None:
+        """`sides`: for messages as they are sent, then received: the rank, the peer, and the lane, -1 for any."""
+        self.ties: dict[int, list[tuple[_Ties, int, tuple[int, int]]]] = {}  # by message
+        self._only: dict[tuple[int, int], int] = {}  # (rank, lane) -> its channel
+        for rank, peer, lane in sides:
+            asked = np.flatnonzero(lane >= 0)
+            ties = _Ties(rank[asked], peer[asked], lane[asked].astype(np.int64))
+            ends = zip(rank[asked].tolist(), lane[asked].tolist(), strict=True)
+            for message, tie, end in zip(asked.tolist(), ties.number, ends, strict=True):
+                self.ties.setdefault(message, []).append((ties, tie, end))
+
+    def channels(self, message: int) -> int:
+        free = -1
+        for ties, tie, end in self.ties[message]:
+            free &= ties.channels(tie) & self._only.get(end, -1)
+        return free
+
+    def add(self, message: int, channel: int) -> None:
+        for ties, tie, end in self.ties.get(message, ()):
+            ties.add(tie, channel)
+            self._only[end] = channel

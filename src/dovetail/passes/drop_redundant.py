@@ -1,0 +1,86 @@
+"""drop_redundant: dependencies that lane order and other dependencies imply are dropped."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from dovetail.ir import Program
+from dovetail.passes.rows import Array, dep_columns, edges, first_of_run
+
+Clock = dict[int, int]  # lane -> the last of its ops known to have ended
+
+
+def drop_redundant(program: Program) -> Program:
+    """The same order in every timing, said in fewer dependencies. Rows must be in an order in which all can run.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> before = parse('''
+    ... program three ranks 1
+    ... buffer x input 4
+    ... lane a net
+    ... lane b net
+    ... lane c net
+    ... rank 0 lane a
+    ...   copy x[0:1] -> x[1:2]
+    ... rank 0 lane b
+    ...   copy x[1:2] -> x[2:3] after a.0
+    ...   copy x[1:2] -> x[2:3] after a.0 b.0
+    ... rank 0 lane c
+    ...   copy x[2:3] -> x[1:2] after a.0 b.0 b.1
+    ... ''')
+    >>> print(to_text(drop_redundant(before)).split("lane c net")[1].strip())
+    rank 0 lane a
+      copy x[0:1] -> x[1:2]
+    rank 0 lane b
+      copy x[1:2] -> x[2:3] after a.0
+      copy x[1:2] -> x[2:3]
+    rank 0 lane c
+      copy x[2:3] -> x[1:2] after b.1
+    """
+    waiting, awaited = edges(program)
+    if np.any(awaited >= waiting):
+        return program
+    lanes = max(len(program.lanes), 1)
+    queue = program.columns["rank"].astype(np.int64) * lanes + program.columns["lane"]
+    apart = queue[waiting] != queue[awaited]
+    waiting, awaited = waiting[apart], awaited[apart]
+    order = np.lexsort((-awaited, queue[awaited], waiting))
+    waiting, awaited = waiting[order], awaited[order]
+    last = first_of_run(waiting) | first_of_run(queue[awaited])  # of each lane wait for the last op only
+    waiting, awaited = waiting[last], awaited[last]
+    order = np.lexsort((-awaited, waiting, queue[waiting] // lanes))
+    waiting, awaited = waiting[order], awaited[order]
+    needed = _needed(waiting, awaited, queue, lanes)
+    deps = dep_columns(program.num_ops, waiting[needed], awaited[needed])
+    return program.with_columns({**program.columns, **deps})
+
+
+def _needed(waiting: Array, awaited: Array, queue: Array, lanes: int) -> Array:
+    """Of dependencies by rank, waiting op, and awaited op from the last: which are not implied by those before."""
+    needed: list[bool] = []
+    edges = zip(waiting.tolist(), queue[waiting].tolist(), awaited.tolist(), queue[awaited].tolist(), strict=True)
+    known: dict[int, tuple[list[int], list[Clock]]] = {}  # lane -> its ops that learn, and what is known from each on
+    rank, learner, clock = -1, -1, Clock()
+    for row, lane, earlier, other in edges:
+        if lane // lanes != rank:
+            rank, known = lane // lanes, {}
+        if row != learner:
+            rows, clocks = known.setdefault(lane, ([], []))
+            learner, clock = row, dict(clocks[-1]) if clocks else {}
+            rows.append(row)
+            clocks.append(clock)
+        needed.append(clock.get(other, -1) < earlier)
+        if needed[-1]:
+            _learn(clock, earlier, *known.get(other, ([], [])))
+            clock[other] = earlier
+    return np.array(needed, bool)
+
+
+def _learn(clock: Clock, upto: int, rows: list[int], clocks: list[Clock]) -> None:
+    """Add what a lane's op `upto` knows of other lanes."""
+    at = bisect_right(rows, upto) - 1
+    for lane, row in clocks[at].items() if at >= 0 else ():
+        if clock.get(lane, -1) < row:
+            clock[lane] = row

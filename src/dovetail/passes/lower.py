@@ -1,0 +1,58 @@
+"""lower: all passes in turn, from a traced algorithm to a program on lanes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from dovetail.ir import Program
+from dovetail.passes.allocate_slots import allocate_slots
+from dovetail.passes.assign_channels import assign_channels
+from dovetail.passes.assign_lanes import assign_lanes
+from dovetail.passes.depend import depend
+from dovetail.passes.drop_redundant import drop_redundant
+from dovetail.passes.fuse_flows import find_flows, fuse_flows
+from dovetail.passes.fuse_reduces import fuse_reduces
+from dovetail.passes.hints import Hints
+from dovetail.passes.replicate import How, replicate
+
+Fusion = Literal["all", "flows", "none"]
+
+
+def lower(
+    program: Program,
+    hints: Hints,
+    *,
+    instances: int = 1,
+    how: How = "interleaved",
+    fuse: bool = True,
+    most: int = 32,
+) -> Program:
+    """A traced algorithm on lanes and channels, its forwards fused, in `instances`: to be verified, then run.
+
+    The trace has one lane a rank, its rows in the order written, each receive in the row after its send. It is
+    laid out to complete at the least depth that its channels declare; where fused ops leave no such order, with fewer
+    of them. At most `most` channels are used, unless the author asks for more. ProgramError where lanes asked for
+    cannot be, or `batched` instances would change the meaning.
+    """
+    copies = instances * int(hints.copies.max(initial=1))
+    few = max(most // copies, 1)
+    laid_out, hints = _lay_out(program, hints, fuse, few)
+    packed = allocate_slots(laid_out)
+    replicated = replicate(packed, hints, instances, how)
+    return drop_redundant(replicated)
+
+
+def _lay_out(program: Program, hints: Hints, fuse: bool, most: int) -> tuple[Program, Hints]:
+    """Lanes, channels and order with as many fused ops as there is an order for."""
+    ways: list[tuple[Fusion, bool]] = [("all", False), ("flows", False)] if fuse else []
+    for fusion, in_turn in (*ways, ("none", False), ("none", True)):
+        added, some = fuse_reduces(program, hints) if fusion == "all" else (program, hints)
+        graph = depend(added)
+        forward = np.full(graph.num_ops, -1) if fusion == "none" else find_flows(graph, some)
+        some, forward = assign_channels(graph, some, forward, most)
+        found = assign_lanes(graph, some, forward, in_turn=in_turn)
+        if found:
+            return fuse_flows(*found)
+    raise AssertionError("a trace has an order")

@@ -1,0 +1,170 @@
+"""order: in which order every lane runs its ops, found by running all of them at once against a plain clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+import numpy as np
+
+from dovetail.ir import Program
+from dovetail.passes.rows import Array, edges, starts
+from dovetail.passes.transfers import levels, messages
+
+
+def in_order(
+    program: Program, lane: Array, channel: Array, forward: Array, depth: int, *, in_turn: bool = False
+) -> tuple[Array, Array] | None:
+    """Rows of a trace in an order in which all of them could run, and of these whether the next is fused to it.
+
+    `lane`: of each op, a number that no other rank has; `channel`: of each message, in the order of `messages`;
+    `forward` as `find_flows` gives it. In each tick every lane runs one of its ops that may run: the one with the
+    fewest ops before it, then the most after it, then the first. No channel ever holds more than `depth` messages, so
+    the lanes complete with channels that deep; flows that stop all are cut. None where messages of one channel would
+    have to overtake each other. With `in_turn` and no flows each channel keeps the order of the trace, and if every
+    receive of that is right after its send, there always is an order.
+    """
+    clock = _Clock(program, lane, channel, forward, depth, in_turn)
+    while len(clock.rows) < program.num_ops:
+        if not clock.ready and not clock.relax():
+            return None
+        clock.tick()
+    rows = np.array(clock.rows, np.int64)
+    return rows, np.array(clock.forward, np.int64)[rows] >= 0
+
+
+class _Clock:
+    """What has run, and what may. A receive whose message is forwarded stands for the send as well.
+
+    A plain send leaves one place free in a channel whose messages are forwarded, so that rings of forwarding ops do
+    not fill up; `relax` gives it away when nothing else can run.
+    """
+
+    def __init__(self, program: Program, lane: Array, channel: Array, forward: Array, depth: int, in_turn: bool):
+        n = program.num_ops
+        send, receive = messages(program)
+        goes_on = np.zeros(int(channel.max(initial=-1)) + 1, bool)
+        goes_on[channel[forward[receive] >= 0]] = True
+        room = depth - (goes_on[channel] & (depth > 1))
+        into, out, taker, places = (np.full(n, -1) for _ in range(4))
+        into[receive], out[send], taker[send], places[send] = channel, channel, receive, room
+        fused = np.flatnonzero(forward >= 0)
+        out[fused], taker[fused], places[fused] = out[forward[fused]], taker[forward[fused]], depth
+        self._into, self._out, self._taker, self._places = (part.tolist() for part in (into, out, taker, places))
+        self.forward: list[int] = forward.tolist()
+        self._depth, self._cut = depth, dict[int, int]()
+        self._queues: list[deque[int]] = [deque() for _ in goes_on]
+        self._parked: dict[int, tuple[list[int], list[int]]] = {}  # channel -> forwarding ops, then plain sends
+        self._wait(program, forward, (send, channel) if in_turn else None)
+        self._rank(program)
+        self.rows: list[int] = []
+        self._lane: list[int] = lane.tolist()
+        self._heaps: list[list[int]] = [[] for _ in range(int(lane.max(initial=-1)) + 1)]
+        self.ready: list[int] = []
+        for row, need in enumerate(self._need):
+            if need == 0:
+                self._offer(row)
+
+    def _wait(self, program: Program, forward: Array, turns: tuple[Array, Array] | None) -> None:
+        """How many things each op waits for, and who waits for each op."""
+        waiting, awaited = edges(program)
+        if turns:
+            send, channel = turns
+            order = np.argsort(channel, kind="stable")
+            follows = channel[order][1:] == channel[order][:-1]
+            waiting = np.concatenate([waiting, send[order[1:]][follows]])
+            awaited = np.concatenate([awaited, send[order[:-1]][follows]])
+        apart = forward[awaited] != waiting
+        waiting, awaited = waiting[apart], awaited[apart]
+        need = np.bincount(waiting, minlength=program.num_ops) + (np.array(self._into) >= 0)
+        need[forward[forward >= 0]] = -1  # never by themselves
+        order = np.argsort(awaited, kind="stable")
+        self._need: list[int] = need.tolist()
+        self._next: list[int] = waiting[order].tolist()
+        self._start: list[int] = starts(awaited, program.num_ops).tolist()
+
+    def _rank(self, program: Program) -> None:
+        depth, height = levels(program)
+        by_rank = np.lexsort((-height, depth))
+        rank = np.empty(len(by_rank), np.int64)
+        rank[by_rank] = np.arange(len(by_rank))
+        self._by_rank: list[int] = by_rank.tolist()
+        self._urgency: list[int] = rank.tolist()
+
+    def tick(self) -> None:
+        """Every lane runs one op, if it can; what that allows may run in the next tick."""
+        lanes, self.ready, fresh = self.ready, [], list[int]()
+        for lane in lanes:
+            heap = self._heaps[lane]
+            while heap:
+                row = self._by_rank[heappop(heap)]
+                out = self._out[row]
+                if out < 0 or len(self._queues[out]) < self._places[row]:
+                    self._run(row, fresh)
+                    break
+                heappush(self._parked.setdefault(out, ([], []))[self.forward[row] < 0], self._urgency[row])
+            if heap:
+                self.ready.append(lane)
+        for row in fresh:
+            self._offer(row)
+
+    def relax(self) -> bool:
+        """Let a send take the last place, or else cut a flow: the most urgent of those that wait for room."""
+        sends = [plain[0] for out, (_, plain) in self._parked.items() if plain and self._has_room(out)]
+        flows = [fused[0] for fused, _ in self._parked.values() if fused]
+        if not sends and not flows:
+            return False
+        row = self._by_rank[min(sends or flows)]
+        heappop(self._parked[self._out[row]][bool(sends)])
+        if sends:
+            self._places[row] = self._depth
+        else:
+            self._cut[row], self.forward[row], self._out[row] = self.forward[row], -1, -1
+        self._offer(row)
+        return True
+
+    def _has_room(self, out: int) -> bool:
+        return len(self._queues[out]) < self._depth
+
+    def _offer(self, row: int) -> None:
+        lane = self._lane[row]
+        heap = self._heaps[lane]
+        if not heap:
+            self.ready.append(lane)
+        heappush(heap, self._urgency[row])
+
+    def _run(self, row: int, fresh: list[int]) -> None:
+        into, out, need = self._into[row], self._out[row], self._need
+        if into >= 0:
+            queue = self._queues[into]
+            queue.popleft()
+            if queue:
+                self._less(queue[0], fresh)
+            if into in self._parked:
+                self._wake(into, fresh)
+        if out >= 0:
+            queue, taker = self._queues[out], self._taker[row]
+            queue.append(taker)
+            if len(queue) == 1:
+                self._less(taker, fresh)
+        then = self.forward[row]
+        for done in (row,) if then < 0 else (row, then):
+            self.rows.append(done)
+            for waiting in self._next[self._start[done] : self._start[done + 1]]:
+                need[waiting] -= 1
+                if need[waiting] == 0:
+                    fresh.append(waiting)
+        if row in self._cut:
+            fresh.append(self._cut[row])
+
+    def _less(self, row: int, fresh: list[int]) -> None:
+        self._need[row] -= 1
+        if self._need[row] == 0:
+            fresh.append(row)
+
+    def _wake(self, channel: int, fresh: list[int]) -> None:
+        """A place in a channel has become free: the most urgent op of each kind that fits may try again."""
+        held = len(self._queues[channel])
+        for heap in self._parked[channel]:
+            if heap and held < self._places[self._by_rank[heap[0]]]:
+                fresh.append(self._by_rank[heappop(heap)])
