@@ -26,11 +26,7 @@ def questions(program: Program) -> Iterator[tuple[str, tuple[Post, ...]]]:
     yield from _whole(program, inputs[0], outputs[0])
     yield from _parts(program, inputs[0], outputs[0])
     if inputs[0].slots == outputs[0].slots:
-        for root in range(program.num_ranks):
-            yield (
-                "broadcast",
-                (_moved(range(program.num_ranks), outputs[0], 0, inputs[0], root, 0, inputs[0].slots[0]),),
-            )
+        yield from _rooted(program, inputs[0], outputs[0])
 
 
 def _whole(program: Program, source: Buffer, target: Buffer) -> Iterator[tuple[str, tuple[Post, ...]]]:
@@ -58,6 +54,18 @@ def _parts(program: Program, source: Buffer, target: Buffer) -> Iterator[tuple[s
     if n == m and m % len(ranks) == 0:
         moves = ((r, s) for r in ranks for s in ranks)
         yield "all_to_all", tuple(_moved((r,), target, s * part, source, s, r * part, part) for r, s in moves)
+
+
+def _rooted(program: Program, source: Buffer, target: Buffer) -> Iterator[tuple[str, tuple[Post, ...]]]:
+    """broadcast and reduce, from and to any root, and all_to_next."""
+    ranks, n = range(program.num_ranks), source.slots[0]
+    for root in ranks:
+        yield "broadcast", (_moved(ranks, target, 0, source, root, 0, n),)
+    if len(ranks) > _MOST_RANKS:
+        return
+    yield "all_to_next", tuple(_moved((r,), target, 0, source, r - 1, 0, n) for r in ranks[1:])
+    for root in ranks:
+        yield "reduce", (_summed((root,), target, 0, source, 0, n),)
 
 
 def _summed(to: Sequence[int], target: Buffer, at: int, source: Buffer, start: int, count: int) -> Post:

@@ -148,6 +148,19 @@ def _term_values(program: Program, symbols: Symbols, start: Memory, post: Post, 
     return kernel_values(symbols, kernel, operands, [post.region])[0]
 
 
+def _asked_value(program: Program, symbols: Symbols, post: Post, place: int) -> int:
+    """`asked_values`, of one slot; inputs are read at that slot only."""
+    start = Memory(program, symbols)
+    values = []
+    for term in post.terms:
+        if term.kernel is None:
+            ((rank, region),) = term.args
+            values += start.read(rank, Region(region.buffer, slots(region)[place], 1))
+        else:
+            values.append(_term_values(program, symbols, start, post, term)[place])
+    return symbols.total(values)
+
+
 def first_wrong(execution: Execution, posts: Sequence[Post]) -> Wrong | None:
     """The first slot, by post-condition, rank and place, that does not hold what was asked."""
     for number, post in enumerate(posts):
@@ -175,7 +188,7 @@ def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fau
     """The wrong slot in words: what it lacks, and what it has too much."""
     program, symbols, post = execution.program, execution.symbols, execution.program.posts[wrong.post]
     held = symbols.members(execution.memory.read(wrong.rank, post.region)[wrong.place])
-    asked = symbols.members(asked_values(program, symbols, post)[wrong.place])
+    asked = symbols.members(_asked_value(program, symbols, post, wrong.place))
     found = []
     for word, part in (("missing", asked - held), ("surplus", held - asked)):
         texts = sorted(symbols.atom_text(atom, times) for atom, times in part.items())

@@ -15,9 +15,11 @@ from dovetail.core import ProgramError
 MAX_BYTES = 1 << 28
 MAX_GPUS = MAX_BLOCKS = 1024  # children of one element that the runtimes' readers hold
 MAX_STEPS = 4096  # of one threadblock; no runtime runs more than 256
+MAX_GPU_STEPS = 1 << 15  # of one gpu; no runtime holds more than 4095
 MAX_CHUNKS = (1 << 15) - 1  # of a buffer on one GPU: the runtimes keep offsets in 16 bits
 MAX_CELLS = 1 << 22  # of all buffers on all GPUs
 _MAX_DEPTH = 16
+_MAX_TOKEN = 1 << 22
 _PIECE = 1 << 20
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _PARENTS = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
@@ -66,8 +68,12 @@ def scan(source: str | bytes | Path, place: str) -> Elements:
     reader = _Reader(place)
     parser = reader.parser
     try:
+        size = 0
         for piece in _pieces(source, place):
             parser.Parse(piece, False)
+            size += len(piece)
+            if size - parser.CurrentByteIndex > _MAX_TOKEN:
+                raise reader.bad(f"an element or comment of more than {_MAX_TOKEN >> 20} MiB")
         parser.Parse(b"", True)
     except expat.ExpatError as error:
         what = "the file is empty" if "no element found" in str(error) and error.lineno == 1 else "it is not XML"
@@ -107,7 +113,7 @@ class _Reader:
         self.place, self.found = place, Elements(place)
         self.open: list[str] = []
         self.numbers = _Numbers()
-        self.first = [0, 0]  # of the open gpu its first block, of the open block its first step
+        self.first = [0, 0, 0]  # of the open gpu its first block, of the open block its first step, of the gpu too
         self.parser = expat.ParserCreate("utf-8")
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -120,12 +126,12 @@ class _Reader:
             self._step(attributes)
         elif name not in _PARENTS:
             if parent is None:
-                raise self._bad(f"its root is <{name[:40]}>", hint="an MSCCL algorithm is one <algo> element")
+                raise self.bad(f"its root is <{name[:40]}>", hint="an MSCCL algorithm is one <algo> element")
             if len(self.open) > _MAX_DEPTH:
-                raise self._bad(f"elements are nested more than {_MAX_DEPTH} deep")
+                raise self.bad(f"elements are nested more than {_MAX_DEPTH} deep")
         elif _PARENTS[name] != parent:
             outer = f"outside a <{_PARENTS[name]}>" if _PARENTS[name] else "inside another element"
-            raise self._bad(f"a <{name}> {outer}", hint="an <algo> holds <gpu>s, these <tb>s, these <step>s")
+            raise self.bad(f"a <{name}> {outer}", hint="an <algo> holds <gpu>s, these <tb>s, these <step>s")
         else:
             getattr(self, f"_{name}")(attributes)
 
@@ -133,24 +139,24 @@ class _Reader:
         self.open.pop()
 
     def _doctype(self, *_: object) -> None:
-        raise self._bad("it declares a document type", hint="drop the <!DOCTYPE …>: entities are not read")
+        raise self.bad("it declares a document type", hint="drop the <!DOCTYPE …>: entities are not read")
 
     def _algo(self, attributes: dict[str, str]) -> None:
         self.found.algo, self.found.algo_line = attributes, self.parser.CurrentLineNumber
 
     def _gpu(self, attributes: dict[str, str]) -> None:
         if len(self.found.gpus) == MAX_GPUS:
-            raise self._bad(f"more than {MAX_GPUS} <gpu> elements", hint="no runtime reads more")
+            raise self.bad(f"more than {MAX_GPUS} <gpu> elements", hint="no runtime reads more")
         values = self._whole_numbers("gpu", attributes, ("id", "i_chunks", "o_chunks", "s_chunks"))
         for word, value in zip(("i_chunks", "o_chunks", "s_chunks"), values[1:], strict=True):
             if not 0 <= value <= MAX_CHUNKS:
-                raise self._bad(f"{word}={value}", hint=f"0 to {MAX_CHUNKS}: the runtimes keep offsets in 16 bits")
+                raise self.bad(f"{word}={value}", hint=f"0 to {MAX_CHUNKS}: the runtimes keep offsets in 16 bits")
         self.found.gpus.append(Gpu(self.parser.CurrentLineNumber, *values))
-        self.first[0] = len(self.found.blocks)
+        self.first[0], self.first[2] = len(self.found.blocks), len(self.found.steps)
 
     def _tb(self, attributes: dict[str, str]) -> None:
         if len(self.found.blocks) - self.first[0] == MAX_BLOCKS:
-            raise self._bad(f"more than {MAX_BLOCKS} threadblocks on one gpu", hint="no runtime has more")
+            raise self.bad(f"more than {MAX_BLOCKS} threadblocks on one gpu", hint="no runtime has more")
         values = self._whole_numbers("tb", attributes, ("id", "send", "recv", "chan"))
         self.found.blocks.append(Block(self.parser.CurrentLineNumber, len(self.found.gpus) - 1, *values))
         self.first[1] = len(self.found.steps)
@@ -158,7 +164,9 @@ class _Reader:
     def _step(self, a: dict[str, str]) -> None:
         number, steps = self.numbers, self.found.steps
         if len(steps) - self.first[1] == MAX_STEPS:
-            raise self._bad(f"more than {MAX_STEPS} steps in one threadblock", hint="no runtime runs more than 256")
+            raise self.bad(f"more than {MAX_STEPS} steps in one threadblock", hint="no runtime runs more than 256")
+        if len(steps) - self.first[2] == MAX_GPU_STEPS:
+            raise self.bad(f"more than {MAX_GPU_STEPS} steps on one gpu", hint="no runtime holds more than 4095")
         try:
             steps.append(
                 (
@@ -185,10 +193,10 @@ class _Reader:
         self._need("step", attributes, _STEP)
         if attributes["type"] not in _TYPES:
             hint = f"one of {', '.join(_TYPES)}" + ("; `ra` ends the kernel of msccl" * (attributes["type"] == "ra"))
-            return self._bad(f"no op '{attributes['type'][:24]}'", hint=hint)
+            return self.bad(f"no op '{attributes['type'][:24]}'", hint=hint)
         for word in ("srcbuf", "dstbuf"):
             if attributes[word] not in _PLACES:
-                return self._bad(f"no buffer {word}='{attributes[word][:24]}'", hint="i, o or s")
+                return self.bad(f"no buffer {word}='{attributes[word][:24]}'", hint="i, o or s")
         self._whole_numbers("step", attributes, numbers)
         raise AssertionError("nothing is wrong with it")
 
@@ -198,14 +206,14 @@ class _Reader:
             return [self.numbers[attributes[word]] for word in words]
         except ValueError as error:
             word = next(w for w in words if attributes[w] not in self.numbers)
-            raise self._bad(f"{word} of this {element}: {error}") from None
+            raise self.bad(f"{word} of this {element}: {error}") from None
 
     def _need(self, element: str, attributes: dict[str, str], words: Sequence[str]) -> None:
         absent = [word for word in words if word not in attributes]
         if absent:
-            raise self._bad(f"this {element} has no {' and no '.join(absent)}", hint=f"it needs {', '.join(words)}")
+            raise self.bad(f"this {element} has no {' and no '.join(absent)}", hint=f"it needs {', '.join(words)}")
 
-    def _bad(self, what: str, hint: str | None = None) -> ProgramError:
+    def bad(self, what: str, hint: str | None = None) -> ProgramError:
         return ProgramError(what, where=f"{self.place}:{self.parser.CurrentLineNumber}", hint=hint)
 
 
