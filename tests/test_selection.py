@@ -4,6 +4,7 @@ ranks, and the command."""
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from dovetail.cli import main
 from dovetail.cli.collectives import bus_factor
 from dovetail.collective import build
 from dovetail.core import DovetailError, PlanError, WishError
-from dovetail.ir import parse, verify
+from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, parse, verify
 from dovetail.machine import SWITCH, Link, Machine, load
 from dovetail.plan.contenders import (
     Aim,
@@ -29,7 +30,7 @@ from dovetail.plan.contenders import (
     sliced,
     spec_for,
 )
-from dovetail.plan.contest import BY_LIBRARY, beats, contest, groups, judge
+from dovetail.plan.contest import BY_LIBRARY, beats, contest, groups, judge, variant
 from dovetail.plan.selection import (
     Choice,
     Point,
@@ -41,7 +42,10 @@ from dovetail.plan.selection import (
     selection_path,
 )
 from dovetail.report.selections import nccl_tuner_csv, write_msccl
-from dovetail.run.job import Job, JobResult, Outcome
+from dovetail.run import execute, fresh_inputs
+from dovetail.run.job import Job, JobResult, Outcome, Variant
+from dovetail.run.options import RunOptions
+from dovetail.run.postcheck import posts_error
 
 RING, TREE = Choice("ring_all_reduce", channels=2), Choice("double_tree_all_reduce", slice_bytes=65536)
 SIZES = (1024, 16384, 1 << 20)
@@ -270,10 +274,10 @@ class Planted:
     def execute(self, job: Job) -> JobResult:
         self.jobs.append(job)
         outcomes = []
-        for variant in job.variants:
-            size, name = variant.name.split(" ", 1)
+        for each in job.variants:
+            size, name = each.name.split(" ", 1)
             seconds = self.seconds(int(size), name.split(",")[0])
-            outcomes.append(Outcome(variant.name, (seconds,) * job.rounds, (), 0.0, 0.0, num_wrong=0))
+            outcomes.append(Outcome(each.name, (seconds,) * job.rounds, (), 0.0, 0.0, num_wrong=0))
         return JobResult(tuple(outcomes), job.rounds, 0, {"mpi": "planted", "host": "here"})
 
 
@@ -286,7 +290,7 @@ def test_the_contest_takes_the_fastest_at_each_size():
     assert {each.num_bytes: each.choice.algorithm for each in found.judged} == best
     assert [found.selection.lookup("all_reduce", 4, size).algorithm for size in SIZES] == list(best.values())
     assert found.judged[1].speedup == pytest.approx(2.0)
-    assert all(variant.check == "posts" for variant in executor.jobs[-1].variants)
+    assert all(each.check == "posts" for each in executor.jobs[-1].variants)
     assert all(job.num_ranks == 4 for job in executor.jobs)
 
 
@@ -304,6 +308,73 @@ def test_short_sizes_share_a_job():
 def test_the_librarys_program_is_one_call():
     program = library_program(Aim("all_gather", 4))
     assert (program.num_ops, program.collectives[0].kind) == (4, "all_gather")
+
+
+# What is held against float64
+
+
+def ran(program, dtype="float32", op="sum", elements=5):
+    """A run of a program on this machine's threads: its workload, its inputs and what each rank holds in the end."""
+    workload = Workload({b.name: (Slot((elements,), dtype),) * program.num_ranks for b in program.buffers}, {})
+    inputs = fresh_inputs(program, workload, seed=3)
+    outputs = execute(program, inputs, workload=workload, reduce_op=op).outputs
+    return workload, inputs, outputs
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("op", ["sum", "min", "max", "prod"])
+def test_right_results_pass_and_planted_ones_do_not(dtype, op):
+    program = build("ring_all_reduce", 3)
+    workload, inputs, outputs = ran(program, dtype, op)
+    for rank in range(3):
+        held = {"input": outputs["input"][rank]}
+        found = posts_error(program, workload, rank, held, lambda name, at: inputs[name][at], op)
+        assert found.num_wrong == 0, found
+        held["input"][1, 2] += 3
+        found = posts_error(program, workload, rank, held, lambda name, at: inputs[name][at], op)
+        assert found.num_wrong == 1
+        assert found.max_rel_error > found.tolerance
+
+
+def test_what_is_only_moved_must_be_equal_to_the_bit():
+    program = build("ring_all_gather", 3)
+    workload, inputs, outputs = ran(program)
+    held = {"output": outputs["output"][0], "input": inputs["input"][0]}
+    asked = program, workload, 0, held, lambda name, at: inputs[name][at]
+    assert posts_error(*asked).num_wrong == 0
+    held["output"][2, 0] = np.nextafter(held["output"][2, 0], np.float32(2))
+    held["output"][0, 1] = np.nan
+    assert posts_error(*asked).num_wrong == 2
+
+
+def lying() -> Job:
+    """A program that says it is an all_reduce, and only sends each rank's array to the other."""
+    b = Builder("lying", 2)
+    b.buffer("input", "input", 1), b.buffer("output", "output", 1)
+    b.post((0, 1), Region("output", 0, 1), [Term(None, ((rank, Region("input", 0, 1)),)) for rank in (0, 1)])
+    for rank in (0, 1):
+        send, recv = b.lane("send", "net"), b.lane("recv", "net")
+        b.add(Kind.send, rank, send, reads=[Region("input", 0, 1)], chan_out=b.channel(rank, 1 - rank))
+        b.add(Kind.recv, rank, recv, writes=[Region("output", 0, 1)], chan_in=b.channel(1 - rank, rank))
+    workload = Workload({name: (Slot((1000,), "float32"),) * 2 for name in ("input", "output")}, {})
+    return Job((Variant("lying", b.build(), workload, RunOptions(spans=False), "posts"),), rounds=2)
+
+
+@pytest.mark.mpi
+def test_a_job_counts_wrong_elements_on_all_ranks(mpi, tmp_path):
+    aim = Aim("all_reduce", 2)
+    choices = [Choice(), Choice("ring_all_reduce"), Choice("recursive_doubling_all_reduce")]
+    honest = Job(tuple(variant(aim, choice, 4000, 20, "posts") for choice in choices), rounds=2)
+    ask, answer = tmp_path / "ask", tmp_path / "answer"
+    ask.write_bytes(pickle.dumps([(honest, None, True), (lying(), None, False)]))
+    command = [str(mpi.python), str(Path(__file__).parent / "mpi_job.py"), str(ask), str(answer)]
+    done = subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    right, wrong = pickle.loads(answer.read_bytes())
+    assert [outcome.num_wrong for outcome in right.outcomes] == [0, 0, 0]
+    assert all(outcome.timelines == () for outcome in right.outcomes)
+    assert all(0 < outcome.median_s < 0.01 for outcome in right.outcomes)
+    assert wrong["lying"].num_wrong > 1900  # a rank's own part may be 0
 
 
 # The command

@@ -16,7 +16,8 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class Variant:
-    """One Program of a job. `check` names the output buffer that must hold the product of A and B, or nothing."""
+    """One Program of a job. `check` names the output buffer that must hold the product of A and B; by "posts" all that
+    the Program's post-conditions speak of is held against float64, in a run of its own."""
 
     name: str
     program: Program
@@ -44,10 +45,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one variant did. `seconds`: each round's makespan, the slowest rank's from its own start.
+    """What one variant did. `seconds`: each round's makespan, the slowest rank's from its own start, of one run.
 
-    `timelines`: that of the median round, or of every round. `max_rel_error`: against a higher-precision reference,
-    None where not asked.
+    `timelines`: that of the median round, or of every round; none without spans. `max_rel_error`: against a
+    higher-precision reference, None where not asked. `num_wrong`: elements, on all ranks, beyond their error bound.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Outcome:
     timelines: tuple[Timeline, ...]
     max_rel_error: float | None = None
     tolerance: float | None = None
+    num_wrong: int | None = None
 
     @property
     def median_s(self) -> float:

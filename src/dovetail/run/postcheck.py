@@ -54,12 +54,11 @@ def elements(workload: Workload, region: Region, rank: int, array: Array) -> Arr
     >>> elements(each, Region("x", 1, 2), 0, np.arange(8).reshape(4, 2)).tolist()
     [2, 3, 4, 5]
     """
-    sizes = (getattr(workload, "sizes", None) or {}).get(region.buffer)
-    if sizes is None:
+    ends = workload.starts(region.buffer, rank)
+    if ends is None:
         rows = array.reshape(len(array), -1)
         one = slice(region.offset, region.offset + region.count)
         return (rows[one] if region.blocks == 1 else rows[region.slots()]).ravel()
-    ends = np.concatenate([[0], np.cumsum(sizes[rank])])
     flat, slots = array.ravel(), region.slots()
     if region.blocks == 1:
         return flat[ends[region.offset] : ends[region.offset + region.count]]

@@ -7,6 +7,9 @@ import pickle
 import platform
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +21,15 @@ from dovetail.ir import Buffer, Slot
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.engine import bind, run_engines, timeline_of
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
+from dovetail.run.postcheck import posts_error
 from dovetail.run.product import product_error
 from dovetail.run.pulse import Pulse
 from dovetail.run.shim import World
 from dovetail.timeline import Timeline
 
 SETUP_LIMIT_S = 120.0
+CHECK_LIMIT_S = 300.0
+POSTS = "posts"
 
 
 def serve(folder: str, shim: str, pulse: Pulse) -> int:
@@ -69,33 +75,47 @@ class Spans(NamedTuple):
         return self.rows, np.asarray(self.start_s) - zero_s, np.asarray(self.end_s) - zero_s
 
 
+class Checked(NamedTuple):
+    """The greatest error, what was allowed, and how many elements were beyond their own bound; None: not looked at."""
+
+    max_rel_error: float | None = None
+    tolerance: float | None = None
+    num_wrong: int | None = None
+
+
 class _Rank:
     def __init__(self, world: World, job: Job, place: Path) -> None:
         self.world, self.job, self.place = world, job, place
-        self.arrays: dict[tuple[str, int, Slot], Array] = {}
+        self.arrays: dict[tuple[str, int, str], Array] = {}
         self.latest: tuple[Variant, float] | None = None
         self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
-        self.engines = {v.name: bind(world.transport, v.program, world.rank, self.memory(v)) for v in job.variants}
+        self.engines = {v.name: self.bound(v) for v in job.variants}
         world.barrier(SETUP_LIMIT_S)
         self.offset_s, self.clock_error_s = world.clock_offset_s()
 
+    def bound(self, variant: Variant) -> _native.Engine:
+        about = self.world.transport, variant.program, self.world.rank, self.memory(variant)
+        return bind(*about, sizes=variant.workload.sizes)
+
     def memory(self, variant: Variant) -> dict[str, Array]:
-        """This rank's arrays for one variant; buffers of the same name and size are shared among variants."""
+        """This rank's arrays for one variant; buffers of the same name, dtype and size are shared among variants."""
         arrays = {}
         for buffer in variant.program.buffers:
-            slot = variant.workload.slots[buffer.name][self.world.rank]
-            key = (buffer.name, buffer.slots[self.world.rank], slot)
+            key = (buffer.name, elements_of(variant, buffer, self.world.rank), dtype_of(variant, buffer))
             if key not in self.arrays:
-                self.arrays[key] = self.fresh(buffer, slot)
-            arrays[buffer.name] = self.arrays[key]
+                self.arrays[key] = self.fresh(variant, buffer)
+            arrays[buffer.name] = self.arrays[key].reshape(shape_of(variant, buffer, self.world.rank))
         return arrays
 
-    def fresh(self, buffer: Buffer, slot: Slot) -> Array:
-        count = buffer.slots[self.world.rank]
-        if buffer.role != "input":
-            return allocate(count, slot)
+    def fresh(self, variant: Variant, buffer: Buffer) -> Array:
+        count, slot = elements_of(variant, buffer, self.world.rank), Slot((), dtype_of(variant, buffer))
+        return self.began(variant, buffer, self.world.rank) if buffer.role == "input" else allocate(count, slot)
+
+    def began(self, variant: Variant, buffer: Buffer, rank: int) -> Array:
+        """What an input buffer of any rank holds before the first run, flat."""
         name = int.from_bytes(buffer.name.encode(), "little") % (1 << 32)
-        return random_slots(np.random.default_rng([self.job.seed, self.world.rank, name]), count, slot)
+        count, slot = elements_of(variant, buffer, rank), Slot((), dtype_of(variant, buffer))
+        return random_slots(np.random.default_rng([self.job.seed, rank, name]), count, slot)
 
     def run(self) -> JobResult | None:
         seconds, disturbed = run_rounds(self.job, self.run_one, self.common_s)
@@ -122,9 +142,10 @@ class _Rank:
         self.latest = variant, begin
         (failure,) = run_engines([engine], variant.options)
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
-        self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
+        if variant.options.spans:
+            self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
         if failure:
-            self.save_partial(variant, self.spans[variant.name][-1])
+            self.save_latest()
             raise RunError(f"variant '{variant.name}', round {index}: {failure}")
         everyone = self.world.gather(mine_s, limit_s)
         longest: float = self.world.share(max(everyone) if everyone else None, limit_s)
@@ -146,27 +167,49 @@ class _Rank:
         save_json(self.place / f"partial.{self.world.rank}.json", part.to_json())
 
     def outcome(self, variant: Variant, seconds: Any, disturbed: int) -> Outcome:
+        timelines = self.timelines(variant, seconds) if variant.options.spans else ()
+        checked = Checked()
+        if variant.check:
+            checked = self.check_posts(variant) if variant.check == POSTS else self.check_product(variant)
+        return Outcome(variant.name, tuple(map(float, seconds)), timelines, *checked)
+
+    def timelines(self, variant: Variant, seconds: Any) -> tuple[Timeline, ...]:
         spans = self.spans[variant.name][self.job.warmup :]
         median = self.world.share(closest_to_median(seconds, spans))
         keep = range(len(spans)) if self.job.keep_all else [median]
         gathered = self.world.gather([spans[i] for i in keep], SETUP_LIMIT_S)
         meta = {"executor": "mpi", "clock_error_s": self.clock_error_s, "variant": variant.name}
-        timelines = tuple(
+        return tuple(
             _timeline(variant, [parts[i] for parts in gathered], meta) for i in range(len(keep) if gathered else 0)
         )
-        error, tolerance = self.check(variant) if variant.check else (None, None)
-        return Outcome(variant.name, tuple(map(float, seconds)), timelines, error, tolerance)
 
-    def check(self, variant: Variant) -> tuple[float, float]:
+    def check_product(self, variant: Variant) -> Checked:
         """Run once more on poisoned memory, then hold the output against a float64 reference of sampled products."""
         self.run_one(variant, -1)
-        self.spans[variant.name].pop()
         memory = self.memory(variant)
         worst, tolerance = product_error(
             memory["A"], memory["B"][0], memory[variant.check or "C"], self.world.sum, self.world.size
         )
         everyone = self.world.gather(worst)
-        return float(self.world.share(max(everyone, default=0.0))), tolerance
+        return Checked(float(self.world.share(max(everyone, default=0.0))), tolerance)
+
+    def check_posts(self, variant: Variant) -> Checked:
+        """Run once from the inputs as they were at first, then hold all that post-conditions name against float64."""
+        inputs = {buffer.name: buffer for buffer in variant.program.buffers if buffer.role == "input"}
+        memory = self.memory(variant)
+        for name, buffer in inputs.items():
+            memory[name][...] = self.began(variant, buffer, self.world.rank).reshape(memory[name].shape)
+        self.run_one(replace(variant, options=replace(variant.options, repeats=1)), -1)
+
+        @cache
+        def began(name: str, rank: int) -> Array:
+            return self.began(variant, inputs[name], rank).reshape(shape_of(variant, inputs[name], rank))
+
+        about = variant.program, variant.workload, self.world.rank, memory, began
+        everyone = self.world.gather(posts_error(*about, variant.options.reduce_op), CHECK_LIMIT_S)
+        counts, errors, bounds = zip(*everyone, strict=True) if everyone else ((0,),) * 3
+        total = Checked(max(errors), max(bounds), sum(counts))
+        return Checked(*self.world.share(total, CHECK_LIMIT_S))
 
     def facts(self) -> dict[str, Any]:
         model = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), "unknown")
@@ -177,6 +220,21 @@ class _Rank:
             "cores": len(os.sched_getaffinity(0)),
             "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         }
+
+
+def elements_of(variant: Variant, buffer: Buffer, rank: int) -> int:
+    """How many elements a rank holds in a buffer."""
+    return prod(shape_of(variant, buffer, rank))
+
+
+def dtype_of(variant: Variant, buffer: Buffer) -> str:
+    return variant.workload.slots[buffer.name][0].dtype
+
+
+def shape_of(variant: Variant, buffer: Buffer, rank: int) -> tuple[int, ...]:
+    """Slots first; flat where slots differ in size."""
+    workload = variant.workload
+    return workload.length(buffer.name, rank, buffer.slots[rank]), *workload.slots[buffer.name][rank].shape
 
 
 def _timeline(variant: Variant, spans: list[Spans], meta: dict[str, Any]) -> Timeline:
