@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from chunk_programs import models, play
@@ -25,9 +27,10 @@ from dovetail.collective import (
 from dovetail.collective.algorithms.double_tree import _edges_up
 from dovetail.collective.algorithms.sccl import DGX1_LINKS
 from dovetail.core import ProgramError, WishError
-from dovetail.ir import Kind, Program, verify
+from dovetail.ir import Kind, Program, to_text, verify
 
 DEEP = 1 << 20
+GOLDEN = Path(__file__).parent / "golden"
 RANKS = (1, 2, 3, 5, 6, 7, 8, 12, 16)
 NODES = {"hierarchical_all_reduce", "two_step_all_to_all", "three_step_all_to_all", "all_to_next"}
 
@@ -43,6 +46,11 @@ def proved(p: Algorithm) -> Program:
 
 def kinds(program: Program) -> Counter:
     return Counter(Kind(kind).name for kind in program.columns["kind"].tolist())
+
+
+def shown(program: Program) -> str:
+    """Its text without source lines, which are of no interest here and change."""
+    return re.sub(r" at \S+$", "", to_text(program), flags=re.MULTILINE)
 
 
 def pair(**settings) -> Algorithm:
@@ -389,6 +397,17 @@ def test_rings_on_any_number_of_channels(kind: str, channels: int) -> None:
 @pytest.mark.parametrize("make", {getattr(m, "func", m) for m in ALGORITHMS.values()}, ids=lambda m: m.__name__)
 def test_programs_are_short(make: Callable[..., Algorithm]) -> None:
     assert len(inspect.getsource(make).splitlines()) < 30
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ring_all_reduce", {}), ("two_step_all_to_all", {"nodes": 2}), ("double_tree_all_reduce", {})],
+)
+@pytest.mark.parametrize("stage", ["traced", "compiled"])
+def test_texts_are_golden(name: str, options: dict, stage: str) -> None:
+    p = make_algorithm(name, 4 if options else 3, **options)
+    program = p.trace()[0] if stage == "traced" else p.compile()
+    assert shown(program) == (GOLDEN / f"collective_{name}_{stage}.txt").read_text()
 
 
 def steps(p: Algorithm) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dovetail.core import WishError
+import numpy as np
+
+from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, verify
 from dovetail.passes.hints import Hints
+from dovetail.passes.lower import lower
 
 Lanes = Literal["auto", "manual"]
 Replicate = Literal["interleaved", "batched"]
@@ -33,6 +36,21 @@ def compile_traced(
     lanes: Lanes = "auto",
     replicate: Replicate = "interleaved",
 ) -> Program:
-    """The pipeline; the certificate is taken on what comes out. ProgramError where it does not hold."""
-    verify(program).raise_if_bad()
-    return program
+    """Passes, then the certificate of what comes out. ProgramError, with your line, where it does not hold.
+
+    Lanes that were asked for are kept; "manual" wants one asked for by every op.
+    """
+    if lanes == "manual":
+        _check_lanes(program, hints)
+    lowered = lower(program, hints, instances=instances, how=replicate, fuse=fuse)
+    verify(lowered).raise_if_bad()
+    return lowered
+
+
+def _check_lanes(program: Program, hints: Hints) -> None:
+    """ProgramError at the first op for which no lane was asked."""
+    unasked = np.flatnonzero(hints.lane < 0)
+    if len(unasked):
+        op = program.op(int(unasked[0]))
+        what = f"this {op.kind.name} on rank {op.rank} asks for no lane, and lanes are manual"
+        raise ProgramError(what, where=op.line, hint="send_lane and recv_lane, or lanes='auto'")
