@@ -65,7 +65,9 @@ def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 
 class _Ties:
     """Pairs of ends on one rank that a channel must keep one to one. A set of channels is a number, bit c channel c."""
 
-    def __init__(self, rank: Array, left: Array, right: Array) -> None:
+    def __init__(self, rank: Array, left: Array, right: Array, kind: int) -> None:
+        """The pairs are of `left` and `right` on `rank`; no two kinds of ties have an end in common."""
+        self._base = kind << 40
         width = int(max(left.max(initial=0), right.max(initial=0))) + 1
         lefts, left_of = ranked(rank * width + left)
         rights, right_of = ranked(rank * width + right)
@@ -78,6 +80,11 @@ class _Ties:
     def channels(self, tie: int) -> int:
         """The channels that have the tie, or may have it."""
         return self._has[tie] | ~(self._at_left[self.left[tie]] | self._at_right[self.right[tie]])
+
+    def fits(self, tie: int, held: dict[int, int]) -> bool:
+        """Whether a flow that has the ties `held` (by their ends) may have this one too; then it is held as well."""
+        left, right = self._base + self.left[tie], -1 - self._base - self.right[tie]
+        return held.setdefault(left, tie) == tie == held.setdefault(right, tie)
 
     def add(self, tie: int, channel: int) -> None:
         self._has[tie] |= channel
@@ -96,7 +103,7 @@ class _Flows:
         source, target, follow = rank[send], rank[receive], number[forward[receive]]
         asked = np.maximum(hints.channel[send], hints.channel[receive])
         goes_on = np.flatnonzero(follow >= 0)
-        self._through = _Ties(target[goes_on], source[goes_on], target[follow[goes_on]])
+        self._through = _Ties(target[goes_on], source[goes_on], target[follow[goes_on]], kind=0)
         self._tie = dict(zip(goes_on.tolist(), self._through.number, strict=True))
         self._lanes = _Lanes((source, target, hints.lane[send]), (target, source, hints.lane[receive]))
         self._asked: list[int] = asked.tolist()
@@ -118,18 +125,23 @@ class _Flows:
 
     def place(self, head: int, few: int) -> None:
         """Give the messages of a flow their channels, of `few` if possible, from its head on; cut it where need be."""
-        part, free, message = [head], self._free(head, few), self._follow[head]
+        part, held, free, message = list[int](), dict[int, int](), -1, head
         while message >= 0:
             alone = self._free(message, few)
-            both = free & alone & self._through.channels(self._tie[part[-1]])
-            if not both:
-                self._settle(part, free)
-                self.cuts.append(part[-1])
-                part = []
-            free = both or alone
+            if part:
+                tie = self._tie[part[-1]]
+                free &= alone & self._through.channels(tie)
+                if not (free and self._through.fits(tie, held) and self._lanes.fit(message, held)):
+                    self._settle(part)
+                    self.cuts.append(part[-1])
+                    part, held = [], {}
+            if not part:
+                free = alone
+                self._lanes.fit(message, held)
             part.append(message)
+            self.channel[message] = (free & -free).bit_length() - 1
             message = self._follow[message]
-        self._settle(part, free)
+        self._settle(part)
 
     def _free(self, message: int, few: int) -> int:
         """Channels that a message may take for itself."""
@@ -139,16 +151,17 @@ class _Flows:
         if message not in self._lanes.ties:
             return few
         free = self._lanes.channels(message)
-        return free & few or free
+        return free & few or free or 1
 
-    def _settle(self, part: list[int], free: int) -> None:
-        channel = free & -free
+    def _settle(self, part: list[int]) -> None:
+        """The last message of a part of a flow has found the channel that suits all of it."""
+        number = self.channel[part[-1]]
         for message in part:
-            self.channel[message] = channel.bit_length() - 1
+            self.channel[message] = number
         for message in part[:-1]:
-            self._through.add(self._tie[message], channel)
+            self._through.add(self._tie[message], 1 << number)
         for message in part if self._lanes.ties else ():
-            self._lanes.add(message, channel)
+            self._lanes.add(message, 1 << number)
 
 
 class _Lanes:
@@ -158,9 +171,9 @@ class _Lanes:
         """`sides`: for messages as they are sent, then received: the rank, the peer, and the lane, -1 for any."""
         self.ties: dict[int, list[tuple[_Ties, int, tuple[int, int]]]] = {}  # by message
         self._only: dict[tuple[int, int], int] = {}  # (rank, lane) -> its channel
-        for rank, peer, lane in sides:
+        for kind, (rank, peer, lane) in enumerate(sides, 1):
             asked = np.flatnonzero(lane >= 0)
-            ties = _Ties(rank[asked], peer[asked], lane[asked].astype(np.int64))
+            ties = _Ties(rank[asked], peer[asked], lane[asked].astype(np.int64), kind)
             ends = zip(rank[asked].tolist(), lane[asked].tolist(), strict=True)
             for message, tie, end in zip(asked.tolist(), ties.number, ends, strict=True):
                 self.ties.setdefault(message, []).append((ties, tie, end))
@@ -170,6 +183,9 @@ class _Lanes:
         for ties, tie, end in self.ties[message]:
             free &= ties.channels(tie) & self._only.get(end, -1)
         return free
+
+    def fit(self, message: int, held: dict[int, int]) -> bool:
+        return all(ties.fits(tie, held) for ties, tie, _ in self.ties.get(message, ()))
 
     def add(self, message: int, channel: int) -> None:
         for ties, tie, end in self.ties.get(message, ()):

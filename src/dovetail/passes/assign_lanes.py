@@ -14,9 +14,7 @@ from dovetail.passes.rows import Array, Rows, moved, ranked
 from dovetail.passes.transfers import messages
 
 
-def assign_lanes(
-    program: Program, hints: Hints, forward: Array, *, in_turn: bool = False
-) -> tuple[Program, Hints, Array] | None:
+def assign_lanes(program: Program, hints: Hints, forward: Array) -> tuple[Program, Hints, Array] | None:
     """A trace whose channels are assigned, on lanes that can run; and which receives the op after them forwards.
 
     A lane sends to at most one peer, receives from at most one, and has one channel; all messages of a rank with one
@@ -63,7 +61,7 @@ def assign_lanes(
     ends = np.stack([rank[send], rank[receive], hints.channel[send]]).astype(np.int64)
     width = int(ends.max(initial=0)) + 1
     keys, channel = ranked((ends[0] * width + ends[1]) * width + ends[2])
-    found = in_order(program, lanes.of, channel, lanes.forward, depth, in_turn=in_turn)
+    found = in_order(program, lanes.of, channel, lanes.forward, depth)
     if found is None:
         return None
     rows, place = Rows.of(program), np.empty(program.num_ops, np.int64)

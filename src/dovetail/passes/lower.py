@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
+from dovetail.core import ProgramError
 from dovetail.ir import Program
 from dovetail.passes.allocate_slots import allocate_slots
 from dovetail.passes.assign_channels import assign_channels
@@ -16,8 +15,6 @@ from dovetail.passes.fuse_flows import find_flows, fuse_flows
 from dovetail.passes.fuse_reduces import fuse_reduces
 from dovetail.passes.hints import Hints
 from dovetail.passes.replicate import How, replicate
-
-Fusion = Literal["all", "flows", "none"]
 
 
 def lower(
@@ -45,14 +42,13 @@ def lower(
 
 
 def _lay_out(program: Program, hints: Hints, fuse: bool, most: int) -> tuple[Program, Hints]:
-    """Lanes, channels and order with as many fused ops as there is an order for."""
-    ways: list[tuple[Fusion, bool]] = [("all", False), ("flows", False)] if fuse else []
-    for fusion, in_turn in (*ways, ("none", False), ("none", True)):
-        added, some = fuse_reduces(program, hints) if fusion == "all" else (program, hints)
-        graph = depend(added)
-        forward = np.full(graph.num_ops, -1) if fusion == "none" else find_flows(graph, some)
+    """Lanes, channels and order. Without reduces fused, which take messages out of the trace's order, all have one."""
+    for fuses_reduces in (True, False) if fuse else (False,):
+        graph, some = fuse_reduces(program, hints) if fuses_reduces else (program, hints)
+        graph = depend(graph)
+        forward = find_flows(graph, some) if fuse else np.full(graph.num_ops, -1)
         some, forward = assign_channels(graph, some, forward, most)
-        found = assign_lanes(graph, some, forward, in_turn=in_turn)
+        found = assign_lanes(graph, some, forward)
         if found:
             return fuse_flows(*found)
-    raise AssertionError("a trace has an order")
+    raise ProgramError(f"program '{program.name}' has no order", hint="list each receive right after its send")

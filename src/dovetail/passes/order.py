@@ -11,36 +11,41 @@ from dovetail.ir import Program
 from dovetail.passes.rows import Array, edges, starts
 from dovetail.passes.transfers import levels, messages
 
+_MOST_TRIES = 6
 
-def in_order(
-    program: Program, lane: Array, channel: Array, forward: Array, depth: int, *, in_turn: bool = False
-) -> tuple[Array, Array] | None:
+
+def in_order(program: Program, lane: Array, channel: Array, forward: Array, depth: int) -> tuple[Array, Array] | None:
     """Rows of a trace in an order in which all of them could run, and of these whether the next is fused to it.
 
     `lane`: of each op, a number that no other rank has; `channel`: of each message, in the order of `messages`;
     `forward` as `find_flows` gives it. In each tick every lane runs one of its ops that may run: the one with the
     fewest ops before it, then the most after it, then the first. No channel ever holds more than `depth` messages, so
-    the lanes complete with channels that deep; flows that stop all are cut. None where messages of one channel would
-    have to overtake each other. With `in_turn` and no flows each channel keeps the order of the trace, and if every
-    receive of that is right after its send, there always is an order.
+    the lanes complete with channels that deep; flows that stop all are cut.
+
+    Where messages would have to overtake each other, their channels keep the order of the trace, without flows that
+    go on there. If that has each receive right after its send, there always is an order; otherwise maybe None.
     """
-    clock = _Clock(program, lane, channel, forward, depth, in_turn)
-    while len(clock.rows) < program.num_ops:
-        if not clock.ready and not clock.relax():
-            return None
-        clock.tick()
-    rows = np.array(clock.rows, np.int64)
-    return rows, np.array(clock.forward, np.int64)[rows] >= 0
+    in_turn = np.zeros(int(channel.max(initial=-1)) + 1, bool)
+    goes_to = np.full(program.num_ops + 1, -1)  # the channel that each op's message goes on to
+    goes_to[messages(program).send] = channel
+    for tries in range(_MOST_TRIES + 1):
+        kept = np.where((forward >= 0) & ~np.append(in_turn, False)[goes_to[forward]], forward, -1)
+        clock = _Clock(program, lane, channel, kept, depth, in_turn)
+        if clock.run():
+            rows = np.array(clock.rows, np.int64)
+            return rows, np.array(clock.forward, np.int64)[rows] >= 0
+        in_turn |= clock.crowded() if tries < _MOST_TRIES - 1 else True
+    return None
 
 
 class _Clock:
     """What has run, and what may. A receive whose message is forwarded stands for the send as well.
 
     A plain send leaves one place free in a channel whose messages are forwarded, so that rings of forwarding ops do
-    not fill up; `relax` gives it away when nothing else can run.
+    not fill up; `_relax` gives it away when nothing else can run.
     """
 
-    def __init__(self, program: Program, lane: Array, channel: Array, forward: Array, depth: int, in_turn: bool):
+    def __init__(self, program: Program, lane: Array, channel: Array, forward: Array, depth: int, in_turn: Array):
         n = program.num_ops
         send, receive = messages(program)
         goes_on = np.zeros(int(channel.max(initial=-1)) + 1, bool)
@@ -55,25 +60,23 @@ class _Clock:
         self._depth, self._cut = depth, dict[int, int]()
         self._queues: list[deque[int]] = [deque() for _ in goes_on]
         self._parked: dict[int, tuple[list[int], list[int]]] = {}  # channel -> forwarding ops, then plain sends
-        self._wait(program, forward, (send, channel) if in_turn else None)
+        self._wait(program, forward, send[in_turn[channel]], channel[in_turn[channel]])
         self._rank(program)
         self.rows: list[int] = []
         self._lane: list[int] = lane.tolist()
         self._heaps: list[list[int]] = [[] for _ in range(int(lane.max(initial=-1)) + 1)]
-        self.ready: list[int] = []
+        self._ready: list[int] = []
         for row, need in enumerate(self._need):
             if need == 0:
                 self._offer(row)
 
-    def _wait(self, program: Program, forward: Array, turns: tuple[Array, Array] | None) -> None:
-        """How many things each op waits for, and who waits for each op."""
+    def _wait(self, program: Program, forward: Array, send: Array, channel: Array) -> None:
+        """How many things each op waits for, and who waits for each op; the sends given keep their order."""
+        order = np.argsort(channel, kind="stable")
+        follows = channel[order][1:] == channel[order][:-1]
         waiting, awaited = edges(program)
-        if turns:
-            send, channel = turns
-            order = np.argsort(channel, kind="stable")
-            follows = channel[order][1:] == channel[order][:-1]
-            waiting = np.concatenate([waiting, send[order[1:]][follows]])
-            awaited = np.concatenate([awaited, send[order[:-1]][follows]])
+        waiting = np.concatenate([waiting, send[order[1:]][follows]])
+        awaited = np.concatenate([awaited, send[order[:-1]][follows]])
         apart = forward[awaited] != waiting
         waiting, awaited = waiting[apart], awaited[apart]
         need = np.bincount(waiting, minlength=program.num_ops) + (np.array(self._into) >= 0)
@@ -91,9 +94,21 @@ class _Clock:
         self._by_rank: list[int] = by_rank.tolist()
         self._urgency: list[int] = rank.tolist()
 
-    def tick(self) -> None:
+    def run(self) -> bool:
+        """Run all that can run, in `rows`; whether that is all."""
+        while len(self.rows) < len(self._need):
+            if not self._ready and not self._relax():
+                return False
+            self._tick()
+        return True
+
+    def crowded(self) -> Array:
+        """Of each channel, whether it holds messages that nobody takes."""
+        return np.array([len(queue) > 0 for queue in self._queues], bool)
+
+    def _tick(self) -> None:
         """Every lane runs one op, if it can; what that allows may run in the next tick."""
-        lanes, self.ready, fresh = self.ready, [], list[int]()
+        lanes, self._ready, fresh = self._ready, [], list[int]()
         for lane in lanes:
             heap = self._heaps[lane]
             while heap:
@@ -104,11 +119,11 @@ class _Clock:
                     break
                 heappush(self._parked.setdefault(out, ([], []))[self.forward[row] < 0], self._urgency[row])
             if heap:
-                self.ready.append(lane)
+                self._ready.append(lane)
         for row in fresh:
             self._offer(row)
 
-    def relax(self) -> bool:
+    def _relax(self) -> bool:
         """Let a send take the last place, or else cut a flow: the most urgent of those that wait for room."""
         sends = [plain[0] for out, (_, plain) in self._parked.items() if plain and self._has_room(out)]
         flows = [fused[0] for fused, _ in self._parked.values() if fused]
@@ -130,7 +145,7 @@ class _Clock:
         lane = self._lane[row]
         heap = self._heaps[lane]
         if not heap:
-            self.ready.append(lane)
+            self._ready.append(lane)
         heappush(heap, self._urgency[row])
 
     def _run(self, row: int, fresh: list[int]) -> None:

@@ -97,7 +97,8 @@ def spread(counts: Array) -> Array:
     [0, 1, 2, 0, 1]
     """
     ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    numbers: Array = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return numbers
 
 
 def first_of_run(ordered: Array) -> Array:
