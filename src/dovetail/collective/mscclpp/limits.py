@@ -1,0 +1,54 @@
+"""What MSCCL++'s executor 0.9 takes and does, where that is less than a plan may say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.collective.mscclpp.memory import Cut
+from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Gpu, Remark, Step, steps_of
+
+MOST_OPS, MOST_CHANNELS, MOST_PEERS, MOST_SYNCS = 64, 16, 8, 16
+
+
+def limits_of(document: Document) -> tuple[Remark, ...]:
+    """What the executor would refuse, or do otherwise than it says, with the places."""
+    found = [remark for rank, gpu in enumerate(document.gpus) for remark in _gpu(gpu, f"{document.place}, gpu {rank}")]
+    return (*found, *(Remark(step.where, text) for step in steps_of(document.gpus) for text in _step(step)))
+
+
+def notes_of(document: Document, how: Cut) -> tuple[str, ...]:
+    """Remarks on how the plan was taken."""
+    notes = []
+    if document.collective not in COLLECTIVES:
+        notes.append(f"'{document.collective}' is no collective whose result is known: nothing is asked of it")
+    if any(step.loop for step in steps_of(document.gpus)):
+        notes.append(f"pipelines are judged for {how.turns} turns")
+    if any(step.name == "flush" for step in steps_of(document.gpus)):
+        notes.append("executor 0.9 does nothing for a flush of its own; it is taken to wait, as meant")
+    return tuple(notes)
+
+
+def _gpu(gpu: Gpu, where: str) -> Iterator[Remark]:
+    for number, (block, channels) in enumerate(zip(gpu.blocks, gpu.channels, strict=True)):
+        place = f"{where}, threadblock {number}"
+        ops = sum(1 + len(step.loop.steps) if step.loop else 1 for step in block)
+        if ops > MOST_OPS:
+            yield Remark(place, f"{ops} ops; the executor takes {MOST_OPS} a threadblock")
+        for kind, count in channels.items():
+            if count > MOST_CHANNELS:
+                yield Remark(place, f"{count} {kind} channels; the executor takes {MOST_CHANNELS} a threadblock")
+
+
+def _step(step: Step) -> Iterator[str]:
+    if len(step.links) > MOST_PEERS:
+        yield f"{len(step.links)} channels; the executor takes {MOST_PEERS} an op"
+    if max(len(step.reads), len(step.writes)) > MOST_PEERS + 2:
+        yield f"{max(len(step.reads), len(step.writes))} places; the executor takes {MOST_PEERS + 2} an op"
+    if len(step.semaphores) > MOST_SYNCS or step.barrier[0] >= MOST_SYNCS:
+        yield f"the executor has {MOST_SYNCS} barriers, and takes {MOST_SYNCS} semaphores an op"
+    if step.name == "get" and any(r.start != w.start for r, w in zip(step.reads, step.writes, strict=True)):
+        yield "the executor takes a get's two offsets for one another: read and write the same index"
+    if step.name == "put" and step.by == "memory" and len({place.buffer for place in step.reads}) > 1:
+        yield "the executor reads all of a put's places from the buffer of the first"
+    if step.reduce != "sum":
+        yield f"the executor does not know reduce_op '{step.reduce}', and sums"

@@ -1,0 +1,149 @@
+"""Chunks as slots: how finely loops and threadblock groups cut them, and where the buffers of a plan lie."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import gcd, lcm
+from typing import NamedTuple
+
+from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Loop, Place, Step, steps_of
+from dovetail.collective.spec import spec_of
+from dovetail.core import ProgramError
+from dovetail.ir import Buffer, Post, Region, Term
+
+SCRATCH_BYTES = 1 << 26  # where resources are reused, scratch has this size, whatever the message's
+MOST_GRAIN = 4096
+
+
+class Cut(NamedTuple):
+    """Slots of a chunk: `grain` of them, of which scratch keeps `kept` where it is reused; `turns` of the longest
+    chunk a loop goes round; `base` is that loop's chunks for each byte of its unit.
+    """
+
+    grain: int
+    kept: int
+    turns: int
+    base: Fraction
+
+    def turns_of(self, loop: Loop) -> int:
+        return int(self.turns * Fraction(loop.chunks, loop.unit) / self.base)
+
+    def unit_of(self, loop: Loop) -> int:
+        """Slots of one turn."""
+        return loop.chunks * self.grain // self.turns_of(loop)
+
+
+def cut(document: Document) -> Cut:
+    """How to cut chunks. How often a loop goes round depends on the size of the message: two turns stand for all, one
+    more than scratch has room for where it is reused.
+    """
+    loops = [(step, step.loop) for step in steps_of(document.gpus) if step.loop]
+    ratios = [Fraction(loop.chunks, loop.unit) for _, loop in loops]
+    base = min(ratios, default=Fraction(1))
+    room = _room(document, [loop for _, loop in loops])
+    result = Cut(1, 1, 2 if room is None else room + 1, base)
+    fine = 1
+    for (step, loop), ratio in zip(loops, ratios, strict=True):
+        if (ratio / base).denominator != 1 or ratio / base > 16:
+            what = "loops that go round a different number of times for each size of message cannot be judged"
+            raise ProgramError(what, where=step.where, found=f"{loop.chunks} chunks by {loop.unit} bytes")
+        fine = lcm(fine, result.turns_of(loop) // gcd(loop.chunks, result.turns_of(loop)))
+    for step in steps_of(document.gpus):
+        for place in (*step.reads, *step.writes):
+            fine = lcm(fine, step.part[1] // gcd(max(place.size, 1), step.part[1]))
+            if fine > MOST_GRAIN:
+                raise ProgramError(f"chunks would have to be cut into more than {MOST_GRAIN} parts", where=step.where)
+    return result._replace(grain=fine, kept=fine if room is None else fine * room // (room + 1))
+
+
+def _room(document: Document, loops: list[Loop]) -> int | None:
+    """Turns of a loop that a chunk of scratch has room for, at the largest message; None where it has for all.
+
+    It stands for any more turns than that: one more than semaphores give away is as good as the true number.
+    """
+    scratch = max((gpu.chunks["s"] for gpu in document.gpus), default=0)
+    if not (document.reuse_resources and scratch and loops):
+        return None
+    kept = SCRATCH_BYTES // (2 if document.double_scratch else 1) // scratch
+    chunks = max(gpu.chunks["i"] or gpu.chunks["o"] for gpu in document.gpus)
+    same = len({(loop.unit, loop.chunks) for loop in loops}) == 1 and loops[0].chunks == 1
+    if document.max_bytes // max(chunks, 1) <= kept or not same:
+        return None
+    given = max((value for gpu in document.gpus for value in gpu.semaphores), default=0)
+    return max(1, min(kept // loops[0].unit, 1 + given, 64))
+
+
+class Memory:
+    """Where chunks lie in the Program's buffers, and what the plan's collective asks of them."""
+
+    def __init__(self, document: Document, how: Cut, halves: int = 1) -> None:
+        self.how, self.num_gpus, self.halves = how, len(document.gpus), halves
+        kind = COLLECTIVES.get(document.collective)
+        unit = _unit(document, kind) if kind else 0
+        self.in_place = document.in_place and kind not in (None, "sendrecv")
+        self.spec = None
+        if kind and kind != "sendrecv":
+            self.spec = spec_of(kind, self.num_gpus, chunks=unit * how.grain, in_place=self.in_place)
+        self.posts = self.spec.posts if self.spec else _next(document, unit * how.grain) if kind else ()
+        self.buffers = list(self.spec.buffers) if self.spec else _buffers(document, how)
+        scratch = [gpu.chunks["s"] * (2 if document.protocol == "LL" else 1) for gpu in document.gpus]
+        packets = [count // 2 for count in scratch]
+        for name, counts, slots in (("scratch", scratch, how.kept), ("packets", packets, how.grain)):
+            for half in range(halves):
+                self.buffers.append(Buffer(self._half(name, half), "scratch", tuple(n * slots for n in counts)))
+
+    def _half(self, buffer: str, run: int) -> str:
+        return f"{buffer}{run % self.halves}" if self.halves > 1 else buffer
+
+    def region(self, step: Step, place: Place, rank: int, turn: tuple[Loop, int] | None, run: int) -> Region:
+        """The slots that a step touches of a place on one of its ranks; in a loop, at one of its turns."""
+        grain, kept = self.how.grain, self.how.kept
+        buffer, start, count = (
+            {"i": "input", "o": "output"}.get(place.buffer, ""),
+            place.start * grain,
+            place.size * grain,
+        )
+        if not buffer:
+            buffer, start = ("packets", start) if place.packets else ("scratch", place.start * kept)
+        elif self.spec:
+            buffer, start = self.spec.place(rank, buffer, start)
+        number, parts = step.part
+        count //= parts
+        start += number * count
+        if turn is not None:
+            unit = self.how.unit_of(turn[0])
+            done = turn[1] * unit
+            count = min(count - done if done <= count else unit, unit)  # past the end the executor's count wraps around
+            start += done % kept if buffer == "scratch" else done
+        return Region(self._half(buffer, run) if place.buffer == "s" else buffer, start, count)
+
+
+def _unit(document: Document, kind: str) -> int:
+    """Chunks of what the collective moves whole; ProgramError where the gpus' counts do not fit it, or one another."""
+    n = len(document.gpus)
+    parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(kind, (1, 1))
+    found = {
+        Fraction(gpu.chunks[letter], part)
+        for gpu in document.gpus
+        for letter, part in zip("io", parts, strict=True)
+        if gpu.chunks[letter]
+    }
+    if len(found) != 1 or min(found).denominator != 1:
+        counts = ", ".join(sorted({f"{gpu.chunks['i']} and {gpu.chunks['o']}" for gpu in document.gpus}))
+        what = f"chunks of input and output do not fit an {document.collective} of {n} gpus"
+        raise ProgramError(what, where=document.place, found=f"{counts} chunks")
+    return int(min(found))
+
+
+def _buffers(document: Document, how: Cut) -> list[Buffer]:
+    sizes = {letter: tuple(gpu.chunks[letter] * how.grain for gpu in document.gpus) for letter in "io"}
+    return [Buffer("input", "input", sizes["i"]), Buffer("output", "output", sizes["o"])]
+
+
+def _next(document: Document, slots: int) -> tuple[Post, ...]:
+    """sendrecv: each gpu's input goes as far ahead as gpu 0 first writes: that gpu's number."""
+    n = len(document.gpus)
+    targets = (rank for step in steps_of(document.gpus[:1]) for place in step.writes for rank in place.ranks if rank)
+    shift = next(targets, 1)
+    whole, other = Region("input", 0, slots), Region("output", 0, slots)
+    return tuple(Post(((rank + shift) % n,), other, (Term(None, ((rank, whole),)),)) for rank in range(n))

@@ -1,0 +1,202 @@
+"""The words of MSCCL++ execution plans (DSL and executor 0.9): ops, places, channels, and what a plan was read as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dovetail.ir import Program
+
+MOST_GPUS, MOST_CHUNKS, MOST_ROWS = 4096, 1 << 30, 1 << 21  # beyond, a plan is refused
+COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "sendrecv",
+}  # any other word asks for nothing
+PROTOCOLS = ("Simple", "LL")
+BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
+
+
+class Form(NamedTuple):
+    """What an op reads and writes, a letter for each place: l here, r on another gpu, g on all gpus of a switch
+    channel; p, q and h are the same in packets (data and flag together, in scratch); + is one or more of the last.
+    """
+
+    reads: str = ""
+    writes: str = ""
+    uses: str = ""  # "channels", "semaphores", "barrier" or "loop": what else it names
+
+
+OPS = {
+    "nop": Form(),
+    "barrier": Form(uses="barrier"),
+    "signal": Form(uses="channels"),
+    "wait": Form(uses="channels"),
+    "rlxsignal": Form(uses="channels"),
+    "rlxwait": Form(uses="channels"),
+    "flush": Form(uses="channels"),
+    "sem_acquire": Form(uses="semaphores"),
+    "sem_release": Form(uses="semaphores"),
+    "pipeline": Form(uses="loop"),
+    "copy": Form("l", "l"),
+    "cpkt": Form("l", "p"),
+    "upkt": Form("p", "l"),
+    "put": Form("l+", "r+"),
+    "pws": Form("l+", "r+"),
+    "pwsf": Form("l+", "r+"),
+    "get": Form("r+", "l+"),
+    "ppkt": Form("l+", "q+"),
+    "rppkt": Form("p", "q+"),
+    "re": Form("ll+", "l"),
+    "res": Form("ll+", "lr+"),
+    "rre": Form("lr+", "l"),
+    "rres": Form("lr+", "lr+"),
+    "repkt": Form("lp+", "l"),
+    "recpkt": Form("lp+", "lp"),
+    "respkt": Form("lp+", "lq+"),
+    "recspkt": Form("lp+", "lpq+"),
+    "glres": Form("g", "g"),
+    "gstore": Form("l", "g"),
+    "gstorepkt": Form("p", "h"),
+}
+REDUCES = ("re", "res", "rre", "rres", "repkt", "recpkt", "respkt", "recspkt", "glres")
+SIGNALS = ("signal", "rlxsignal")
+WAITS = ("wait", "rlxwait")
+PORT_ONLY = ("pws", "pwsf")
+PAIRED = ("put", "pws", "pwsf", "get", "ppkt")  # place i is moved to place i
+
+
+def letters(pattern: str, count: int) -> str | None:
+    """The letter of each of `count` places; None where the pattern takes another number of them.
+
+    >>> letters("lr+", 3), letters("lp", 3)
+    ('lrr', None)
+    """
+    if not pattern.endswith("+"):
+        return pattern if len(pattern) == count else None
+    fixed = pattern[:-1]
+    return fixed + fixed[-1] * (count - len(fixed)) if count >= len(fixed) else None
+
+
+class Place(NamedTuple):
+    """Chunks `start` to `start + size` of buffer i, o or s on `ranks`: one, or all of a switch channel's."""
+
+    ranks: tuple[int, ...]
+    buffer: str
+    start: int
+    size: int
+    packets: bool = False
+
+
+class Link(NamedTuple):
+    """One end of a channel: the `number`-th of its kind between this gpu and `peer`; ops call it `local`."""
+
+    kind: str  # memory or port
+    peer: int
+    number: int
+    local: int = -1
+
+
+class Loop(NamedTuple):
+    """A pipeline: `steps` again and again, each time on the next `unit` bytes of their places."""
+
+    unit: int
+    chunks: int
+    steps: tuple[Step, ...]
+
+
+class Step(NamedTuple):
+    """One op of a threadblock. Of a threadblock group it does part `part[0]` of `part[1]` equal ones."""
+
+    name: str
+    where: str
+    reads: tuple[Place, ...] = ()
+    writes: tuple[Place, ...] = ()
+    by: str = "none"  # memory, port, switch, none: the kind of channel that it moves data by
+    links: tuple[Link, ...] = ()
+    semaphores: tuple[int, ...] = ()
+    barrier: tuple[int, int] = (0, 0)  # its id, and how many threadblocks meet there
+    part: tuple[int, int] = (0, 1)
+    loop: Loop | None = None
+    reduce: str = "sum"
+
+
+class Gpu(NamedTuple):
+    """One gpu: chunks of its buffers i, o and s, what its semaphores hold at first, the steps of each threadblock."""
+
+    chunks: dict[str, int]
+    semaphores: tuple[int, ...]
+    blocks: tuple[tuple[Step, ...], ...]
+    channels: tuple[dict[str, int], ...]  # of each threadblock, how many by kind
+
+
+def steps_of(gpus: Iterable[Gpu]) -> Iterator[Step]:
+    """All steps, those of loops too."""
+    for gpu in gpus:
+        for block in gpu.blocks:
+            for step in block:
+                yield step
+                if step.loop:
+                    yield from step.loop.steps
+
+
+class Document(NamedTuple):
+    """A whole plan, every name in it resolved."""
+
+    place: str
+    name: str
+    collective: str
+    protocol: str
+    in_place: bool
+    gpus: tuple[Gpu, ...]
+    reuse_resources: bool = False
+    double_scratch: bool = False
+    num_threads: int = 1024
+    alignment: int = 16
+    min_bytes: int = 0
+    max_bytes: int = (1 << 64) - 1
+
+
+class Remark(NamedTuple):
+    """Something about a place in a plan."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class MscclppPlan:
+    """An MSCCL++ execution plan that could be read. `program` is what its ops do, a lane for each threadblock.
+
+    `faults`: what no Program can hold, by the check that fails for it. `limits`: what executor 0.9 would not run as it
+    is written. `notes`: remarks that change no verdict. Whether the plan is right is for `certify` to say.
+    """
+
+    document: Document = field(repr=False)
+    program: Program
+    faults: Mapping[str, Remark] = field(default_factory=dict)
+    limits: tuple[Remark, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return self.document.place
+
+    @property
+    def name(self) -> str:
+        return self.document.name
+
+    @property
+    def collective(self) -> str:
+        return self.document.collective
+
+    @property
+    def protocol(self) -> str:
+        return self.document.protocol
+
+    @property
+    def in_place(self) -> bool:
+        return self.document.in_place

@@ -1,0 +1,28 @@
+"""read: MSCCL++ JSON → Program, a lane for each threadblock, with the facts of its header."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dovetail.collective.mscclpp.document import load
+from dovetail.collective.mscclpp.launch import launch, program_of
+from dovetail.collective.mscclpp.limits import limits_of, notes_of
+from dovetail.collective.mscclpp.memory import cut
+from dovetail.collective.mscclpp.order import surplus
+from dovetail.collective.mscclpp.parts import MscclppPlan
+
+
+def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = None) -> MscclppPlan:
+    """Read an MSCCL++ execution plan: a file (a path), a JSON text, or the object; lines are called by `name`.
+
+    Ops have their gpu, threadblock and place there as their source line. ProgramError, with that place, for what is no
+    plan or cannot be judged. Whether the plan is right is for `certify` to say.
+    """
+    document = load(source, name)
+    how = cut(document)
+    lowering = launch(document, how, runs=0)
+    over = surplus(lowering.meetings, document)
+    faults = {"deadlock": over} if over else {}
+    return MscclppPlan(document, program_of(document, lowering), faults, limits_of(document), notes_of(document, how))

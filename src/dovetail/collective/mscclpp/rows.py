@@ -1,0 +1,164 @@
+"""Ops of a threadblock as rows of a Program: what its many threads do in order, and what only a sync orders.
+
+All threads of a threadblock go through its ops one after another, but each at its own pace: between two syncs (nop,
+barrier) an op that all of them share in is on a lane of its own, as nothing orders it before the next one. Signals,
+waits, semaphores and port channels are each the business of one thread, whose ops stay in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dovetail.collective.mscclpp.parts import MOST_ROWS, Link
+from dovetail.core import ProgramError
+from dovetail.ir import Kind, Region
+
+PORT_IDS, PACKET_IDS = 1 << 10, 1 << 20  # channel ids: memory channels from 0, ports and flags of packets from here
+
+
+class End(NamedTuple):
+    """A channel of the Program: from rank `src` to rank `dst`."""
+
+    src: int
+    dst: int
+    id: int
+
+
+def end_out(rank: int, link: Link) -> End:
+    return End(rank, link.peer, link.number + PORT_IDS * (link.kind == "port"))
+
+
+def end_in(rank: int, link: Link) -> End:
+    return End(link.peer, rank, link.number + PORT_IDS * (link.kind == "port"))
+
+
+@dataclass(eq=False)
+class Row:
+    """One op before it has a number. `before` and `behind` are rows of the same lane that go around it."""
+
+    kind: Kind
+    rank: int
+    lane: str
+    line: str
+    reads: Sequence[Region] = ()
+    writes: Sequence[Region] = ()
+    chan_in: End | None = None
+    chan_out: End | None = None
+    after: list[Row] = field(default_factory=list)
+    before: list[Row] = field(default_factory=list)
+    behind: list[Row] = field(default_factory=list)
+
+
+class Strand:
+    """A lane of a threadblock, from one sync to the next."""
+
+    def __init__(self, block: Block, lane: str, after: Sequence[Row]) -> None:
+        self.block, self.lane, self._after = block, lane, list(after)
+        self.last: Row | None = None
+
+    def add(self, kind: Kind, line: str, *, after: Sequence[Row] = (), **ends: Any) -> Row:
+        row = Row(kind, self.block.rank, self.lane, line, after=[*self._after, *after], **ends)
+        self._after, self.last = [], row
+        self.block.rows.append(row)
+        if len(self.block.rows) > MOST_ROWS:
+            raise ProgramError(f"a plan of more than {MOST_ROWS} ops", where=line)
+        return row
+
+
+class Block:
+    """One threadblock: hands out the lanes for its ops. `start`: the rows after which all of it comes."""
+
+    def __init__(self, rows: list[Row], rank: int, number: int, start: Sequence[Row]) -> None:
+        self.rows, self.rank, self.number, self.lane = rows, rank, number, f"tb{number}"
+        self._synced = list(start)  # what everything until the next sync comes after
+        self._open: list[Strand] = []
+        self._threads: dict[int, Strand] = {}
+        self._waited = list(start)  # waits before the last sync, and those since
+        self._waiting: list[Row] = []
+        self._strong: list[Row] = []  # likewise ops of switch channels that no relaxed signal has followed
+        self._storing: list[Row] = []
+        self._relaxed = Strand(self, f"{self.lane}.relaxed", ())
+        self._told: Row | None = None  # the last relaxed signal since the last sync
+        self._signals: dict[End, Row] = {}
+        self._ports: dict[int, Strand] = {}
+
+    def strand(self) -> Strand:
+        """A lane for an op that all threads share in."""
+        lane = f"{self.lane}.{len(self._open)}" if self._open else self.lane
+        self._open.append(Strand(self, lane, self._synced if self._open else self._outside()))
+        return self._open[-1]
+
+    def thread(self, number: int) -> Strand:
+        """The lane of what thread `number` does by itself."""
+        if number not in self._threads:
+            self._threads[number] = self.strand()
+        return self._threads[number]
+
+    def port(self, link: Link, thread: int) -> Strand:
+        """The lane of a port channel, which does what it was told later, in order; thread `thread` tells it now."""
+        strand = self._ports.setdefault(link.local, Strand(self, f"{self.lane}.port{link.local}", ()))
+        told = self._threads[thread].last if thread in self._threads else None
+        strand._after = [*self._synced, *([told] if told else [])]
+        return strand
+
+    def sync(self, line: str) -> Row:
+        """All threads meet."""
+        is_first = not any(strand.lane == self.lane for strand in self._open)
+        main = Strand(self, self.lane, self._outside() if is_first else ())
+        ends = [strand.last for strand in self._open if strand.last and strand.lane != self.lane]
+        row = main.add(Kind.nop, line, after=[*ends, *([self._told] if self._told else [])])
+        self._waited, self._waiting = self._waiting or self._waited, []
+        self._strong, self._storing = self._strong + self._storing, []
+        self._synced, self._open, self._threads, self._told = [row], [], {}, None
+        return row
+
+    def leave(self, line: str) -> Row:
+        """The row after a sync at which a barrier lets go."""
+        row = Strand(self, self.lane, ()).add(Kind.nop, line)
+        self._synced = [row]
+        return row
+
+    def ends(self) -> list[Row]:
+        """Rows after which the threadblock has come to its end."""
+        return [s.last for s in self._open if s.last] or list(self._synced)
+
+    def signal(self, link: Link, thread: int, line: str, relaxed: bool = False) -> None:
+        """Signal the other gpu. A relaxed signal tells of waits, and of stores by switch channels, which are strong,
+        but not of what else was written (executor: relaxedSignal).
+        """
+        end = end_out(self.rank, link)
+        if link.kind == "port":
+            self.port(link, thread).add(Kind.signal, line, chan_out=end)
+            return
+        before = self._signals.get(end)
+        if relaxed:
+            told = self._threads[thread].last if thread in self._threads else None
+            known = [*self._waited, *self._strong, *([told] if told else [])]
+            self._strong = []
+            after = known + ([before] if before and before.lane != self._relaxed.lane else [])
+            self._told = self._signals[end] = self._relaxed.add(Kind.signal, line, after=after, chan_out=end)
+            return
+        after = [before] if before and before.lane == self._relaxed.lane else []
+        self._signals[end] = self.thread(thread).add(Kind.signal, line, after=after, chan_out=end)
+
+    def wait(self, link: Link, thread: int, line: str) -> None:
+        self.waits(self.thread(thread).add(Kind.wait, line, chan_in=end_in(self.rank, link)))
+
+    def waits(self, row: Row) -> None:
+        """Note a row that waits for others."""
+        self._waiting.append(row)
+
+    def stores(self, row: Row) -> None:
+        """Note the last row of an op of a switch channel."""
+        self._storing.append(row)
+
+    def flush(self, link: Link, thread: int, line: str) -> None:
+        """Wait until the port channel has done what it was told."""
+        last = self._ports[link.local].last if link.local in self._ports else None
+        self.thread(thread).add(Kind.nop, line, after=[last] if last else [])
+
+    def _outside(self) -> list[Row]:
+        """The rows of the last sync where lane order does not tell of them: at the start of the kernel."""
+        return [row for row in self._synced if row.lane != self.lane]
