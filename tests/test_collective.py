@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from chunk_programs import models, play
+from chunk_programs import SLOTS, models, play
+from collective_data import check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +29,8 @@ from dovetail.collective import (
 from dovetail.collective.algorithms.double_tree import _edges_up
 from dovetail.collective.algorithms.sccl import DGX1_LINKS
 from dovetail.core import ProgramError, WishError
-from dovetail.ir import Kind, Program, to_text, verify
+from dovetail.ir import Kind, Program, Slot, Workload, to_text, verify
+from dovetail.run import execute
 
 DEEP = 1 << 20
 GOLDEN = Path(__file__).parent / "golden"
@@ -509,3 +512,54 @@ def test_tracing_takes_time_in_proportion() -> None:
         return (time.process_time() - start) / (n * n)
 
     assert min(seconds(128) for _ in range(3)) < 3 * min(seconds(32) for _ in range(3))
+
+
+# On real data
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("instances", [1, 3])
+def test_real_data_comes_out_as_defined(name: str, instances: int) -> None:
+    rng = np.random.default_rng(instances)
+    for _, n, options in cases((1, 2, 4, 5, 8)):
+        if _ == name:
+            p = make_algorithm(name, n, **options)
+            check(p.spec, p.compile(instances), rng)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_batched_instances_and_unfused_programs_too(name: str) -> None:
+    rng = np.random.default_rng(0)
+    for _, n, options in cases((3, 8)):
+        if _ == name:
+            p = make_algorithm(name, n, **options)
+            check(p.spec, p.compile(fuse=False), rng)
+            try:
+                check(p.spec, p.compile(2, replicate="batched"), rng)
+            except ProgramError as error:  # where the meaning would change
+                if "batched" not in str(error):
+                    raise
+
+
+def test_a_wrong_program_is_noticed_on_data() -> None:
+    p = Algorithm("wrong", custom(2, 1, 1, lambda rank, slot: []))
+    for rank in (0, 1):
+        p.chunk(rank, "input", 0).copy(rank, "output", 0)
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        check(spec_of("all_reduce", 2), p.compile(), np.random.default_rng(1))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(models(), st.integers(1, 3), st.booleans(), st.sampled_from(["Simple", "LL"]), st.integers(0, 99))
+def test_random_algorithms_compile_to_what_the_model_says(model, instances, fuse, protocol, seed) -> None:
+    program = play(model, protocol=protocol).compile(instances, fuse=fuse)
+    rng = np.random.default_rng(seed)
+    many = program.slots_of("input", 0) // SLOTS["input"]
+    inputs = [rng.integers(-99, 99, (SLOTS["input"] * many, 2)) for _ in range(model.num_ranks)]
+    slots = (Slot((2,), "int64"),) * model.num_ranks
+    workload = Workload({buffer.name: slots for buffer in program.buffers}, {})
+    outputs = execute(program, {"input": inputs}, seed=seed, workload=workload).outputs["output"]
+    for (rank, buffer, slot), terms in model.held.items():
+        if buffer == "output":
+            parts = [inputs[r][i * many : (i + 1) * many] * times for (r, i), times in terms.items()]
+            np.testing.assert_array_equal(outputs[rank][slot * many : (slot + 1) * many], sum(parts))
