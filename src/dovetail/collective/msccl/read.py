@@ -12,11 +12,11 @@ from dovetail.collective.msccl.header import read_header
 from dovetail.collective.msccl.order import Order, fused_counts, order
 from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
 from dovetail.collective.msccl.refuse import num_chunks, refusals
-from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Rows, overruns, rows_of
+from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
 from dovetail.collective.msccl.scan import scan
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
-from dovetail.ir import COLUMNS, Buffer, Channel, Lane, Post, Program
+from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
 from dovetail.ir.certificate import Fault
 
 Ints = NDArray[np.int64]
@@ -71,13 +71,16 @@ def _runs(header: Header) -> tuple[bool, ...]:
 
 
 def _program(task: _Task) -> Program:
+    """The Program of one use. Where i and o are one, copying a chunk from the one to the other does nothing."""
     header, rows = task.header, task.rows
     buffers, homes, posts = _memory(task)
     ops = np.flatnonzero(~rows.is_nop)
     channels, chan_in, chan_out = _channels(rows, ops, FIFO_DEPTHS[header.proto])
     blocks = rows.block[ops]
+    source, target = _slots(task, homes, ops, rows.src, rows.srcoff), _slots(task, homes, ops, rows.dst, rows.dstoff)
+    same = (source == target).all(axis=0) & (rows.src != rows.dst)[ops] & (KIND[rows.type[ops]] == Kind.copy)
     columns = {
-        "kind": KIND[rows.type[ops]],
+        "kind": np.where(same, Kind.nop, KIND[rows.type[ops]]),
         "rank": rows.rank[ops],
         "lane": blocks - rows.first_block[rows.rank[ops]],
         "chan_in": chan_in,
@@ -86,8 +89,8 @@ def _program(task: _Task) -> Program:
         "line": np.arange(len(ops)),
         "dep_start": task.links.start,
         "dep": task.links.dep,
-        **_regions("read", task, homes, ops, READS, rows.src, rows.srcoff),
-        **_regions("write", task, homes, ops, WRITES, rows.dst, rows.dstoff),
+        **_regions("read", READS[rows.type[ops]] & ~same, source, task.counts[ops]),
+        **_regions("write", WRITES[rows.type[ops]] & ~same, target, task.counts[ops]),
     }
     lanes = tuple(Lane(f"tb{number}", "net") for number in range(int(rows.blocks_of.max(initial=0))))
     lines = tuple(f"{rows.place}:{line}" for line in rows.line[ops].tolist())
@@ -156,21 +159,18 @@ def _channels(rows: Rows, ops: Ints, depth: int) -> tuple[tuple[Channel, ...], I
     return tuple(Channel(src, dst, chan, depth) for src, dst, chan in pairs), rows_of_ends[:, 0], rows_of_ends[:, 1]
 
 
-def _regions(
-    side: str, task: _Task, homes: list[_Home], ops: Ints, active: NDArray[np.bool_], buffer: Ints, offset: Ints
-) -> dict[str, Ints]:
+def _slots(task: _Task, homes: list[_Home], ops: Ints, buffer: Ints, offset: Ints) -> Ints:
+    """Buffer and first slot of an operand of each op."""
+    home, shift = np.array(homes)[buffer[ops]].T
+    return np.stack([home, offset[ops] + shift * task.rows.rank[ops]])
+
+
+def _regions(side: str, used: Flags, slots: Ints, counts: Ints) -> dict[str, Ints]:
     """The columns of the regions that ops read or write."""
-    used = active[task.rows.type[ops]]
-    rows = ops[used]
-    shift = np.array([home.shift for home in homes])[buffer[rows]] * task.rows.rank[rows]
-    return {
-        f"{side}_start": np.append(0, np.cumsum(used)),
-        f"{side}_buffer": np.array([home.buffer for home in homes])[buffer[rows]],
-        f"{side}_offset": offset[rows] + shift,
-        f"{side}_count": task.counts[rows],
-        f"{side}_stride": np.zeros(len(rows)),
-        f"{side}_blocks": np.ones(len(rows)),
-    }
+    buffer, offset = slots[:, used]
+    parts = {"buffer": buffer, "offset": offset, "count": counts[used]}
+    parts |= {"stride": np.zeros_like(offset), "blocks": np.ones_like(offset)}
+    return {f"{side}_start": np.append(0, np.cumsum(used))} | {f"{side}_{name}": part for name, part in parts.items()}
 
 
 def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:

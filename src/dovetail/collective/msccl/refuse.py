@@ -63,6 +63,8 @@ def _shared(header: Header, rows: Rows, too_fused: int) -> Iterator[str]:
     most = int(rows.chan[rows.block[rows.sends | rows.receives]].max(initial=-1))
     if most >= header.nchannels:
         yield f"a threadblock uses channel {most}, but nchannels={header.nchannels}"
+    if (rows.chan < 0).any():
+        yield f"the threadblock on line {rows.block_line[np.argmax(rows.chan < 0)]} has chan=-1"
     steps = np.bincount(rows.rank, minlength=rows.num_ranks)
     nodes = 1 + rows.num_ranks + rows.blocks_of + steps
     if nodes.max() > _MOST_NODES:

@@ -149,7 +149,8 @@ def _blocks(elements: Elements, num_ranks: int) -> Ints:
                 found = "that is itself" if peer == rank else f"ngpus={num_ranks}"
                 what = f"{word}={peer} in tb {block.id} of gpu {rank}"
                 raise ProgramError(what, where=where, found=found, hint="-1 for none, or another gpu")
-        if not 0 <= block.chan < 1 << 16:
+        least = -1 if block.send == block.recv == -1 else 0  # local work needs no channel
+        if not least <= block.chan < 1 << 16:
             raise ProgramError(f"chan={block.chan} in tb {block.id} of gpu {rank}", where=where, hint="from 0 on")
     for rank, number in seen:
         if number < 0 or (number > 0 and (rank, number - 1) not in seen):
