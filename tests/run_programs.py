@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ir_programs
 import numpy as np
+from ir_programs import Spec
 
-from dovetail.ir import Program, Slot, Work, Workload
+from dovetail.collective import spec_of
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Work, Workload, slot_classes, uneven
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
@@ -20,10 +22,52 @@ class Maker(ir_programs.Maker):
         self.message()
 
 
+class Mover(Maker):
+    """Without kernels either: slots may then differ in size."""
+
+    def local(self) -> None:
+        rank, lane = self.place()
+        target = self.region(buffers="bt")
+        source = self.region(target.num_slots)
+        kind = self.rng.choice((Kind.copy, Kind.reduce))
+        self.add(Spec(kind, rank, lane, [target if source.buffer == target.buffer else source], [target]))
+
+
 def workload_of(program: Program, shape: tuple[int, ...], dtype: str) -> Workload:
     """One slot for all buffers."""
     slots = {buffer.name: (Slot(shape, dtype),) * program.num_ranks for buffer in program.buffers}
     return Workload(slots, {k.name: (Work(k.name, 0.0),) * program.num_ranks for k in program.kernels})
+
+
+def uneven_of(program: Program, dtype: str, seed: int, most: int = 4) -> Workload:
+    """A size of 0 … `most` elements for each class of slots that must be alike."""
+    classes = slot_classes(program)
+    count = 1 + max((int(part.max(initial=-1)) for parts in classes.values() for part in parts), default=0)
+    size = np.random.default_rng(seed).integers(0, most + 1, count)
+    return uneven(program, {name: tuple(size[part] for part in parts) for name, parts in classes.items()}, dtype)
+
+
+def all_to_all(ranks: int, swapped: bool = False):
+    """Everybody sends its part for each, straight; or through one scratch slot, in which all sizes meet."""
+    spec = spec_of("all_to_all_v", ranks)
+    b = Builder("all_to_all_v", ranks)
+    for buffer in spec.buffers:
+        b.buffer(*buffer)
+    b.buffer("s", "scratch", 1)
+    for post in spec.posts:
+        b.post(*post)
+    net, s = b.lane("net", "net"), Region("s", 0, 1)
+    for src in range(ranks):
+        for dst in range(ranks):
+            part, into = Region("input", dst, 1), Region("output", src, 1)
+            if src == dst:
+                b.add(Kind.copy, src, net, reads=[part], writes=[into])
+                continue
+            if swapped:
+                b.add(Kind.copy, src, net, reads=[part], writes=[s])
+            b.add(Kind.send, src, net, reads=[s if swapped else part], chan_out=b.channel(src, dst))
+            b.add(Kind.recv, dst, net, writes=[into], chan_in=b.channel(src, dst))
+    return spec, b.build()
 
 
 def _f(reads, writes):

@@ -59,9 +59,10 @@ Columns read_columns(const Table& c) {
     return columns;
 }
 
-using ChannelTuple = std::tuple<int, int, int, int>;                           // src, dst, id, depth
-using CollectiveRow = std::tuple<int, std::vector<int>>;                       // kind, group
-using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int>;               // address, slot bytes, dtype
+using ChannelTuple = std::tuple<int, int, int, int>;      // src, dst, id, depth
+using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
+using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>>;  // address, slot bytes, dtype
 using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;        // buffer, offset, count, divisor
 using MatmulRow = std::optional<std::tuple<std::int64_t, std::int64_t, int>>;  // k, n, dtype
 
@@ -86,7 +87,8 @@ std::shared_ptr<BoundEngine> make_engine(
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
-    for (const auto& [base, slot, dtype] : memory) homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype});
+    for (const auto& [base, slot, dtype, starts] : memory)
+        homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype, starts ? starts->data() : nullptr});
     std::vector<QuotientRow> divided;
     for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
     auto bound = std::make_shared<BoundEngine>();

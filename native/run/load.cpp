@@ -14,17 +14,37 @@ struct Region {
     std::int64_t offset, count, stride, blocks;
 };
 
+// Blocks of slots that differ in size: one block where they lie side by side, else a list.
+void place_uneven(Span& span, const Region& region, const std::int64_t* starts) {
+    std::vector<Piece> pieces;
+    for (std::int64_t i = 0; i < region.blocks; ++i) {
+        const auto slot = region.offset + i * region.stride;
+        const Piece piece{starts[slot], starts[slot + region.count] - starts[slot]};
+        span.count += piece.count;
+        if (!pieces.empty() && pieces.back().offset + pieces.back().count == piece.offset)
+            pieces.back().count += piece.count;
+        else if (piece.count > 0)
+            pieces.push_back(piece);
+    }
+    if (!pieces.empty()) span.offset = pieces.front().offset;
+    if (pieces.size() > 1) span.pieces = std::make_shared<const std::vector<Piece>>(std::move(pieces));
+}
+
 Span span_of(const Region& region, const std::vector<Memory>& memory, const std::vector<std::byte*>& bases) {
     const Memory& home = memory[static_cast<std::size_t>(region.buffer)];
     Span span;
     span.base = &bases[static_cast<std::size_t>(region.buffer)];
-    span.offset = region.offset * home.slot_bytes;
-    span.count = region.count * home.slot_bytes;
-    span.stride = region.stride * home.slot_bytes;
-    span.blocks = region.blocks;
     span.slots = region.count * region.blocks;
     span.buffer = region.buffer;
     span.dtype = home.dtype;
+    if (home.starts) {
+        place_uneven(span, region, home.starts);
+    } else {
+        span.offset = region.offset * home.slot_bytes;
+        span.count = region.count * home.slot_bytes;
+        span.stride = region.stride * home.slot_bytes;
+        span.blocks = region.blocks;
+    }
     return span;
 }
 

@@ -28,6 +28,7 @@ struct Memory {  // one buffer of this rank
     std::byte* base;
     std::int64_t slot_bytes;
     int dtype;
+    const std::int64_t* starts = nullptr;  // where each slot begins, in bytes, and the last ends; null: all alike
 };
 
 struct ChannelRow {

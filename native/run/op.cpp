@@ -58,16 +58,32 @@ bool conflict(const Op& a, const Op& b) {
 
 long long elements(const Span& span) { return span.num_bytes() / dtype_bytes(span.dtype); }
 
-void gather(const Span& span, std::byte* to) {
+namespace {
+
+// Calls `f(place in memory, place in the packed bytes, bytes)` for every block.
+template <class F>
+void for_blocks(const Span& span, F f) {
     if (span.num_bytes() == 0) return;
-    for (std::int64_t i = 0; i < span.blocks; ++i)
-        std::memcpy(to + i * span.count, span.data() + i * span.stride, static_cast<std::size_t>(span.count));
+    if (!span.pieces) {
+        for (std::int64_t i = 0; i < span.blocks; ++i)
+            f(span.data() + i * span.stride, i * span.count, static_cast<std::size_t>(span.count));
+        return;
+    }
+    std::int64_t at = 0;
+    for (const auto& [offset, count] : *span.pieces) {
+        f(*span.base + offset, at, static_cast<std::size_t>(count));
+        at += count;
+    }
+}
+
+}  // namespace
+
+void gather(const Span& span, std::byte* to) {
+    for_blocks(span, [&](std::byte* here, std::int64_t at, std::size_t size) { std::memcpy(to + at, here, size); });
 }
 
 void scatter(const std::byte* from, const Span& span) {
-    if (span.num_bytes() == 0) return;
-    for (std::int64_t i = 0; i < span.blocks; ++i)
-        std::memmove(span.data() + i * span.stride, from + i * span.count, static_cast<std::size_t>(span.count));
+    for_blocks(span, [&](std::byte* here, std::int64_t at, std::size_t size) { std::memmove(here, from + at, size); });
 }
 
 std::byte* packed_data(const Span& span, std::vector<std::byte>& packed) {
@@ -77,6 +93,11 @@ std::byte* packed_data(const Span& span, std::vector<std::byte>& packed) {
     return packed.data();
 }
 
+void unpack(const std::byte* from, const Span& dst) {
+    if (!dst.contiguous()) return scatter(from, dst);
+    if (dst.num_bytes()) std::memmove(dst.data(), from, static_cast<std::size_t>(dst.num_bytes()));
+}
+
 void copy_spans(const Span& src, const Span& dst) {
     std::vector<std::byte> packed;
     const std::byte* from = packed_data(src, packed);
@@ -84,7 +105,7 @@ void copy_spans(const Span& src, const Span& dst) {
         packed.assign(from, from + src.num_bytes());
         from = packed.data();
     }
-    scatter(from, dst.contiguous() ? Span{dst.base, dst.offset, dst.num_bytes(), 0, 1} : dst);
+    unpack(from, dst);
 }
 
 void combine_spans(int op, const Span& src, const std::byte* message, const Span& dst) {
@@ -94,7 +115,7 @@ void combine_spans(int op, const Span& src, const std::byte* message, const Span
         return combine(dst.dtype, op, a, message, dst.data(), elements(dst));
     right.resize(static_cast<std::size_t>(dst.num_bytes()));
     combine(dst.dtype, op, a, message, right.data(), elements(dst));
-    scatter(right.data(), dst.contiguous() ? Span{dst.base, dst.offset, dst.num_bytes(), 0, 1} : dst);
+    unpack(right.data(), dst);
 }
 
 }  // namespace dovetail::run

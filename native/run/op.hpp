@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -33,13 +34,20 @@ bool receives(Kind kind);
 bool sends(Kind kind);
 bool adds(Kind kind);  // receives and adds what it read to the message
 
+struct Piece {  // of a region whose blocks differ in size
+    std::int64_t offset, count;
+};
+
 struct Span {                          // a region in bytes, in one buffer's memory
     std::byte* const* base = nullptr;  // the engine's own entry for the buffer: rebasing changes it there
     std::int64_t offset = 0, count = 0, stride = 0, blocks = 1, slots = 0;
     int buffer = -1, dtype = 0;
+    std::shared_ptr<const std::vector<Piece>> pieces;  // if any: `count` is their sum, and blocks is 1
     std::int64_t num_bytes() const { return count * blocks; }
-    std::int64_t end() const { return offset + stride * (blocks - 1) + count; }
-    bool contiguous() const { return blocks <= 1 || stride == count; }
+    std::int64_t end() const {
+        return pieces ? pieces->back().offset + pieces->back().count : offset + stride * (blocks - 1) + count;
+    }
+    bool contiguous() const { return !pieces && (blocks <= 1 || stride == count); }
     std::byte* data() const { return *base + offset; }
 };
 
@@ -60,6 +68,7 @@ bool conflict(const Op& a, const Op& b);
 long long elements(const Span& span);
 void gather(const Span& span, std::byte* to);
 void scatter(const std::byte* from, const Span& span);
+void unpack(const std::byte* from, const Span& dst);  // the same, in one move where `dst` is in one piece
 
 // The span's bytes in one piece: itself where contiguous, else gathered into `packed`.
 std::byte* packed_data(const Span& span, std::vector<std::byte>& packed);

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.core import CostError
 from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
-from dovetail.ir import RECVS, SENDS, Kind, Program, Workload
+from dovetail.ir import RECVS, SENDS, Kind, Program, Workload, region_bytes
 from dovetail.machine import Machine
 
 Floats = NDArray[np.float64]
@@ -87,19 +87,22 @@ class _Sizes:
 
     @staticmethod
     def of(program: Program, workload: Workload) -> _Sizes:
-        table = _slot_bytes(program, workload)
-        read, _ = _region_sums(program, table, "read")
-        write, slots_written = _region_sums(program, table, "write")
+        _check_sizes(program, workload)
+        read, _ = _region_sums(program, workload, "read")
+        write, slots_written = _region_sums(program, workload, "write")
         reads = np.isin(program.kind, [Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send])
         handled = np.where(reads, read, write)
         handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
         return _Sizes(read, write, slots_written, handled)
 
 
-def _slot_bytes(program: Program, workload: Workload) -> Ints:
-    """Bytes of a slot, by buffer and rank."""
-    table = np.zeros((len(program.buffers), program.num_ranks), dtype=np.int64)
-    for row, buffer in enumerate(program.buffers):
+def op_bytes(program: Program, workload: Workload) -> Ints:
+    """Bytes of each op's message, or of the data it handles; CostError where the workload does not fit the program."""
+    return _Sizes.of(program, workload).handled
+
+
+def _check_sizes(program: Program, workload: Workload) -> None:
+    for buffer in program.buffers:
         slots = workload.slots.get(buffer.name)
         if slots is None or len(slots) < program.num_ranks:
             found = f"buffers {', '.join(workload.slots)}" if slots is None else f"{len(slots)} ranks"
@@ -107,18 +110,14 @@ def _slot_bytes(program: Program, workload: Workload) -> Ints:
                 f"the workload gives no size for buffer '{buffer.name}' on each of {program.num_ranks} ranks",
                 found=found,
             )
-        table[row] = [slot.num_bytes for slot in slots[: program.num_ranks]]
-    return table
 
 
-def _region_sums(program: Program, table: Ints, side: str) -> tuple[Ints, Ints]:
+def _region_sums(program: Program, workload: Workload, side: str) -> tuple[Ints, Ints]:
     """Bytes and slots of all regions on one side of each op."""
     col = program.columns
     start = col[f"{side}_start"]
     slots = col[f"{side}_count"] * col[f"{side}_blocks"]
-    rank = np.repeat(col["rank"], np.diff(start))
-    num_bytes = slots * table[col[f"{side}_buffer"], rank] if len(slots) else slots
-    return _sum_by_op(num_bytes, start), _sum_by_op(slots, start)
+    return _sum_by_op(region_bytes(program, workload, side), start), _sum_by_op(slots, start)
 
 
 def _sum_by_op(values: Ints, start: Ints) -> Ints:

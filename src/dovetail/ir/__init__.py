@@ -20,9 +20,10 @@ from dovetail.ir.parts import (
     Term,
 )
 from dovetail.ir.program import Program, check_columns
+from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
 from dovetail.ir.text import canonical, to_text
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.workload import Slot, Work, Workload, dtype_bytes
+from dovetail.ir.workload import Sizes, Slot, Work, Workload, dtype_bytes, region_bytes
 
 __all__ = [
     "COLUMNS",
@@ -42,6 +43,7 @@ __all__ = [
     "Post",
     "Program",
     "Region",
+    "Sizes",
     "Slot",
     "Target",
     "Term",
@@ -51,7 +53,12 @@ __all__ = [
     "check_columns",
     "dtype_bytes",
     "parse",
+    "region_bytes",
+    "sizes_fault",
+    "slot_classes",
+    "slot_sizes",
     "to_text",
+    "uneven",
     "verify",
     "verify_reference",
 ]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.core import WishError
+from dovetail.ir.parts import Kind
+from dovetail.ir.program import Program
+
+Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
 
 DTYPE_BYTES = {
     "float16": 2,
@@ -55,10 +62,57 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Sizes for a Program: for each buffer its Slot on each rank, for each kernel its Work on each rank."""
+    """Sizes for a Program: for each buffer its Slot on each rank, for each kernel its Work on each rank.
+
+    Where `sizes` has a buffer, its slots differ: slot i has sizes[buffer][rank][i] elements, Slot.shape is () and the
+    array is flat, one slot after the other (see `ir.sizes`).
+    """
 
     slots: dict[str, tuple[Slot, ...]]
     kernels: dict[str, tuple[Work, ...]]
+    sizes: Sizes = field(default_factory=dict, compare=False)
 
     def slot_bytes(self, buffer: str, rank: int) -> int:
         return self.slots[buffer][rank].num_bytes
+
+    def starts(self, buffer: str, rank: int) -> NDArray[np.int64] | None:
+        """Where each slot begins in the flat array, its end last; None where all slots are alike."""
+        if buffer not in self.sizes:
+            return None
+        return np.concatenate([[0], np.cumsum(self.sizes[buffer][rank])]).astype(np.int64)
+
+    def length(self, buffer: str, rank: int, num_slots: int) -> int:
+        """Axis 0 of the array: slots, or elements where slots differ."""
+        return int(self.sizes[buffer][rank].sum()) if buffer in self.sizes else num_slots
+
+
+def region_bytes(program: Program, workload: Workload, side: str) -> NDArray[np.int64]:
+    """Bytes of each region that ops read ("read") or write ("write"), in the order of the columns."""
+    col, ranks = program.columns, program.num_ranks
+    buffer, count, blocks = (col[f"{side}_{part}"] for part in ("buffer", "count", "blocks"))
+    place = buffer.astype(np.int64) * ranks + np.repeat(owners(program, side), np.diff(col[f"{side}_start"]))
+    table = [workload.slot_bytes(b.name, rank) for b in program.buffers for rank in range(ranks)]
+    each = np.array(table or [0], np.int64)[place]
+    total: NDArray[np.int64] = count * blocks * each
+    differ = np.array([b.name in workload.sizes for b in program.buffers], np.bool_)
+    rows = np.flatnonzero(differ[buffer]) if differ.any() else np.zeros(0, np.int64)
+    if not len(rows):
+        return total
+    starts = [workload.starts(b.name, rank) for b in program.buffers for rank in range(ranks)]
+    edges = [np.zeros(0, np.int64) if s is None else s for s in starts]
+    base = np.concatenate([[0], np.cumsum([len(s) for s in edges])])[place[rows]]
+    joined, times = np.concatenate(edges), blocks[rows]
+    block = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+    first = np.repeat(base + col[f"{side}_offset"][rows], times) + block * np.repeat(col[f"{side}_stride"][rows], times)
+    elements = joined[first + np.repeat(count[rows], times)] - joined[first]
+    of_row = np.repeat(np.arange(len(rows)), times)
+    total[rows] = np.bincount(of_row, elements, len(rows)).astype(np.int64) * each[rows]
+    return total
+
+
+def owners(program: Program, side: str) -> NDArray[np.int64]:
+    """Whose memory each op reads or writes: its own rank's, or for a get (reads) or put (writes) the peer's."""
+    col = program.columns
+    kind, channel = (Kind.get, "chan_in") if side == "read" else (Kind.put, "chan_out")
+    peer = np.array([c.src if kind == Kind.get else c.dst for c in program.channels] or [0], np.int64)
+    return np.where(col["kind"] == kind, peer[col[channel]], col["rank"])

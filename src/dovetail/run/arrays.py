@@ -53,6 +53,12 @@ def allocate(num_slots: int, slot: Slot) -> Array:
     return array
 
 
+def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int) -> Array:
+    """A poisoned array for a buffer of one rank: slots first, or flat where the workload gives each slot a size."""
+    slot = workload_slots(workload, buffer, program.num_ranks)[rank]
+    return allocate(workload.length(buffer, rank, program.slots_of(buffer, rank)), slot)
+
+
 def fresh_inputs(program: Program, workload: Workload, seed: int) -> dict[str, list[Array]]:
     """Random arrays for the input buffers of every rank; the same seed gives the same bits.
 
@@ -63,7 +69,8 @@ def fresh_inputs(program: Program, workload: Workload, seed: int) -> dict[str, l
     for buffer in program.buffers:
         if buffer.role == "input":
             slots = workload_slots(workload, buffer.name, program.num_ranks)
-            inputs[buffer.name] = [random_slots(rng, n, slot) for n, slot in zip(buffer.slots, slots, strict=True)]
+            lengths = [workload.length(buffer.name, rank, n) for rank, n in enumerate(buffer.slots)]
+            inputs[buffer.name] = [random_slots(rng, n, slot) for n, slot in zip(lengths, slots, strict=True)]
     return inputs
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.ir import Kernel, Kind, Program, Region, Workload
+from dovetail.ir import Kernel, Kind, Program, Region, Sizes, Slot, Workload, region_bytes
 from dovetail.ir.workload import DTYPE_BYTES
-from dovetail.run.arrays import Array, allocate, workload_slots
+from dovetail.run.arrays import Array, allocate_buffer
 from dovetail.run.kernels import KernelCall, builtin_kernels
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, quotients
@@ -26,10 +26,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broa
 
 def allocate_rank(program: Program, workload: Workload, rank: int) -> dict[str, Array]:
     """Arrays of one rank for every buffer, slots first; all poisoned, so that nothing unwritten passes unseen."""
-    return {
-        buffer.name: allocate(buffer.slots[rank], workload_slots(workload, buffer.name, program.num_ranks)[rank])
-        for buffer in program.buffers
-    }
+    return {buffer.name: allocate_buffer(program, workload, buffer.name, rank) for buffer in program.buffers}
 
 
 def bind(
@@ -39,15 +36,21 @@ def bind(
     arrays: dict[str, Array],
     kernels: Mapping[str, KernelCall] | None = None,
     in_order: bool | None = None,
+    sizes: Sizes | None = None,
 ) -> _native.Engine:
     """An engine for one rank's share of `program` on `arrays`, which the caller keeps alive and unmoved.
 
     The program must have passed `verify`. `in_order`: see `needs_order`, which is asked unless the caller knows.
+    `sizes`: those of the Workload (which `ir.slot_sizes` made), for arrays whose slots differ.
     """
     check_supported(program)
+    starts = _starts(program, rank, sizes or {})
     for buffer in program.buffers:
-        check_array(arrays.get(buffer.name), buffer.name, buffer.slots[rank], rank)
+        held = starts[buffer.name]
+        check_array(arrays.get(buffer.name), buffer.name, buffer.slots[rank] if held is None else held[-1], rank)
     check_slots(program, rank, arrays)
+    if sizes:
+        check_sizes(program, rank, arrays, sizes)
     functions = builtin_kernels() | dict(kernels or {})
     matmuls = [
         None if kernels and kernel.name in kernels else _matmul_shape(program, rank, row, arrays)
@@ -65,7 +68,7 @@ def bind(
         needs_order(program) if in_order is None else in_order,
         [(c.src, c.dst, c.id, c.depth) for c in program.channels],
         [(COLLECTIVES.index(c.kind), list(c.group)) for c in program.collectives],
-        [_memory(arrays[buffer.name]) for buffer in program.buffers],
+        [_memory(arrays[buffer.name], starts[buffer.name]) for buffer in program.buffers],
         [
             (row, start, stop - start, divisor)
             for row, buffer in enumerate(program.buffers)
@@ -173,11 +176,39 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
             )
 
 
+def check_sizes(program: Program, rank: int, arrays: dict[str, Array], sizes: Sizes) -> None:
+    """Refuse what needs slots of one size, and ops that move slots into others of another size."""
+    col, mine = program.columns, program.columns["rank"] == rank
+    if bool(np.any(mine & (col["kind"] == Kind.compute))):
+        raise RunError("kernels need slots of one size", found=f"program '{program.name}' computes")
+    slots = {b.name: (Slot((), arrays[b.name].dtype.name),) * program.num_ranks for b in program.buffers}
+    workload, whole = Workload(slots, {}, sizes), np.zeros((2, program.num_ops), np.int64)
+    for side, total in zip(("read", "write"), whole, strict=True):
+        ops = np.repeat(np.arange(program.num_ops), np.diff(col[f"{side}_start"]))
+        np.add.at(total, ops, region_bytes(program, workload, side))
+    moves = mine & np.isin(col["kind"], [*_SAME_SLOTS]) & (np.diff(col["read_start"]) > 0)
+    for row in np.flatnonzero(moves & (np.diff(col["write_start"]) > 0)):
+        op, (reads, writes) = program.op(int(row)), whole[:, row]
+        if op.kind == Kind.collective:
+            kind, members = program.collectives[op.call].kind, len(program.collectives[op.call].group)
+            reads = reads * members if kind == "all_gather" else reads
+            writes = writes * members if kind == "reduce_scatter" else writes
+        if reads != writes:
+            what, found = f"op {row} on rank {rank} moves slots", f"{op.reads[0]} and {op.writes[0]}"
+            raise RunError(f"{what} into others of another size", where=op.line, found=found)
+
+
+def _starts(program: Program, rank: int, sizes: Sizes) -> dict[str, Any]:
+    """Where each slot of a buffer begins, in elements; None for buffers whose slots are alike."""
+    workload = Workload({}, {}, sizes)
+    return {buffer.name: workload.starts(buffer.name, rank) for buffer in program.buffers}
+
+
 def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
     if array is None:
         raise RunError(f"rank {rank} was given no array for buffer '{name}'")
     if array.shape[:1] != (slots,):
-        raise RunError(f"buffer '{name}' of rank {rank} needs {slots} slots along axis 0", found=f"shape {array.shape}")
+        raise RunError(f"buffer '{name}' of rank {rank} needs {slots} along axis 0", found=f"shape {array.shape}")
     if not array.flags.c_contiguous:
         raise RunError(f"buffer '{name}' of rank {rank} must be C-contiguous", hint="numpy.ascontiguousarray")
     if array.dtype.name not in DTYPES:
@@ -208,15 +239,10 @@ def timeline_of(
 def moved_bytes(program: Program, workload: Workload) -> NDArray[np.int64]:
     """Bytes that each op moves: those of its first region, 0 for compute."""
     col, total = program.columns, np.zeros(program.num_ops, np.int64)
-    slot_bytes = np.array(
-        [[workload.slot_bytes(b.name, rank) for rank in range(program.num_ranks)] for b in program.buffers], np.int64
-    )
     for side in ("write", "read"):
         start = col[f"{side}_start"]
         has = np.flatnonzero(np.diff(start) > 0)
-        first = start[has]
-        slots = col[f"{side}_count"][first] * col[f"{side}_blocks"][first]
-        total[has] = slots * slot_bytes[col[f"{side}_buffer"][first], col["rank"][has]]
+        total[has] = region_bytes(program, workload, side)[start[has]]
     total[col["kind"] == Kind.compute] = 0
     return total
 
@@ -260,9 +286,11 @@ def _product(a: Array, b: Array, c: Array) -> tuple[int, int, int]:
     return a.shape[1], b.shape[2], DTYPES.index(a.dtype.name)
 
 
-def _memory(array: Array) -> tuple[int, int, int]:
+def _memory(array: Array, starts: NDArray[np.int64] | None) -> tuple[int, int, int, NDArray[np.int64] | None]:
+    """Address, bytes of a slot, dtype, and where slots begin, in bytes, if they differ."""
     slot_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
-    return array.ctypes.data, slot_bytes, DTYPES.index(array.dtype.name)
+    begins = None if starts is None else starts * array.itemsize
+    return array.ctypes.data, slot_bytes, DTYPES.index(array.dtype.name), begins
 
 
 def _view(arrays: dict[str, Array], region: Region) -> Array:

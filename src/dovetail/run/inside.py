@@ -19,7 +19,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError, WishError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, allocate, is_float, numpy_dtype
+from dovetail.run.arrays import Array, allocate_buffer, is_float, numpy_dtype
 from dovetail.run.engine import bind, run_engines
 from dovetail.run.options import RunOptions
 from dovetail.run.shim import World, build_shim
@@ -51,8 +51,7 @@ class Inside:
 
     def empty(self, buffer: str) -> Array:
         """A new array for a buffer of this rank, slots first."""
-        slots = next(b.slots for b in self.program.buffers if b.name == buffer)
-        return allocate(slots[self.rank], self.workload.slots[buffer][self.rank])
+        return allocate_buffer(self.program, self.workload, buffer, self.rank)
 
     def __call__(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None, *, allow_nonfinite: bool = False
@@ -84,7 +83,7 @@ class Inside:
             if name not in roles:
                 return f"the program has no buffer '{name}'"
             slot = self.workload.slots[name][self.rank]
-            want = (roles[name][1], *slot.shape)
+            want = (self.workload.length(name, self.rank, roles[name][1]), *slot.shape)
             if array.shape != want:
                 return f"'{name}' has shape {array.shape}, and the plan wants {want}"
             if array.dtype != numpy_dtype(slot.dtype):
@@ -111,7 +110,7 @@ class Inside:
         place = tuple(array.ctypes.data for array in arrays.values())
         if self._bound is None or self._bound[0] != place:
             held = arrays | self._scratch
-            self._bound = place, held, bind(self._transport, self.program, self.rank, held)
+            self._bound = place, held, bind(self._transport, self.program, self.rank, held, sizes=self.workload.sizes)
         return self._bound[2]
 
 

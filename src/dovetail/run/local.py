@@ -49,7 +49,8 @@ def run_unverified(
     fill(program, arrays, inputs)
     hub, in_order = _native.LocalHub(program.num_ranks), needs_order(program)
     engines = [
-        bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order) for rank in ranks
+        bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order, workload.sizes)
+        for rank in ranks
     ]
     failures = sorted(
         (text for text in run_engines(engines, options) if text),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import RunError
 from dovetail.ir import Op, Program, Region, Workload
-from dovetail.run.arrays import Array, Arrays, allocate, poison, workload_slots
+from dovetail.run.arrays import Array, Arrays, allocate_buffer, poison
 
 
 class Memory:
@@ -21,50 +22,75 @@ class Memory:
         if unknown:
             raise RunError(f"program '{program.name}' has no buffer '{min(unknown)}'")
         self.buffers: dict[str, list[Array]] = {}
+        self._starts: dict[str, list[NDArray[np.int64] | None]] = {}
         for name, role, slots in program.buffers:
             if name in arrays:
                 self.buffers[name] = [np.array(array) for array in arrays[name]]
             elif workload is not None and role != "input":
-                sizes = workload_slots(workload, name, program.num_ranks)
-                self.buffers[name] = [allocate(count, slot) for count, slot in zip(slots, sizes, strict=True)]
+                ranks = range(program.num_ranks)
+                self.buffers[name] = [allocate_buffer(program, workload, name, rank) for rank in ranks]
             else:
                 raise RunError(f"no array for {role} buffer '{name}'", hint="give one array for each rank")
+            ranks = range(program.num_ranks)
+            self._starts[name] = [workload.starts(name, rank) if workload else None for rank in ranks]
             self._check(name, slots)
             if role != "input":
                 for array in self.buffers[name]:
                     poison(array)
 
     def read(self, op: Op, region: Region, rank: int | None = None) -> Array:
-        """The slots of `region` on the op's rank (or `rank`), shape (num_slots, *slot shape), not to be written to."""
-        array = self._array(op, region, op.rank if rank is None else rank)
-        one_block = slice(region.offset, region.offset + region.count)
-        slots = array[one_block] if region.blocks == 1 else array[region.slots()]
+        """The slots of `region` on the op's rank (or `rank`), not to be written to: shape (num_slots, *slot shape), or
+        flat where slots differ."""
+        rank = op.rank if rank is None else rank
+        slots: Array = self._array(op, region, rank)[self.places(region, rank)].view()
         slots.flags.writeable = False
         return slots
 
     def write(self, op: Op, region: Region, values: Array, rank: int | None = None) -> None:
-        array = self._array(op, region, op.rank if rank is None else rank)
-        want = (region.num_slots, *array.shape[1:])
+        rank = op.rank if rank is None else rank
+        array, places = self._array(op, region, rank), self.places(region, rank)
+        want = array[places].shape
         if values.shape != want:
             found = f"{list(values.shape)} for {region}, which is {list(want)}"
             raise RunError(f"{describe(op)}: data of another shape than its place", where=op.line, found=found)
+        array[places] = values
+
+    def places(self, region: Region, rank: int) -> slice | NDArray[np.int64]:
+        """Where the region's slots lie along axis 0 of the array."""
+        starts = self._starts[region.buffer][rank]
         if region.blocks == 1:
-            array[region.offset : region.offset + region.count] = values
-        else:
-            array[region.slots()] = values
+            ends = (region.offset, region.offset + region.count)
+            return slice(*ends) if starts is None else slice(int(starts[ends[0]]), int(starts[ends[1]]))
+        return region.slots() if starts is None else elements(region.slots(), starts)
 
     def _array(self, op: Op, region: Region, rank: int) -> Array:
         array = self.buffers[region.buffer][rank]
         last = region.offset + max(region.blocks - 1, 0) * region.stride + region.count
-        if min(region.offset, region.count, region.blocks, region.stride) < 0 or last > len(array):
-            found = f"{region}, and rank {rank} holds {len(array)} slots"
+        starts = self._starts[region.buffer][rank]
+        held = len(array) if starts is None else len(starts) - 1
+        if min(region.offset, region.count, region.blocks, region.stride) < 0 or last > held:
+            found = f"{region}, and rank {rank} holds {held} slots"
             raise RunError(f"{describe(op)} leaves its buffer", where=op.line, found=found)
         return array
 
     def _check(self, name: str, slots: tuple[int, ...]) -> None:
         found = [array.shape[0] if array.ndim else None for array in self.buffers[name]]
-        if found != list(slots):
-            raise RunError(f"buffer '{name}' needs one array for each rank, of {list(slots)} slots", found=str(found))
+        starts = self._starts[name]
+        want = [n if s is None else int(s[-1]) for n, s in zip(slots, starts, strict=True)]
+        if found != want:
+            what = "slots" if starts[0] is None else "elements"
+            raise RunError(f"buffer '{name}' needs one array for each rank, of {want} {what}", found=str(found))
+
+
+def elements(slots: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of the elements of `slots`, in order, in a flat array whose slot i begins at starts[i].
+
+    >>> elements(np.array([2, 0]), np.array([0, 2, 3, 6])).tolist()
+    [3, 4, 5, 0, 1]
+    """
+    lengths = starts[slots + 1] - starts[slots]
+    first = starts[slots] - (np.cumsum(lengths) - lengths)
+    return np.repeat(first, lengths) + np.arange(int(lengths.sum()))
 
 
 def describe(op: Op) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import RunError
-from dovetail.ir import Program
+from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, is_float
 
 ReduceOp = Literal["sum", "prod", "min", "max", "avg"]
@@ -30,10 +30,13 @@ def combine(op: str, local: Array, message: Array) -> Array:
     return result
 
 
-def average(program: Program, buffer: str, rank: int, array: Array) -> None:
+def average(program: Program, workload: Workload | None, buffer: str, rank: int, array: Array) -> None:
     """Divide, in place, every slot of `array` that a post-condition names by the number of its terms, rounding once."""
     wide = np.float32 if array.dtype.itemsize == 2 else array.dtype.type
+    starts = workload.starts(buffer, rank) if workload else None
     for start, stop, divisor in quotients(program, buffer, rank):
+        if starts is not None:
+            start, stop = int(starts[start]), int(starts[stop])
         array[start:stop] = (array[start:stop].astype(wide, copy=False) / wide(divisor)).astype(array.dtype)
 
 

@@ -48,8 +48,10 @@ def execute(
     """Run `program` on copies of `arrays` (buffer -> array of each rank, axis 0 is slots) and return its outputs.
 
     Scratch and output buffers that `arrays` lacks take their shape and dtype from `workload`; both start poisoned.
-    Lanes take turns; with `seed`, in random order, the same seed giving the same order; with `interleaving`, in the
-    order that an Execution recorded. `reduce_op`: see `run.reduce`. `kernels` adds to the built-in ones.
+    Arrays are flat where `workload` gives each slot a size of its own. Lanes take turns; with `seed`, in random order,
+    the same seed giving the same order; with `interleaving`, in the order that an Execution recorded. `reduce_op`: see
+    `run.reduce`. `kernels` adds to the built-in ones.
+
     Raises RunError, naming the op, for a stall, an access outside a buffer, a message of another size than its receive,
     or a missing kernel.
     """
@@ -66,7 +68,7 @@ def execute(
     if reduce_op == "avg":
         for buffer in program.buffers:
             for rank, array in enumerate(memory.buffers[buffer.name]):
-                average(program, buffer.name, rank, array)
+                average(program, workload, buffer.name, rank, array)
     asked = {post.region.buffer for post in program.posts}
     outputs = {b.name: memory.buffers[b.name] for b in program.buffers if b.role == "output" or b.name in asked}
     return Execution(outputs, np.array(state.ran, dtype=np.int64))
@@ -262,7 +264,7 @@ class _State:
         if kind not in COLLECTIVES:
             raise RunError(f"{describe(op)}: no collective '{kind}'", where=op.line)
         ops = [members[rank] for rank in group]
-        wanted = [sum(region.num_slots for region in member.writes) for member in ops]
+        wanted = [sum(len(self.memory.read(member, region)) for region in member.writes) for member in ops]
         sources = [self._source(member).copy() if member.reads else np.empty(0) for member in ops]
         results = COLLECTIVES[kind](sources, wanted, self.reduce_op)
         for member, result in zip(ops, results, strict=True):
