@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.ir import Program
 from dovetail.passes.hints import Hints
-from dovetail.passes.rows import Array, ranked
+from dovetail.passes.rows import Array, ints, ranked
 from dovetail.passes.transfers import messages
 
 
@@ -72,9 +72,9 @@ class _Ties:
         lefts, left_of = ranked(rank * width + left)
         rights, right_of = ranked(rank * width + right)
         ties, number = ranked(left_of * max(len(rights), 1) + right_of)
-        self.number: list[int] = number.tolist()  # of each pair given, which tie it is
-        self.left: list[int] = (ties // max(len(rights), 1)).tolist()
-        self.right: list[int] = (ties % max(len(rights), 1)).tolist()
+        self.number = ints(number)  # of each pair given, which tie it is
+        self.left = ints(ties // max(len(rights), 1))
+        self.right = ints(ties % max(len(rights), 1))
         self._has, self._at_left, self._at_right = [0] * len(ties), [0] * len(lefts), [0] * len(rights)
 
     def channels(self, tie: int) -> int:
@@ -104,11 +104,11 @@ class _Flows:
         asked = np.maximum(hints.channel[send], hints.channel[receive])
         goes_on = np.flatnonzero(follow >= 0)
         self._through = _Ties(target[goes_on], source[goes_on], target[follow[goes_on]], kind=0)
-        self._tie = dict(zip(goes_on.tolist(), self._through.number, strict=True))
+        tie = np.full(len(send), -1)
+        tie[goes_on] = self._through.number
         self._lanes = _Lanes((source, target, hints.lane[send]), (target, source, hints.lane[receive]))
-        self._asked: list[int] = asked.tolist()
-        self._follow: list[int] = follow.tolist()
-        self.channel: list[int] = np.maximum(asked, 0).tolist()
+        self._tie, self._asked, self._follow = ints(tie), ints(asked), ints(follow)
+        self.channel = ints(np.maximum(asked, 0))
         self.cuts: list[int] = []  # messages that do not go on at once
 
     def heads(self) -> list[int]:

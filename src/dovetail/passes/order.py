@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from heapq import heappop, heappush
 
 import numpy as np
 
 from dovetail.ir import Program
-from dovetail.passes.rows import Array, edges, starts
+from dovetail.passes.rows import Array, edges, ints, starts
 from dovetail.passes.transfers import levels, messages
 
 _MOST_TRIES = 6
@@ -55,15 +56,15 @@ class _Clock:
         into[receive], out[send], taker[send], places[send] = channel, channel, receive, room
         fused = np.flatnonzero(forward >= 0)
         out[fused], taker[fused], places[fused] = out[forward[fused]], taker[forward[fused]], depth
-        self._into, self._out, self._taker, self._places = (part.tolist() for part in (into, out, taker, places))
-        self.forward: list[int] = forward.tolist()
+        self._into, self._out, self._taker, self._places = map(ints, (into, out, taker, places))
+        self.forward = ints(forward)
         self._depth, self._cut = depth, dict[int, int]()
         self._queues: list[deque[int]] = [deque() for _ in goes_on]
         self._parked: dict[int, tuple[list[int], list[int]]] = {}  # channel -> forwarding ops, then plain sends
         self._wait(program, forward, send[in_turn[channel]], channel[in_turn[channel]])
         self._rank(program)
-        self.rows: list[int] = []
-        self._lane: list[int] = lane.tolist()
+        self.rows = array("i")
+        self._lane = ints(lane)
         self._heaps: list[list[int]] = [[] for _ in range(int(lane.max(initial=-1)) + 1)]
         self._ready: list[int] = []
         for row, need in enumerate(self._need):
@@ -82,17 +83,17 @@ class _Clock:
         need = np.bincount(waiting, minlength=program.num_ops) + (np.array(self._into) >= 0)
         need[forward[forward >= 0]] = -1  # never by themselves
         order = np.argsort(awaited, kind="stable")
-        self._need: list[int] = need.tolist()
-        self._next: list[int] = waiting[order].tolist()
-        self._start: list[int] = starts(awaited, program.num_ops).tolist()
+        self._need = ints(need)
+        self._next = ints(waiting[order])
+        self._start = ints(starts(awaited, program.num_ops))
 
     def _rank(self, program: Program) -> None:
         depth, height = levels(program)
         by_rank = np.lexsort((-height, depth))
         rank = np.empty(len(by_rank), np.int64)
         rank[by_rank] = np.arange(len(by_rank))
-        self._by_rank: list[int] = by_rank.tolist()
-        self._urgency: list[int] = rank.tolist()
+        self._by_rank = ints(by_rank)
+        self._urgency = ints(rank)
 
     def run(self) -> bool:
         """Run all that can run, in `rows`; whether that is all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,13 @@ def starts(owner: Array, size: int) -> Array:
     [0, 2, 2, 3]
     """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(owner, minlength=size))])
+
+
+def ints(column: Array) -> array[int]:
+    """The same numbers for plain loops: quicker than a NumPy array, smaller than a list."""
+    numbers = array("i")
+    numbers.frombytes(column.astype(np.int32).tobytes())
+    return numbers
 
 
 def spread(counts: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Program
-from dovetail.passes.rows import Array
+from dovetail.passes.rows import Array, edges, ints
 
 
 class Messages(NamedTuple):
@@ -35,23 +35,15 @@ def messages(program: Program) -> Messages:
 def levels(program: Program) -> tuple[Array, Array]:
     """For each op of a trace with dependencies: how many ops must run before it and after it, one after the other."""
     send, receive = messages(program)
-    sender = np.full(program.num_ops, -1)
-    sender[receive] = send
-    deps: list[int] = program.columns["dep"].tolist()
-    start: list[int] = program.columns["dep_start"].tolist()
-    spans = list(zip(sender.tolist(), start[:-1], start[1:], strict=True))
+    waiting, awaited = edges(program)
+    waiting, awaited = np.concatenate([waiting, receive]), np.concatenate([awaited, send])
+    order = np.argsort(waiting, kind="stable")
+    steps = ints(waiting[order]), ints(awaited[order])
     depth, height = [0] * program.num_ops, [0] * program.num_ops
-    for row, (send_row, first, last) in enumerate(spans):
-        if first < last:
-            depth[row] = 1 + max([depth[dep] for dep in deps[first:last]])
-        if send_row >= 0 and depth[send_row] >= depth[row]:
-            depth[row] = depth[send_row] + 1
-    for row in range(program.num_ops - 1, -1, -1):
-        send_row, first, last = spans[row]
-        above = height[row] + 1
-        for dep in deps[first:last]:
-            if height[dep] < above:
-                height[dep] = above
-        if send_row >= 0 and height[send_row] < above:
-            height[send_row] = above
+    for row, before in zip(*steps, strict=True):
+        if depth[row] <= depth[before]:
+            depth[row] = depth[before] + 1
+    for row, before in zip(*map(reversed, steps), strict=True):
+        if height[before] <= height[row]:
+            height[before] = height[row] + 1
     return np.array(depth), np.array(height)
