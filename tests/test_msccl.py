@@ -206,6 +206,17 @@ def test_nine_exchanges_on_one_threadblock():
     assert certify(read(text), fifo_depth=9).ok
 
 
+def test_chunks_of_one_step_may_be_sent_one_by_one():
+    """Three chunks a step are one message of a small buffer, three of a large one: a remark, as sizes decide."""
+    steps = {}
+    for rank in (0, 1):
+        steps[rank, 0] = (f"{1 - rank} {1 - rank} 0", "s i0 - 3", "r - s0 3", "re s0 i0 3")
+    found = judged(xml(steps, chunks=3, scratch=3))
+    assert (found.ok, found.min_fifo_depth) == (True, 1)
+    assert "but 3 where a chunk fills a place" in found.checks["deadlock"].message
+    assert "fills a place" not in judged(xml(steps, chunks=3, scratch=3, proto="LL")).checks["deadlock"].message
+
+
 # What a file means
 
 
@@ -680,7 +691,7 @@ def test_show_and_diff(call, tmp_path):
     code, out, _ = call("show", one)
     assert code == 0
     assert out.startswith("program t ranks 2\n")
-    sums = "# t: all_reduce, 2 ranks; at most 2 lanes and 3 steps a rank; it sends 1 messages, 1 × the buffer"
+    sums = "# t: all_reduce, 2 ranks; at most 2 lanes and 3 steps a rank; it moves 1 messages, 1 × the buffer"
     assert out.splitlines()[-1] == sums
     other.write_text(out)
     assert call("diff", one, other)[:2] == (0, "the same program\n")

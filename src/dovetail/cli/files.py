@@ -13,6 +13,7 @@ from dovetail.core import DovetailError, ProgramError
 
 if TYPE_CHECKING:
     from dovetail.collective.msccl import MscclFile
+    from dovetail.collective.mscclpp import MscclppPlan
     from dovetail.ir import Program
     from dovetail.plan import Plan
     from dovetail.timeline import Timeline
@@ -70,7 +71,7 @@ def program_from(kind: str, content: Any, place: str) -> Program:
     if kind == "msccl":
         return msccl_of(place, content).program
     if kind == "mscclpp":
-        return _mscclpp_program(content)
+        return mscclpp_of(place, content).program
     if kind in ("plan", "tune"):
         return planned_program(content)
     hint = "give a program (JSON or text), an algorithm (MSCCL XML, MSCCL++ JSON) or a plan"
@@ -84,11 +85,11 @@ def msccl_of(place: str, content: Any) -> MscclFile:
     return msccl.read(content, name="stdin" if place == "-" else place)
 
 
-def _mscclpp_program(document: dict[str, Any]) -> Program:
+def mscclpp_of(place: str, content: Any) -> MscclppPlan:
+    """The MSCCL++ plan that `read` found at a place."""
     from dovetail.collective import mscclpp
 
-    program: Program = mscclpp.read(document).program
-    return program
+    return mscclpp.read(content, name="stdin" if place == "-" else place)
 
 
 def planned_program(document: dict[str, Any]) -> Program:

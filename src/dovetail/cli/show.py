@@ -70,7 +70,7 @@ def told(kind: str, content: Any, place: str) -> str:
 
 def summary(program: Program) -> str:
     """What a program computes and what it takes, in one line."""
-    from dovetail.ir import SENDS, verify
+    from dovetail.ir import SENDS, Kind, verify
     from dovetail.ir.plain import message_slots
 
     found = verify(program).collective_found or "no standard collective"
@@ -79,7 +79,7 @@ def summary(program: Program) -> str:
         lanes[rank] += 1
     for op in program.ops():
         steps[op.rank] += 1
-        if op.kind in SENDS:
+        if op.kind in SENDS or op.kind in (Kind.put, Kind.get):
             messages[op.rank] += 1
             slots[op.rank] += message_slots(op)
     whole = max((max(b.slots) for b in program.buffers if b.role != "scratch"), default=0)
@@ -87,7 +87,7 @@ def summary(program: Program) -> str:
     factor = f", {most[3] / whole:.4g} × the buffer" if whole else ""
     return (
         f"{program.name}: {found}, {program.num_ranks} ranks; at most {most[0]} lanes and {most[1]} steps a rank; "
-        f"it sends {most[2]} messages{factor}"
+        f"it moves {most[2]} messages{factor}"
     )
 
 

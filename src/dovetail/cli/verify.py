@@ -49,7 +49,7 @@ def verify(
 
 
 def proved(place: str, target: str | None = None, fifo_depth: int | None = None) -> tuple[list[Program], Certificate]:
-    """The programs of a file (several where it serves in place and out of place), and the verdict on it."""
+    """The programs whose ops the verdict on a file names (several where it serves in place and out of place)."""
     from dovetail.ir import verify as prove
 
     kind, content = files.read(place)
@@ -58,6 +58,12 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
 
         file = files.msccl_of(place, content)
         return [use.program for use in file.uses], msccl.certify(file, target, fifo_depth)
+    if kind == "mscclpp":
+        from dovetail.collective import mscclpp
+
+        if fifo_depth is not None:
+            output.warn("MSCCL++ plans write into each other's memory: --fifo-depth means nothing to them")
+        return [], mscclpp.certify(files.mscclpp_of(place, content), target)
     program = files.program_from(kind, content, place)
     program = program if fifo_depth is None else program.with_depth(fifo_depth)
     return [program], prove(program, target)

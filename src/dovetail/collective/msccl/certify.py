@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dovetail.collective.msccl.lower import lower
 from dovetail.collective.msccl.parts import DIALECTS, MscclFile, Use
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS, Fault
@@ -56,7 +57,19 @@ def _of_use(file: MscclFile, use: Use, target: str | None, fifo_depth: int | Non
     if not use.in_place and file.header.kind != "custom" and _writes_input(program) and verdict.checks["result"].ok:
         said = f"{verdict.checks['result'].message}; on the way it overwrites the caller's input, out of place"
         verdict = _replaced(verdict, "result", replace(verdict.checks["result"], message=said))
+    need, deadlock = _depth_of_chunks(program), verdict.checks["deadlock"]
+    if deadlock.ok and any(channel.depth < need for channel in program.channels):
+        said = f"{deadlock.message}; but {need} where a chunk fills a place, and a step sends cnt of them"
+        verdict = _replaced(verdict, "deadlock", replace(deadlock, message=said))
     return _header(verdict, file, target)
+
+
+def _depth_of_chunks(program: Program) -> int:
+    """The least depth where every chunk is a message of its own, as for large buffers; 0 where it always is one."""
+    col = program.columns
+    if max(col["read_count"].max(initial=0), col["write_count"].max(initial=0)) < 2 or not program.channels:
+        return 0
+    return verify(lower(program, 1)).min_fifo_depth or 0
 
 
 def _writes_input(program: Program) -> bool:
