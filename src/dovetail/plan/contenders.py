@@ -14,7 +14,7 @@ import numpy as np
 from dovetail.collective import Spec, algorithms_for, build, spec_of
 from dovetail.core import WishError, parse_count
 from dovetail.cost import price
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, dtype_bytes
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, dtype_bytes, uneven
 from dovetail.machine import Machine
 from dovetail.passes import slice_messages
 from dovetail.plan.selection import Choice
@@ -26,7 +26,9 @@ PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth tryi
 SLICES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
 CUT = 6  # of the best predicted are tried with their messages cut
 MANY_OPS = 20_000  # of a prediction with its messages cut
-HOPELESS = 4.0  # times the best prediction
+LONG_S = 5e-3  # where bandwidth decides, predictions are good, and measuring is dear
+HOPELESS, HOPELESS_LONG = 4.0, 1.7  # times the best prediction
+HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
 LONGEST_TRAIN = 16  # slices of one message in a prediction; beyond that nothing changes
 FORWARDS = (Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send)
 Make = Callable[[Choice], Program]  # raises WishError where the algorithm does not fit
@@ -169,13 +171,21 @@ def shortlist(aim: Aim, num_bytes: int, machine: Machine, most: int = 8) -> list
 
     whole = sorted(scored(aim.choices), key=_order)
     cut = [each for best in whole[:CUT] for each in scored(sliced(aim, best.choice, num_bytes))]
-    found = sorted([*whole, *cut], key=_order)
+    found: dict[tuple[float, int], Contender] = {}
     leaders: dict[str, Contender] = {}
-    for each in found:
-        leaders.setdefault(each.choice.algorithm, each)
-    first = [each for each in leaders.values() if each.predicted_s <= HOPELESS * found[0].predicted_s][:most]
-    rest = [each for each in found if each not in first][: most - len(first)]
+    for each in sorted([*whole, *cut], key=_order):
+        if found.setdefault(_alike(aim, each), each) is each:
+            leaders.setdefault(each.choice.algorithm, each)
+    best_s = next(iter(found.values())).predicted_s if found else 0.0
+    limit_s = best_s * (HOPELESS if best_s < LONG_S else HOPELESS_LONG)
+    first = [each for each in leaders.values() if each.predicted_s <= limit_s][:most]
+    rest = [each for each in found.values() if each.predicted_s <= limit_s and each not in first][: most - len(first)]
     return sorted([*first, *rest], key=_order)
+
+
+def _alike(aim: Aim, contender: Contender) -> tuple[float, int]:
+    """Equal for programs of as many ops that are predicted to take as long: one of them will do."""
+    return float(f"{contender.predicted_s:.6e}"), aim.program(contender.choice).num_ops
 
 
 def _order(contender: Contender) -> tuple[float, Choice]:
@@ -185,8 +195,9 @@ def _order(contender: Contender) -> tuple[float, Choice]:
 def predict(aim: Aim, choice: Choice, num_bytes: int, machine: Machine) -> float:
     """Seconds of the choice as simulated on the machine's curves.
 
-    Slots are taken as even, and receives as posted ahead, as executors do within their window. Raises CostError where
-    the machine has no cost of messages.
+    Slots are taken as even, and receives as posted ahead, as executors do within their window. A rank's CPU serves its
+    lanes by turns, which `sim` does not know: each message's end adds HANDLING of a latency to the busiest rank. Raises
+    CostError where the machine has no cost of messages.
     """
     program = aim.program(choice)
     if choice.slice_bytes:
@@ -196,7 +207,9 @@ def predict(aim: Aim, choice: Choice, num_bytes: int, machine: Machine) -> float
         program = slice_messages(finer(program, train), widest)
     prices = price(program, machine, even_workload(aim, program, num_bytes), extrapolate=True)
     ahead = prices.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
-    return simulate(program, ahead, machine.name).makespan_s
+    ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
+    handling_s = HANDLING * float(prices.latency_s.max(initial=0.0) * ends.max(initial=0.0))
+    return simulate(program, ahead, machine.name).makespan_s + handling_s
 
 
 def spec_for(aim: Aim, program: Program) -> Spec:
@@ -212,8 +225,6 @@ def workload(aim: Aim, program: Program, num_bytes: int) -> Workload:
     spec, count = spec_for(aim, program), aim.count(num_bytes)
     if count % spec.chunks == 0:
         return even_workload(aim, program, num_bytes)
-    from dovetail.ir.sizes import uneven
-
     return uneven(program, spec.sizes(count), aim.dtype)
 
 
