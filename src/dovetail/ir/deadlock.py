@@ -120,7 +120,8 @@ def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] 
         traffic = traffic_text(program, program.op(first.row))
         return Fault(f"{name_op(program, first.row)}: {first.why}", (first.row,), traffic, hint)
     found = [f"op {wait.row} {wait.why}" for wait in waits[:6]] + ["..."] * (len(waits) > 6)
-    what = f"{name_op(program, first.row)} {first.why}, and so on in a circle of {len(waits)}"
+    circle = f"and so on in a circle of {len(waits)}" if len(waits) > 1 else "which is itself"
+    what = f"{name_op(program, first.row)} {first.why}, {circle}"
     return Fault(what, tuple(wait.row for wait in waits), "; ".join(found), hint)
 
 

@@ -73,6 +73,24 @@ def _room(document: Document, loops: list[Loop]) -> int | None:
     return max(1, min(kept // loops[0].unit, 1 + given, 64))
 
 
+def check_scratch(document: Document) -> None:
+    """Refuse plans where packets and plain chunks share bytes: a chunk in packets takes two, for data and flags."""
+    spans: list[list[tuple[int, int, bool, str]]] = [[] for _ in document.gpus]
+    for step in steps_of(document.gpus):
+        for place in (*step.reads, *step.writes):
+            wide = 2 if place.packets else 1
+            for rank in place.ranks if place.buffer == "s" and place.size else ():
+                span = (place.start * wide, (place.start + place.size) * wide, place.packets, step.where)
+                spans[rank].append(span)
+    for rank, found in enumerate(spans):
+        ends = {True: 0, False: 0}  # of packets, and of plain chunks
+        for start, end, packets, where in sorted(found):
+            if start < ends[not packets]:
+                what = f"packets and plain chunks share scratch of gpu {rank}: a chunk of packets is two chunks long"
+                raise ProgramError(what, where=where, hint="keep them in plans of their own, or further apart")
+            ends[packets] = max(ends[packets], end)
+
+
 class Memory:
     """Where chunks lie in the Program's buffers, and what the plan's collective asks of them."""
 

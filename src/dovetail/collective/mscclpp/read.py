@@ -9,7 +9,7 @@ from typing import Any
 from dovetail.collective.mscclpp.document import load
 from dovetail.collective.mscclpp.launch import launch, program_of
 from dovetail.collective.mscclpp.limits import limits_of, notes_of
-from dovetail.collective.mscclpp.memory import cut
+from dovetail.collective.mscclpp.memory import check_scratch, cut
 from dovetail.collective.mscclpp.order import surplus
 from dovetail.collective.mscclpp.parts import MscclppPlan
 
@@ -22,6 +22,7 @@ def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = N
     """
     document = load(source, name)
     how = cut(document)
+    check_scratch(document)
     lowering = launch(document, how, runs=0)
     over = surplus(lowering.meetings, document)
     faults = {"deadlock": over} if over else {}
