@@ -94,7 +94,7 @@ def _program(task: _Task) -> Program:
     }
     lanes = tuple(Lane(f"tb{number}", "net") for number in range(int(rows.blocks_of.max(initial=0))))
     lines = tuple(f"{rows.place}:{line}" for line in rows.line[ops].tolist())
-    typed = {name: np.asarray(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
+    typed = {name: np.ascontiguousarray(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
     for column in typed.values():
         column.flags.writeable = False
     return Program(header.name, rows.num_ranks, buffers, lanes, channels, (), (), posts, lines, typed)
