@@ -462,6 +462,38 @@ def test_limits_of_targets() -> None:
         verify(ring, "nccl")
 
 
+def _star(peers: int) -> Program:
+    """Rank 0 exchanges with each of its peers, each message in a lane of its own, all on channel 0."""
+    b = Builder("star", peers + 1)
+    x, y = b.buffer("x", "input", 1), b.buffer("y", "output", peers)
+    for peer in range(1, peers + 1):
+        for src, dst in ((0, peer), (peer, 0)):
+            out, back = b.lane(f"to{peer}", "net"), b.lane(f"from{peer}", "net")
+            b.add(Kind.send, src, out, reads=[Region(x, 0, 1)], chan_out=b.channel(src, dst))
+            b.add(Kind.recv, dst, back, writes=[Region(y, peer - 1, 1)], chan_in=b.channel(src, dst))
+    return b.build()
+
+
+def test_a_channel_serves_32_threadblocks_each_way() -> None:
+    assert certificate(_star(32), "msccl").checks["limits"].ok
+    assert "with 32 threadblocks each" in certificate(_star(33), "msccl").checks["limits"].message
+
+
+def test_waits_name_the_first_128_threadblocks() -> None:
+    """The runtimes keep the id that a step waits for in 8 bits."""
+    for lanes, ok in ((128, True), (129, False)):
+        b = Builder("wide", 1)
+        x, y = b.buffer("x", "input", lanes), b.buffer("y", "output", lanes)
+        rows = [
+            b.add(Kind.copy, 0, b.lane(f"l{k}", "net"), reads=[Region(x, k, 1)], writes=[Region(y, k, 1)])
+            for k in range(lanes)
+        ]
+        b.add(Kind.copy, 0, 0, reads=[Region(x, 0, 1)], writes=[Region(y, 0, 1)], after=rows[-1:])
+        limits = certificate(b.build(), "msccl").checks["limits"]
+        assert limits.ok is ok
+        assert ok or "lane l128 of rank 0 is waited for" in limits.message
+
+
 def test_raise_if_bad_says_what_where_what_was_found_and_what_to_try() -> None:
     checked = parse(
         HEAD + "rank 0 lane a\n  copy x[0:2] -> t[0:2]\nrank 0 lane b\n  copy x[0:2] -> t[1:3]\n", "prog.txt"

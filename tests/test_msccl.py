@@ -452,6 +452,13 @@ def test_write_what_was_built(name, dialect):
     assert certify(file, dialect).collective_found == file.header.kind
 
 
+def test_what_has_no_word_of_its_own_is_custom():
+    program = build("direct_all_to_next", 3)
+    assert 'coll="custom"' in write(program, "msccl")
+    with pytest.raises(ProgramError, match="azure has no word for an all_to_next"):
+        write(program, "azure")
+
+
 def test_write_refuses_what_does_not_hold():
     good = read(pair()).program
     bad = read(pair().replace('depid="0" deps="1"', 'depid="-1" deps="-1"')).program

@@ -76,18 +76,21 @@ class _Places(NamedTuple):
 
 
 def _proved_kind(program: Program, dialect: str, wanted: str | None) -> str:
-    """The collective to head the file with; ProgramError where the program is not proved to be it, or has no word."""
+    """The collective to head the file with; ProgramError where it is not proved, or the runtime has no word for it."""
     certificate = verify(program, dialect)
     certificate.raise_if_bad()
-    kind = wanted or certificate.collective_found or "custom"
-    if kind not in COLLECTIVES[dialect]:
-        known = ", ".join(COLLECTIVES[dialect])
-        raise ProgramError(f"{dialect} has no word for {_article(kind)}", hint=f"it knows {known}")
-    if kind not in ("custom", certificate.collective_found) and not _does(program, kind):
-        found = certificate.collective_found
+    found = certificate.collective_found
+    kind = wanted or found or "custom"
+    if kind not in ("custom", found) and not _does(program, kind):
         what = f"program '{program.name}' is not proved to be {_article(kind)}"
         raise ProgramError(what, found=f"it does {_article(found)}" if found else "no standard collective")
-    return kind
+    if kind in COLLECTIVES[dialect]:
+        return kind
+    if "custom" in COLLECTIVES[dialect]:
+        return "custom"
+    raise ProgramError(
+        f"{dialect} has no word for {_article(kind)}", hint=f"it knows {', '.join(COLLECTIVES[dialect])}"
+    )
 
 
 def _article(kind: str) -> str:
@@ -221,8 +224,12 @@ def _operands(places: _Places) -> list[tuple[str, int, str, int, int]]:
         at = np.minimum(col[f"{side}_start"][:-1], max(len(col[f"{side}_buffer"]) - 1, 0))
         has = np.diff(col[f"{side}_start"]) > 0
         buffer = col[f"{side}_buffer"][at] if len(col[f"{side}_buffer"]) else np.zeros(len(at), dtype=np.int64)
-        offset = col[f"{side}_offset"][at] + places.bases[buffer, col["rank"]] if has.any() else np.zeros(len(at))
-        count = col[f"{side}_count"][at] if has.any() else np.zeros(len(at))
+        offset = (
+            col[f"{side}_offset"][at] + places.bases[buffer, col["rank"]]
+            if has.any()
+            else np.zeros(len(at), dtype=np.int64)
+        )
+        count = col[f"{side}_count"][at] if has.any() else np.zeros(len(at), dtype=np.int64)
         sides.append((has, np.array(places.letters, dtype=object)[buffer], offset, count))
     (reads, *read), (_, *written) = sides
     writes = sides[1][0]
