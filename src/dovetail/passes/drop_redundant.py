@@ -9,8 +9,6 @@ import numpy as np
 from dovetail.ir import Program
 from dovetail.passes.rows import Array, dep_columns, edges, first_of_run
 
-Clock = dict[int, int]  # lane -> the last of its ops known to have ended
-
 
 def drop_redundant(program: Program) -> Program:
     """The same order in every timing, said in fewer dependencies. Rows must be in an order in which all can run.
@@ -58,29 +56,28 @@ def drop_redundant(program: Program) -> Program:
 
 
 def _needed(waiting: Array, awaited: Array, queue: Array, lanes: int) -> Array:
-    """Of dependencies by rank, waiting op, and awaited op from the last: which are not implied by those before."""
+    """Of dependencies by rank, waiting op, and awaited op from the last: which are not implied by those before.
+
+    A clock holds, for each lane of the rank, the last of its ops that is known to have ended.
+    """
     needed: list[bool] = []
     edges = zip(waiting.tolist(), queue[waiting].tolist(), awaited.tolist(), queue[awaited].tolist(), strict=True)
-    known: dict[int, tuple[list[int], list[Clock]]] = {}  # lane -> its ops that learn, and what is known from each on
-    rank, learner, clock = -1, -1, Clock()
+    none = np.full(lanes, -1)
+    known: dict[int, tuple[list[int], list[Array]]] = {}  # lane -> its ops that learn, and each one's clock
+    rank, learner, clock = -1, -1, none
     for row, lane, earlier, other in edges:
         if lane // lanes != rank:
             rank, known = lane // lanes, {}
         if row != learner:
             rows, clocks = known.setdefault(lane, ([], []))
-            learner, clock = row, dict(clocks[-1]) if clocks else {}
+            learner, clock = row, (clocks[-1] if clocks else none).copy()
             rows.append(row)
             clocks.append(clock)
-        needed.append(clock.get(other, -1) < earlier)
+        needed.append(bool(clock[other % lanes] < earlier))
         if needed[-1]:
-            _learn(clock, earlier, *known.get(other, ([], [])))
-            clock[other] = earlier
+            rows, clocks = known.get(other, ([], []))
+            at = bisect_right(rows, earlier) - 1
+            if at >= 0:
+                np.maximum(clock, clocks[at], out=clock)
+            clock[other % lanes] = earlier
     return np.array(needed, bool)
-
-
-def _learn(clock: Clock, upto: int, rows: list[int], clocks: list[Clock]) -> None:
-    """Add what a lane's op `upto` knows of other lanes."""
-    at = bisect_right(rows, upto) - 1
-    for lane, row in clocks[at].items() if at >= 0 else ():
-        if clock.get(lane, -1) < row:
-            clock[lane] = row
