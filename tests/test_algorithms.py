@@ -211,12 +211,16 @@ def test_real_data_comes_out_as_defined(name: str, instances: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_batched_instances_and_unfused_programs_too(name: str) -> None:
+def test_instances_in_runs_and_unfused_programs_too(name: str) -> None:
     rng = np.random.default_rng(0)
     for _, n, options in cases((3, 8)):
         if _ == name:
             p = make_algorithm(name, n, **options)
             check(p.spec, p.compile(fuse=False), rng)
+            runs = p.compile(2, strided=False)
+            assert (runs.columns["read_blocks"] == 1).all()
+            assert (runs.columns["write_blocks"] == 1).all()
+            check(p.spec, runs, rng)
             try:
                 check(p.spec, p.compile(2, replicate="batched"), rng)
             except ProgramError as error:  # where the meaning would change

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.collective import PROTOCOLS, msccl
+from dovetail.collective import PROTOCOLS, algorithms_for, msccl
 from dovetail.ir import Program, parse, verify
 
+WORDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 PROG = """from dovetail.collective import Algorithm, build
 
 def program(num_ranks, chunks=1, channels=1):
@@ -93,6 +94,27 @@ def test_xml_is_read_back_by_its_dialect(call, dialect: str, protocol: str) -> N
     read = msccl.read(out, dialect)
     assert (read.header.proto, read.header.ngpus, read.header.nchannels) == (protocol, 4, 2)
     assert msccl.certify(read, dialect).ok
+
+
+@pytest.mark.parametrize("name", [name for kind in WORDS for name in algorithms_for(kind)])
+def test_what_a_dialect_has_a_word_for_can_be_written(call, name: str) -> None:
+    for dialect in msccl.DIALECTS:
+        code, out, err = call(name, "--ranks", 8, "--instances", 2, "--to", dialect)
+        assert code == 0, err
+        assert msccl.certify(msccl.read(out, dialect), dialect).ok
+
+
+def test_what_it_has_no_word_for_is_custom_or_refused(call) -> None:
+    code, out, _ = call("all_to_next", "--ranks", 4, "--nodes", 2, "--to", "msccl")
+    assert (code, 'coll="custom"' in out) == (0, True)
+    code, _, err = call("all_to_next", "--ranks", 4, "--nodes", 2, "--to", "rccl")
+    assert (code, "rccl has no word for" in err) == (1, True)
+
+
+def test_more_channels_than_a_runtime_has_are_refused(call) -> None:
+    code, out, err = call("ring_all_reduce", "--ranks", 8, "--channels", 8, "--instances", 24, "--to", "msccl")
+    assert (code, out) == (1, "")
+    assert "msccl has 32 channels" in err
 
 
 def test_a_file_is_written_and_told(call) -> None:

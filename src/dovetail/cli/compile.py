@@ -48,7 +48,8 @@ def compile(
 
         used = nearest(protocol or made.protocol, PROTOCOLS, "protocol")
         how: Any = "batched" if batched else "interleaved"
-        program = made.compile(instances, used, replicate=how)  # type: ignore[arg-type]
+        runs = form in ("text", "json")
+        program = made.compile(instances, used, replicate=how, strided=runs)  # type: ignore[arg-type]
     certificate = verify(program)
     certificate.raise_if_bad()
     _deliver(program, certificate, form, used, out, json)
@@ -60,7 +61,8 @@ def _deliver(
     """The text to the file or stdout, and what it is to stdout or stderr."""
     from dovetail.core import save_text
 
-    text, facts = _written(program, form, protocol), _facts(program, certificate)
+    facts = _facts(program, certificate)
+    text = _written(program, form, protocol, certificate.collective_found)
     if out is not None:
         save_text(out, text)
     if as_json:
@@ -73,7 +75,7 @@ def _deliver(
         print(f"{out}: {_told(facts, protocol)}")
 
 
-def _written(program: Program, form: str, protocol: str) -> str:
+def _written(program: Program, form: str, protocol: str, found: str | None) -> str:
     from dovetail.ir import to_text
 
     if form == "text":
@@ -82,7 +84,9 @@ def _written(program: Program, form: str, protocol: str) -> str:
         return jsons.dumps(program.to_json())
     from dovetail.collective import msccl
 
-    return msccl.write(program, form, protocol=protocol)
+    words = msccl.COLLECTIVES[form]
+    kind = "custom" if "custom" in words and found not in words else None
+    return msccl.write(program, form, protocol=protocol, collective=kind)
 
 
 def _facts(program: Program, certificate: Certificate) -> dict[str, Any]:

@@ -104,8 +104,14 @@ class Algorithm:
         fuse: bool = True,
         lanes: Lanes = "auto",
         replicate: Replicate = "interleaved",
+        strided: bool = True,
     ) -> Program:
-        """The proved Program; ProgramError, naming your line, where the algorithm is wrong."""
-        program, hints = trace(self.name, self._tape, depth_of(protocol or self.protocol))
+        """The proved Program; ProgramError, naming your line, where the algorithm is wrong.
+
+        Interleaved instances of an op on several slots have every k-th slot: not so with `strided` false, for formats
+        that know runs of slots only. Such ops are cut then, slot by slot.
+        """
         copies = self.instances if instances is None else instances
+        cut = not strided and replicate == "interleaved" and (copies > 1 or self._tape.has_fragments)
+        program, hints = trace(self.name, self._tape, depth_of(protocol or self.protocol), cut)
         return compile_traced(program, hints, instances=copies, fuse=fuse, lanes=lanes, replicate=replicate)

@@ -52,6 +52,11 @@ class Tape:
         if spec.in_place:
             self.stores["output"] = self.stores["input"]
 
+    @property
+    def has_fragments(self) -> bool:
+        """Whether any operation is cut into parallel instances."""
+        return max(self.rows[FIELDS.index("copies") :: len(FIELDS)], default=1) > 1
+
     def line(self) -> int:
         """The row, in `lines`, of the line that called the caller."""
         frame = sys._getframe(2)

@@ -15,12 +15,13 @@ from dovetail.passes.hints import Hints
 Columns = dict[str, NDArray[Any]]
 
 
-def trace(name: str, tape: Tape, depth: int) -> tuple[Program, Hints]:
+def trace(name: str, tape: Tape, depth: int, slot_by_slot: bool = False) -> tuple[Program, Hints]:
     """Each operation between ranks is a send and a recv or recv_reduce, each on one rank a copy or reduce.
 
-    Channels are `depth` messages deep, their ids those asked for, else 0.
+    Channels are `depth` messages deep, their ids those asked for, else 0. `slot_by_slot`: operations on several slots
+    are as many on one.
     """
-    ops = _fields(tape)
+    ops = _cut(_fields(tape)) if slot_by_slot else _fields(tape)
     builder = Builder(name, tape.num_ranks)
     stores = dict.fromkeys(tape.stores.values())
     for buffer in tape.spec.buffers:
@@ -41,6 +42,18 @@ def _fields(tape: Tape) -> Columns:
     """One column for each of FIELDS."""
     rows = np.frombuffer(tape.rows, dtype=np.int32) if tape.time else np.zeros(0, dtype=np.int32)
     return dict(zip(FIELDS, rows.reshape(-1, len(FIELDS)).T.copy(), strict=True))
+
+
+def _cut(ops: Columns) -> Columns:
+    """Operations on one slot each, in the order of the slots."""
+    count = ops["count"]
+    cut = {name: np.repeat(column, count) for name, column in ops.items()}
+    place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    return (
+        cut
+        | {name: cut[name] + place for name in ("src_index", "add_index", "dst_index")}
+        | {"count": cut["count"] * 0 + 1}
+    )
 
 
 def _channels(builder: Builder, ops: Columns, depth: int) -> NDArray[np.int64]:

@@ -86,11 +86,12 @@ def build(
     instances: int = 1,
     protocol: Protocol = "Simple",
     in_place: bool | None = None,
+    strided: bool = True,
     **more: Any,
 ) -> Program:
     """The algorithm called `name`, compiled and proved; `more` are its own options. WishError for what it cannot do.
 
-    `nodes`: how many the ranks lie on, node by node; a flat algorithm does not care.
+    `nodes`: how many the ranks lie on, node by node; a flat algorithm does not care. `strided`: see Algorithm.compile.
 
     >>> build("ring_all_reduce", 3, channels=2, protocol="LL").num_ranks
     3
@@ -99,7 +100,9 @@ def build(
     options = {word: value for word, (value, usual) in asked.items() if value != usual}
     if "nodes" in _options_of(_known(name)):
         options["nodes"] = nodes
-    return make_algorithm(name, num_ranks, instances=instances, protocol=protocol, **options, **more).compile()
+    return make_algorithm(name, num_ranks, instances=instances, protocol=protocol, **options, **more).compile(
+        strided=strided
+    )
 
 
 def _known(name: str) -> Make:
