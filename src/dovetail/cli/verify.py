@@ -57,7 +57,9 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
         from dovetail.collective import msccl
 
         file = files.msccl_of(place, content)
-        return [use.program for use in file.uses], msccl.certify(file, target, fifo_depth)
+        programs = [use.program for use in file.uses]
+        verdict = msccl.certify(file, target, fifo_depth)
+        return [p if fifo_depth is None else p.with_depth(fifo_depth) for p in programs], verdict
     if kind == "mscclpp":
         from dovetail.collective import mscclpp
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dovetail.ir import Kind, Program
 from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.plain import Plain
+from dovetail.ir.text import op_text
 from dovetail.timeline import Span, Timeline, from_spans
 
 _TICK_S = 1e-6
@@ -49,7 +50,8 @@ def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False)
     spans = [_span(plain, row, ticks - 1, ticks) for row, ticks in sorted(end.items())]
     for row in waits:
         ready = max((end.get(cause, 0) for cause in _causes(plain, run, row)), default=0)
-        spans.append(_span(plain, row, ready, most, "waits: "))
+        name = f"blocked: {op_text(program, row)}"
+        spans.append(_span(plain, row, ready, most)._replace(op=-1, name=name))
     lanes = [lane.name for lane in program.lanes]
     return from_spans("predicted", program.num_ranks, spans, lanes, {"schedule": "counterexample, one tick an op"})
 
@@ -71,7 +73,7 @@ def _causes(plain: Plain, run: Run, row: int) -> list[int]:
     return causes + ([run.matched[row]] if row in run.matched else [])
 
 
-def _span(plain: Plain, row: int, start: int, end: int, word: str = "") -> Span:
+def _span(plain: Plain, row: int, start: int, end: int) -> Span:
     op = plain.ops[row]
     lane = plain.program.lanes[op.lane].name
-    return Span(op.rank, lane, word + Kind(op.kind).name, start * _TICK_S, end * _TICK_S, row)
+    return Span(op.rank, lane, Kind(op.kind).name, start * _TICK_S, end * _TICK_S, row)
