@@ -211,6 +211,10 @@ def _channel(p: Algorithm) -> None:
     p.chunk(0, "input", 0).copy(1, "output", 0, ch=-1)  # fault
 
 
+def _high_channel(p: Algorithm) -> None:
+    p.chunk(0, "input", 0).copy(1, "output", 0, ch=1 << 40)  # fault
+
+
 def _lane(p: Algorithm) -> None:
     p.chunk(0, "input", 0).copy(1, "output", 0, send_lane=-2)  # fault
 
@@ -251,6 +255,7 @@ FAULTS = {
     _two_ranks: "a group is of chunks that lie side by side",
     _uneven: "3 slots do not split into 2 equal parts",
     _channel: "channel is -1",
+    _high_channel: "channel is 1099511627776",
     _lane: "send_lane is -2",
     _other_algorithm: "is no chunk of this algorithm",
     _no_chunk: "None is no chunk of this algorithm",
@@ -290,6 +295,9 @@ def test_indices_in_place_keep_to_their_part() -> None:
         (lambda: Algorithm("a", spec_of("broadcast", 3), 2), "2 ranks"),
         (lambda: Algorithm("a", "all_reduce", 2, protocol="Simpel"), "no protocol 'Simpel'"),
         (lambda: Algorithm("a", "all_reduce", 2, instances=0), "0 instances"),
+        (lambda: Algorithm("a", "all_reduce", 2, chunks=1 << 30), "slots"),
+        (lambda: pair().compile(1 << 30), "1073741824 instances"),
+        (lambda: pair().parallelize(1 << 30).__enter__(), "parallelize"),
         (lambda: pair().parallelize(0).__enter__(), "parallelize"),
         (lambda: build("ring_all_reduc", 2), "no algorithm 'ring_all_reduc'"),
         (lambda: build("double_tree_all_reduce", 2, channels=2), "double_tree_all_reduce has no channels"),

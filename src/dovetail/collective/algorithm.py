@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from dovetail.collective.compile import Lanes, Replicate, compile_traced, depth_of
+from dovetail.collective.compile import Lanes, Replicate, check_instances, compile_traced, depth_of
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import Spec, spec_of
-from dovetail.collective.tape import Tape
+from dovetail.collective.tape import MOST, Tape
 from dovetail.collective.trace import trace
 from dovetail.core import WishError
 from dovetail.ir import Program
@@ -56,8 +56,7 @@ class Algorithm:
                 raise WishError(f"algorithm '{name}' needs a number of ranks")
             spec = spec_of(collective, num_ranks, chunks=chunks, in_place=in_place, root=root)
         depth_of(protocol)
-        if instances < 1:
-            raise WishError(f"{instances} instances", hint="at least 1")
+        check_instances(instances)
         self.name, self.spec, self.protocol, self.instances = name, spec, protocol, instances
         self._tape = Tape(spec, overwrite_input)
 
@@ -84,8 +83,8 @@ class Algorithm:
         """Cut the operations written inside into `copies` parallel instances each (nested: multiplied)."""
         tape = self._tape
         before = tape.copies
-        if copies < 1:
-            raise WishError(f"parallelize({copies})", hint="at least 1")
+        if not 1 <= copies <= MOST // before:
+            raise WishError(f"parallelize({copies})", hint="at least 1" if copies < 1 else f"at most {MOST} in all")
         tape.copies = before * copies
         try:
             yield
@@ -111,7 +110,7 @@ class Algorithm:
         Interleaved instances of an op on several slots have every k-th slot: not so with `strided` false, for formats
         that know runs of slots only. Such ops are cut then, slot by slot.
         """
-        copies = self.instances if instances is None else instances
+        copies = self.instances if instances is None else check_instances(instances)
         cut = not strided and replicate == "interleaved" and (copies > 1 or self._tape.has_fragments)
         program, hints = trace(self.name, self._tape, depth_of(protocol or self.protocol), cut)
         return compile_traced(program, hints, instances=copies, fuse=fuse, lanes=lanes, replicate=replicate)

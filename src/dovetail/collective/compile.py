@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from dovetail.collective.tape import MOST
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, verify
 from dovetail.passes.hints import Hints
@@ -25,6 +26,13 @@ def depth_of(protocol: str) -> int:
     if protocol not in PROTOCOLS:
         raise WishError(f"no protocol '{protocol}'", hint=f"one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[protocol]
+
+
+def check_instances(instances: int) -> int:
+    """The number itself; WishError where so many make no sense."""
+    if not 1 <= instances <= MOST:
+        raise WishError(f"{instances} instances", hint=f"1 to {MOST}")
+    return instances
 
 
 def compile_traced(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.collective.tape import COPY, REDUCE, SEND_COPY, SEND_REDUCE, Store, Tape
+from dovetail.collective.tape import COPY, MOST, REDUCE, SEND_COPY, SEND_REDUCE, Store, Tape
 
 
 class Ref:
@@ -156,7 +156,8 @@ class Ref:
         else:
             names = ("channel", "send_lane", "recv_lane")
             channel, send_lane, recv_lane = (
-                -1 if value is None else tape.whole(value, name, line) for value, name in zip(asked, names, strict=True)
+                -1 if value is None else tape.whole(value, name, line, most=MOST)
+                for value, name in zip(asked, names, strict=True)
             )
         fields = (
             *(what, src.rank, src._store.number, src.index, add._store.number, add.index),

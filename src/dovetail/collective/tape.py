@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.collective.spec import Spec
-from dovetail.core import ProgramError
+from dovetail.core import ProgramError, WishError
 
 COPY, REDUCE, SEND_COPY, SEND_REDUCE = range(4)  # on one rank, on one rank, between ranks, between ranks
 FIELDS = (
     *("what", "src", "src_buffer", "src_index", "add_buffer", "add_index", "dst", "dst_buffer", "dst_index"),
     *("count", "channel", "send_lane", "recv_lane", "line", "copies"),
 )
-MOST_SCRATCH = 1 << 24  # slots of one scratch buffer on one rank
+MOST_SLOTS = 1 << 24  # of one buffer on one rank
+MOST = 1 << 20  # the highest channel or lane, and the most instances
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
@@ -46,6 +47,8 @@ class Tape:
         self.shift = {name: spec.place(1, name, 0)[1] for name in ("input", "output")}  # in place, times the rank
         whole = min(self.shift, key=lambda name: self.shift[name])
         for number, (name, _, slots) in enumerate(spec.buffers):
+            if sum(slots) > MOST_SLOTS * 8:
+                raise WishError(f"{spec.kind} of {sum(slots)} slots", hint="fewer chunks")
             start = 0 if name == "input" else -1
             shown = whole if spec.in_place else name
             self.stores[name] = Store(shown, number, [[start] * n for n in slots], False)
@@ -72,14 +75,14 @@ class Tape:
     def fail(self, what: str, line: int, found: str | None = None, hint: str | None = None) -> NoReturn:
         raise ProgramError(what, where=self.text(line), found=found, hint=hint)
 
-    def whole(self, value: Any, what: str, line: int, least: int = 0) -> int:
-        """A whole number of at least `least`."""
+    def whole(self, value: Any, what: str, line: int, least: int = 0, most: int = 1 << 62) -> int:
+        """A whole number from `least` to `most`."""
         try:
             number = operator.index(value)
         except TypeError:
             self.fail(f"{what} is {value!r}", line, hint="a whole number")
-        if number < least:
-            self.fail(f"{what} is {number}", line, hint=f"at least {least}")
+        if not least <= number <= most:
+            self.fail(f"{what} is {number}", line, hint=f"at least {least}" if number < least else f"at most {most}")
         return number
 
     def rank(self, value: Any, line: int) -> int:
@@ -121,10 +124,8 @@ class Tape:
             store = self.stores[buffer] = Store(buffer, number, [[] for _ in range(self.num_ranks)], True)
         held = store.written[rank]
         first = len(held) if index is None else self.whole(index, "the index", line)
-        if first + count > MOST_SCRATCH:
-            self.fail(
-                f"scratch {buffer}[{first}] on rank {rank}", line, hint=f"a scratch has at most {MOST_SCRATCH} slots"
-            )
+        if first + count > MOST_SLOTS:
+            self.fail(f"scratch {buffer}[{first}] on rank {rank}", line, hint=f"at most {MOST_SLOTS} slots")
         held.extend([-1] * (first + count - len(held)))
         return store, first
 
