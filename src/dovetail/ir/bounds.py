@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dovetail.ir.certificate import Fault
-from dovetail.ir.parts import Kind, Op, Post, Region, Term
+from dovetail.ir.parts import Kind, Op, Post, Region, Role, Term
 from dovetail.ir.plain import message_slots, name_op, rank_read, rank_written
 from dovetail.ir.program import MAX_SLOTS, Program
 
@@ -159,22 +159,22 @@ def posts_fault(program: Program) -> Fault | None:
     for kernel in program.kernels:
         if modes.setdefault(kernel.name, kernel.modes) != kernel.modes:
             return Fault(f"kernel '{kernel.name}' is declared with different modes")
+    roles = {buffer.name: buffer.role for buffer in program.buffers}
     for number, post in enumerate(program.posts):
-        text = _post_fault(program, post, modes)
+        text = _post_fault(program, post, modes, roles)
         if text:
             return Fault(f"post-condition {number}: {text}")
     return None
 
 
-def _post_fault(program: Program, post: Post, modes: dict[str, tuple[str, ...]]) -> str | None:
-    names = {buffer.name: buffer.role for buffer in program.buffers}
+def _post_fault(program: Program, post: Post, modes: dict[str, tuple[str, ...]], roles: dict[str, Role]) -> str | None:
     for rank in post.ranks:
         text = region_fault(program, rank, post.region)
         if text:
             return text
     for term in post.terms:
         for rank, region in term.args:
-            if names[region.buffer] != "input":
+            if roles[region.buffer] != "input":
                 return f"'{region.buffer}' is not an input; terms speak of inputs as they were at the start"
             text = region_fault(program, rank, region)
             if text:

@@ -240,5 +240,7 @@ def unasked_slots(program: Program) -> int:
     asked = {b.name: [np.zeros(n, dtype=bool) for n in b.slots] for b in program.buffers if b.role == "output"}
     for post in program.posts:
         for rank in post.ranks if post.region.buffer in asked else ():
-            asked[post.region.buffer][rank][post.region.slots()] = True
+            _, start, count, _, blocks = post.region
+            slots = slice(start, start + count) if blocks == 1 else post.region.slots()
+            asked[post.region.buffer][rank][slots] = True
     return sum(int(np.count_nonzero(~part)) for parts in asked.values() for part in parts)
