@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli import main
-from dovetail.collective import PROTOCOLS, algorithms_for, msccl
-from dovetail.ir import Program, parse, verify
+from dovetail.collective import PROTOCOLS, algorithms_for, build, msccl
+from dovetail.ir import Program, parse, to_text, verify
 
 WORDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 PROG = """from dovetail.collective import Algorithm, build
@@ -60,6 +60,7 @@ def nobody():
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("prog.py").write_text(PROG)
+    Path("prog.txt").write_text(to_text(build("ring_all_gather", 2)))
     Path("helper.py").write_text("def broken():\n    return 1 / 0\n")
     Path("one.py").write_text(PROG.split("def early")[0].replace("def program", "def _make") + "ring = _make(3)\n")
 
@@ -115,6 +116,27 @@ def test_more_channels_than_a_runtime_has_are_refused(call) -> None:
     code, out, err = call("ring_all_reduce", "--ranks", 8, "--channels", 8, "--instances", 24, "--to", "msccl")
     assert (code, out) == (1, "")
     assert "msccl has 32 channels" in err
+
+
+def test_files_of_programs_are_converted(call) -> None:
+    assert call("recursive_halving_doubling_all_reduce", "--ranks", 4, "--to", "msccl", "--out", "a.xml")[0] == 0
+    assert call("a.xml", "--to", "json", "--out", "a.json")[0] == 0
+    assert call("a.json", "--ranks", 4, "--to", "rccl", "--out", "r.xml")[0] == 0
+    assert msccl.certify(msccl.read(Path("r.xml"), "rccl"), "rccl").collective_found == "all_reduce"
+    code, out, err = call("a.xml", "--to", "azure")
+    assert (code, 'outofplace="0"' in out) == (0, True), err
+    code, out, err = call("a.xml", "--to", "mscclpp")
+    assert code == 0, err
+    Path("p.json").write_text(out)
+    assert call("p.json", "--to", "mscclpp")[1] == out
+
+
+def test_a_program_that_does_not_hold_is_not_converted(call) -> None:
+    text = call("prog.py", "--ranks", 2)[1].replace("-> output[1:2]", "-> output[0:1]")
+    Path("bad.txt").write_text(text)
+    code, out, err = call("bad.txt", "--to", "json")
+    assert (code, out) == (1, "")
+    assert "fails the" in err
 
 
 def test_a_file_is_written_and_told(call) -> None:
@@ -183,6 +205,9 @@ def test_a_file_that_is_not_python(call) -> None:
         (("prog.py:nix", "--ranks", 2), "has no nix"),
         (("pro.py", "--ranks", 2), "did you mean prog.py?"),
         (("one.py", "--channels", 2), "takes no channels"),
+        (("prog.txt", "--ranks", 3), "prog.txt is of 2 ranks"),
+        (("prog.txt", "--instances", 3), "takes no instances"),
+        (("nix.xml",), "cannot read nix.xml"),
         (("ring_all_reduc", "--ranks", 2), "did you mean 'ring_all_reduce'?"),
         (("prog.py", "--ranks", 2, "--to", "xml"), "no form 'xml'"),
         (("prog.py", "--ranks", 2, "--protocol", "LL12"), "did you mean 'LL128'?"),

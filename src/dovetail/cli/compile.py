@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import json as jsons
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dovetail.cli import output, sources
+from dovetail.cli import files, output, sources
 from dovetail.cli.options import Json, nearest
+from dovetail.core import WishError
 
 if TYPE_CHECKING:
+    from dovetail.collective.msccl import Header
     from dovetail.ir import Certificate, Program
 
-FORMS = ("text", "json", "msccl", "azure", "rccl")
+FORMS = ("text", "json", "msccl", "azure", "rccl", "mscclpp")
 SCHEMA = "dovetail.compiled/1"
+
+
+class _Made(NamedTuple):
+    """A proved Program, the protocol that it is for, and the header of the XML file that it was read from."""
+
+    program: Program
+    certificate: Certificate
+    protocol: str
+    header: Header | None = None
 
 
 def compile(
     prog: Annotated[
-        str, typer.Argument(help="A shipped algorithm's name, or FILE.py or FILE.py:NAME, with program(num_ranks, …).")
+        str,
+        typer.Argument(
+            help="A shipped algorithm's name; FILE.py or FILE.py:NAME with program(num_ranks, …); or a program's file."
+        ),
     ],
     ranks: Annotated[int | None, typer.Option("--ranks", help="Ranks to compile for.", min=1)] = None,
     to: Annotated[str, typer.Option("--to", help=f"Form: {', '.join(FORMS)}.")] = "text",
@@ -35,58 +50,91 @@ def compile(
     json: Json = False,
 ) -> None:
     """Compile an algorithm and prove what comes out; exit code 1, with the line, where it does not hold."""
-    from dovetail.ir import Program, verify
+    from dovetail.collective import PROTOCOLS
 
     form = nearest(to, FORMS, "form")
+    used = None if protocol is None else nearest(protocol, PROTOCOLS, "protocol")
     asked = {"nodes": nodes, "channels": channels, "in_place": in_place}
     options = {word: value for word, value in asked.items() if value is not None} | sources.settings(settings or ())
-    made = sources.written(prog, ranks, options)
-    if isinstance(made, Program):
-        program, used = made, protocol or "Simple"
+    if sources.is_source(prog):
+        made = _written_made(prog, ranks, options, used, (form, instances, batched))
     else:
-        from dovetail.collective import PROTOCOLS
-
-        used = nearest(protocol or made.protocol, PROTOCOLS, "protocol")
-        how: Any = "batched" if batched else "interleaved"
-        runs = form in ("text", "json")
-        program = made.compile(instances, used, replicate=how, strided=runs)  # type: ignore[arg-type]
-    certificate = verify(program)
-    certificate.raise_if_bad()
-    _deliver(program, certificate, form, used, out, json)
+        made = _read_made(prog, used)
+        _check_as_it_is(prog, made.program, ranks, options | ({} if instances is None else {"instances": instances}))
+    made.certificate.raise_if_bad()
+    _deliver(made, form, out, json)
 
 
-def _deliver(
-    program: Program, certificate: Certificate, form: str, protocol: str, out: Path | None, as_json: bool
-) -> None:
+def _written_made(
+    prog: str, ranks: int | None, options: Mapping[str, Any], protocol: str | None, how: tuple[str, int | None, bool]
+) -> _Made:
+    """What a user's file or a shipped algorithm writes, compiled."""
+    from dovetail.ir import Program, verify
+
+    made, (form, instances, batched) = sources.written(prog, ranks, options), how
+    if isinstance(made, Program):
+        return _Made(made, verify(made), protocol or "Simple")
+    used: Any = protocol or made.protocol
+    runs = form in ("text", "json")
+    program = made.compile(instances, used, replicate="batched" if batched else "interleaved", strided=runs)
+    return _Made(program, verify(program), used)
+
+
+def _read_made(place: str, protocol: str | None) -> _Made:
+    """A program's file, to be written in another form."""
+    from dovetail.collective import msccl, mscclpp
+    from dovetail.ir import verify
+
+    kind, content = files.read(place)
+    if kind == "msccl":
+        file = files.msccl_of(place, content)
+        return _Made(file.program, msccl.certify(file), protocol or file.protocol, file.header)
+    if kind == "mscclpp":
+        plan = files.mscclpp_of(place, content)
+        return _Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
+    program = files.program_from(kind, content, place)
+    return _Made(program, verify(program), protocol or "Simple")
+
+
+def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
+    if ranks not in (None, program.num_ranks):
+        raise WishError(f"--ranks {ranks}", found=f"{place} is of {program.num_ranks} ranks")
+    if options:
+        raise WishError(f"{place} is a program: it takes no {next(iter(options))}", hint="give an algorithm")
+
+
+def _deliver(made: _Made, form: str, out: Path | None, as_json: bool) -> None:
     """The text to the file or stdout, and what it is to stdout or stderr."""
     from dovetail.core import save_text
 
-    facts = _facts(program, certificate)
-    text = _written(program, form, protocol, certificate.collective_found)
+    facts = _facts(made.program, made.certificate)
+    text = _text_of(made, form)
     if out is not None:
         save_text(out, text)
     if as_json:
-        place = {"out": str(out)} if out else {"program": program.to_json()} if form == "json" else {"text": text}
-        output.emit({"schema": SCHEMA, "to": form, "protocol": protocol, **facts, **place})
+        place = {"out": str(out)} if out else {"program": made.program.to_json()} if form == "json" else {"text": text}
+        output.emit({"schema": SCHEMA, "to": form, "protocol": made.protocol, **facts, **place})
     elif out is None:
         print(text, end="" if text.endswith("\n") else "\n")
-        output.note(_told(facts, protocol))
+        output.note(_told(facts, made.protocol))
     else:
-        print(f"{out}: {_told(facts, protocol)}")
+        print(f"{out}: {_told(facts, made.protocol)}")
 
 
-def _written(program: Program, form: str, protocol: str, found: str | None) -> str:
+def _text_of(made: _Made, form: str) -> str:
+    from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
 
     if form == "text":
-        return to_text(program)
+        return to_text(made.program)
     if form == "json":
-        return jsons.dumps(program.to_json())
-    from dovetail.collective import msccl
-
+        return jsons.dumps(made.program.to_json())
+    found = made.certificate.collective_found
+    if form == "mscclpp":
+        return jsons.dumps(mscclpp.write(made.program, found), indent=1)
     words = msccl.COLLECTIVES[form]
-    kind = "custom" if "custom" in words and found not in words else None
-    return msccl.write(program, form, protocol=protocol, collective=kind)
+    kind = "custom" if made.header is None and "custom" in words and found not in words else None
+    return msccl.write(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
 
 
 def _facts(program: Program, certificate: Certificate) -> dict[str, Any]:

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from dovetail.ir import Program
 
 
+def is_source(place: str) -> bool:
+    """Whether this names a Python file or a shipped algorithm, and not the file of a program.
+
+    >>> is_source("ring.py"), is_source("ring.py:make"), is_source("ring_all_reduce"), is_source("ring.xml")
+    (True, True, True, False)
+    """
+    return place.endswith(".py") or ".py:" in place or (place != "-" and "." not in place and not Path(place).exists())
+
+
 def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algorithm | Program:
     """What `place` writes: a shipped algorithm's name, or FILE.py or FILE.py:NAME.
 
@@ -30,8 +39,6 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
 
     path, _, name = place.partition(".py:")
     if path == place and not place.endswith(".py"):
-        if place not in ALGORITHMS and Path(place).exists():
-            raise DovetailError(f"{place} is no Python file", hint="a file whose name ends in .py")
         if ranks is None and place in ALGORITHMS:
             raise WishError(f"{place} needs a number of ranks", hint="--ranks")
         return make_algorithm(place, ranks or 1, **options)
