@@ -180,10 +180,11 @@ void bind_run(nb::module_& m) {
         "hub"_a, "rank"_a);
     m.def(
         "mpi_transport",
-        [](std::uintptr_t table) -> Transports {
-            return std::make_shared<MpiTransport>(reinterpret_cast<const dt_mpi_table*>(table));
+        [](std::uintptr_t table, std::uintptr_t comm) -> Transports {
+            return std::make_shared<MpiTransport>(reinterpret_cast<const dt_mpi_table*>(table),
+                                                  reinterpret_cast<dt_comm*>(comm));
         },
-        "table"_a);
+        "table"_a, "comm"_a);
     m.def(
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");

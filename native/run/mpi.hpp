@@ -10,30 +10,30 @@ namespace dovetail::run {
 
 class MpiTransport final : public Transport {
   public:
-    explicit MpiTransport(const dt_mpi_table* table) : mpi_(table) {}
-    int rank() const override { return mpi_->rank(); }
-    int size() const override { return mpi_->size(); }
+    MpiTransport(const dt_mpi_table* table, dt_comm* comm) : mpi_(table), comm_(comm) {}
+    int rank() const override { return mpi_->rank(comm_); }
+    int size() const override { return mpi_->size(comm_); }
 
     int isend(const void* data, long long num_bytes, int dst, int tag) override {
         int handle = -1;
-        check(mpi_->isend(data, num_bytes, dst, tag, &handle), "MPI_Isend");
+        check(mpi_->isend(comm_, data, num_bytes, dst, tag, &handle), "MPI_Isend");
         return handle;
     }
 
     int irecv(void* data, long long num_bytes, int src, int tag) override {
         int handle = -1;
-        check(mpi_->irecv(data, num_bytes, src, tag, &handle), "MPI_Irecv");
+        check(mpi_->irecv(comm_, data, num_bytes, src, tag, &handle), "MPI_Irecv");
         return handle;
     }
 
     int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
         int handle = -1;
-        check(mpi_->icollective(kind, src, dst, count, dtype, op, group, &handle), "the MPI collective");
+        check(mpi_->icollective(comm_, kind, src, dst, count, dtype, op, group, &handle), "the MPI collective");
         return handle;
     }
 
     void collective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
-        check(mpi_->collective(kind, src, dst, count, dtype, op, group), "the MPI collective");
+        check(mpi_->collective(comm_, kind, src, dst, count, dtype, op, 0, group), "the MPI collective");
     }
 
     int group(const std::vector<int>& ranks, int turn) override {
@@ -43,17 +43,16 @@ class MpiTransport final : public Transport {
         const auto known = groups_.find({ranks, turn});
         if (known != groups_.end()) return known->second;
         int group = -1;
-        check(mpi_->group(ranks.data(), static_cast<int>(ranks.size()), &group), "MPI_Comm_create_group");
+        check(mpi_->group(comm_, ranks.data(), static_cast<int>(ranks.size()), &group), "MPI_Comm_create_group");
         return groups_[{ranks, turn}] = group;
     }
 
     bool test(int handle) override {
         int done = 0;
-        check(mpi_->test(handle, &done), "MPI_Test");
+        check(mpi_->test(comm_, handle, &done), "MPI_Test");
         return done != 0;
     }
 
-  private:
     void check(int code, const char* call) const {
         if (code == 0) return;
         char text[512];
@@ -61,7 +60,9 @@ class MpiTransport final : public Transport {
         throw TransportError{std::string(call) + " failed: " + text};
     }
 
+  private:
     const dt_mpi_table* mpi_;
+    dt_comm* comm_;
     std::map<std::pair<std::vector<int>, int>, int> groups_;
 };
 

@@ -255,7 +255,7 @@ void divide(int dtype, void* data, long long count, int divisor) {
 }
 
 int dtype_bytes(int dtype) {
-    static const int bytes[] = {2, 2, 4, 8, 1, 1, 4, 8, 2, 2, 4, 8};
+    static const int bytes[DT_NUM_TYPES] = {2, 2, 4, 8, 1, 1, 4, 8, 2, 2, 4, 8, 8, 16};
     return bytes[dtype];
 }
 

@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 3
+#define DOVETAIL_MPI_TABLE_VERSION 4
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
 enum {
@@ -17,29 +17,64 @@ enum {
     DT_INT16,
     DT_UINT16,
     DT_UINT32,
-    DT_UINT64
+    DT_UINT64,
+    DT_COMPLEX64, /* from here on for the library's collectives only */
+    DT_COMPLEX128,
+    DT_NUM_TYPES
 };
-enum { DT_SUM, DT_PROD, DT_MIN, DT_MAX, DT_AVG }; /* an average is added here, and divided by the engine */
-enum { DT_ALL_REDUCE, DT_ALL_GATHER, DT_REDUCE_SCATTER, DT_ALL_TO_ALL, DT_BROADCAST, DT_BARRIER };
+enum { DT_SUM, DT_PROD, DT_MIN, DT_MAX, DT_AVG }; /* an average is added here, and divided by the caller */
+enum {
+    DT_ALL_REDUCE,
+    DT_ALL_GATHER,
+    DT_REDUCE_SCATTER,
+    DT_ALL_TO_ALL,
+    DT_BROADCAST,
+    DT_BARRIER, /* from here on blocking only */
+    DT_REDUCE,
+    DT_GATHER,
+    DT_SCATTER,
+    DT_ALL_TO_NEXT,
+    DT_ALL_GATHER_V,
+    DT_REDUCE_SCATTER_V,
+    DT_ALL_TO_ALL_V,
+    DT_NUM_KINDS
+};
 
 /* Adds `count` elements of `src` into `dst`; given by the engine for types that MPI does not know. */
 typedef void (*dt_reduce_fn)(int dtype, int op, const void* src, void* dst, long long count);
 
-/* Every function returns 0, or an MPI error code for `error_text`. Handles and groups are small integers. */
+/* A duplicate of a communicator, with requests and groups of its own; used by one thread at a time. */
+typedef struct dt_comm dt_comm;
+
+/* Every function returns 0, or an MPI error code for `error_text`. Handles and groups are small integers; group -1 is
+   the whole communicator. `fortran` is a communicator of the user's, as MPI_Comm_c2f tells it. */
 typedef struct {
     int version;
-    int (*init)(int* provided, dt_reduce_fn reduce);
+    /* Starts MPI where nobody has, and duplicates all ranks' communicator: all ranks call it. */
+    int (*init)(int* provided, dt_reduce_fn reduce, dt_comm** world);
     int (*finalize)(void);
-    int (*rank)(void);
-    int (*size)(void);
-    int (*isend)(const void* data, long long num_bytes, int dst, int tag, int* handle);
-    int (*irecv)(void* data, long long num_bytes, int src, int tag, int* handle);
-    int (*group)(const int* ranks, int num_ranks, int* group);
-    int (*icollective)(int kind, const void* src, void* dst, long long count, int dtype, int op, int group,
-                       int* handle);
-    int (*collective)(int kind, const void* src, void* dst, long long count, int dtype, int op, int group);
-    int (*test)(int handle, int* done);
-    int (*cancel)(int handle);
+    /* Where MPI has begun, before any other call than `init`: its thread level, whether this is its main thread. */
+    int (*setup)(int* provided, int* is_main, dt_reduce_fn reduce);
+    /* A duplicate that ends with the user's own: then `freed` is called with `owner`. All its ranks call `adopt`. */
+    int (*adopt)(int fortran, void* owner, void (*freed)(void* owner), dt_comm** comm);
+    int (*find)(int fortran, void** owner); /* NULL where none was adopted */
+    void (*release)(dt_comm* comm);         /* its memory, once it was freed */
+    int (*rank)(const dt_comm* comm);
+    int (*size)(const dt_comm* comm);
+    int (*isend)(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int* handle);
+    int (*irecv)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle);
+    int (*group)(dt_comm* comm, const int* ranks, int num_ranks, int* group);
+    int (*icollective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op,
+                       int group, int* handle);
+    /* Blocking. `count` elements a rank, of the part where ranks cut the whole. In place as MPI has it: src == dst, or
+       for an all_gather this rank's part of dst. */
+    int (*collective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
+                      int group);
+    /* `counts` of each rank; of an all_to_all_v those sent to each rank, then those received from each. */
+    int (*collective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype,
+                        int op);
+    int (*test)(dt_comm* comm, int handle, int* done);
+    int (*cancel)(dt_comm* comm, int handle);
     double (*clock)(void);
     void (*abort)(int code);
     void (*library)(char* text, int size);

@@ -54,14 +54,16 @@ def build_shim() -> Path:
         raise EnvironmentFault(
             "no MPI found: there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
         )
-    table = SOURCE.with_name("mpi_table.h")
+    sources = sorted(SOURCE.parent.glob("mpi_*.[ch]"))
     line = subprocess.run([mpicc, "-show"], capture_output=True, text=True, check=False).stdout
-    key = hashlib.sha256(SOURCE.read_bytes() + table.read_bytes() + mpicc.encode() + line.encode()).hexdigest()[:16]
+    text = b"".join(source.read_bytes() for source in sources)
+    key = hashlib.sha256(text + mpicc.encode() + line.encode()).hexdigest()[:16]
     target = cache_dir() / f"mpi_shim-{key}.so"
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}")
+        units = [source for source in sources if source.suffix == ".c"]
         done = subprocess.run(
-            [mpicc, "-O2", "-shared", "-fPIC", "-o", partial, SOURCE], capture_output=True, text=True, check=False
+            [mpicc, "-O2", "-shared", "-fPIC", "-o", partial, *units], capture_output=True, text=True, check=False
         )
         if done.returncode:
             found = done.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -70,34 +72,61 @@ def build_shim() -> Path:
     return target
 
 
+_ON_COMM = ("rank", "size", "isend", "irecv", "group", "icollective", "collective", "collective_v", "test", "cancel")
+_FUNCTIONS = (
+    *("init", "finalize", "setup", "adopt", "find", "release"),
+    *_ON_COMM,
+    *("clock", "abort", "library", "error_text"),
+)
+
+
 class _Table(ctypes.Structure):
-    _fields_ = [
-        ("version", ctypes.c_int),
-        *((name, ctypes.c_void_p) for name in ("init", "finalize", "rank", "size", "isend", "irecv", "group")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("icollective", "collective", "test", "cancel", "clock", "abort", "library")
-        ),
-        ("error_text", ctypes.c_void_p),
-    ]
+    _fields_ = [("version", ctypes.c_int), *((name, ctypes.c_void_p) for name in _FUNCTIONS)]
+
+
+class Shim:
+    """The loaded shim: its table, for the engine and for calls by name."""
+
+    def __init__(self, path: Path) -> None:
+        self._table = _Table.in_dll(ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._table)
+
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI library."""
+        text = ctypes.create_string_buffer(256)
+        self.call("library", text, 256)
+        return text.value.decode()
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the table; RunError where it fails."""
+        returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
+        code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
+        if name not in ("rank", "size") and code:
+            text = ctypes.create_string_buffer(512)
+            self.call("error_text", code, text, 512)
+            raise RunError(f"MPI failed in {name}", found=text.value.decode())
+        return int(code or 0)
 
 
 class World:
     """All ranks of this MPI job, as this rank sees them: small control messages and their time limits."""
 
     def __init__(self, shim: Path) -> None:
-        self._table = _Table.in_dll(ctypes.CDLL(os.fspath(shim), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
+        self._shim, self._comm = Shim(shim), ctypes.c_void_p()
         provided = ctypes.c_int()
-        self._call("init", ctypes.byref(provided), ctypes.c_void_p(_native.mpi_reduce_function()))
+        reduce = ctypes.c_void_p(_native.mpi_reduce_function())
+        self._call("init", ctypes.byref(provided), reduce, ctypes.byref(self._comm))
         self.provided = provided.value
         self.rank, self.size = self._call("rank"), self._call("size")
-        self.transport = _native.mpi_transport(ctypes.addressof(self._table))
+        self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
 
     @property
     def library(self) -> str:
-        text = ctypes.create_string_buffer(256)
-        self._call("library", text, 256)
-        return text.value.decode()
+        return self._shim.library
 
     def abort(self, code: int) -> None:
         self._call("abort", code)
@@ -190,10 +219,4 @@ class World:
                 time.sleep(2e-5)
 
     def _call(self, name: str, *arguments: Any) -> int:
-        returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
-        code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
-        if name not in ("rank", "size") and code:
-            text = ctypes.create_string_buffer(512)
-            self._call("error_text", code, text, 512)
-            raise RunError(f"MPI failed in {name} on rank {getattr(self, 'rank', '?')}", found=text.value.decode())
-        return int(code or 0)
+        return self._shim.call(name, *([self._comm] if name in _ON_COMM else []), *arguments)

@@ -1,0 +1,346 @@
+// Python bindings of native/run/comm: the call that a user's collective makes, and what it needs the first time.
+#include "run/comm.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include "run/bound.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace dovetail::run;
+
+namespace {
+
+// A communicator, as long as the user's own lives.
+struct Bound {
+    Bound(const dt_mpi_table* mpi, int fortran, void (*freed)(void*)) : comm(mpi, fortran, freed) {}
+    Communicator comm;
+    bool freed = false, busy = false;
+};
+using Shared = std::shared_ptr<Bound>;
+
+struct Known {  // the communicator of a Python object that was passed of late; the object is kept, so that its address
+                // is
+    PyObject* object = nullptr;
+    Bound* bound = nullptr;
+};
+
+// Everything here is touched with the GIL held, and never destroyed: MPI may end after Python.
+struct State {
+    std::map<Communicator*, Shared> all;
+    std::array<Known, 4> latest;
+    std::size_t next = 0;
+    bool one_thread = false;  // MPI was started for calls by the main thread only
+    std::thread::id main_thread;
+};
+State& state() {
+    static auto* kept = new State;
+    return *kept;
+}
+
+void forget(Known& known) { Py_XDECREF(std::exchange(known, {}).object); }
+
+void on_freed(void* owner) {
+    const nb::gil_scoped_acquire gil;
+    const auto found = state().all.find(static_cast<Communicator*>(owner));
+    if (found == state().all.end()) return;
+    for (auto& known : state().latest)
+        if (known.bound == found->second.get()) forget(known);
+    found->second->freed = true;
+    found->second->comm.clear();
+    state().all.erase(found);
+}
+
+Bound* known(PyObject* object) {
+    for (const auto& entry : state().latest)
+        if (entry.object == object) return entry.bound;
+    return nullptr;
+}
+
+[[noreturn]] void raise_run_error(const std::string& message) {
+    const nb::object type = nb::module_::import_("dovetail.core").attr("RunError");
+    PyErr_SetString(type.ptr(), message.c_str());
+    throw nb::python_error();
+}
+
+// False where an engine has to be added first.
+bool run(Bound& bound, const Call& call) {
+    if (bound.freed) raise_run_error("the communicator was freed");
+    if (bound.busy) raise_run_error("another thread is in a collective on this communicator");
+    bound.busy = true;
+    std::string failure;
+    bool done = true;
+    {
+        const nb::gil_scoped_release release;
+        try {
+            done = bound.comm.run(call);
+        } catch (const TransportError& error) {
+            failure = error.message;
+        }
+    }
+    bound.busy = false;
+    if (!failure.empty()) raise_run_error("rank " + std::to_string(bound.comm.rank()) + ": " + failure);
+    return done;
+}
+
+// A buffer of one piece, let go at the end.
+class View {
+  public:
+    View(PyObject* object, bool writes) {
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writes ? PyBUF_WRITABLE : 0);
+        good_ = PyObject_GetBuffer(object, &view_, flags) == 0;
+        if (!good_) PyErr_Clear();
+    }
+    ~View() {
+        if (good_) PyBuffer_Release(&view_);
+    }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    explicit operator bool() const { return good_; }
+    const Py_buffer* operator->() const { return &view_; }
+    std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
+
+  private:
+    Py_buffer view_;
+    bool good_;
+};
+
+// What is reduced, by the letters of the buffer protocol; -1 for all else.
+int dtype_of(const Py_buffer& view) {
+    const std::string_view letters(view.format ? view.format : "B");
+    if (letters == "Zf") return DT_COMPLEX64;
+    if (letters == "Zd") return DT_COMPLEX128;
+    if (letters.size() != 1) return -1;
+    static const int wide_int[] = {DT_INT8, DT_INT16, DT_INT32, DT_INT64};
+    static const int wide_uint[] = {DT_UINT8, DT_UINT16, DT_UINT32, DT_UINT64};
+    const int width = view.itemsize == 1 ? 0 : view.itemsize == 2 ? 1 : view.itemsize == 4 ? 2 : 3;
+    switch (letters[0]) {
+        case 'e':
+            return DT_FLOAT16;
+        case 'f':
+            return DT_FLOAT32;
+        case 'd':
+            return DT_FLOAT64;
+        case 'b':
+        case 'h':
+        case 'i':
+        case 'l':
+        case 'q':
+            return wide_int[width];
+        case 'B':
+        case 'H':
+        case 'I':
+        case 'L':
+        case 'Q':
+            return wide_uint[width];
+        default:
+            return -1;
+    }
+}
+
+// What is only moved, by the size of an element; -1 where there is no type of that size.
+int mover_of(const Py_buffer& view) {
+    if (!view.format || std::strchr(view.format, 'O')) return -1;
+    const auto size = view.itemsize;
+    return size == 1 ? DT_UINT8 : size == 2 ? DT_FLOAT16 : size == 4 ? DT_INT32 : size == 8 ? DT_INT64 : -1;
+}
+
+int op_of(PyObject* op) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_Check(op) ? PyUnicode_AsUTF8AndSize(op, &size) : nullptr;
+    if (!text) return PyErr_Clear(), -1;
+    const std::string_view word(text, static_cast<std::size_t>(size));
+    return word == "sum"    ? DT_SUM
+           : word == "prod" ? DT_PROD
+           : word == "min"  ? DT_MIN
+           : word == "max"  ? DT_MAX
+           : word == "avg"  ? DT_AVG
+                            : -1;
+}
+
+bool may_reduce(int dtype, int op) {
+    if (dtype < 0 || op < 0) return false;
+    if (op == DT_AVG) return dtype <= DT_FLOAT64;
+    return dtype < DT_COMPLEX64 || op <= DT_PROD;
+}
+
+// Elements of a part, where source and result fit together; -1 where they do not.
+long long part_of(int kind, const Py_buffer& src, const Py_buffer& dst, int size) {
+    const auto cut = [size](const Py_buffer& whole) { return whole.ndim > 0 && whole.shape[0] % size == 0; };
+    switch (kind) {
+        case DT_ALL_GATHER:
+            return dst.len == src.len * size ? src.len / src.itemsize : -1;
+        case DT_REDUCE_SCATTER:
+            return src.len == dst.len * size && cut(src) ? dst.len / src.itemsize : -1;
+        case DT_ALL_TO_ALL:
+            return src.len == dst.len && cut(src) ? src.len / src.itemsize / size : -1;
+        case DT_ALL_REDUCE:
+        case DT_BROADCAST:
+        case DT_ALL_TO_NEXT:
+            return src.len == dst.len ? src.len / src.itemsize : -1;
+        default:
+            return -1;
+    }
+}
+
+// The whole of a plain call. False where something is amiss, new or rare: the caller then looks closer.
+bool call(int kind, nb::handle comm, nb::handle array, nb::handle out, nb::handle op, nb::handle root_rank) {
+    Bound* bound = known(comm.ptr());
+    if (!bound || (state().one_thread && std::this_thread::get_id() != state().main_thread)) return false;
+    const bool same = array.is(out);
+    const View src(array.ptr(), same);
+    if (!src) return false;
+    std::optional<View> other;
+    if (!same && !other.emplace(out.ptr(), true)) return false;
+    const View& dst = same ? src : *other;
+    const bool reduces = kind == DT_ALL_REDUCE || kind == DT_REDUCE_SCATTER;
+    Call asked;
+    asked.kind = kind;
+    asked.op = reduces ? op_of(op.ptr()) : DT_SUM;
+    asked.dtype = reduces ? dtype_of(*src.operator->()) : mover_of(*src.operator->());
+    if (asked.dtype < 0 || (reduces && !may_reduce(asked.dtype, asked.op))) return false;
+    if (!same && std::strcmp(src->format, dst->format) != 0) return false;
+    asked.count = part_of(kind, *src.operator->(), *dst.operator->(), bound->comm.size());
+    const long root = PyLong_CheckExact(root_rank.ptr()) ? PyLong_AsLong(root_rank.ptr()) : -1;
+    if (asked.count < 0 || root < 0 || root >= bound->comm.size()) return PyErr_Clear(), false;
+    asked.root = static_cast<int>(root);
+    asked.num_bytes = std::max(src->len, dst->len);
+    asked.src = src.data();
+    asked.dst = dst.data();
+    return run(*bound, asked);
+}
+
+Call call_of(int kind, std::uintptr_t src, std::uintptr_t dst, long long count, int dtype, int op, int root,
+             long long num_bytes, std::vector<long long> counts, const nb::bytes& all_counts) {
+    return {kind,
+            reinterpret_cast<const std::byte*>(src),
+            reinterpret_cast<std::byte*>(dst),
+            count,
+            dtype,
+            op,
+            root,
+            num_bytes,
+            std::move(counts),
+            std::string(all_counts.c_str(), all_counts.size())};
+}
+
+bool run_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long count, int dtype, int op,
+               int root, long long num_bytes, std::vector<long long> counts, const nb::bytes& all_counts) {
+    return run(bound, call_of(kind, src, dst, count, dtype, op, root, num_bytes, std::move(counts), all_counts));
+}
+
+void add_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long count, int dtype, int op,
+               int root, long long num_bytes, std::vector<long long> counts, const nb::bytes& all_counts,
+               std::shared_ptr<BoundEngine> engine, const Options& options, bool in_place, int input, int output,
+               std::vector<std::pair<int, std::size_t>> scratch) {
+    std::shared_ptr<Engine> held;
+    if (engine) held = {engine, engine->engine.get()};
+    bound.comm.add(call_of(kind, src, dst, count, dtype, op, root, num_bytes, std::move(counts), all_counts),
+                   {std::move(held), options, in_place, input, output, std::move(scratch)});
+}
+
+void by_library(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long num_bytes) {
+    Call call;
+    call.kind = kind;
+    call.src = reinterpret_cast<const std::byte*>(src);
+    call.dst = reinterpret_cast<std::byte*>(dst);
+    call.count = num_bytes;
+    call.dtype = DT_UINT8;
+    try {
+        const nb::gil_scoped_release release;
+        bound.comm.library(call);
+    } catch (const TransportError& error) {
+        raise_run_error(error.message);
+    }
+}
+
+Shared adopt(std::uintptr_t table, int fortran) {
+    const auto* mpi = reinterpret_cast<const dt_mpi_table*>(table);
+    try {
+        auto made = std::make_shared<Bound>(mpi, fortran, on_freed);
+        state().all[&made->comm] = made;
+        return made;
+    } catch (const TransportError& error) {
+        raise_run_error(error.message);
+    }
+}
+
+Shared find(std::uintptr_t table, int fortran) {
+    void* owner = nullptr;
+    reinterpret_cast<const dt_mpi_table*>(table)->find(fortran, &owner);
+    const auto found = state().all.find(static_cast<Communicator*>(owner));
+    return found == state().all.end() ? nullptr : found->second;
+}
+
+void remember(nb::handle object, const Shared& bound) {
+    auto& place = state().latest[state().next++ % state().latest.size()];
+    forget(place);
+    Py_INCREF(object.ptr());
+    place = {object.ptr(), bound.get()};
+}
+
+// Python ends: nothing of its own may be held any more.
+void let_go() {
+    for (auto& entry : state().latest) forget(entry);
+    for (auto& [key, bound] : state().all) bound->comm.clear();
+}
+
+std::pair<int, bool> setup(std::uintptr_t table, std::uintptr_t reduce) {
+    int provided = 0, is_main = 0;
+    const auto* mpi = reinterpret_cast<const dt_mpi_table*>(table);
+    const int code = mpi->setup(&provided, &is_main, reinterpret_cast<dt_reduce_fn>(reduce));
+    if (code) raise_run_error("MPI refuses calls: has it begun, or ended?");
+    constexpr int serialized = 2;  // as MPICH and Open MPI number it
+    state().one_thread = provided < serialized;
+    state().main_thread = std::this_thread::get_id();
+    return {provided, is_main != 0};
+}
+
+}  // namespace
+
+void bind_comm(nb::module_& m) {
+    nb::class_<Bound>(m, "Communicator")
+        .def_prop_ro("key", [](const Bound& b) { return reinterpret_cast<std::uintptr_t>(&b); })
+        .def_prop_ro("rank", [](const Bound& b) { return b.comm.rank(); })
+        .def_prop_ro("size", [](const Bound& b) { return b.comm.size(); })
+        .def_prop_ro("freed", [](const Bound& b) { return b.freed; })
+        .def_prop_ro("num_engines", [](const Bound& b) { return b.comm.num_engines(); })
+        .def_prop_ro("transport", [](const Bound& b) -> std::shared_ptr<Transport> { return b.comm.transport(); })
+        .def(
+            "set_rules",
+            [](Bound& b, int kind, const std::vector<std::pair<long long, int>>& rules) {
+                std::vector<Rule> found;
+                for (const auto& [least, choice] : rules) found.push_back({least, choice});
+                b.comm.set_rules(kind, std::move(found));
+            },
+            "kind"_a, "rules"_a, "(least bytes, choice) each; choice -1 is the library's own call.")
+        .def(
+            "choice", [](const Bound& b, int kind, long long bytes) { return b.comm.choice(kind, bytes); }, "kind"_a,
+            "num_bytes"_a)
+        .def(
+            "clear", [](Bound& b) { b.comm.clear(); }, "Forgets its engines.")
+        .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")
+        .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
+             "counts"_a, "all_counts"_a, "False where the rules ask for an engine that was not added.")
+        .def("add", &add_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
+             "counts"_a, "all_counts"_a, "engine"_a.none(), "options"_a, "in_place"_a, "input"_a, "output"_a,
+             "scratch"_a, "The engine for such calls from now on; without one, the library's call.");
+    m.def("comm_setup", &setup, "table"_a, "reduce"_a, "The thread level of MPI, and whether this is its main thread.");
+    m.def("comm_adopt", &adopt, "table"_a, "fortran"_a, "Collective over the user's communicator.");
+    m.def("comm_find", &find, "table"_a, "fortran"_a, "What was adopted for the user's communicator, or None.");
+    m.def("comm_remember", &remember, "object"_a, "communicator"_a, "`call` knows this Python object from now on.");
+    m.def("comm_let_go", &let_go, "Forgets all that is Python's, at its end.");
+    m.def("comm_call", &call, "kind"_a, "comm"_a.none(), "array"_a.none(), "out"_a.none(), "op"_a.none(),
+          "root"_a.none(), "Does a plain call whole, or returns False.");
+}

@@ -1,0 +1,174 @@
+// Communicator: see comm.hpp.
+#include "run/comm.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <numeric>
+
+#include "run/reduce.hpp"
+
+namespace dovetail::run {
+
+namespace {
+
+constexpr std::size_t alignment = 64;
+
+double clock_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::size_t aligned(std::size_t num_bytes) { return (num_bytes + alignment - 1) / alignment * alignment; }
+
+bool overlap(const std::byte* a, long long a_bytes, const std::byte* b, long long b_bytes) {
+    return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
+}
+
+void copy(std::byte* to, const std::byte* from, long long num_bytes) {
+    if (to != from && num_bytes) std::memmove(to, from, static_cast<std::size_t>(num_bytes));
+}
+
+}  // namespace
+
+Communicator::Communicator(const dt_mpi_table* mpi, int fortran, void (*freed)(void*))
+    : mpi_(mpi), rules_(DT_NUM_KINDS) {
+    const int code = mpi->adopt(fortran, this, freed, &comm_);
+    transport_ = std::make_shared<MpiTransport>(mpi, comm_);
+    transport_->check(code, "MPI_Comm_dup");
+}
+
+void Communicator::set_rules(int kind, std::vector<Rule> rules) {
+    std::sort(rules.begin(), rules.end(), [](const Rule& a, const Rule& b) { return a.least_bytes < b.least_bytes; });
+    rules_[static_cast<std::size_t>(kind)] = std::move(rules);
+}
+
+int Communicator::choice(int kind, long long num_bytes) const {
+    int choice = -1;
+    for (const Rule& rule : rules_[static_cast<std::size_t>(kind)]) {
+        if (rule.least_bytes > num_bytes) break;
+        choice = rule.choice;
+    }
+    return choice;
+}
+
+std::size_t Communicator::Hash::operator()(const Key& key) const {
+    std::size_t mixed = static_cast<std::size_t>(key.count);
+    for (const int part : {key.kind, key.choice, key.dtype, key.root})
+        mixed = mixed * 0x9e3779b97f4a7c15u + static_cast<std::size_t>(part + 1);
+    return key.all_counts.empty() ? mixed : mixed ^ std::hash<std::string>()(key.all_counts);
+}
+
+Communicator::Key Communicator::key_of(const Call& call, int choice) {
+    return {call.kind, choice, call.dtype, call.root, call.count, call.all_counts};
+}
+
+bool Communicator::run(const Call& call) {
+    if (call.num_bytes == 0) return true;
+    const int chosen = choice(call.kind, call.num_bytes);
+    if (chosen < 0 || call.dtype >= DT_COMPLEX64) {
+        library(call);
+        return true;
+    }
+    const auto found = find_.find(key_of(call, chosen));
+    if (found == find_.end()) return false;
+    engines_.splice(engines_.begin(), engines_, found->second);
+    Service& service = found->second->second;
+    service.engine ? serve(call, service) : library(call);
+    return true;
+}
+
+void Communicator::add(const Call& call, Service service) {
+    engines_.emplace_front(key_of(call, choice(call.kind, call.num_bytes)), std::move(service));
+    find_[engines_.front().first] = engines_.begin();
+    while (engines_.size() > most_engines) {
+        find_.erase(engines_.back().first);
+        engines_.pop_back();
+    }
+}
+
+void Communicator::clear() {
+    find_.clear();
+    engines_.clear();
+}
+
+std::pair<long long, long long> Communicator::sides(const Call& call) const {
+    const long long one = dtype_bytes(call.dtype), part = call.count * one, whole = part * size();
+    const auto sum = [&](int side) {
+        const auto begin = call.counts.begin() + side * size();
+        return std::accumulate(begin, begin + size(), 0LL) * one;
+    };
+    switch (call.kind) {
+        case DT_ALL_GATHER:
+        case DT_GATHER:
+            return {part, call.dst ? whole : 0};
+        case DT_REDUCE_SCATTER:
+        case DT_SCATTER:
+            return {call.src ? whole : 0, part};
+        case DT_ALL_TO_ALL:
+            return {whole, whole};
+        case DT_ALL_GATHER_V:
+            return {call.counts[static_cast<std::size_t>(rank())] * one, sum(0)};
+        case DT_REDUCE_SCATTER_V:
+            return {sum(0), call.counts[static_cast<std::size_t>(rank())] * one};
+        case DT_ALL_TO_ALL_V:
+            return {sum(0), sum(1)};
+        default:
+            return {part, call.dst ? part : 0};
+    }
+}
+
+long long Communicator::own_part(const Call& call) const {
+    const long long one = dtype_bytes(call.dtype);
+    if (call.kind == DT_ALL_GATHER) return rank() * call.count * one;
+    if (call.kind != DT_ALL_GATHER_V) return 0;
+    return std::accumulate(call.counts.begin(), call.counts.begin() + rank(), 0LL) * one;
+}
+
+// MPI allows no overlap of the two sides other than what it calls in place.
+void Communicator::library(const Call& call) {
+    const auto [src_bytes, dst_bytes] = sides(call);
+    const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
+    const bool may = gathers || call.kind == DT_ALL_REDUCE || call.kind == DT_REDUCE || call.kind == DT_ALL_TO_ALL;
+    const bool in_place = call.kind == DT_BROADCAST || (may && call.src == call.dst + own_part(call));
+    const std::byte* src = call.src;
+    if (!in_place && overlap(src, src_bytes, call.dst, dst_bytes)) {
+        std::byte* aside = room(static_cast<std::size_t>(src_bytes));
+        copy(aside, src, src_bytes);
+        src = aside;
+    }
+    const bool uneven = !call.counts.empty();
+    const int code =
+        uneven ? mpi_->collective_v(comm_, call.kind, src, call.dst, call.counts.data(), call.dtype, call.op)
+               : mpi_->collective(comm_, call.kind, src, call.dst, call.count, call.dtype, call.op, call.root, -1);
+    transport_->check(code, "the MPI collective");
+    if (call.op == DT_AVG && call.dst) divide(call.dtype, call.dst, dst_bytes / dtype_bytes(call.dtype), size());
+}
+
+// A Program in place has its whole array as input and output: the caller's result, where their own part is put first.
+void Communicator::serve(const Call& call, Service& service) {
+    if (!broken_.empty()) throw TransportError{"this communicator failed earlier: " + broken_};
+    const auto [src_bytes, dst_bytes] = sides(call);
+    std::size_t needed = 0;
+    for (const auto& [row, num_bytes] : service.scratch) needed += aligned(num_bytes);
+    const bool spare_src = !service.in_place && overlap(call.src, src_bytes, call.dst, dst_bytes);
+    std::byte* next = room(needed + (spare_src ? aligned(static_cast<std::size_t>(src_bytes)) : 0));
+    for (const auto& [row, num_bytes] : service.scratch) {
+        service.engine->rebase(row, next);
+        next += aligned(num_bytes);
+    }
+    if (service.in_place) copy(call.dst + own_part(call), call.src, src_bytes);
+    if (spare_src) copy(next, call.src, src_bytes);
+    std::byte* input = service.in_place ? call.dst : spare_src ? next : const_cast<std::byte*>(call.src);
+    if (service.input >= 0) service.engine->rebase(service.input, input);
+    if (service.output >= 0) service.engine->rebase(service.output, call.dst);
+    service.options.reduce_op = call.op;
+    broken_ = service.engine->run(service.options, clock_s);
+    if (!broken_.empty()) throw TransportError{broken_};
+}
+
+std::byte* Communicator::room(std::size_t num_bytes) {
+    if (arena_.size() < num_bytes + alignment) arena_.resize(num_bytes + alignment);
+    const auto at = reinterpret_cast<std::uintptr_t>(arena_.data());
+    return arena_.data() + (aligned(at) - at);
+}
+
+}  // namespace dovetail::run

@@ -1,0 +1,100 @@
+// Communicator: collectives on the arrays of a user's MPI program, by the library's own call or by a Program's engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "run/engine.hpp"
+#include "run/mpi.hpp"
+
+namespace dovetail::run {
+
+// What one rank asks: kinds, dtypes and ops are those of mpi_table.h, and `count` elements of the part where ranks cut
+// the whole. A v-variant has `counts` instead, as dt_mpi_table::collective_v takes them; `all_counts` tells its calls
+// apart.
+struct Call {
+    int kind = 0;
+    const std::byte* src = nullptr;
+    std::byte* dst = nullptr;  // null where this rank gets no result
+    long long count = 0;
+    int dtype = 0, op = 0, root = 0;
+    long long num_bytes = 0;  // of the larger of a rank's input and output, the same on every rank: what rules go by
+    std::vector<long long> counts;
+    std::string all_counts;
+};
+
+// From `least_bytes` on, until the next rule: a choice, or -1: the library.
+struct Rule {
+    long long least_bytes;
+    int choice;
+};
+
+// A bound engine and the buffers of its Program: rows of input and output (-1: none on this rank), bytes of each
+// scratch.
+struct Service {
+    std::shared_ptr<Engine> engine;
+    Options options;
+    bool in_place = false;
+    int input = -1, output = -1;
+    std::vector<std::pair<int, std::size_t>> scratch;
+};
+
+// One thread at a time, as MPI asks of a communicator.
+class Communicator {
+  public:
+    // Collective over the user's communicator. `freed` is called with this when they free it.
+    Communicator(const dt_mpi_table* mpi, int fortran, void (*freed)(void*));
+    ~Communicator() { mpi_->release(comm_); }
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    int rank() const { return transport_->rank(); }
+    int size() const { return transport_->size(); }
+    const std::shared_ptr<MpiTransport>& transport() const { return transport_; }
+
+    void set_rules(int kind, std::vector<Rule> rules);
+    int choice(int kind, long long num_bytes) const;
+
+    // False where the rules ask for an engine that nobody has added. TransportError where it fails.
+    bool run(const Call& call);
+    void library(const Call& call);               // whatever the rules say
+    void add(const Call& call, Service service);  // without an engine: by the library from now on
+    void clear();                                 // forgets all engines
+    std::size_t num_engines() const { return engines_.size(); }
+    std::size_t most_engines = 64;
+
+  private:
+    struct Key {
+        int kind, choice, dtype, root;
+        long long count;
+        std::string all_counts;
+        bool operator==(const Key&) const = default;
+    };
+    struct Hash {
+        std::size_t operator()(const Key& key) const;
+    };
+    using Engines = std::list<std::pair<Key, Service>>;  // the latest used first
+
+    static Key key_of(const Call& call, int choice);
+    void serve(const Call& call, Service& service);
+    std::byte* room(std::size_t num_bytes);
+    std::pair<long long, long long> sides(const Call& call) const;  // bytes of this rank's input and output
+    long long own_part(const Call& call) const;                     // where it lies in the whole
+
+    const dt_mpi_table* mpi_;
+    dt_comm* comm_ = nullptr;
+    std::shared_ptr<MpiTransport> transport_;
+    std::vector<std::vector<Rule>> rules_;  // by kind
+    Engines engines_;
+    std::unordered_map<Key, Engines::iterator, Hash> find_;
+    std::vector<std::byte> arena_;
+    std::string broken_;  // why no engine runs here any more
+};
+
+}  // namespace dovetail::run

@@ -1,0 +1,118 @@
+"""check: a call that is new, rare or wrong. Its arguments are looked at one by one, then it is done."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from dovetail.comm.attach import checks_calls, communicator
+from dovetail.comm.sides import Counts, even_sides, part_of, row_size, uneven_sides, whole_counts
+from dovetail.core import DovetailError, WishError
+from dovetail.run.arrays import Array, is_float
+from dovetail.run.comm import KINDS, Communicator, call
+from dovetail.run.reduce import REDUCE_OPS
+from dovetail.run.service import REDUCED, Request
+
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v")
+_MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
+_MOST = 2**31 - 1  # elements, as MPI counts
+
+
+def settle(
+    kind: str, comm: Any, array: Array | None, out: Array | None, op: str = "sum", root: int = 0, counts: Any = None
+) -> Array:
+    """Do the call and return its result (None where this rank has none); WishError where it cannot be."""
+    made = communicator(comm)
+    try:
+        src, dst, request = _asked(kind, made, array, out, op, root, counts)
+    except DovetailError:
+        if checks_calls():
+            made.agree(None)
+        raise
+    if checks_calls():
+        made.agree(request)
+    if counts is not None or not call(KINDS.index(kind), comm, src, dst, op, root):
+        made.run(request)
+    return cast(Array, dst)
+
+
+def _asked(
+    kind: str, made: Communicator, array: Array | None, out: Array | None, op: str, root: int, counts: Any
+) -> tuple[Array | None, Array | None, Request]:
+    if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < made.size:
+        raise WishError(f"{kind} has no root {root!r}", found=f"ranks 0 to {made.size - 1}")
+    if counts is None:
+        src, dst = even_sides(kind, made.rank, made.size, array, out, int(root))
+        dtype, width = _dtype(kind, op, src, dst)
+        part, whole = part_of(kind, made.size, src, dst)
+        each = None
+    else:
+        each = _all_counts(kind, made, counts)
+        src, dst = uneven_sides(kind, made.rank, array, out, each)
+        dtype, width = _dtype(kind, op, src, dst)
+        each = each * row_size(src) * width
+        part, whole = 0, int(each.sum()) // (made.size if kind == "all_to_all_v" else 1) // width
+    most = max(part * width, 0 if each is None else int(each.sum()))
+    if most > _MOST:
+        raise WishError(f"{kind} of {most} elements a rank", hint=f"at most {_MOST}: call it on parts")
+    held = src if src is not None else dst
+    assert held is not None
+    used_op = op if kind in _REDUCING else "sum"
+    sizes = part * width, dtype, whole * held.itemsize
+    return src, dst, Request(kind, _address(src), _address(dst), *sizes, used_op, int(root), each)
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else int(array.ctypes.data)
+
+
+def _all_counts(kind: str, made: Communicator, counts: Any) -> Counts:
+    """The counts of all ranks; those of an all_to_all_v may come as each rank's own row, which are then exchanged."""
+    shape = (made.size,) * (2 if kind == "all_to_all_v" else 1)
+    if len(shape) == 1 or np.ndim(counts) != 1:
+        return whole_counts(kind, counts, shape)
+    try:
+        own = whole_counts(kind, counts, (made.size,))
+    except WishError:
+        made.gather(np.full(made.size, -1, np.int64))  # so that no rank waits
+        raise
+    return whole_counts(kind, made.gather(own), shape)
+
+
+def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[str, int]:
+    """By which type the elements go, and how many of it make one; WishError for arrays that cannot."""
+    held = [side for side in (src, dst) if side is not None]
+    for array in held:
+        _check_array(kind, array, written=array is dst)
+    if held[-1].dtype != held[0].dtype:
+        raise WishError(f"{kind} from {held[0].dtype} to {held[-1].dtype}", hint="arrays of one dtype")
+    dtype = held[0].dtype
+    if kind in _REDUCING:
+        _check_op(kind, op, dtype)
+        return dtype.name, 1
+    width = next(width for width in (8, 4, 2, 1) if dtype.itemsize % width == 0)
+    return _MOVERS[width], dtype.itemsize // width
+
+
+def _check_array(kind: str, array: Any, *, written: bool) -> None:
+    if not isinstance(array, np.ndarray):
+        raise WishError(f"{kind} takes NumPy arrays", found=type(array).__name__, hint="numpy.asarray")
+    if not array.flags.c_contiguous:
+        found = f"shape {array.shape}, strides {array.strides}"
+        raise WishError(f"{kind} needs C-contiguous arrays", found=found, hint="numpy.ascontiguousarray")
+    if array.dtype.hasobject or not array.dtype.isnative or not array.dtype.itemsize:
+        raise WishError(f"{kind} cannot move {array.dtype}", hint="numbers in this machine's byte order")
+    if written and not array.flags.writeable:
+        raise WishError(f"{kind} writes to an array that is read-only")
+
+
+def _check_op(kind: str, op: str, dtype: np.dtype[Any]) -> None:
+    if op not in REDUCE_OPS:
+        raise WishError(f"{kind} knows no op {op!r}", hint=f"one of {', '.join(REDUCE_OPS)}")
+    if dtype.name not in REDUCED:
+        raise WishError(f"{kind} cannot reduce {dtype}", hint=f"one of {', '.join(REDUCED)}")
+    if op == "avg" and not is_float(dtype):
+        raise WishError(f"no average of {dtype}: it would not be one of its numbers", hint="sum them, or give floats")
+    if dtype.kind == "c" and op in ("min", "max"):
+        raise WishError(f"{dtype} has no {op}: complex numbers have no order")

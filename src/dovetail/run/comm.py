@@ -1,0 +1,178 @@
+"""Communicator: collectives on a user's MPI communicator, by the library's own call or by a Program of ours."""
+
+from __future__ import annotations
+
+import atexit
+import platform
+import warnings
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import DovetailError, RunError, WishError
+from dovetail.run.arrays import Array
+from dovetail.run.reduce import REDUCE_OPS
+from dovetail.run.service import REDUCED, Request, Service, options_of, service_of
+from dovetail.run.shim import Shim, build_shim
+
+KINDS = (  # as mpi_table.h and mpi_comm.h number them
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"),
+    *("reduce", "gather", "scatter", "all_to_next", "all_gather_v", "reduce_scatter_v", "all_to_all_v"),
+)
+Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
+call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
+_SERIALIZED = 2  # thread level, as MPICH and Open MPI number it
+
+
+class Communicator:
+    """One communicator of the user's MPI program, as this rank sees it; all of its ranks make it together.
+
+    It sends on a duplicate of theirs, keeps the engines of its latest calls, and ends when theirs is freed.
+    """
+
+    def __init__(self, bound: _native.Communicator) -> None:
+        self.bound, self.rank, self.size = bound, bound.rank, bound.size
+        self.hosts = self._hosts()
+        self.nodes = nodes_of(self.hosts)
+        self._choices: list[Any] = []
+
+    def set_rules(self, rules: Rules) -> None:
+        """What serves which size from now on; all ranks give the same."""
+        self.bound.clear()
+        self._choices = []
+        for number, kind in enumerate(KINDS):
+            found = []
+            for least, choice in rules.get(kind, ()):
+                found.append((least, -1 if choice is None else len(self._choices)))
+                self._choices += [] if choice is None else [choice]
+            self.bound.set_rules(number, found)
+
+    def choice(self, kind: str, num_bytes: int) -> Any:
+        """The Choice that serves a collective of that size, None for the library's call."""
+        row = self.bound.choice(KINDS.index(kind), num_bytes)
+        return self._choices[row] if row >= 0 else None
+
+    def run(self, request: Request) -> None:
+        """Do it. RunError where MPI fails, or where a rank has not come after STALL_S seconds."""
+        words = self._words(request)
+        while not self.bound.run(*words):
+            service: tuple[Any, ...] = self._service(request)
+            self.bound.add(*words, *service)
+
+    def agree(self, request: Request | None) -> None:
+        """WishError, on all ranks, where they ask different things of one call, or one asks nothing that can be."""
+        names = ("collective", "elements", "bytes", "dtype", "op", "root", "counts")
+        everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
+        for rank, theirs in enumerate(everyone):
+            if request and theirs[0] < 0:
+                raise WishError(f"rank {rank} refuses its arguments of {request.kind}", found="its error says why")
+            differ = np.flatnonzero(theirs != everyone[0])
+            if request and len(differ) and everyone[0, 0] >= 0:
+                values = (_said(names[differ[0]], int(row[differ[0]])) for row in (everyone[0], theirs))
+                found = "{} {} on rank 0, {} on rank {}".format(names[differ[0]], *values, rank)
+                raise WishError(f"ranks call {request.kind} with different arguments", found=found)
+
+    def gather(self, words: Array) -> Array:
+        """Every rank's `words`, a row each, by the library's call."""
+        out = np.empty((self.size, *words.shape), words.dtype)
+        self.bound.library(KINDS.index("all_gather"), words.ctypes.data, out.ctypes.data, words.nbytes)
+        return out
+
+    def share(self, data: bytes) -> bytes:
+        """Rank 0's bytes, on every rank, by the library's call."""
+        size = int(self.gather(np.array([len(data)], np.int64))[0, 0])
+        held = np.frombuffer(data.ljust(size)[:size], np.uint8).copy()
+        self.bound.library(KINDS.index("broadcast"), held.ctypes.data, held.ctypes.data, size)
+        return held.tobytes()
+
+    def _hosts(self) -> tuple[str, ...]:
+        name = np.frombuffer(platform.node().encode()[-64:].ljust(64), np.uint8)
+        return tuple(bytes(row).decode(errors="replace").rstrip() for row in self.gather(name))
+
+    def _words(self, request: Request) -> tuple[Any, ...]:
+        sides, told = [], b""
+        if request.counts is not None:
+            sides, told = request.counts.tolist(), request.counts.tobytes()
+            if request.kind == "all_to_all_v":
+                sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
+        kind, *_, dtype, op, root, _ = _numbers(request)
+        return kind, request.src, request.dst, request.elements, dtype, op, root, request.num_bytes, sides, told
+
+    def _service(self, request: Request) -> Service:
+        choice = self.choice(request.kind, request.num_bytes)
+        try:
+            return service_of(request, choice, self.bound.transport, self.rank, self.size, self.nodes)
+        except DovetailError as error:  # the same on every rank
+            if self.rank == 0:
+                text = f"the library's {request.kind} is called, for the selection's choice cannot be: {error}"
+                warnings.warn(text, RuntimeWarning, stacklevel=6)
+            return Service(None, options_of(choice))
+
+
+_known: dict[int, Communicator] = {}  # by key of the native one
+
+
+def communicator_of(comm: Any, begin: Callable[[Communicator], None], *, remember: bool = True) -> Communicator:
+    """Ours for the user's mpi4py communicator. The first time all of its ranks make it together, and `begin` with it.
+
+    `remember`: `call` serves it from now on. WishError for what is no communicator of this program.
+    """
+    fortran, table = _fortran(comm), shim().address
+    bound = _native.comm_find(table, fortran)
+    if bound is None:
+        for key in [key for key, old in _known.items() if old.bound.freed]:
+            del _known[key]
+        bound = _native.comm_adopt(table, fortran)
+        _known[bound.key] = Communicator(bound)
+        begin(_known[bound.key])
+    if remember:
+        _native.comm_remember(comm, bound)
+    return _known[bound.key]
+
+
+def nodes_of(hosts: Sequence[str]) -> int:
+    """On how many nodes the ranks lie, where each holds equally many of them, one after the other; else 1.
+
+    >>> nodes_of(["a", "a", "b", "b"]), nodes_of(["a", "b", "a", "b"]), nodes_of(["a", "a", "b"])
+    (2, 1, 1)
+    """
+    nodes = len(set(hosts))
+    each = len(hosts) // nodes
+    blocks = [set(hosts[i : i + each]) for i in range(0, len(hosts), each)]
+    return nodes if len(blocks) == nodes and all(len(block) == 1 for block in blocks) else 1
+
+
+def _numbers(request: Request) -> list[int]:
+    counts = 0 if request.counts is None else zlib.crc32(request.counts.tobytes())
+    codes = REDUCED.index(request.dtype), REDUCE_OPS.index(request.op)
+    return [KINDS.index(request.kind), request.elements, request.num_bytes, *codes, request.root, counts]
+
+
+def _said(name: str, number: int) -> object:
+    words: dict[str, Sequence[str]] = {"collective": KINDS, "dtype": REDUCED, "op": REDUCE_OPS}
+    return words[name][number] if name in words else number
+
+
+def _fortran(comm: Any) -> int:
+    if not hasattr(comm, "py2f"):
+        raise WishError(f"no mpi4py communicator, but {type(comm).__name__}", hint="mpi4py.MPI.COMM_WORLD, say")
+    if not comm:
+        raise WishError("the communicator is null", hint="was it freed, or is this rank not in it?")
+    if comm.Is_inter():
+        raise WishError("an intercommunicator has no such collectives", hint="comm.Merge()")
+    return int(comm.py2f())
+
+
+@cache
+def shim() -> Shim:
+    """The MPI of this process, set up for communicators."""
+    loaded = Shim(build_shim())
+    level, is_main = _native.comm_setup(loaded.address, _native.mpi_reduce_function())
+    if level < _SERIALIZED and not is_main:
+        raise RunError("MPI was started for calls by the main thread only", hint="mpi4py.rc.thread_level = 'multiple'")
+    atexit.register(_native.comm_let_go)
+    return loaded
