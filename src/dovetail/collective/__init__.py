@@ -1,10 +1,32 @@
-"""collective: the front door for collective algorithms; a user's program of chunks becomes a certified Program."""
+"""collective: the front door for collective algorithms; a user's program of chunks becomes a certified Program.
+
+The calls on arrays (`all_reduce(array, comm)` and its kin) live in `dovetail.comm`, and are handed out here too.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dovetail.collective.algorithm import Algorithm
 from dovetail.collective.algorithms import ALGORITHMS, algorithms_for, build, make_algorithm
 from dovetail.collective.compile import PROTOCOLS, compile_traced
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
+
+if TYPE_CHECKING:
+    from dovetail.comm import (
+        all_gather,
+        all_gather_v,
+        all_reduce,
+        all_to_all,
+        all_to_all_v,
+        all_to_next,
+        broadcast,
+        gather,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_v,
+        scatter,
+    )
 
 __all__ = [
     "ALGORITHMS",
@@ -15,9 +37,27 @@ __all__ = [
     "Sizes",
     "Spec",
     "algorithms_for",
+    "all_gather",
+    "all_gather_v",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "all_to_next",
+    "broadcast",
     "build",
     "compile_traced",
     "custom",
+    "gather",
     "make_algorithm",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_v",
+    "scatter",
     "spec_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in KINDS:
+        return getattr(import_module("dovetail.comm"), name)
+    raise AttributeError(f"module 'dovetail.collective' has no attribute '{name}'")
