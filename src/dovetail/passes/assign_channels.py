@@ -110,6 +110,8 @@ class _Flows:
         self._tie, self._asked, self._follow = ints(tie), ints(asked), ints(follow)
         self.channel = ints(np.maximum(asked, 0))
         self.cuts: list[int] = []  # messages that do not go on at once
+        for message in np.flatnonzero(asked >= 0).tolist() if self._lanes.ties else ():
+            self._lanes.add(message, 1 << self._asked[message])
 
     def heads(self) -> list[int]:
         """First messages of flows where there is something to decide; first those with a wish of the author's."""

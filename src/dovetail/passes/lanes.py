@@ -67,7 +67,7 @@ def _ends(program: Program, hints: Hints) -> Ends:
     np.maximum.at(asked, number, hints.lane[op])
     wrong = op[(hints.lane[op] >= 0) & (hints.lane[op] != asked[number])]
     if len(wrong):
-        _refuse(program, hints, int(wrong[0]), "other messages of the same peer and channel are on another lane")
+        _refuse(program, hints, int(wrong[0]), "others of the same peer and channel are on another lane")
     return Ends(*np.divmod(rest, ranks), channel, peers, asked, of)
 
 
@@ -124,18 +124,17 @@ def _check(program: Program, hints: Hints, ends: Ends, number: Array) -> None:
     channel[lane] = ends.channel
     crowded[lane[channel[lane] != ends.channel]] = True
     wrong = np.flatnonzero(ends.of >= 0)
-    wrong = wrong[crowded[lane[ends.of[wrong]]]]
+    wrong = wrong[crowded[lane[ends.of[wrong]]] & (hints.lane[wrong] >= 0)]
     if len(wrong):
-        _refuse(program, hints, int(wrong[-1]), "that lane has another peer or channel already")
+        _refuse(program, hints, int(wrong[-1]), "it has another peer or channel already")
 
 
 def _refuse(program: Program, hints: Hints, row: int, why: str) -> None:
-    op = program.op(row)
-    asked = f"lane {hints.lane[row]}, channel {hints.channel[row]}"
+    op, lane, channel = program.op(row), hints.lane[row], hints.channel[row]
     raise ProgramError(
-        f"a {op.kind.name} on rank {op.rank} is asked to be on {asked}; {why}",
+        f"lane {lane} on rank {op.rank} cannot have this {op.kind.name}, which is on channel {channel}: {why}",
         where=op.line,
-        hint="a lane has one peer to send to, one to receive from and one channel; a peer's channel has one lane",
+        hint="a lane has one peer to send to, one to receive from and one channel; ask for a channel of its own by ch=",
     )
 
 
