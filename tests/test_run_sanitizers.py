@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ["engine", "net", "op", "load", "local", "order", "reduce", "kernel"]
+SOURCES = ["engine", "net", "moves", "send", "op", "load", "local", "order", "reduce", "kernel"]
 
 
 @pytest.mark.slow

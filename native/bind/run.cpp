@@ -166,8 +166,9 @@ void bind_run(nb::module_& m) {
     nb::class_<Transport>(m, "Transport");
     nb::class_<LocalHub>(m, "LocalHub").def(nb::init<int>(), "num_ranks"_a);
     nb::class_<Options>(m, "EngineOptions")
-        .def(nb::init<bool, double, std::int64_t, int, double, int, int, bool, bool>(), "thread"_a, "poll_s"_a,
-             "block_rows"_a, "window"_a, "stall_s"_a, "reduce_op"_a, "repeats"_a, "spans"_a, "blocking"_a);
+        .def(nb::init<bool, double, std::int64_t, int, double, int, int, bool, bool, std::int64_t>(), "thread"_a,
+             "poll_s"_a, "block_rows"_a, "window"_a, "stall_s"_a, "reduce_op"_a, "repeats"_a, "spans"_a, "blocking"_a,
+             "slice_bytes"_a);
     nb::class_<BoundEngine>(m, "Engine")
         .def("run", &run_engine, "options"_a, "Runs this rank's share on this thread; an empty string, or why not.")
         .def("rebase", &rebase, "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")

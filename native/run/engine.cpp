@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <thread>
 
 #include "run/mpi_table.h"
@@ -50,53 +49,7 @@ Engine::Engine(Transport& transport, Share share, bool in_order, std::vector<Col
         lanes_.back().id = id;
         lanes_.back().net = net;
     }
-    std::map<std::pair<int, int>, int> slots;
-    for (std::size_t i = 0; i < ops_.size(); ++i) {
-        Lane& lane = lanes_[static_cast<std::size_t>(ops_[i].lane)];
-        index_.push_back(static_cast<std::int64_t>(lane.ops.size()));
-        lane.ops.push_back(static_cast<int>(i));
-        out_slot_.push_back(-1);
-        if (!sends(ops_[i].kind)) continue;
-        const auto slot = slots.emplace(std::pair{ops_[i].out_peer, ops_[i].out_tag}, static_cast<int>(slots.size()));
-        out_slot_.back() = slot.first->second;
-    }
-    outgoing_.resize(slots.size());
-    flights_.resize(lanes_.size());
-    lane_end_.resize(lanes_.size());
-    index_writers();
-}
-
-// Which ops write what each sending op sends: a message may stay in place only while none of them is to come.
-void Engine::index_writers() {
-    struct Write {
-        std::int64_t begin, end;
-        int op;
-    };
-    std::map<int, std::vector<Write>> by_buffer;
-    std::map<int, std::int64_t> longest;
-    for (std::size_t i = 0; i < ops_.size(); ++i)
-        for (const auto& w : ops_[i].writes) {
-            if (w.num_bytes() == 0) continue;
-            const Write write{w.offset, w.end(), static_cast<int>(i)};
-            written_.insert(w.buffer);
-            by_buffer[w.buffer].push_back(write);
-            longest[w.buffer] = std::max(longest[w.buffer], write.end - write.begin);
-        }
-    for (auto& [buffer, writes] : by_buffer)
-        std::sort(writes.begin(), writes.end(), [](const Write& a, const Write& b) { return a.begin < b.begin; });
-    writers_.resize(ops_.size());
-    for (std::size_t i = 0; i < ops_.size(); ++i) {
-        if (out_slot_[i] < 0 || ops_[i].kind == Kind::recv_reduce_send) continue;
-        const auto& sent = ops_[i].kind == Kind::send ? ops_[i].reads : ops_[i].writes;
-        for (const auto& span : sent) {
-            const auto& writes = by_buffer[span.buffer];
-            const std::int64_t end = span.num_bytes() ? span.end() : span.offset;
-            auto it = std::lower_bound(writes.begin(), writes.end(), span.offset - longest[span.buffer],
-                                       [](const Write& w, std::int64_t begin) { return w.begin < begin; });
-            for (; it != writes.end() && it->begin < end; ++it)
-                if (it->end > span.offset && it->op != static_cast<int>(i)) writers_[i].push_back(it->op);
-        }
-    }
+    index_ops();
 }
 
 bool Engine::is_done(int op) const {
@@ -107,13 +60,6 @@ bool Engine::is_done(int op) const {
 bool Engine::ready(const Op& op) const {
     return std::all_of(op.after.begin(), op.after.end(), [&](const auto& dep) {
         return lanes_[static_cast<std::size_t>(dep.first)].done.load(std::memory_order_acquire) > dep.second;
-    });
-}
-
-bool Engine::finished(bool net) const {
-    return std::all_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-        return lane.net != net ||
-               lane.done.load(std::memory_order_acquire) == static_cast<std::int64_t>(lane.ops.size());
     });
 }
 
@@ -172,15 +118,16 @@ bool Engine::step_compute(const Options& options) {
     const auto between = options.thread ? std::function<void()>() : [this] { poll(); };
     for (auto& lane : lanes_) {
         if (lane.net) continue;
-        while (lane.issued < static_cast<std::int64_t>(lane.ops.size()) && !stop_) {
+        while (lane.issued < lane.size() && !stop_) {
             const int index = lane.ops[static_cast<std::size_t>(lane.issued)];
             const Op& op = ops_[static_cast<std::size_t>(index)];
             if (!ready(op)) break;
-            const double begin = clock_();
+            const double begin = now();
             execute(op, options.block_rows, between);
-            stamp(index, begin, clock_());
+            stamp(index, begin, now());
             ++lane.issued;
-            lane.done.fetch_add(1, std::memory_order_release);
+            --compute_left_;
+            lane.end_one();
             touch();
             moved = true;
             if (!options.thread) poll();
@@ -189,17 +136,19 @@ bool Engine::step_compute(const Options& options) {
     return moved;
 }
 
-void Engine::wait_for_net(const Options& options) {
+// Nothing moved: let others have the core, and look now and then whether that is so for too long.
+void Engine::idle(const Options& options) {
     if (options.thread)
         std::this_thread::sleep_for(std::chrono::microseconds(10));
-    else if (!poll())
+    else
         sched_yield();
-    if (stalled(options)) stop_ = true;
+    if (++idles_ % 64 == 0 && stalled(options)) stop_ = true;
 }
 
 bool Engine::stalled(const Options& options) {
-    if (computing_ > 0 || transport_.anyone_busy()) touch();
-    return clock_() - last_progress_.load() > options.stall_s;
+    const double now = clock_();
+    if (moved_.exchange(false) || computing_ > 0 || transport_.anyone_busy()) last_progress_ = now;
+    return now - last_progress_ > options.stall_s;
 }
 
 // Only after the progress thread has ended: what it moves is read here.
@@ -221,11 +170,12 @@ std::string Engine::explain_stall(const Options& options) const {
         else if (op.kind == Kind::collective)
             text += " for the other members of its group";
     }
-    for (const auto& fifo : outgoing_)
-        if (!fifo.empty())
-            text += "\n  a message of row " + std::to_string(ops_[static_cast<std::size_t>(fifo.front().op)].row) +
-                    " to rank " + std::to_string(ops_[static_cast<std::size_t>(fifo.front().op)].out_peer) +
-                    " was never taken";
+    for (const auto& fifo : fifos_) {
+        if (!fifo.size()) continue;
+        const Op& op = ops_[static_cast<std::size_t>(fifo[fifo.begin()].op)];
+        text += "\n  a message of row " + std::to_string(op.row) + " to rank " + std::to_string(op.out_peer) +
+                " was never taken";
+    }
     return text;
 }
 
@@ -245,26 +195,33 @@ void Engine::prepare(const Options& options) {
     reduce_op_ = options.reduce_op;
     stamping_ = options.spans;
     blocking_ = options.blocking;
-    window_ = in_order_ ? 1 : std::max(options.window, 1);
-    start_s.assign(ops_.size(), std::numeric_limits<double>::quiet_NaN());
-    end_s = start_s;
-    std::fill(lane_end_.begin(), lane_end_.end(), 0.0);
-    for (auto& lane : lanes_) lane.issued = 0, lane.done = 0;
+    constexpr std::int64_t longest = 1 << 30;  // what MPI can count, and a multiple of every element
+    piece_bytes_ = options.slice_bytes > 0 ? std::clamp<std::int64_t>(options.slice_bytes & ~63, 64, longest) : longest;
+    const int window = in_order_ ? 1 : std::max(options.window, 1);
+    if (window != window_) look_behind(window);
+    if (stamping_ || start_s.empty()) {
+        start_s.assign(ops_.size(), std::numeric_limits<double>::quiet_NaN());
+        end_s = start_s;
+        std::fill(lane_end_.begin(), lane_end_.end(), 0.0);
+    }
+    net_left_ = compute_left_ = 0;
+    for (auto& lane : lanes_) {
+        lane.issued = 0, lane.done = 0;
+        (lane.net ? net_left_ : compute_left_) += lane.size();
+    }
     for (auto& kernel : kernels_)
         if (kernel.matmul) kernel.matmul->forget();
-    unsent_ = 0;
-    computing_ = 0;
+    net_done_ = net_left_ == 0;
     stop_ = false;
-    touch();
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    last_progress_ = clock_();
+    if (options.thread) prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
 void Engine::drive(const Options& options) {
     try {
         if (!options.thread) poll();
-        while (!stop_ && !finished(false))
-            if (!step_compute(options)) wait_for_net(options);
-        while (!stop_ && !(finished(true) && unsent_ == 0)) wait_for_net(options);
+        while (!stop_ && !(compute_left_ == 0 && net_done_.load(std::memory_order_acquire)))
+            if (!(compute_left_ > 0 && step_compute(options)) && (options.thread || !poll())) idle(options);
     } catch (const TransportError& error) {
         fail("rank " + std::to_string(transport_.rank()) + ": " + error.message);
     } catch (...) {
@@ -278,6 +235,8 @@ std::string Engine::run(const Options& options, double (*clock)()) {
     if (!why.empty()) return "rank " + std::to_string(transport_.rank()) + ": " + why;
     std::string failure;
     for (int turn = 0; turn < options.repeats && failure.empty(); ++turn) failure = run_once(options);
+    constexpr std::size_t kept = std::size_t{64} << 20;
+    if (failure.empty()) pool_.shrink(kept);
     return failure;
 }
 

@@ -16,6 +16,7 @@
 
 #include "run/kernel.hpp"
 #include "run/load.hpp"
+#include "run/message.hpp"
 #include "run/op.hpp"
 #include "run/transport.hpp"
 
@@ -27,6 +28,11 @@ struct Lane {
     std::vector<int> ops;
     std::atomic<std::int64_t> done{0};  // ops [0, done) have ended
     std::int64_t issued = 0;
+    std::vector<Flight> flights;  // of a net lane: its op k has place k modulo the size
+
+    std::int64_t size() const { return static_cast<std::int64_t>(ops.size()); }
+    Flight& flight(std::int64_t index) { return flights[static_cast<std::size_t>(index) & (flights.size() - 1)]; }
+    void end_one() { done.store(done.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 };
 
 struct Collective {
@@ -39,15 +45,16 @@ struct Kernel {
 };
 
 struct Options {
-    bool thread = false;          // net lanes by a progress thread; otherwise polled from the compute thread
-    double poll_s = 100e-6;       // the progress thread sleeps this long while compute runs
-    std::int64_t block_rows = 0;  // row block of a matmul between two polls, 0 for the whole tile
-    int window = 32;              // ops of one net lane in flight at once
-    double stall_s = 10.0;        // no progress for so long is a stall
-    int reduce_op = 0;            // DT_SUM … DT_AVG of mpi_table.h, of every op that reduces
-    int repeats = 1;              // runs one after the other, without a barrier between
-    bool spans = true;            // stamp the ops of the last of them
-    bool blocking = false;        // collectives of the library by its blocking calls
+    bool thread = false;           // net lanes by a progress thread; otherwise polled from the compute thread
+    double poll_s = 100e-6;        // the progress thread sleeps this long while compute runs
+    std::int64_t block_rows = 0;   // row block of a matmul between two polls, 0 for the whole tile
+    int window = 32;               // ops of one net lane in flight at once
+    double stall_s = 10.0;         // no progress for so long is a stall
+    int reduce_op = 0;             // DT_SUM … DT_AVG of mpi_table.h, of every op that reduces
+    int repeats = 1;               // runs one after the other, without a barrier between
+    bool spans = true;             // stamp the ops of the last of them
+    bool blocking = false;         // collectives of the library by its blocking calls
+    std::int64_t slice_bytes = 0;  // longer messages travel in pieces of so many bytes, 0: whole
 };
 
 // Ops of a net lane may begin before those ahead of them have ended, where they touch other bytes; in order: never.
@@ -68,25 +75,16 @@ class Engine {
     std::vector<double> start_s, end_s;
 
   private:
-    struct Flight {  // an issued op of a net lane
-        int op = -1;
-        int handle = -1;
-        enum { receiving, sending, ended } stage = receiving;
-        double begun_s = 0.0;
-        std::vector<std::byte> staging, packed;  // the message; a strided source
-    };
-    struct Outgoing {  // a message in its channel's FIFO
-        int op = -1, handle = -1;
-        double begun_s = 0.0;
-        std::vector<std::byte> staging;
-    };
-
     class Busy;
 
+    // moves.cpp: what is known before a run
+    void index_ops();
+    void index_messages();
     void index_writers();
+    void look_behind(int window);
+
     bool is_done(int op) const;
     bool ready(const Op& op) const;
-    bool finished(bool net) const;
     std::string run_once(const Options& options);
     std::string refusal(const Options& options) const;
     void average();
@@ -94,28 +92,42 @@ class Engine {
     void drive(const Options& options);
     void execute(const Op& op, std::int64_t block_rows, const std::function<void()>& between);
     bool step_compute(const Options& options);
-    void wait_for_net(const Options& options);
-    void touch() { last_progress_ = clock_(); }
+    void idle(const Options& options);
+    double now() const { return stamping_ ? clock_() : 0.0; }
+    void touch() { moved_.store(true, std::memory_order_relaxed); }
     void stamp(int op, double begin, double end);
     void fail(const std::string& why);
     void fail(std::exception_ptr thrown);
     bool stalled(const Options& options);
     std::string explain_stall(const Options& options) const;
 
-    // net.cpp
+    // net.cpp: lanes, and messages that come
     void progress_loop(const Options& options);
     bool poll();
-    bool poll_lane(Lane& lane, std::deque<Flight>& flights);
-    bool issue(Lane& lane, std::deque<Flight>& flights);
-    void begin(Flight& flight);
-    void begin_receive(const Op& op, Flight& flight);
+    bool pass();
+    bool serve(Lane& lane);
+    bool issue(Lane& lane);
+    void retire(Lane& lane);
+    void begin(Flight& flight, const Move& move);
     void begin_collective(const Op& op, Flight& flight);
-    bool serve(std::deque<Flight>& flights);
-    bool receive(Flight& flight);
-    void take_message(const Op& op, Flight& flight);
-    bool send(Flight& flight);
-    bool must_copy(int op) const;
+    bool receive(Flight& flight, const Move& move);
+    bool post(Flight& flight, const Move& move);
+    void take_piece(Flight& flight, const Move& move, int piece);
+    void take_whole(Flight& flight, const Move& move);
+    void end(Flight& flight);
+    Cut cut(const Move& move) const { return {move.bytes, piece_bytes_}; }
+
+    // send.cpp: FIFOs, and messages that go
+    bool send(Flight& flight, const Move& move);
+    bool enter(Flight& flight, const Move& move, Fifo& fifo);
+    void start(Fifo& fifo);
+    void start_piece(Outgoing& message, const Move& move);
+    bool leave(Fifo& fifo);
     bool drain();
+    bool must_copy(const Move& move) const;
+    void protect(const Span& span, std::int64_t begin, std::int64_t size);
+    void protect(const std::vector<Span>& spans);
+    void rescue(Outgoing& message, const Move& move, int last);
 
     Transport& transport_;
     std::vector<Op> ops_;
@@ -125,21 +137,26 @@ class Engine {
     std::vector<Collective> collectives_;
     std::vector<Kernel> kernels_;
     std::function<void(std::int64_t)> python_;
-    std::vector<std::deque<Flight>> flights_;     // by lane
-    std::vector<std::deque<Outgoing>> outgoing_;  // by channel sent on
-    std::vector<int> out_slot_;                   // op -> row of outgoing_, or -1
-    std::vector<std::int64_t> index_;             // op -> its index within its lane
-    std::vector<std::vector<int>> writers_;       // op that sends -> other ops that write what it sends
-    std::set<int> written_;                       // buffers that some op writes
-    std::vector<double> lane_end_;                // by lane: end of the latest span
+    std::vector<Move> moves_;          // by op
+    std::vector<std::int64_t> index_;  // op -> its index within its lane
+    std::set<int> written_;            // buffers that some op writes
+    std::vector<Inbound> inbound_;     // by channel received on
+    std::vector<Fifo> fifos_;          // by channel sent on
+    std::vector<int> active_;          // fifos with messages
+    std::vector<std::int64_t> asked_;  // by peer: the pass that last asked for its messages
+    std::vector<double> lane_end_;     // by lane: end of the latest span
+    Pool pool_;
     double (*clock_)() = nullptr;
-    bool in_order_ = false, spent_ = false;
-    bool stamping_ = true, blocking_ = false;
-    int window_ = 32, reduce_op_ = 0;
-    std::atomic<int> unsent_{0};     // messages in the FIFOs of outgoing_
-    std::atomic<int> computing_{0};  // ops that this rank's threads are executing
-    std::atomic<bool> stop_{false};
-    std::atomic<double> last_progress_{0.0};
+    bool in_order_ = false, spent_ = false, stamping_ = true, blocking_ = false;
+    int window_ = 0, reduce_op_ = 0;
+    std::int64_t piece_bytes_ = 0, passes_ = 0;
+    std::int64_t net_left_ = 0, compute_left_ = 0;  // ops that have not ended
+    int unsent_ = 0, exposed_ = 0;                  // messages in FIFOs; those with pieces that must be copied to start
+    std::atomic<bool> net_done_{false};             // all has been received, sent and taken
+    std::atomic<int> computing_{0};                 // ops that this rank's threads are executing
+    std::atomic<bool> stop_{false}, moved_{false};
+    double last_progress_ = 0.0;
+    std::int64_t idles_ = 0;
     std::mutex failing_;
     std::string failure_;
     std::exception_ptr thrown_;

@@ -1,8 +1,7 @@
-// Net lanes of the engine: messages and collectives in flight, polled by either thread.
+// Net lanes of the engine: ops issued in order, messages received piece by piece, polled by either thread.
 #include <sched.h>
 #include <sys/prctl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -12,197 +11,195 @@
 
 namespace dovetail::run {
 
-namespace {
-
-constexpr int collective_window = 2;  // more would share the wire without finishing sooner
-
-}  // namespace
-
-void Engine::begin(Flight& flight) {
-    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    flight.begun_s = clock_();
-    if (op.kind == Kind::collective) return begin_collective(op, flight);
-    if (receives(op.kind)) return begin_receive(op, flight);
-    flight.stage = sends(op.kind) ? Flight::sending : Flight::ended;
-    if (flight.stage == Flight::ended) execute(op, 0, {});
+bool Engine::issue(Lane& lane) {
+    if (lane.issued == lane.size()) return false;
+    const int op = lane.ops[static_cast<std::size_t>(lane.issued)];
+    const Move& move = moves_[static_cast<std::size_t>(op)];
+    if (lane.done.load(std::memory_order_relaxed) < move.behind || !ready(ops_[static_cast<std::size_t>(op)]))
+        return false;
+    Flight& flight = lane.flight(lane.issued++);
+    flight.op = op;
+    begin(flight, move);
+    touch();
+    return true;
 }
 
-void Engine::begin_receive(const Op& op, Flight& flight) {
-    const Span* into = !op.writes.empty() ? &op.writes[0] : op.reads.empty() ? nullptr : &op.reads[0];
-    const long long bytes = into ? into->num_bytes() : 0;
-    const bool in_place = into && !op.writes.empty() && !adds(op.kind) && into->contiguous();
-    if (!in_place) flight.staging.resize(static_cast<std::size_t>(bytes));
-    flight.handle = transport_.irecv(in_place ? into->data() : flight.staging.data(), bytes, op.in_peer, op.in_tag);
+void Engine::begin(Flight& flight, const Move& move) {
+    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
+    flight.begun_s = now();
+    flight.pieces = flight.posted = flight.taken = 0;
+    flight.message = -1;
+    if (move.sends) flight.out_turn = fifos_[static_cast<std::size_t>(move.fifo)].issued++;
+    if (op.kind == Kind::collective) return begin_collective(op, flight);
+    if (move.receives) {
+        flight.stage = Flight::receiving;
+        flight.pieces = cut(move).pieces();
+        flight.in_turn = inbound_[static_cast<std::size_t>(move.in)].issued++;
+        post(flight, move);
+    } else if (move.sends) {
+        flight.stage = Flight::sending;
+        send(flight, move);
+    } else {
+        protect(op.writes);
+        execute(op, 0, {});
+        end(flight);
+    }
 }
 
 // MPI allows no overlap of what is sent and what is received, other than an all_reduce in place.
 void Engine::begin_collective(const Op& op, Flight& flight) {
     const Collective& call = collectives_[static_cast<std::size_t>(op.call)];
     const bool broadcast = call.kind == DT_BROADCAST;
-    const Span dst = op.writes.empty() ? op.reads[0] : op.writes[0];
-    const Span src = broadcast || op.reads.empty() ? dst : op.reads[0];
+    const Span& dst = op.writes.empty() ? op.reads[0] : op.writes[0];
+    const Span& src = broadcast || op.reads.empty() ? dst : op.reads[0];
+    protect(op.writes);
     if (broadcast && call.root && !op.writes.empty()) copy_spans(op.reads[0], dst);
     std::byte* from = packed_data(src, flight.packed);
-    flight.staging.resize(dst.contiguous() ? 0 : static_cast<std::size_t>(dst.num_bytes()));
-    std::byte* to = dst.contiguous() ? dst.data() : flight.staging.data();
+    const bool packed = from != src.data();
+    if (!dst.contiguous()) flight.staging = pool_.take(dst.num_bytes());
+    std::byte* to = dst.contiguous() ? dst.data() : flight.staging.data.get();
     const bool in_place = call.kind == DT_ALL_REDUCE && from == to;
     if (broadcast && to != dst.data()) gather(dst, to);
-    if (!broadcast && !in_place && flight.packed.empty() && overlap(src, dst)) {
+    if (!broadcast && !in_place && !packed && overlap(src, dst)) {
         flight.packed.assign(from, from + src.num_bytes());
         from = flight.packed.data();
     }
     long long count = call.kind == DT_REDUCE_SCATTER || broadcast ? elements(dst) : elements(src);
     if (call.kind == DT_ALL_TO_ALL) count /= call.size;
+    flight.stage = Flight::receiving;
+    flight.landing = to;
+    flight.pieces = flight.posted = 1;
     if (blocking_) {
         transport_.collective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
-        if (!dst.contiguous()) scatter(to, dst);
-        flight.stage = Flight::ended;
-        return;
+        take_whole(flight, moves_[static_cast<std::size_t>(flight.op)]);
+        return end(flight);
     }
-    flight.handle = transport_.icollective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
+    flight.handles[0] = transport_.icollective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
 }
 
-void Engine::take_message(const Op& op, Flight& flight) {
-    if (op.kind == Kind::recv_reduce_send) {
+// Lets pieces come, in the channel's order of messages. They come in place, or to staging: all of it where the message
+// is forwarded from there or not handled by pieces, else room for those under way.
+bool Engine::post(Flight& flight, const Move& move) {
+    Inbound& in = inbound_[static_cast<std::size_t>(move.in)];
+    if (flight.posted == flight.pieces || in.turn != flight.in_turn) return false;
+    const Cut cut = this->cut(move);
+    const bool some = move.piecewise && move.write;
+    if (!move.in_place && flight.posted == 0 && move.bytes > 0) {
+        flight.staging = pool_.take(some ? cut.some() : move.bytes);
+        flight.landing = flight.staging.data.get();
+    }
+    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
+    const int before = flight.posted;
+    for (; flight.posted < flight.pieces && flight.posted - flight.taken < ahead; ++flight.posted) {
+        const auto begin = cut.begin(flight.posted), size = cut.size(flight.posted);
+        if (move.in_place) protect(*move.write, begin, size);
+        std::byte* to = move.in_place ? move.write->data() + begin
+                                      : flight.landing + (some ? flight.posted % ahead * cut.each : begin);
+        flight.handles[flight.posted % ahead] = transport_.irecv(to, size, op.in_peer, op.in_tag);
+    }
+    if (flight.posted == flight.pieces) ++in.turn;
+    return flight.posted > before;
+}
+
+// Takes one piece, if it has come; true when the flight moved on.
+bool Engine::receive(Flight& flight, const Move& move) {
+    const bool posted = move.receives && post(flight, move);
+    if (flight.taken == flight.posted || !transport_.test(flight.handles[flight.taken % ahead])) return posted;
+    take_piece(flight, move, flight.taken++);
+    if (flight.taken < flight.pieces) {
+        post(flight, move);
+    } else {
+        if (!move.piecewise) take_whole(flight, move);
+        flight.stage = Flight::sending;
+        if (!move.sends) end(flight);
+    }
+    touch();
+    return true;
+}
+
+void Engine::take_piece(Flight& flight, const Move& move, int piece) {
+    if (move.in_place || !move.piecewise || !move.read) return;
+    const Cut cut = this->cut(move);
+    const auto begin = cut.begin(piece), size = cut.size(piece);
+    std::byte* message = flight.landing + (move.write ? piece % ahead * cut.each : begin);
+    std::byte* to = move.write ? move.write->data() + begin : message;
+    if (move.write) protect(*move.write, begin, size);
+    combine(move.read->dtype, reduce_op_, move.read->data() + begin, message, to, size / dtype_bytes(move.read->dtype));
+}
+
+// What has come to staging goes where it belongs: a message not handled by pieces, or the result of a collective.
+void Engine::take_whole(Flight& flight, const Move& move) {
+    const std::byte* message = flight.landing;
+    if (move.kind == Kind::collective) {
+        const Span& dst = move.write ? *move.write : *move.read;
+        if (!dst.contiguous()) scatter(message, dst);
+    } else if (move.kind == Kind::recv_reduce_send) {
         std::vector<std::byte> packed;
-        const std::byte* src = packed_data(op.reads[0], packed);
-        combine(op.reads[0].dtype, reduce_op_, src, flight.staging.data(), flight.staging.data(),
-                elements(op.reads[0]));
-    } else if (adds(op.kind)) {
-        combine_spans(reduce_op_, op.reads[0], flight.staging.data(), op.writes[0]);
-    } else if (!op.writes.empty() && !op.writes[0].contiguous()) {
-        scatter(flight.staging.data(), op.writes[0]);
+        const std::byte* src = packed_data(*move.read, packed);
+        combine(move.read->dtype, reduce_op_, src, message, flight.landing, elements(*move.read));
+    } else if (adds(move.kind)) {
+        protect(*move.write, 0, move.write->end() - move.write->offset);
+        combine_spans(reduce_op_, *move.read, message, *move.write);
+    } else if (move.write) {
+        protect(*move.write, 0, move.write->end() - move.write->offset);
+        scatter(message, *move.write);
     }
 }
 
-// True when the flight moved on.
-bool Engine::receive(Flight& flight) {
-    if (!transport_.test(flight.handle)) return false;
-    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    take_message(op, flight);
-    flight.stage = sends(op.kind) ? Flight::sending : Flight::ended;
-    if (flight.stage == Flight::ended) stamp(flight.op, flight.begun_s, clock_());
-    touch();
-    return true;
-}
-
-bool Engine::must_copy(int op) const {
-    const auto& writers = writers_[static_cast<std::size_t>(op)];
-    return !std::all_of(writers.begin(), writers.end(), [&](int writer) { return is_done(writer); });
-}
-
-// Puts the message into its channel's FIFO. The op has then ended: what could overwrite the data is sent from a copy.
-bool Engine::send(Flight& flight) {
-    const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    auto& fifo = outgoing_[static_cast<std::size_t>(out_slot_[static_cast<std::size_t>(flight.op)])];
-    if (static_cast<int>(fifo.size()) >= op.out_depth) return false;
-    Outgoing message;
-    message.op = flight.op;
-    message.begun_s = receives(op.kind) ? flight.begun_s : clock_();
-    const Span* from = op.kind == Kind::signal ? nullptr
-                       : op.kind == Kind::send ? &op.reads[0]
-                       : op.writes.empty()     ? nullptr
-                                               : &op.writes[0];
-    const std::byte* data = nullptr;
-    long long bytes = from ? from->num_bytes() : 0;
-    if (op.kind == Kind::recv_reduce_send) {
-        message.staging = std::move(flight.staging);
-        data = message.staging.data();
-        bytes = static_cast<long long>(message.staging.size());
-    } else if (from && (!from->contiguous() || must_copy(flight.op))) {
-        message.staging.resize(static_cast<std::size_t>(bytes));
-        gather(*from, message.staging.data());
-        data = message.staging.data();
-    } else if (from) {
-        data = from->data();
-    }
-    message.handle = transport_.isend(data, bytes, op.out_peer, op.out_tag);
-    fifo.push_back(std::move(message));
-    ++unsent_;
+void Engine::end(Flight& flight) {
+    if (!moves_[static_cast<std::size_t>(flight.op)].sends) stamp(flight.op, flight.begun_s, now());
     flight.stage = Flight::ended;
-    touch();
-    return true;
+    pool_.give(flight.staging);
 }
 
-bool Engine::drain() {
+// Moves the flights of one lane: of the messages of one peer the oldest is asked for, later ones have not come either.
+bool Engine::serve(Lane& lane) {
     bool moved = false;
-    for (auto& fifo : outgoing_) {
-        while (!fifo.empty() && transport_.test(fifo.front().handle)) {
-            stamp(fifo.front().op, fifo.front().begun_s, clock_());
-            fifo.pop_front();
-            --unsent_;
-            moved = true;
+    for (auto k = lane.done.load(std::memory_order_relaxed); k < lane.issued; ++k) {
+        Flight& flight = lane.flight(k);
+        if (flight.stage == Flight::ended) continue;
+        const Move& move = moves_[static_cast<std::size_t>(flight.op)];
+        auto& asked = asked_[static_cast<std::size_t>(move.peer + 1)];
+        if (flight.stage == Flight::receiving && asked != passes_) {
+            moved = receive(flight, move) || moved;
+            if (flight.stage == Flight::receiving) asked = passes_;
         }
-    }
-    if (moved) touch();
-    return moved;
-}
-
-bool Engine::issue(Lane& lane, std::deque<Flight>& flights) {
-    if (lane.issued == static_cast<std::int64_t>(lane.ops.size())) return false;
-    const int index = lane.ops[static_cast<std::size_t>(lane.issued)];
-    const Op& op = ops_[static_cast<std::size_t>(index)];
-    const int limit = op.kind == Kind::collective ? std::min(collective_window, window_) : window_;
-    if (static_cast<int>(flights.size()) >= limit || !ready(op)) return false;
-    for (const auto& flight : flights)
-        if (conflict(op, ops_[static_cast<std::size_t>(flight.op)])) return false;
-    flights.emplace_back();
-    flights.back().op = index;
-    begin(flights.back());
-    if (flights.back().stage == Flight::ended) stamp(index, flights.back().begun_s, clock_());
-    ++lane.issued;
-    touch();
-    return true;
-}
-
-// Moves the flights of one lane: messages in order for each peer, sends in order for each channel.
-bool Engine::serve(std::deque<Flight>& flights) {
-    bool moved = false;
-    std::vector<int> waiting_on;            // peers whose oldest message has not come: later ones have not either
-    std::vector<std::pair<int, int>> held;  // channels on which an earlier flight has yet to send
-    for (auto& flight : flights) {
-        const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-        if (flight.stage == Flight::receiving &&
-            std::find(waiting_on.begin(), waiting_on.end(), op.in_peer) == waiting_on.end()) {
-            if (receive(flight))
-                moved = true;
-            else
-                waiting_on.push_back(op.in_peer);
-        }
-        const std::pair out{op.out_peer, op.out_tag};
-        const bool blocked = std::find(held.begin(), held.end(), out) != held.end();
-        if (flight.stage == Flight::sending && !blocked && send(flight)) moved = true;
-        if (flight.stage != Flight::ended && sends(op.kind)) held.push_back(out);
+        if (move.sends && flight.stage != Flight::ended) moved = send(flight, move) || moved;
     }
     return moved;
 }
 
-bool Engine::poll_lane(Lane& lane, std::deque<Flight>& flights) {
-    bool any = false;
-    for (bool moved = true; moved; any = any || moved) {
-        moved = serve(flights);
-        while (!flights.empty() && flights.front().stage == Flight::ended) {
-            flights.pop_front();
-            lane.done.fetch_add(1, std::memory_order_release);
-        }
-        while (issue(lane, flights)) moved = true;
+void Engine::retire(Lane& lane) {
+    for (auto k = lane.done.load(std::memory_order_relaxed); k < lane.issued && lane.flight(k).stage == Flight::ended;
+         ++k) {
+        lane.end_one();
+        --net_left_;
     }
-    return any;
+}
+
+// One look at everything that is under way.
+bool Engine::pass() {
+    bool moved = drain();
+    for (auto& lane : lanes_) {
+        if (!lane.net || lane.done.load(std::memory_order_relaxed) == lane.size()) continue;
+        ++passes_;
+        moved = serve(lane) || moved;
+        while (retire(lane), issue(lane)) moved = true;
+    }
+    if (net_left_ == 0 && unsent_ == 0) net_done_.store(true, std::memory_order_release);
+    return moved;
 }
 
 bool Engine::poll() {
-    bool moved = drain();
-    for (std::size_t i = 0; i < lanes_.size(); ++i)
-        if (lanes_[i].net &&
-            (!flights_[i].empty() || lanes_[i].issued < static_cast<std::int64_t>(lanes_[i].ops.size())))
-            moved = poll_lane(lanes_[i], flights_[i]) || moved;
-    return moved;
+    bool any = false;
+    while (!net_done_.load(std::memory_order_relaxed) && pass()) any = true;
+    return any;
 }
 
 void Engine::progress_loop(const Options& options) {
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     try {
-        while (!stop_ && !(finished(true) && unsent_ == 0)) {
+        while (!stop_ && !net_done_.load(std::memory_order_relaxed)) {
             if (poll()) continue;
             if (computing_.load(std::memory_order_relaxed) > 0)
                 std::this_thread::sleep_for(std::chrono::duration<double>(options.poll_s));

@@ -107,6 +107,7 @@ def native_options(options: RunOptions) -> _native.EngineOptions:
         repeats=options.repeats,
         spans=options.spans,
         blocking=options.blocking,
+        slice_bytes=options.slice_bytes,
     )
 
 

@@ -1,0 +1,140 @@
+// What of a net lane is under way: messages being received, and messages in the FIFOs of their channels, piece by
+// piece.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "run/op.hpp"
+
+namespace dovetail::run {
+
+constexpr int ahead = 4;  // pieces of one message under way at once, at either end
+
+// A message of `bytes` cut into pieces of `each` bytes, the last one shorter: alike at both ends.
+struct Cut {
+    std::int64_t bytes, each;
+    int pieces() const { return bytes <= each ? 1 : static_cast<int>((bytes + each - 1) / each); }
+    std::int64_t begin(int piece) const { return piece * each; }
+    std::int64_t size(int piece) const { return std::min(each, bytes - piece * each); }
+    std::int64_t some() const { return std::min(bytes, ahead * each); }  // room for those under way
+};
+
+struct Block {
+    std::unique_ptr<std::byte[]> data;
+    std::size_t size = 0;
+};
+
+// Memory of messages, kept for the next one, never cleared.
+class Pool {
+  public:
+    Block take(std::int64_t bytes) {
+        const auto place = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(bytes) / 64));
+        auto& free = free_[place];
+        if (!free.empty()) {
+            Block block = std::move(free.back());
+            free.pop_back();
+            return block;
+        }
+        const std::size_t size = std::size_t{64} << place;
+        total_ += size;
+        return {std::unique_ptr<std::byte[]>(new std::byte[size]), size};
+    }
+    void give(Block& block) {
+        if (block.data) free_[static_cast<std::size_t>(std::bit_width(block.size / 128))].push_back(std::move(block));
+        block.size = 0;
+    }
+    void shrink(std::size_t most) {  // while nothing is out
+        if (total_ <= most) return;
+        for (auto& free : free_) free.clear();
+        total_ = 0;
+    }
+
+  private:
+    std::array<std::vector<Block>, 64> free_;
+    std::size_t total_ = 0;
+};
+
+// A queue whose entries keep their number, from begin() to end().
+template <class T>
+class Ring {
+  public:
+    std::int64_t begin() const { return begin_; }
+    std::int64_t end() const { return end_; }
+    std::int64_t size() const { return end_ - begin_; }
+    T& operator[](std::int64_t number) { return slots_[static_cast<std::size_t>(number) & (slots_.size() - 1)]; }
+    const T& operator[](std::int64_t number) const {
+        return slots_[static_cast<std::size_t>(number) & (slots_.size() - 1)];
+    }
+    T& push() {
+        if (size() == static_cast<std::int64_t>(slots_.size())) grow();
+        return (*this)[end_++];
+    }
+    void pop() { ++begin_; }
+
+  private:
+    void grow() {
+        std::vector<T> wider(std::max<std::size_t>(2 * slots_.size(), 4));
+        for (auto i = begin_; i < end_; ++i)
+            wider[static_cast<std::size_t>(i) & (wider.size() - 1)] = std::move((*this)[i]);
+        slots_ = std::move(wider);
+    }
+    std::vector<T> slots_;
+    std::int64_t begin_ = 0, end_ = 0;
+};
+
+struct Flight {  // an issued op of a net lane
+    enum { receiving, sending, ended } stage = ended;
+    int op = -1;
+    int pieces = 0, posted = 0, taken = 0;   // of the message that it receives
+    int handles[ahead] = {};                 // of those posted and not taken; a collective has one
+    std::int64_t in_turn = 0, out_turn = 0;  // its place among the ops that receive, and that send, on its channels
+    std::int64_t message = -1;               // its number in the FIFO, once there
+    double begun_s = 0.0;
+    Block staging;                 // the message, or the pieces of it that are under way
+    std::byte* landing = nullptr;  // where that is, whoever keeps it
+    std::vector<std::byte> packed;
+};
+
+struct Outgoing {  // a message in its channel's FIFO
+    int op = -1;
+    int pieces = 0, available = 0, started = 0, left = 0;
+    int copied = 0;       // pieces below this lie in `whole`
+    bool copies = false;  // pieces go out from copies: something is still to overwrite them
+    int handles[ahead] = {};
+    double begun_s = 0.0;
+    const std::byte* data = nullptr;
+    Block whole, some;  // all of it; the copies of pieces under way
+};
+
+struct Fifo : Ring<Outgoing> {
+    std::int64_t starting = 0;          // the first message of which pieces are still to start
+    std::int64_t issued = 0, turn = 0;  // ops that send here: those issued, and those whose message has come in
+    bool active = false;
+};
+
+struct Inbound {                        // a channel received on
+    std::int64_t issued = 0, turn = 0;  // ops: those issued, and those all of whose pieces have been posted
+};
+
+struct Move {  // what a net lane needs to know of an op
+    Kind kind{};
+    bool receives = false, sends = false;
+    bool in_place = false;   // messages arrive where they belong
+    bool piecewise = false;  // pieces are stored, added and forwarded one by one
+    int peer = -1, in = -1, fifo = -1, depth = 0;
+    std::int64_t bytes = 0;   // of the message
+    std::int64_t behind = 0;  // ops of its lane that must have ended before it begins
+    const Span *read = nullptr, *write = nullptr;
+    const Span* source = nullptr;  // where the message it sends lies; null: in staging, or it has no bytes
+    std::vector<int> writers;      // ops that overwrite that
+    bool computed = false;         // some of them on compute lanes
+};
+
+}  // namespace dovetail::run
