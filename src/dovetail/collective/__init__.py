@@ -58,6 +58,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in KINDS:
-        return getattr(import_module("dovetail.comm"), name)
-    raise AttributeError(f"module 'dovetail.collective' has no attribute '{name}'")
+    if name not in KINDS:
+        raise AttributeError(f"module 'dovetail.collective' has no attribute '{name}'")
+    call = globals()[name] = getattr(import_module("dovetail.comm"), name)  # so that the next look-up costs nothing
+    return call

@@ -1,0 +1,165 @@
+"""A collective called from Python on shared memory: ours beside mpi4py's own, in turn, at every size, under each MPI.
+
+    bench/eager.py [--mpi mpich,openmpi] [--ranks 2] [--min 8] [--max 64M] [--collectives all_reduce,…] [--out FILE]
+
+Both move the same arrays on the same communicator; what ours does is said by the machine's selection table, where there
+is one (`dovetail tune all_reduce` makes it). A round calls each of the two for about `--batch` seconds, in random
+order; its time is that of the slowest rank. `ratio` is their median over ours, round by round: above 1, ours is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from overlap import HERE, provenance
+
+from dovetail.core import parse_bytes
+
+ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+STANDARD = 0.9
+
+
+def main() -> None:
+    args = arguments()
+    if args.worker:
+        return worker(args)
+    found = {}
+    for mpi in args.mpi.split(","):
+        found[mpi] = launch(args, ENVIRONMENTS[mpi])
+        tell(mpi, found[mpi]["rows"])
+    facts = {"cpu": cpu(), "mpi": ", ".join(each["library"] for each in found.values())}
+    rows = [{"mpi": mpi, **row} for mpi, each in found.items() for row in each["rows"]]
+    least = min(row["ratio"] for row in rows)
+    document = {"bench": "eager", "ranks": args.ranks, **provenance([facts]), "least_ratio": least, "rows": rows}
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"least ratio {least:.2f}, to be at least {STANDARD}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpi", default="mpich,openmpi")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--min", default="8")
+    parser.add_argument("--max", default="64M")
+    parser.add_argument("--factor", type=int, default=4)
+    parser.add_argument("--collectives", default=",".join(NAMES))
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--batch", type=float, default=5e-3, help="seconds of calls between two stamps")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def launch(args: argparse.Namespace, environment: Path) -> dict[str, object]:
+    """Run the worker on ranks of one MPI; what rank 0 printed."""
+    words = ("ranks", "min", "max", "factor", "collectives", "rounds", "batch")
+    options = [f"--{word}={getattr(args, word)}" for word in words]
+    oversubscribe = ["--oversubscribe"] if environment.name.endswith("openmpi") else []
+    command = [environment / "bin/mpiexec", *oversubscribe, "-n", str(args.ranks), environment / "bin/python"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [*command, "-m", "mpi4py", __file__, "--worker", *options],
+        env=os.environ | root,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def worker(args: argparse.Namespace) -> None:
+    """One rank: measures every size of every collective."""
+    from mpi4py import MPI
+
+    comm, sizes = MPI.COMM_WORLD, [parse_bytes(args.min)]
+    while sizes[-1] * args.factor < parse_bytes(args.max):
+        sizes.append(sizes[-1] * args.factor)
+    sizes += [] if sizes[-1] == parse_bytes(args.max) else [parse_bytes(args.max)]
+    rows = [measure(comm, name, num_bytes, args) for name in args.collectives.split(",") for num_bytes in sizes]
+    if comm.rank == 0:
+        library = MPI.Get_library_version().splitlines()[0].rstrip("\0")
+        print(json.dumps({"library": " ".join(library.split()), "rows": rows}))
+
+
+def measure(comm: object, name: str, num_bytes: int, args: argparse.Namespace) -> dict[str, object]:
+    """Medians of both, and the ratio of each round, for `num_bytes` of the larger of input and output."""
+    from dovetail.comm import choice_for
+
+    calls = pair(comm, name, num_bytes)
+    seconds: dict[str, list[float]] = {which: [] for which in calls}
+    for call in calls.values():  # engines are made, connections opened
+        batch(comm, call, 3)
+    once_s = batch(comm, calls["theirs"], 5)
+    count = max(2, min(20_000, round(args.batch / once_s)))
+    shuffled = random.Random(num_bytes)
+    for _ in range(args.rounds):
+        for which in shuffled.sample(sorted(calls), 2):
+            seconds[which].append(batch(comm, calls[which], count))
+    ratios = [b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    medians = {f"{which}_s": statistics.median(values) for which, values in seconds.items()}
+    choice = choice_for(comm, name, num_bytes)
+    head = {"collective": name, "bytes": num_bytes, "choice": str(choice or "library"), **medians}
+    return {**head, "ratio": middle, "ratio_quartiles": [low, high], "rounds": args.rounds, "calls": count}
+
+
+def pair(comm: object, name: str, num_bytes: int) -> dict[str, Callable[[], object]]:
+    """Ours and mpi4py's call on the same arrays: float64, in place where both can."""
+    from mpi4py import MPI
+
+    import dovetail.collective as dc
+
+    whole = np.zeros(max(num_bytes // 8, comm.size))
+    part, other = np.zeros(len(whole) // comm.size), np.zeros_like(whole)
+    both = {
+        "all_reduce": (lambda: dc.all_reduce(whole, comm), lambda: comm.Allreduce(MPI.IN_PLACE, whole)),
+        "all_gather": (lambda: dc.all_gather(part, comm, whole), lambda: comm.Allgather(part, whole)),
+        "reduce_scatter": (
+            lambda: dc.reduce_scatter(whole, comm, "sum", part),
+            lambda: comm.Reduce_scatter_block(whole, part),
+        ),
+        "all_to_all": (lambda: dc.all_to_all(whole, comm, other), lambda: comm.Alltoall(whole, other)),
+    }
+    return dict(zip(("ours", "theirs"), both[name], strict=True))
+
+
+def batch(comm: object, call: Callable[[], object], count: int) -> float:
+    """Seconds of one of `count` calls, on the slowest rank."""
+    comm.Barrier()
+    begin = time.perf_counter()
+    for _ in range(count):
+        call()
+    mine = (time.perf_counter() - begin) / count
+    return max(comm.allgather(mine))
+
+
+def tell(mpi: str, rows: list[dict[str, object]]) -> None:
+    for row in rows:
+        low, high = row["ratio_quartiles"]
+        print(
+            f"{mpi:8} {row['collective']:15} {row['bytes']:>9} B  ours {row['ours_s'] * 1e6:9.2f} us  theirs "
+            f"{row['theirs_s'] * 1e6:9.2f} us  ratio {row['ratio']:.2f} ({low:.2f} to {high:.2f})  {row['choice']}",
+            flush=True,
+        )
+
+
+def cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    main()
