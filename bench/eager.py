@@ -15,7 +15,6 @@ import os
 import random
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +32,8 @@ STANDARD = 0.9
 def main() -> None:
     args = arguments()
     if args.worker:
-        return worker(args)
+        worker(args)
+        return
     found = {}
     for mpi in args.mpi.split(","):
         found[mpi] = launch(args, ENVIRONMENTS[mpi])
