@@ -5,7 +5,7 @@
 
 Needs root and iproute2 for hosts (see bench/testbed). For each collective and each MPI: `dovetail tune`, then, in a job
 of its own, the tuned choice and the library's blocking call in turn, at every size, each held against float64. What is
-compared comes from that second job alone. Results are saved after every collective; nothing is begun once the budget is
+compared comes from those jobs alone. Results are saved after every collective; nothing is begun once the budget is
 spent. Tables name the fastest library of all MPIs at a size, and the fastest tuned choice.
 """
 
@@ -30,6 +30,7 @@ NAMED = {  # measured too where ranks share nodes
     "all_reduce": ("hierarchical_all_reduce", "ring_all_reduce"),
     "all_to_all": ("two_step_all_to_all", "direct_all_to_all"),
 }
+TRIES = 2
 STANDARD, GAIN = 0.97, 1.2  # of the fastest library: at every size, and somewhere
 TUNING = 0.6  # of a collective's time; the rest is for the comparison
 
@@ -88,15 +89,19 @@ def ask(args: argparse.Namespace, name: str, mpi: str, budget_s: float, cache: s
         words = ["--env-dir", str(ENVIRONMENTS[mpi]), "--ppn", str(args.ppn)]
         environment["DOVETAIL_LAUNCH"] = testbed("launcher", *words).strip()
     words = [sys.argv[0], *sys.argv[1:], "--worker", name, "--budget", str(budget_s)]
-    try:
-        done = subprocess.run(
-            [python, *words], env=environment, capture_output=True, text=True, timeout=4 * budget_s + 300
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"not ended after {4 * budget_s + 300:.0f} s"}
-    if done.returncode:
-        return {"failed": done.stderr.strip()[-2000:]}
-    return json.loads(done.stdout.splitlines()[-1])
+    failed = ""
+    for _ in range(TRIES):
+        try:
+            done = subprocess.run(
+                [python, *words], env=environment, capture_output=True, text=True, timeout=4 * budget_s + 300
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"not ended after {4 * budget_s + 300:.0f} s"}
+        if done.returncode == 0:
+            return json.loads(done.stdout.splitlines()[-1])
+        failed = done.stderr.strip()[-2000:]
+        print(f"{name} on {mpi} failed: {failed}", file=sys.stderr)
+    return {"failed": failed}
 
 
 def worker(args: argparse.Namespace) -> dict:
@@ -124,30 +129,37 @@ def worker(args: argparse.Namespace) -> dict:
 
 
 def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
-    """For each size the library, the choice, and the named rivals, interleaved in a job that chose nothing."""
-    from dovetail.plan.contest import repeats_worth, variant
+    """For each size the library, the choice, and the named rivals, in turn, in two jobs that choose nothing."""
+    from dovetail.plan.contenders import Contender
+    from dovetail.plan.contest import LAUNCHES, groups, pooled, repeats_worth, variant
     from dovetail.plan.selection import Choice
     from dovetail.run.job import Job
     from dovetail.run.mpi import MpiExecutor
 
-    aim, library = contest.aim, Choice()
-    named = NAMED.get(aim.collective, ()) if aim.nodes > 1 else ()
-    rows, facts, left_s = [], {}, budget_s
-    for place, each in enumerate(contest.judged):
-        begin = time.monotonic()
-        choices = list(dict.fromkeys([library, each.choice, *map(Choice, named)]))
-        repeats = repeats_worth(each.point.measured_s)
-        variants = tuple(variant(aim, choice, each.num_bytes, repeats, "posts") for choice in choices)
-        share_s = max(left_s, 0.0) / (len(contest.judged) - place)
-        result = MpiExecutor().execute(Job(variants, rounds=rounds, seed=place, budget_s=share_s))
-        rows.append(row_of(each, dict(zip(choices, result.outcomes, strict=True)), result))
-        facts, left_s = result.facts, left_s - (time.monotonic() - begin)
+    aim, judged = contest.aim, {each.num_bytes: each for each in contest.judged}
+    named = tuple(map(Choice, NAMED.get(aim.collective, ()) if aim.nodes > 1 else ()))
+    asked = {size: list(dict.fromkeys([Choice(), each.choice, *named])) for size, each in judged.items()}
+    lists = {s: [Contender(choice, judged[s].point.measured_s) for choice in asked[s]] for s in asked}
+    rows, facts, deadline = [], {}, time.monotonic() + budget_s
+    together = groups(lists)
+    for place, group in enumerate(together):
+        variants = tuple(
+            variant(aim, choice, size, repeats_worth(judged[size].point.measured_s), "posts")
+            for size in group
+            for choice in asked[size]
+        )
+        share_s = max(deadline - time.monotonic(), 0.0) / (len(together) - place) / LAUNCHES
+        jobs = [Job(variants, -(-rounds // LAUNCHES), seed=place + k, budget_s=share_s) for k in range(LAUNCHES)]
+        results = [MpiExecutor().execute(job) for job in jobs]
+        found = iter([pooled(same) for same in zip(*(result.outcomes for result in results), strict=True)])
+        rows += [row_of(judged[size], {choice: next(found) for choice in asked[size]}, results) for size in group]
+        facts = results[-1].facts
     return rows, facts
 
 
-def row_of(judged, outcomes: dict, result) -> dict:
+def row_of(judged, outcomes: dict, results: list) -> dict:
     """One size: seconds and spread of the library, of the choice, and of the named ones."""
-    library, ours = (outcomes[choice] for choice in (next(iter(outcomes)), judged.choice))
+    library, ours = next(iter(outcomes.values())), outcomes[judged.choice]
     named = {choice.algorithm: outcome.median_s for choice, outcome in outcomes.items() if not choice.is_library}
     return {
         "num_bytes": judged.num_bytes,
@@ -161,8 +173,8 @@ def row_of(judged, outcomes: dict, result) -> dict:
         "when_tuned": {"tuned_s": judged.point.measured_s, "library_s": judged.point.library_s},
         "named_s": named,
         "num_wrong": sum(outcome.num_wrong or 0 for outcome in outcomes.values()),
-        "rounds": result.rounds,
-        "disturbed": result.disturbed,
+        "rounds": sum(result.rounds for result in results),
+        "disturbed": sum(result.disturbed for result in results),
         "rivals": [{"choice": str(choice), "seconds": s} for choice, s in judged.tried.items()],
     }
 

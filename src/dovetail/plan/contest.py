@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -24,12 +24,14 @@ EACH_S = 4e-3  # a timing is of as many runs as fill this
 MOST_REPEATS = 500
 FIRST_ROUNDS = 4  # of all contenders; the best of them meet the library once more
 FINALISTS = 3
+LAUNCHES = 2  # of the ranks anew, among which the rounds of a final are shared
 MOST_ROUNDS = 25
 WORTH_S = 1.5  # of rounds more than asked for
 LEAST_GAIN = 0.01  # of the library's time
 TWO_ERRORS = 3.7  # standard errors of a median, in half interquartile ranges over the root of the count
 TOGETHER = 24  # variants of one job, where they are short
 SHORT_S = 2e-3  # runs predicted below this share a job with those of other sizes
+POSTS = "posts"
 START_S = 0.5  # of a job, about
 
 
@@ -103,8 +105,8 @@ def contest(
     """Find the fastest way to carry out `aim` at each of `sizes` (bytes).
 
     The best predicted are measured in turn, `FIRST_ROUNDS` times; the best of those, and the winners at neighbouring
-    sizes, then meet the library's call for `rounds` rounds and are held against float64. Ours is chosen only where it
-    is right, and faster than the library's beyond the noise of that job. Jobs begun end; none is begun after
+    sizes, then meet the library's call for `rounds` rounds in LAUNCHES jobs and are held against float64. Ours is
+    chosen only where it is right, and faster than the library's beyond their noise. Jobs begun end; none is begun after
     `budget_s` seconds, and sizes that were not reached are left out, with a note.
     """
     wanted = sorted({aim.bytes_of(size) for size in sizes})
@@ -123,9 +125,13 @@ def contest(
     for group, limit_s in clock.shares(groups({size: arena.lists[size] for size in tried}), arena.cost_s, 1.0):
         tell(f"the best and the library's up to {group[-1]} bytes", 0.5 + 0.5 * clock.share)
         last = {size: finalists(size, tried) for size in group}
-        found, result = arena.measure(last, rounds_worth(rounds, arena.round_s(group)), limit_s, check="posts")
-        facts = result.facts
-        judged += [judge(size, found[size], tried[size], arena.predicted(size), result.disturbed) for size in group]
+        enough = -(-rounds_worth(rounds, arena.round_s(group)) // LAUNCHES)
+        ran = [arena.measure(last, enough, limit_s / LAUNCHES, POSTS if not k else None) for k in range(LAUNCHES)]
+        facts = ran[0][1].facts
+        disturbed = sum(result.disturbed for _, result in ran)
+        for size in group:
+            launches = [found[size] for found, _ in ran]
+            judged.append(judge(size, launches, tried[size], arena.predicted(size), disturbed))
     return Contest(aim, tuple(judged), facts, tuple(_notes(wanted, judged)))
 
 
@@ -140,16 +146,22 @@ def _notes(wanted: Sequence[int], judged: Sequence[Judged]) -> Iterator[str]:
 
 def judge(
     num_bytes: int,
-    outcomes: Mapping[Choice, Outcome],
+    launches: Sequence[Mapping[Choice, Outcome]],
     tried: Mapping[Choice, float],
     predicted: Mapping[Choice, float],
     disturbed: int = 0,
 ) -> Judged:
-    """The fastest of `outcomes` that is right, if it beats the library's call beyond the noise; else the library's."""
+    """The fastest over all launches that is right, if it beats the library's call beyond the noise; else the library's.
+
+    `tried`: medians of an earlier job, in which it must not have been slower than the library's either.
+    """
+    outcomes = {choice: pooled([launch[choice] for launch in launches]) for choice in launches[0]}
     library = outcomes[BY_LIBRARY]
     right = {c: o for c, o in outcomes.items() if not c.is_library and not o.num_wrong}
     best = min(right, key=lambda choice: right[choice].median_s, default=BY_LIBRARY)
-    if best.is_library or not beats(right[best], library):
+    slower_before = tried.get(best, 0.0) > tried.get(BY_LIBRARY, math.inf)
+    pairs = [(launch[best], launch[BY_LIBRARY]) for launch in launches]
+    if best.is_library or slower_before or not beats(pairs):
         best = BY_LIBRARY
     taken = outcomes[best]
     point = Point(num_bytes, taken.median_s, library.median_s, predicted.get(best), taken.spread)
@@ -158,17 +170,24 @@ def judge(
     return Judged(num_bytes, best, point, known, predicted, taken.max_rel_error, wrong, disturbed)
 
 
-def beats(ours: Outcome, library: Outcome) -> bool:
-    """Whether ours is faster than the library's call beyond the noise, by the ratio of the two in each round.
+def pooled(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcomes of several launches as one; what was checked is the first's."""
+    return replace(outcomes[0], seconds=tuple(s for outcome in outcomes for s in outcome.seconds))
+
+
+def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
+    """Whether ours is faster than the library's call beyond the noise, by the ratio of the two in each round, over all
+    launches (pairs of ours, library); and not slower in any: libraries change their speed from launch to launch.
 
     >>> slow, fast = Outcome("a", (1.0, 1.1, 0.9), ()), Outcome("b", (0.8, 0.88, 0.72), ())
-    >>> beats(fast, slow), beats(slow, fast), beats(slow, slow)
-    (True, False, False)
+    >>> beats([(fast, slow)]), beats([(slow, fast)]), beats([(slow, slow)]), beats([(fast, slow)] * 3 + [(slow, fast)])
+    (True, False, False, False)
     """
-    ratios = np.array(ours.seconds) / np.array(library.seconds)
-    low, middle, high = np.percentile(ratios, [25, 50, 75])
-    noise = max(LEAST_GAIN, TWO_ERRORS * (high - low) / 2 / math.sqrt(len(ratios)))
-    return bool(middle < 1.0 - noise)
+    ratios = [np.array(ours.seconds) / np.array(library.seconds) for ours, library in pairs]
+    low, middle, high = np.percentile(np.concatenate(ratios), [25, 50, 75])
+    count = sum(map(len, ratios))
+    noise = max(LEAST_GAIN, TWO_ERRORS * (high - low) / 2 / math.sqrt(count))
+    return bool(middle < 1.0 - noise and all(np.median(each) <= 1.0 for each in ratios))
 
 
 def finalists(size: int, tried: Mapping[int, Mapping[Choice, float]]) -> list[Choice]:
