@@ -160,7 +160,8 @@ def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
 def row_of(judged, outcomes: dict, results: list) -> dict:
     """One size: seconds and spread of the library, of the choice, and of the named ones."""
     library, ours = next(iter(outcomes.values())), outcomes[judged.choice]
-    named = {choice.algorithm: outcome.median_s for choice, outcome in outcomes.items() if not choice.is_library}
+    plain = {choice.algorithm: o.median_s for choice, o in outcomes.items() if choice == type(choice)(choice.algorithm)}
+    named = {name: plain[name] for names in NAMED.values() for name in names if name in plain}
     return {
         "num_bytes": judged.num_bytes,
         **judged.choice._asdict(),
@@ -189,7 +190,13 @@ def save(out: Path, args: argparse.Namespace, found: dict) -> dict:
         "date": time.strftime("%F"),
     }
     where = {"hosts": args.hosts, "rate": args.rate, "ppn": args.ppn, "nics": args.nics, "ranks": args.ranks}
-    document = {**head, **where, "cores": os.cpu_count(), "summary": summary(found), "collectives": found}
+    document = {
+        **head,
+        **where,
+        "cores": os.cpu_count(),
+        "summary": summary(found, args.mpi.split(",")),
+        "collectives": found,
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_suffix(".part")
     partial.write_text(json.dumps(document, indent=1) + "\n")
@@ -197,18 +204,18 @@ def save(out: Path, args: argparse.Namespace, found: dict) -> dict:
     return document
 
 
-def summary(found: dict) -> dict:
+def summary(found: dict, mpis: list[str]) -> dict:
     """For each collective the worst and the best ratio of library to tuned: for each MPI, by rounds, and of the
     fastest library of all MPIs to the fastest tuned choice."""
-    return {name: about(by_mpi) for name, by_mpi in found.items()}
+    return {name: about(by_mpi, mpis) for name, by_mpi in found.items()}
 
 
-def about(by_mpi: dict) -> dict:
+def about(by_mpi: dict, mpis: list[str]) -> dict:
     """Ratios of seconds, library over tuned: above 1 the tuned is faster.
 
     >>> names = ("num_bytes", "library_s", "tuned_s", "ratio", "num_wrong", "named_s")
     >>> rows = [dict(zip(names, (8, *times, 0, {}))) for times in ((2.0, 1.0, 2.0), (1.5, 1.5, 1.0))]
-    >>> found = about({"a": {"rows": rows[:1]}, "b": {"rows": rows[1:]}})
+    >>> found = about({"a": {"rows": rows[:1]}, "b": {"rows": rows[1:]}}, ["a", "b"])
     >>> found["worst"], found["holds"], found["a"]["best"]
     (1.5, True, 2.0)
     """
@@ -221,9 +228,12 @@ def about(by_mpi: dict) -> dict:
     both = ratios([a / b for a, b in zip(library, tuned, strict=True)])
     wrong = sum(row["num_wrong"] for each in rows.values() for row in each.values())
     result |= {"sizes": len(sizes), **both, "num_wrong": wrong}
-    result["holds"] = bool(sizes) and both["worst"] >= STANDARD and both["best"] >= GAIN and not wrong
+    result["missing"] = [mpi for mpi in mpis if not rows.get(mpi)]
+    result["holds"] = not result["missing"] and both["worst"] >= STANDARD and both["best"] >= GAIN and not wrong
     result["failed"] = {mpi: each["failed"][-200:] for mpi, each in by_mpi.items() if "failed" in each}
-    result["named"] = {mpi: [[size, row["named_s"]] for size, row in each.items()] for mpi, each in rows.items()}
+    result["named"] = {
+        mpi: [[n, row["named_s"]] for n, row in each.items() if row["named_s"]] for mpi, each in rows.items()
+    }
     return result
 
 
