@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,10 @@ def _post_tables(program: Program, post_sets: Sequence[Sequence[Post]]) -> dict[
 
 def _region_tables(program: Program, side: str, regions: Sequence[Region]) -> dict[str, Array]:
     rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
-    parts = {
-        part: _array("i8", (getattr(r, part) for r in regions)) for part in ("offset", "count", "stride", "blocks")
-    }
-    buffers = _array("i4", (rows[r.buffer] for r in regions))
-    return {f"{side}_buffer": buffers} | {f"{side}_{part}": column for part, column in parts.items()}
+    numbers = _array("i8", chain.from_iterable(region[1:] for region in regions)).reshape(-1, 4).T.copy()
+    buffers = _array("i4", (rows[region[0]] for region in regions))
+    parts = zip(Region._fields[1:], numbers, strict=True)
+    return {f"{side}_buffer": buffers} | {f"{side}_{part}": column for part, column in parts}
 
 
 def _array(dtype: str, values: Any) -> Array:

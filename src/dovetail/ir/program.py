@@ -250,12 +250,13 @@ def _check_tables(program: Program) -> None:
         group = collective.group
         good = len(group) > 0 and len(set(group)) == len(group) and all(rank in ranks for rank in group)
         _require(good, f"the group of a collective is not a set of ranks: {group}")
+    everyone = set(ranks)
     for post in program.posts:
-        named = [*post.ranks, *(rank for term in post.terms for rank, _ in term.args)]
-        good = len(post.ranks) > 0 and all(rank in ranks for rank in named)
+        args = [arg for term in post.terms for arg in term.args]
+        good = len(post.ranks) > 0 and everyone.issuperset([*post.ranks, *(rank for rank, _ in args)])
         _require(good, "a post-condition names no rank, or one that does not exist")
-        regions = [post.region, *(region for term in post.terms for _, region in term.args)]
-        _require(all(r.buffer in buffers for r in regions), "a post-condition names a buffer that does not exist")
+        good = post.region.buffer in buffers and buffers.issuperset([region.buffer for _, region in args])
+        _require(good, "a post-condition names a buffer that does not exist")
 
 
 def _within(values: NDArray[Any], low: int, high: int) -> bool:
