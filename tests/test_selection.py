@@ -16,7 +16,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli.collectives import bus_factor
 from dovetail.collective import build
-from dovetail.core import DovetailError, PlanError, WishError
+from dovetail.core import DovetailError, PlanError, ProgramError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, parse, verify
 from dovetail.machine import SWITCH, Link, Machine, load
 from dovetail.plan.contenders import (
@@ -164,12 +164,22 @@ def test_nccl_rows_say_only_what_nccl_can_do():
 
 
 def test_msccl_files_carry_the_sizes(tmp_path):
-    pytest.importorskip("dovetail.collective.msccl")
     found = table((Choice(), 1024), (Choice("ring_all_reduce"), 4096))
-    paths = write_msccl(found, tmp_path, lambda row: build(row.algorithm, row.ranks))
-    (text,) = [path.read_text() for path in paths]
-    assert 'minBytes="2048"' in text
-    assert 'maxBytes="8193"' in text
+    for dialect, most in (("msccl", 8193), ("rccl", 8192)):
+        paths, refused = write_msccl(found, tmp_path, lambda row: build(row.algorithm, row.ranks), dialect)
+        assert not refused
+        (text,) = [path.read_text() for path in paths]
+        assert 'minBytes="2048"' in text
+        assert f'maxBytes="{most}"' in text
+
+
+def test_what_a_runtime_cannot_do_is_said(tmp_path):
+    def refusing(row):
+        raise ProgramError("too many channels")
+
+    assert write_msccl(table((RING, 4096)), tmp_path, refusing)[1] == [
+        "No msccl file of ring_all_reduce, 2 channels: too many channels."
+    ]
 
 
 # Contenders and predictions
@@ -409,6 +419,12 @@ def test_misuse_is_told_before_anything_runs(words, said, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
+
+
+def test_a_selection_can_be_shown(capsys, tmp_path):
+    path = table((Choice(), 1024), (RING, 4096), (RING, 16384)).save(tmp_path / "s.json")
+    assert main(["show", str(path)]) == 0
+    assert "ring_all_reduce, 2 channels  2.00 … 2.00" in capsys.readouterr().out
 
 
 def test_bandwidths_are_those_of_nccl_tests():

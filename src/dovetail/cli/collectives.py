@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,16 +109,17 @@ def tune_collective(
     found = contest(aim, sizes, base, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=tell)  # → measured
     selection = found.selection  # → ranges of sizes
     kept = keep(selection, found.facts["mpi"], hosts_of(found.facts, aim.ranks))
-    return Tuned(found, base, (kept, *written(selection, aim, out)), seed, (*notes, *found.notes))
+    files, refused = written(selection, aim, out)
+    return Tuned(found, base, (kept, *files), seed, (*notes, *found.notes, *refused))
 
 
-def written(selection: Selection, aim: Aim, out: Path) -> Iterator[Path]:
-    """The selection in `out`: ours, the rows for NCCL's tuner, and MSCCL files by size."""
+def written(selection: Selection, aim: Aim, out: Path) -> tuple[list[Path], list[str]]:
+    """The selection in `out`: ours, the rows for NCCL's tuner, MSCCL files by size; and what could not be written."""
     from dovetail.report.selections import write_msccl, write_nccl_tuner
 
-    yield selection.save(out / "selection.json")
-    yield write_nccl_tuner(selection, out / "nccl_tuner.conf")
-    yield from write_msccl(selection, out / "msccl", lambda row: aim.program(row.choice))
+    ours = [selection.save(out / "selection.json"), write_nccl_tuner(selection, out / "nccl_tuner.conf")]
+    files, refused = write_msccl(selection, out / "msccl", lambda row: aim.program(row.choice))
+    return [*ours, *files], refused
 
 
 def even_nodes(nodes: Sequence[int]) -> int:

@@ -28,6 +28,7 @@ KINDS = {
     "dovetail.tune/1": "tune",
     "dovetail.curve/1": "curve",
     "dovetail.run/1": "run",
+    "dovetail.selection/1": "selection",
 }
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
 

@@ -65,6 +65,11 @@ def told(kind: str, content: Any, place: str) -> str:
         from dovetail.cli.compare import told as comparison
 
         return comparison(Comparison.from_json(content))
+    if kind == "selection":
+        from dovetail.plan.selection import Selection
+        from dovetail.report.selections import selection_table
+
+        return selection_table(Selection.from_json(content), terminal=output.is_terminal(), width=output.width())
     return _keys(content)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dovetail.core import save_text
+from dovetail.core import ProgramError, save_text
 from dovetail.ir import Program
 from dovetail.plan.selection import Row, Selection
+from dovetail.report.tables import Align, render_table
+from dovetail.report.units import num_bytes
 
 NCCL_COLLECTIVES = {
     "all_reduce": "allreduce",
@@ -25,6 +27,25 @@ NCCL_ALGORITHMS = {
 }
 NCCL_PROTOCOLS = {"Simple": "simple", "LL": "ll", "LL128": "ll128"}
 HEAD = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+
+
+def selection_table(selection: Selection, *, terminal: bool = False, width: int = 100) -> str:
+    """Which sizes go by which algorithm, and how much faster than the library's call that was measured to be.
+
+    >>> print(selection_table(Selection({}, (Row("all_gather", 2, 1, 512, 2048, "ring_all_gather"),))))
+    collective  ranks  nodes   from       to  algorithm        speed-up
+    ----------  -----  -----  -----  -------  ---------------  --------
+    all_gather      2      1  512 B  < 2 KiB  ring_all_gather         –
+    """
+    headers = ["collective", "ranks", "nodes", "from", "to", "algorithm", "speed-up"]
+    rows = []
+    for row in selection.rows:
+        sizes = num_bytes(row.min_bytes), f"< {num_bytes(row.max_bytes)}"
+        gains = [p.library_s / p.measured_s for p in row.points if p.library_s]
+        gain = "–" if not gains else f"{min(gains):.2f} … {max(gains):.2f}" if len(gains) > 1 else f"{gains[0]:.2f}"
+        rows.append([row.collective, str(row.ranks), str(row.nodes), *sizes, str(row.choice), gain])
+    aligns: list[Align] = ["left", "right", "right", "right", "right", "left", "right"]
+    return render_table(headers, rows, aligns, terminal=terminal, width=width)
 
 
 def nccl_tuner_csv(selection: Selection) -> str:
@@ -61,20 +82,24 @@ def write_nccl_tuner(selection: Selection, path: str | Path) -> Path:
 
 def write_msccl(
     selection: Selection, folder: str | Path, program_of: Callable[[Row], Program], dialect: str = "msccl"
-) -> list[Path]:
+) -> tuple[list[Path], list[str]]:
     """One XML for each row of ours, with the row's sizes as its minBytes and maxBytes; MSCCL picks files by these.
 
-    `program_of` gives the certified Program of a row. To MSCCL's own runtime maxBytes is the first size that is too
-    large, to the others the last that fits.
+    `program_of` gives the Program of a row. To MSCCL's own runtime maxBytes is the first size that is too large, to the
+    others the last that fits. Returns the files, and why a row has none.
     """
     from dovetail.collective import msccl
 
-    place, written = Path(folder), []
+    place, written, refused = Path(folder), list[Path](), list[str]()
     for row in selection.rows:
         if row.choice.is_library:
             continue
-        sizes = {"min_bytes": row.min_bytes, "max_bytes": row.max_bytes - (dialect != "msccl")}
-        text = msccl.write(program_of(row), dialect, protocol=row.protocol, **sizes)
+        least, most = row.min_bytes, row.max_bytes - (dialect != "msccl")
+        try:
+            text = msccl.write(program_of(row), dialect, protocol=row.protocol, min_bytes=least, max_bytes=most)
+        except ProgramError as error:
+            refused.append(f"No {dialect} file of {row.choice}: {error.what}.")
+            continue
         name = f"{row.algorithm}-{row.ranks}-{row.min_bytes}-{row.max_bytes - 1}.xml"
         written.append(save_text(place / name, text))
-    return written
+    return written, refused
