@@ -389,9 +389,10 @@ def test_a_job_counts_wrong_elements_on_all_ranks(mpi, tmp_path):
     done = subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     right, wrong = pickle.loads(answer.read_bytes())
+    assert isinstance(right, JobResult), right
     assert [outcome.num_wrong for outcome in right.outcomes] == [0, 0, 0]
     assert all(outcome.timelines == () for outcome in right.outcomes)
-    assert all(0 < outcome.median_s < 0.01 for outcome in right.outcomes)
+    assert all(outcome.median_s > 0 for outcome in right.outcomes)
     assert wrong["lying"].num_wrong > 1900  # a rank's own part may be 0
 
 
