@@ -28,10 +28,12 @@ from dovetail.collective.algorithms.ring import ring_all_gather, ring_all_reduce
 from dovetail.collective.algorithms.sccl import sccl_122_all_gather
 from dovetail.collective.algorithms.to_next import all_to_next, direct_all_to_next
 from dovetail.collective.algorithms.tree import (
+    binomial_tree_all_gather,
     binomial_tree_all_reduce,
     binomial_tree_broadcast,
     binomial_tree_gather,
     binomial_tree_reduce,
+    binomial_tree_reduce_scatter,
     binomial_tree_scatter,
 )
 from dovetail.collective.spec import KINDS
@@ -47,6 +49,7 @@ _WRITTEN: tuple[Make, ...] = (
     *(ring_reduce_scatter, direct_reduce_scatter, recursive_halving_reduce_scatter),
     *(direct_all_to_all, bruck_all_to_all, two_step_all_to_all, three_step_all_to_all),
     *(all_to_next, direct_all_to_next),
+    *(binomial_tree_all_gather, binomial_tree_reduce_scatter),
     *(binomial_tree_broadcast, binomial_tree_reduce, binomial_tree_gather, binomial_tree_scatter),
 )
 _UNEVEN: tuple[Make, ...] = (  # those whose parts may differ in size, as they are

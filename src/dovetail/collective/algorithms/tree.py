@@ -35,6 +35,32 @@ def binomial_tree_all_reduce(num_ranks: int, *, in_place: bool = True, **setting
     return p
 
 
+def binomial_tree_all_gather(num_ranks: int, **settings: Any) -> Algorithm:
+    """Gather to rank 0, then broadcast: 2·(R − 1) messages in all, fewer than any other; for short ones."""
+    p = Algorithm("binomial_tree_all_gather", "all_gather", num_ranks, **settings)
+    for rank in range(num_ranks):
+        p.chunk(rank, "input", 0).copy(rank, "output", rank)
+    for to, place, size in reversed(list(_edges(num_ranks))):
+        p.chunk(place, "output", place, size).copy(to)
+    for source, place, _ in _edges(num_ranks):
+        p.chunk(source, "output", 0, num_ranks).copy(place)
+    return p
+
+
+def binomial_tree_reduce_scatter(num_ranks: int, **settings: Any) -> Algorithm:
+    """Reduce to rank 0, then scatter: 2·(R − 1) messages in all; for short ones."""
+    p = Algorithm("binomial_tree_reduce_scatter", "reduce_scatter", num_ranks, **settings)
+    sums = [p.chunk(rank, "input", 0, num_ranks) for rank in range(num_ranks)]
+    for to, place, _ in reversed(list(_edges(num_ranks))):
+        sums[to] = sums[to].reduce(sums[place], "partial", 0)
+    for source, place, size in _edges(num_ranks):
+        buffer = "share" if source else sums[0].buffer
+        p.chunk(source, buffer, place - source, size).copy(place, "share", 0)
+    for rank in range(num_ranks):
+        p.chunk(rank, "share" if rank else sums[0].buffer, 0).copy(rank, "output", 0)
+    return p
+
+
 def binomial_tree_gather(num_ranks: int, *, root: int = 0, **settings: Any) -> Algorithm:
     """Each rank hands on what its subtree has, as one message (two where the ranks pass the last one)."""
     p = Algorithm("binomial_tree_gather", "gather", num_ranks, root=root, **settings)
