@@ -87,7 +87,7 @@ class Watch:
             late = now - self._begin_s > self._limit_s
             return f"no rank has begun after {self._limit_s:.0f} s" if late else None
         unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
-        patience_s = 2 * SILENT_S if unready else SILENT_S  # imports may keep a rank from beating
+        patience_s = (2 * SILENT_S if unready else SILENT_S) * crowding()  # imports may keep a rank from beating
         silent = [name for name in here if now - self._seen[name][1] > patience_s]
         if silent:
             _, rank, host, pid = min(silent).split(".")
@@ -116,6 +116,19 @@ class Watch:
         if self._first_s is None and self._seen:
             self._first_s = now
         return [name for name in here if name in self._seen]
+
+
+def crowding() -> float:
+    """How many runnable threads this machine has for each of its cores, now or over the last minute; at least 1.
+
+    >>> crowding() >= 1.0
+    True
+    """
+    try:
+        words = Path("/proc/loadavg").read_text().split()
+        return max(1.0, max(float(words[0]), float(words[3].partition("/")[0]) - 1) / (os.cpu_count() or 1))
+    except (OSError, ValueError, IndexError):
+        return 1.0
 
 
 def terminate_ranks(folder: Path) -> None:
