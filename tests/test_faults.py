@@ -190,7 +190,8 @@ def beat(folder: Path, rank: int, count: int) -> None:
     (folder / f"alive.{rank}.host.1{rank}").write_text(str(count))
 
 
-def test_watch_knows_who_is_silent(tmp_path):
+def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)
     clock = Clock()
     watch = Watch(tmp_path, 2, clock)
     for rank in (0, 1):
