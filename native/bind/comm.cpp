@@ -68,17 +68,21 @@ Bound* known(PyObject* object) {
     return nullptr;
 }
 
-[[noreturn]] void raise_run_error(const std::string& message) {
-    const nb::object type = nb::module_::import_("dovetail.core").attr("RunError");
-    PyErr_SetString(type.ptr(), message.c_str());
+[[noreturn]] void raise_run_error(const std::string& message, const char* hint = nullptr) {
+    const nb::object error = nb::module_::import_("dovetail.core").attr("RunError");
+    const nb::object raised = hint ? error(message, "hint"_a = hint) : error(message);
+    PyErr_SetObject(error.ptr(), raised.ptr());
     throw nb::python_error();
 }
 
-// False where an engine has to be added first.
+std::string of_rank(const Bound& bound, const std::string& failure) {
+    return failure.starts_with("rank ") ? failure : "rank " + std::to_string(bound.comm.rank()) + ": " + failure;
+}
+
+// False where an engine has to be added first. MPI may wait long: other threads go on meanwhile.
 bool run(Bound& bound, const Call& call) {
     if (bound.freed) raise_run_error("the communicator was freed");
-    if (bound.busy) raise_run_error("another thread is in a collective on this communicator");
-    bound.busy = true;
+    if (std::exchange(bound.busy, true)) raise_run_error("another thread is in a collective on this communicator");
     std::string failure;
     bool done = true;
     {
@@ -87,10 +91,13 @@ bool run(Bound& bound, const Call& call) {
             done = bound.comm.run(call);
         } catch (const TransportError& error) {
             failure = error.message;
+        } catch (const std::exception& error) {
+            failure = error.what();
         }
     }
     bound.busy = false;
-    if (!failure.empty()) raise_run_error("rank " + std::to_string(bound.comm.rank()) + ": " + failure);
+    if (!failure.empty())
+        raise_run_error(of_rank(bound, failure), "set DOVETAIL_CHECK_CALLS=1, and ranks compare their arguments");
     return done;
 }
 
@@ -303,7 +310,7 @@ std::pair<int, bool> setup(std::uintptr_t table, std::uintptr_t reduce) {
     if (code) raise_run_error("MPI refuses calls: has it begun, or ended?");
     constexpr int serialized = 2;  // as MPICH and Open MPI number it
     state().one_thread = provided < serialized;
-    state().main_thread = std::this_thread::get_id();
+    if (is_main) state().main_thread = std::this_thread::get_id();
     return {provided, is_main != 0};
 }
 
@@ -316,6 +323,9 @@ void bind_comm(nb::module_& m) {
         .def_prop_ro("size", [](const Bound& b) { return b.comm.size(); })
         .def_prop_ro("freed", [](const Bound& b) { return b.freed; })
         .def_prop_ro("num_engines", [](const Bound& b) { return b.comm.num_engines(); })
+        .def_prop_rw(
+            "most_engines", [](const Bound& b) { return b.comm.most_engines; },
+            [](Bound& b, std::size_t most) { b.comm.most_engines = most; })
         .def_prop_ro("transport", [](const Bound& b) -> std::shared_ptr<Transport> { return b.comm.transport(); })
         .def(
             "set_rules",

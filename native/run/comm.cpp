@@ -145,7 +145,7 @@ void Communicator::library(const Call& call) {
 
 // A Program in place has its whole array as input and output: the caller's result, where their own part is put first.
 void Communicator::serve(const Call& call, Service& service) {
-    if (!broken_.empty()) throw TransportError{"this communicator failed earlier: " + broken_};
+    if (!broken_.empty()) throw TransportError{"an earlier call failed on this communicator: " + broken_};
     const auto [src_bytes, dst_bytes] = sides(call);
     std::size_t needed = 0;
     for (const auto& [row, num_bytes] : service.scratch) needed += aligned(num_bytes);

@@ -101,8 +101,8 @@ def _check_array(kind: str, array: Any, *, written: bool) -> None:
     if not array.flags.c_contiguous:
         found = f"shape {array.shape}, strides {array.strides}"
         raise WishError(f"{kind} needs C-contiguous arrays", found=found, hint="numpy.ascontiguousarray")
-    if array.dtype.hasobject or not array.dtype.isnative or not array.dtype.itemsize:
-        raise WishError(f"{kind} cannot move {array.dtype}", hint="numbers in this machine's byte order")
+    if array.dtype.hasobject or not array.dtype.itemsize:
+        raise WishError(f"{kind} cannot move {array.dtype}", hint="elements of a fixed size")
     if written and not array.flags.writeable:
         raise WishError(f"{kind} writes to an array that is read-only")
 
@@ -110,7 +110,7 @@ def _check_array(kind: str, array: Any, *, written: bool) -> None:
 def _check_op(kind: str, op: str, dtype: np.dtype[Any]) -> None:
     if op not in REDUCE_OPS:
         raise WishError(f"{kind} knows no op {op!r}", hint=f"one of {', '.join(REDUCE_OPS)}")
-    if dtype.name not in REDUCED:
+    if dtype.name not in REDUCED or not dtype.isnative:
         raise WishError(f"{kind} cannot reduce {dtype}", hint=f"one of {', '.join(REDUCED)}")
     if op == "avg" and not is_float(dtype):
         raise WishError(f"no average of {dtype}: it would not be one of its numbers", hint="sum them, or give floats")

@@ -65,7 +65,7 @@ class Communicator:
 
     def agree(self, request: Request | None) -> None:
         """WishError, on all ranks, where they ask different things of one call, or one asks nothing that can be."""
-        names = ("collective", "elements", "bytes", "dtype", "op", "root", "counts")
+        names = ("collective", "op", "root", "dtype", "elements", "counts", "bytes")
         everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
         for rank, theirs in enumerate(everyone):
             if request and theirs[0] < 0:
@@ -99,8 +99,8 @@ class Communicator:
             sides, told = request.counts.tolist(), request.counts.tobytes()
             if request.kind == "all_to_all_v":
                 sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
-        kind, *_, dtype, op, root, _ = _numbers(request)
-        return kind, request.src, request.dst, request.elements, dtype, op, root, request.num_bytes, sides, told
+        kind, op, root, dtype, elements, _, num_bytes = _numbers(request)
+        return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, told
 
     def _service(self, request: Request) -> Service:
         choice = self.choice(request.kind, request.num_bytes)
@@ -121,7 +121,7 @@ def communicator_of(comm: Any, begin: Callable[[Communicator], None], *, remembe
 
     `remember`: `call` serves it from now on. WishError for what is no communicator of this program.
     """
-    fortran, table = _fortran(comm), shim().address
+    fortran, table = _fortran(comm), _table()
     bound = _native.comm_find(table, fortran)
     if bound is None:
         for key in [key for key, old in _known.items() if old.bound.freed]:
@@ -148,8 +148,8 @@ def nodes_of(hosts: Sequence[str]) -> int:
 
 def _numbers(request: Request) -> list[int]:
     counts = 0 if request.counts is None else zlib.crc32(request.counts.tobytes())
-    codes = REDUCED.index(request.dtype), REDUCE_OPS.index(request.op)
-    return [KINDS.index(request.kind), request.elements, request.num_bytes, *codes, request.root, counts]
+    codes = KINDS.index(request.kind), REDUCE_OPS.index(request.op), request.root, REDUCED.index(request.dtype)
+    return [*codes, request.elements, counts, request.num_bytes]
 
 
 def _said(name: str, number: int) -> object:
@@ -169,10 +169,14 @@ def _fortran(comm: Any) -> int:
 
 @cache
 def shim() -> Shim:
-    """The MPI of this process, set up for communicators."""
-    loaded = Shim(build_shim())
-    level, is_main = _native.comm_setup(loaded.address, _native.mpi_reduce_function())
+    """The MPI of this process."""
+    atexit.register(_native.comm_let_go)
+    return Shim(build_shim())
+
+
+def _table() -> int:
+    """Address of the shim's table, set up for this process; RunError where this thread may not call MPI."""
+    level, is_main = _native.comm_setup(shim().address, _native.mpi_reduce_function())
     if level < _SERIALIZED and not is_main:
         raise RunError("MPI was started for calls by the main thread only", hint="mpi4py.rc.thread_level = 'multiple'")
-    atexit.register(_native.comm_let_go)
-    return loaded
+    return shim().address

@@ -1,0 +1,442 @@
+"""Run by every rank of an MPI: the calls of dovetail.comm on communicators of 1 to 4 ranks, held against NumPy."""
+
+import os
+import sys
+import threading
+import time
+import warnings
+from importlib.util import find_spec
+from itertools import product
+
+import numpy as np
+from mpi4py import MPI
+
+import dovetail.collective as dc
+from dovetail.collective import algorithms_for
+from dovetail.comm import attach, choice_for, use
+from dovetail.comm.attach import communicator
+from dovetail.core import RunError, WishError
+from dovetail.plan.selection import Row, Selection
+from dovetail.run import comm as run_comm
+from dovetail.run import numpy_dtype, service
+
+EVEN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+UNEVEN = ("all_gather_v", "reduce_scatter_v", "all_to_all_v")
+OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
+HALVES = ("float16", *(["bfloat16"] if find_spec("ml_dtypes") else []))
+DTYPES = ("float32", "float64", *HALVES, "int8", "uint64", "complex64")
+LIBRARY = Selection({}, ())
+MOST = 1 << 40
+
+
+def forced(comm, *names, low=0, high=MOST, **settings):
+    """A table by which these algorithms serve their collectives."""
+    kinds = {kind: name for name in names for kind in EVEN + ROOTED + UNEVEN if name in algorithms_for(kind)}
+    rows = (Row(kind, comm.size, 1, low, high, name, **settings) for kind, name in kinds.items())
+    return Selection({}, tuple(rows))
+
+
+def data(rank, shape, dtype):
+    """Small whole numbers, so that sums are exact in every order and dtype."""
+    found = np.random.default_rng([rank, *shape]).integers(1, 3, shape)
+    return found.astype(numpy_dtype(dtype) if dtype == "bfloat16" else dtype)
+
+
+def reduced(parts, op):
+    result = parts[0]
+    for part in parts[1:]:
+        result = OPS[op](result, part)
+    if op == "avg":
+        wide = np.float32 if result.dtype.itemsize == 2 else result.dtype.type
+        result = (result.astype(wide) / wide(len(parts))).astype(result.dtype)
+    return result
+
+
+def same(found, expected):
+    assert found.dtype == expected.dtype, (found.dtype, expected.dtype)
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    width = f"u{found.dtype.itemsize}" if found.dtype.itemsize <= 8 else "u8"
+    assert np.array_equal(found.view(width), expected.view(width)), (found, expected)
+
+
+def even(comm, kind, rows, dtype, place=1):
+    """One call of each form, against NumPy."""
+    for op in ops_of(kind, dtype, place):
+        even_by(comm, kind, rows, dtype, op)
+
+
+def even_by(comm, kind, rows, dtype, op):
+    n, rank = comm.size, comm.rank
+    cut = kind in ("reduce_scatter", "all_to_all")
+    parts = [data(k, (rows * n if cut else rows, 2), dtype) for k in range(n)]
+    mine, own = parts[rank], slice(rank * rows, (rank + 1) * rows)
+    if kind == "all_reduce":
+        expected = reduced(parts, op)
+        held = mine.copy()
+        assert dc.all_reduce(held, comm, op) is held
+        same(held, expected)
+        out = np.empty_like(mine)
+        assert dc.all_reduce(mine, comm, op, out) is out
+        same(out, expected)
+    elif kind == "all_gather":
+        expected = np.concatenate(parts)
+        same(dc.all_gather(mine, comm), expected)
+        out = np.empty_like(expected)
+        out[own] = mine
+        same(dc.all_gather(out[own], comm, out), expected)
+    elif kind == "reduce_scatter":
+        expected = reduced(parts, op)[own]
+        same(dc.reduce_scatter(mine, comm, op), expected)
+        inside = mine.copy()
+        same(dc.reduce_scatter(inside, comm, op, inside[own]), expected)
+    elif kind == "all_to_all":
+        expected = np.concatenate([part[own] for part in parts])
+        same(dc.all_to_all(mine, comm), expected)
+        inside = mine.copy()
+        same(dc.all_to_all(inside, comm, inside), expected)
+    else:
+        out = data(99, (rows, 2), dtype)
+        same(dc.all_to_next(mine, comm, out.copy()), parts[rank - 1] if rank else out)
+        found = dc.all_to_next(mine, comm)
+        assert found is None if rank == 0 else np.array_equal(found, parts[rank - 1])
+    same(mine, data(rank, mine.shape, dtype))
+
+
+def rooted(comm, kind, rows, dtype, root):
+    n, rank = comm.size, comm.rank
+    parts = [data(k, (rows * n if kind == "scatter" else rows,), dtype) for k in range(n)]
+    mine = parts[rank].copy()
+    if kind == "broadcast":
+        assert dc.broadcast(mine, comm, root) is mine
+        same(mine, parts[root])
+        return
+    if kind == "scatter":
+        out = np.empty(rows, mine.dtype)
+        dc.scatter(mine if rank == root else None, comm, root, out)
+        same(out, parts[root][rank * rows : (rank + 1) * rows])
+    else:
+        found = (
+            dc.reduce(mine, comm, root, out=np.empty_like(mine)) if kind == "reduce" else dc.gather(mine, comm, root)
+        )
+        expected = reduced(parts, "sum") if kind == "reduce" else np.concatenate(parts)
+        assert found is None if rank != root else not same(found, expected)
+    same(mine, parts[rank])
+
+
+def uneven(comm, kind, seed, dtype):
+    n, rank = comm.size, comm.rank
+    rng = np.random.default_rng([seed, n])
+    counts, matrix = rng.integers(0, 4, n), rng.integers(0, 4, (n, n))
+    if kind == "all_to_all_v":
+        parts = [data(k, (int(matrix[k].sum()), 3), dtype) for k in range(n)]
+        cuts = [np.split(part, np.cumsum(row)[:-1]) for part, row in zip(parts, matrix, strict=True)]
+        expected = np.concatenate([cut[rank] for cut in cuts])
+        same(dc.all_to_all_v(parts[rank], matrix, comm), expected)
+        same(dc.all_to_all_v(parts[rank], matrix[rank].tolist(), comm, np.empty_like(expected)), expected)
+    elif kind == "all_gather_v":
+        parts = [data(k, (int(counts[k]), 3), dtype) for k in range(n)]
+        same(dc.all_gather_v(parts[rank], counts, comm), np.concatenate(parts))
+    else:
+        parts = [data(k, (int(counts.sum()), 3), dtype) for k in range(n)]
+        expected = np.split(reduced(parts, "sum"), np.cumsum(counts)[:-1])[rank]
+        same(dc.reduce_scatter_v(parts[rank], counts, comm), expected)
+
+
+def every_call(comm, kinds, rows, dtypes):
+    """Calls of these kinds on these numbers of rows, and on the last of them for all dtypes but the first."""
+    for kind, (place, dtype) in product(kinds, enumerate(dtypes)):
+        for count in rows[-1:] if place else rows:
+            if kind in EVEN:
+                even(comm, kind, count, dtype, place)
+            elif kind in ROOTED:
+                rooted(comm, kind, count, dtype, (count + place) % comm.size)
+            else:
+                uneven(comm, kind, count, dtype)
+
+
+def ops_of(kind, dtype, place):
+    """All ops for the first dtype, the sum and another one for others."""
+    if kind not in ("all_reduce", "reduce_scatter"):
+        return ("sum",)
+    if dtype[0] == "c":
+        return "sum", "prod"
+    others = ("prod", "min", "max", *(["avg"] if "float" in dtype else []))
+    return ("sum", others[place % len(others)]) if place else ("sum", *others)
+
+
+def test_library(comm):
+    use(comm, LIBRARY)
+    every_call(comm, EVEN + ROOTED + UNEVEN, (0, 1, 5), DTYPES)
+    assert communicator(comm).bound.num_engines == 0
+
+
+def test_algorithms(comm):
+    """Each by itself; what the table does not name stays with the library."""
+    for kind in EVEN + ROOTED + UNEVEN:
+        for name in algorithms_for(kind) if comm.size in (2, 3) else ():
+            if name == "sccl_122_all_gather":  # of 8 ranks
+                continue
+            use(comm, forced(comm, name))
+            every_call(comm, (kind,), (1, 5), ("float32",))
+            assert communicator(comm).bound.num_engines > 0, name
+
+
+def test_dtypes(comm):
+    """In engines: every dtype, op and size; complex numbers are the library's to reduce."""
+    names = ("ring_all_reduce", "direct_all_gather", "ring_reduce_scatter", "direct_all_to_all", "direct_all_to_all_v")
+    use(comm, forced(comm, *names, instances=2, slice_bytes=64))
+    every_call(comm, ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v"), (0, 7, 50), DTYPES)
+    choice = choice_for(comm, "all_gather_v", 100)
+    assert comm.size == 1 or choice.algorithm == "direct_all_gather"
+    every_call(comm, ("all_gather_v",), (7,), ("float32", "complex128", "int16"))
+
+
+def test_odd_elements(comm):
+    """What is only moved may be of any fixed size."""
+    for table in (LIBRARY, forced(comm, "ring_all_gather")):
+        use(comm, table)
+        for dtype in ("S5", "M8[s]", "c16", "?", [("a", "i4"), ("b", "i2")]):
+            mine = np.zeros(3, dtype)
+            mine.view("u1")[...] = comm.rank + 1
+            found = dc.all_gather(mine, comm)
+            each = mine.nbytes
+            assert found.dtype == mine.dtype
+            assert [int(b) for b in found.view("u1")] == [k + 1 for k in range(comm.size) for _ in range(each)]
+
+
+def test_sizes_switch(comm):
+    rows = [(0, 64, "library"), (64, 256, "ring_all_reduce"), (256, 1024, "recursive_doubling_all_reduce")]
+    use(comm, Selection({}, tuple(Row("all_reduce", comm.size, 1, a, b, name) for a, b, name in rows)))
+    names = {8: None, 64: "ring", 255: "ring", 256: "recursive", 1023: "recursive", 1024: None}
+    for num_bytes, name in names.items():
+        choice = choice_for(comm, "all_reduce", num_bytes)
+        assert choice.algorithm.startswith(name) if name else choice is None, (num_bytes, choice)
+        before = communicator(comm).bound.num_engines
+        held = np.full(num_bytes, comm.rank + 1, np.uint8)
+        dc.all_reduce(held, comm)
+        assert (held == comm.size * (comm.size + 1) // 2).all()
+        assert communicator(comm).bound.num_engines == before + (name is not None)
+        dc.all_reduce(held, comm)
+        assert communicator(comm).bound.num_engines == before + (name is not None)
+
+
+def test_old_engines_go(comm):
+    made = comm.Dup()
+    use(made, forced(made, "all_pairs_all_reduce"))
+    communicator(made).bound.most_engines = 3
+    for count in (1, 2, 3, 1, 4, 1, 2):
+        held = np.full(count, comm.rank + 1.0)
+        dc.all_reduce(held, made)
+        assert (held == comm.size * (comm.size + 1) / 2).all()
+    assert communicator(made).bound.num_engines == 3
+    made.Free()
+
+
+def test_choices_that_cannot_be(comm):
+    """Told once on rank 0; the library does it."""
+    table = Selection({}, (Row("all_reduce", comm.size, 1, 0, MOST, "ring_all_gather"),))
+    use(comm, table)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            even(comm, "all_reduce", 5, "float32")
+    assert len(told) == (comm.rank == 0), [str(w.message) for w in told]
+    assert not told or "ring_all_gather is no algorithm for all_reduce" in str(told[0].message)
+
+
+def test_refusals(comm):
+    n, a = comm.size, np.ones(2 * comm.size)
+    frozen = a.copy()
+    frozen.flags.writeable = False
+    null = comm.Dup()
+    null.Free()
+    cases = {
+        "takes NumPy arrays": lambda: dc.all_reduce([1.0], comm),
+        "C-contiguous": lambda: dc.all_reduce(np.ones((3, 3)).T, comm),
+        "knows no op 'xor'": lambda: dc.all_reduce(a, comm, "xor"),
+        "cannot reduce bool": lambda: dc.all_reduce(np.ones(2, bool), comm),
+        "no average of int64": lambda: dc.all_reduce(np.ones(2, np.int64), comm, "avg"),
+        "complex64 has no max": lambda: dc.all_reduce(np.ones(2, "c8"), comm, "max"),
+        "cannot move object": lambda: dc.broadcast(np.array([None]), comm),
+        "cannot reduce >f8": lambda: dc.all_reduce(np.ones(2, ">f8"), comm),
+        "read-only": lambda: dc.all_reduce(frozen, comm),
+        "from float64 to float32": lambda: dc.all_reduce(a, comm, out=np.ones(len(a), "f4")),
+        f"from {2 * n} elements to {3 * n}": lambda: dc.all_reduce(a, comm, out=np.ones(3 * n)),
+        "an axis 0": lambda: dc.all_gather(np.array(1.0), comm),
+        f"no root {n}": lambda: dc.broadcast(a, comm, n),
+        "no root -1": lambda: dc.reduce(a, comm, -1),
+        "no root 'x'": lambda: dc.gather(a, comm, "x"),
+        f"counts of shape ({n},)": lambda: dc.all_gather_v(a, [1] * (n + 1), comm),
+        f"counts of shape ({n}, {n})": lambda: dc.all_to_all_v(a, np.ones((n, n + 1), int), comm),
+        "not negative": lambda: dc.reduce_scatter_v(a, [-1] * n, comm),
+        "and not negative": lambda: dc.all_to_all_v(a, [-1] * n, comm),
+        "by its counts": lambda: dc.all_gather_v(a, [1] * n, comm),
+        "has a result of": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, np.ones(n + 1)),
+        "no mpi4py communicator": lambda: dc.all_reduce(a, n),
+        "is null": lambda: dc.all_reduce(a, null),
+        "no collective 'sum'": lambda: choice_for(comm, "sum", 8),
+    }
+    if n > 1:
+        cases["into"] = lambda: dc.reduce_scatter(np.ones(n + 1), comm, out=np.ones(1))
+        cases["an `out` on rank"] = lambda: dc.scatter(None, comm, (comm.rank + 1) % n)
+    for words, call in cases.items():
+        assert words in refusal(call), (words, refusal(call))
+    use(comm, LIBRARY)
+    every_call(comm, ("all_reduce",), (3,), ("float32",))
+
+
+def test_two_at_once(comm):
+    """Two communicators with other tables, in turn and from two threads, in another order on every other rank."""
+    one, two = comm.Dup(), comm.Dup()
+    use(one, forced(comm, "ring_all_reduce"))
+    for count in (1, 100, 7):
+        for each in (one, two):
+            even(each, "all_reduce", count, "int32")
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        order = [one, two] if comm.rank % 2 else [two, one]
+        threads = [threading.Thread(target=later, args=(each, 0.05 * i)) for i, each in enumerate(order)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a thread holds up another"
+    one.Free(), two.Free()
+
+
+def later(comm, delay_s):
+    time.sleep(delay_s)
+    held = np.ones(3)
+    dc.all_reduce(held, comm)
+    assert held.tolist() == [comm.size] * 3
+
+
+def test_freed_communicators(comm):
+    begun = len(run_comm._known)
+    for _ in range(5):
+        made = comm.Dup()
+        use(made, forced(made, "ring_all_reduce"))
+        even(made, "all_reduce", 3, "float32")
+        bound = communicator(made).bound
+        made.Free()
+        assert bound.freed
+        assert bound.num_engines == 0
+    assert len(run_comm._known) <= begun + 1
+
+
+def test_arguments_compared(comm):
+    """With the switch set, ranks that differ are told on every rank, and the communicator goes on."""
+    os.environ["DOVETAIL_CHECK_CALLS"] = "1"
+    made = comm.Dup()
+    try:
+        last = comm.rank == comm.size - 1
+        cases = {
+            "elements 4 on rank 0, 5": lambda: dc.all_reduce(np.ones(5 if last else 4), made),
+            "dtype float64 on rank 0, float32": lambda: dc.all_reduce(np.ones(4, "f4" if last else "f8"), made),
+            "op sum on rank 0, max": lambda: dc.all_reduce(np.ones(4), made, "max" if last else "sum"),
+            "root 0 on rank 0, 1": lambda: dc.broadcast(np.ones(4), made, 1 if last else 0),
+            "collective all_reduce on rank 0, broadcast": lambda: (dc.broadcast if last else dc.all_reduce)(
+                np.ones(4), made
+            ),
+            "refuses its arguments" if not last else "NumPy": lambda: dc.all_reduce([1] if last else np.ones(4), made),
+        }
+        for words, call in cases.items() if comm.size > 1 else ():
+            said = refusal(call)
+            assert words in said, (words, said)
+        even(made, "all_reduce", 3, "float32")
+    finally:
+        del os.environ["DOVETAIL_CHECK_CALLS"]
+        made.Free()
+
+
+def test_table_is_found(comm):
+    """A communicator begins with the selection file of rank 0; a broken one is told, and left aside."""
+    path = os.environ["DOVETAIL_SELECTION"]
+    if MPI.COMM_WORLD.rank == 0:
+        forced(comm, "ring_all_reduce", low=16).save(path)
+    made = comm.Dup()
+    assert choice_for(made, "all_reduce", 8) is None
+    assert choice_for(made, "all_reduce", 16).algorithm == "ring_all_reduce"
+    even(made, "all_reduce", 3, "float64")
+    made.Free()
+    if MPI.COMM_WORLD.rank == 0:
+        with open(path, "w") as file:
+            file.write("{}")
+    made = comm.Dup()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert choice_for(made, "all_reduce", 16) is None
+    assert len(told) == (comm.rank == 0), [str(w.message) for w in told]
+    if MPI.COMM_WORLD.rank == 0:
+        os.remove(path)
+    made.Free()
+
+
+def refusal(call, kind=WishError):
+    """What the error said."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    return "nothing"
+
+
+def mismatch(comm):
+    """Sizes that differ unseen: an engine's message does not fit, every rank is told, and the communicator is done."""
+    use(comm, forced(comm, "recursive_doubling_all_reduce"))
+    for words in ("DOVETAIL_CHECK_CALLS=1", "an earlier call failed"):
+        said = refusal(lambda: dc.all_reduce(np.ones(5 + comm.rank), comm), RunError)
+        assert words in said, said
+
+
+def one_thread(comm):
+    """Where MPI was started for one thread, another is refused, and the first goes on."""
+    assert MPI.Query_thread() == MPI.THREAD_FUNNELED
+    told = []
+    for _ in range(2):
+        thread = threading.Thread(
+            target=lambda: told.append(refusal(lambda: dc.all_reduce(np.ones(3), comm), RunError))
+        )
+        thread.start()
+        thread.join()
+        even(comm, "all_reduce", 3, "float64")
+    assert len(told) == 2, told
+    assert all("main thread only" in text for text in told), told
+
+
+def plant(fault):
+    """Break the face in one place; the tests must see it."""
+    if fault == "result":  # goes to a scratch buffer, not to the caller
+        homes = service._homes
+        service._homes = lambda program, arrays, has_result: homes(program, arrays, False)
+    elif fault == "threshold":
+        rules = attach.rules_of
+        attach.rules_of = lambda *asked: {k: [(a + 1, c) for a, c in steps] for k, steps in rules(*asked).items()}
+    elif fault == "root":
+        program = service.program_of
+        service.program_of = lambda kind, choice, ranks, nodes, root: program(kind, choice, ranks, nodes, 0)
+    elif fault == "sizes":
+        sizes = service._sizes
+        service._sizes = lambda program, asked: sizes(program, asked._replace(elements=asked.elements - 1))
+
+
+def main(what="all", *names):
+    if what in ("mismatch", "one_thread"):
+        globals()[what](MPI.COMM_WORLD)
+    elif what != "all":
+        plant(what)
+    tests = [value for name, value in globals().items() if name.startswith("test_") and (not names or name in names)]
+    for size in range(1, MPI.COMM_WORLD.size + 1) if what not in ("mismatch", "one_thread") else ():
+        member = MPI.COMM_WORLD.rank < size
+        comm = MPI.COMM_WORLD.Split(0 if member else MPI.UNDEFINED)
+        for test in tests if member else ():
+            test(comm)
+        if member:
+            comm.Free()
+        MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 0:
+        print("all the same")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
