@@ -23,14 +23,13 @@ from dovetail.sim import simulate
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next", "broadcast")
 IN_PLACE = ("all_reduce", "broadcast")  # as their library calls are made; the others write an output of their own
 PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth trying
-SLICES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
+SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
 CUT = 6  # of the best predicted are tried with their messages cut
-MANY_OPS = 20_000  # of a prediction with its messages cut
+MANY_OPS = 8_000  # of a prediction with its messages cut
 LONG_S = 5e-3  # where bandwidth decides, predictions are good, and measuring is dear
 HOPELESS, HOPELESS_LONG = 4.0, 1.7  # times the best prediction
 HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
-LONGEST_TRAIN = 16  # slices of one message in a prediction; beyond that nothing changes
-FORWARDS = (Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send)
+LONGEST_TRAIN = 8  # slices of one message in a prediction; beyond that nothing changes
 Make = Callable[[Choice], Program]  # raises WishError where the algorithm does not fit
 
 
@@ -84,6 +83,18 @@ class Aim:
         if key not in self._programs:
             self._programs[key] = library_program(self) if choice.is_library else self.makers[choice.algorithm](key)
         return self._programs[key]
+
+    def cut(self, choice: Choice, pieces: int) -> Program:
+        """The Program of a choice with its longest messages in so many pieces, for prediction."""
+        key = choice._replace(slice_bytes=0), pieces
+        if key not in self._cut:
+            program = self.program(choice)
+            self._cut[key] = slice_messages(finer(program, pieces), int(max(sent_slots(program), default=1)))
+        return self._cut[key]
+
+    @cached_property
+    def _cut(self) -> dict[tuple[Choice, int], Program]:
+        return {}
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
@@ -155,11 +166,10 @@ def choices(aim: Aim) -> Iterator[Choice]:
 
 
 def sliced(aim: Aim, choice: Choice, num_bytes: int) -> Iterator[Choice]:
-    """The same with its messages cut, where that lets something be forwarded early."""
+    """The same with its messages cut: what is forwarded starts early, and short messages may travel by a faster way."""
     program = aim.program(choice)
-    if bool(np.isin(program.kind, FORWARDS).any()):
-        longest = longest_message(program, even_workload(aim, program, num_bytes))
-        yield from (choice._replace(slice_bytes=size) for size in SLICES if 2 * size <= longest)
+    longest = longest_message(program, even_workload(aim, program, num_bytes))
+    yield from (choice._replace(slice_bytes=size) for size in SLICES if 2 * size <= longest)
 
 
 def shortlist(aim: Aim, num_bytes: int, machine: Machine, most: int = 8) -> list[Contender]:
@@ -196,16 +206,18 @@ def predict(aim: Aim, choice: Choice, num_bytes: int, machine: Machine) -> float
     """Seconds of the choice as simulated on the machine's curves.
 
     Slots are taken as even, and receives as posted ahead, as executors do within their window. A rank's CPU serves its
-    lanes by turns, which `sim` does not know: each message's end adds HANDLING of a latency to the busiest rank. Raises
-    CostError where the machine has no cost of messages.
+    lanes by turns, which `sim` does not know: each message's end adds HANDLING of a latency to the busiest rank. Many
+    slices are simulated as LONGEST_TRAIN, each as long as those it stands for. Raises CostError where the machine has
+    no cost of messages.
     """
-    program = aim.program(choice)
+    program, each = aim.program(choice), 1.0
     if choice.slice_bytes:
-        longest = longest_message(program, even_workload(aim, program, num_bytes))
-        train = min(ceil(longest / choice.slice_bytes), LONGEST_TRAIN, max(MANY_OPS // program.num_ops, 1))
-        widest = int(max(sent_slots(program), default=1))
-        program = slice_messages(finer(program, train), widest)
-    prices = price(program, machine, even_workload(aim, program, num_bytes), extrapolate=True)
+        slices = ceil(longest_message(program, even_workload(aim, program, num_bytes)) / choice.slice_bytes)
+        train = max(min(slices, LONGEST_TRAIN, MANY_OPS // program.num_ops), 1)
+        train = 1 << (train.bit_length() - 1)
+        program, each = aim.cut(choice, train), slices / train
+    prices = price(program, machine, even_workload(aim, program, num_bytes / each), extrapolate=True)
+    prices = prices.with_columns(work_s=each * prices.work_s, wire_s=each * prices.wire_s)
     ahead = prices.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
     ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
     handling_s = HANDLING * float(prices.latency_s.max(initial=0.0) * ends.max(initial=0.0))
@@ -228,9 +240,9 @@ def workload(aim: Aim, program: Program, num_bytes: int) -> Workload:
     return uneven(program, spec.sizes(count), aim.dtype)
 
 
-def even_workload(aim: Aim, program: Program, num_bytes: int) -> Workload:
+def even_workload(aim: Aim, program: Program, num_bytes: float) -> Workload:
     """Every slot of one size, rounded up: near enough for a prediction."""
-    elements = max(ceil(aim.count(num_bytes) / spec_for(aim, program).chunks), 1)
+    elements = max(ceil(aim.count(int(num_bytes)) / spec_for(aim, program).chunks), 1)
     slots = (Slot((elements,), aim.dtype),) * aim.ranks
     return Workload({buffer.name: slots for buffer in program.buffers}, {})
 
