@@ -224,12 +224,13 @@ def test_sizes_switch(comm):
 def test_old_engines_go(comm):
     made = comm.Dup()
     use(made, forced(made, "all_pairs_all_reduce"))
-    communicator(made).bound.most_engines = 3
-    for count in (1, 2, 3, 1, 4, 1, 2):
+    bound = communicator(made).bound
+    bound.keep(3, 100)
+    for count, kept in ((1, 1), (2, 2), (3, 3), (1, 3), (4, 3), (1, 3), (2, 3), (9, 3), (20, 1), (1, 1)):
         held = np.full(count, comm.rank + 1.0)
         dc.all_reduce(held, made)
         assert (held == comm.size * (comm.size + 1) / 2).all()
-    assert communicator(made).bound.num_engines == 3
+        assert bound.num_engines == kept, (count, bound.num_engines)
     made.Free()
 
 

@@ -254,7 +254,7 @@ void add_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, l
     std::shared_ptr<Engine> held;
     if (engine) held = {engine, engine->engine.get()};
     bound.comm.add(call_of(kind, src, dst, count, dtype, op, root, num_bytes, std::move(counts), all_counts),
-                   {std::move(held), options, in_place, input, output, std::move(scratch)});
+                   {std::move(held), options, in_place, input, output, std::move(scratch), 0});
 }
 
 void by_library(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long num_bytes) {
@@ -323,9 +323,13 @@ void bind_comm(nb::module_& m) {
         .def_prop_ro("size", [](const Bound& b) { return b.comm.size(); })
         .def_prop_ro("freed", [](const Bound& b) { return b.freed; })
         .def_prop_ro("num_engines", [](const Bound& b) { return b.comm.num_engines(); })
-        .def_prop_rw(
-            "most_engines", [](const Bound& b) { return b.comm.most_engines; },
-            [](Bound& b, std::size_t most) { b.comm.most_engines = most; })
+        .def(
+            "keep",
+            [](Bound& b, std::size_t engines, long long bytes) {
+                b.comm.most_engines = engines;
+                b.comm.most_bytes = bytes;
+            },
+            "engines"_a, "num_bytes"_a, "How many engines are kept, and of how many bytes of calls.")
         .def_prop_ro("transport", [](const Bound& b) -> std::shared_ptr<Transport> { return b.comm.transport(); })
         .def(
             "set_rules",

@@ -78,8 +78,11 @@ bool Communicator::run(const Call& call) {
 
 void Communicator::add(const Call& call, Service service) {
     engines_.emplace_front(key_of(call, choice(call.kind, call.num_bytes)), std::move(service));
+    engines_.front().second.num_bytes = call.num_bytes;
+    total_bytes_ += call.num_bytes;
     find_[engines_.front().first] = engines_.begin();
-    while (engines_.size() > most_engines) {
+    while (engines_.size() > 1 && (engines_.size() > most_engines || total_bytes_ > most_bytes)) {
+        total_bytes_ -= engines_.back().second.num_bytes;
         find_.erase(engines_.back().first);
         engines_.pop_back();
     }
@@ -88,6 +91,7 @@ void Communicator::add(const Call& call, Service service) {
 void Communicator::clear() {
     find_.clear();
     engines_.clear();
+    total_bytes_ = 0;
 }
 
 std::pair<long long, long long> Communicator::sides(const Call& call) const {

@@ -43,6 +43,7 @@ struct Service {
     bool in_place = false;
     int input = -1, output = -1;
     std::vector<std::pair<int, std::size_t>> scratch;
+    long long num_bytes = 0;  // of the call: its messages take as much at most
 };
 
 // One thread at a time, as MPI asks of a communicator.
@@ -67,7 +68,8 @@ class Communicator {
     void add(const Call& call, Service service);  // without an engine: by the library from now on
     void clear();                                 // forgets all engines
     std::size_t num_engines() const { return engines_.size(); }
-    std::size_t most_engines = 64;
+    std::size_t most_engines = 64;  // the least lately used go; by their calls' bytes too, for engines keep buffers
+    long long most_bytes = 1LL << 28;
 
   private:
     struct Key {
@@ -92,6 +94,7 @@ class Communicator {
     std::shared_ptr<MpiTransport> transport_;
     std::vector<std::vector<Rule>> rules_;  // by kind
     Engines engines_;
+    long long total_bytes_ = 0;
     std::unordered_map<Key, Engines::iterator, Hash> find_;
     std::vector<std::byte> arena_;
     std::string broken_;  // why no engine runs here any more
