@@ -7,25 +7,43 @@ from dataclasses import replace
 from dovetail.collective.mscclpp.launch import launch, program_of
 from dovetail.collective.mscclpp.memory import cut
 from dovetail.collective.mscclpp.parts import MscclppPlan
-from dovetail.ir import Certificate, Check, verify
+from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS
 
 
 def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
     times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
+
+    The ops that checks name are rows of `launched(plan)`.
     """
-    document, how = plan.document, cut(plan.document)
-    verdict = verify(program_of(document, launch(document, how, 1)), target)
+    verdict = _judged(plan, 1, target)
     for name, remark in plan.faults.items():
         if verdict.checks[name].ok:
             verdict = _replaced(verdict, name, Check(False, remark.what, where=remark.where))
     if verdict.ok:
-        again = verify(program_of(document, launch(document, how, 3 if document.double_scratch else 2)))
-        for name, check in again.checks.items():
+        for name, check in _judged(plan, 3 if plan.document.double_scratch else 2).checks.items():
             if not check.ok:
-                verdict = _replaced(verdict, name, replace(check, message=f"when it is called again: {check.message}"))
+                check = replace(check, message=f"when it is called again: {check.message}", ops=())
+                verdict = _replaced(verdict, name, check)
     return _with_limits(verdict, plan)
+
+
+def launched(plan: MscclppPlan) -> Program:
+    """The plan between the starts and ends of its kernels: `plan.program`, and for each gpu copies of its input and
+    output in place, which stand for what comes before and after.
+    """
+    return program_of(plan.document, launch(plan.document, cut(plan.document), 1))
+
+
+def _judged(plan: MscclppPlan, runs: int, target: str | None = None) -> Certificate:
+    """Races as threads run each at its own pace, everything else as they run in step."""
+    document, how = plan.document, cut(plan.document)
+    verdict = verify(program_of(document, launch(document, how, runs)), target)
+    if not verdict.checks["deadlock"].ok or not verdict.checks["bounds"].ok:
+        return verdict
+    loose = verify(program_of(document, launch(document, how, runs, loose=True)))
+    return _replaced(verdict, "races", loose.checks["races"])
 
 
 def _with_limits(verdict: Certificate, plan: MscclppPlan) -> Certificate:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from dovetail.collective.mscclpp.parts import (
     BUFFERS,
+    MOST_BYTES,
     MOST_CHUNKS,
     MOST_GPUS,
+    MOST_OPS_READ,
     OPS,
     PAIRED,
     PORT_ONLY,
@@ -37,6 +39,8 @@ def load(source: str | bytes | Path | Mapping[str, Any], name: str | None = None
     is_text = isinstance(source, bytes) or (isinstance(source, str) and source.lstrip().startswith("{"))
     place = name or ("<text>" if is_text else str(source))
     try:
+        if not is_text and Path(source).stat().st_size > MOST_BYTES:  # type: ignore[arg-type]
+            raise ProgramError(f"{place} is larger than {MOST_BYTES >> 20} MiB", where=place)
         content = json.loads(source if is_text else Path(source).read_bytes())  # type: ignore[arg-type]
     except OSError as error:
         raise ProgramError(f"cannot read {place}", found=error.strerror or str(error)) from error
@@ -120,6 +124,8 @@ def _document(top: Item, place: str) -> Document:
     gpus = top.items("gpus", "gpu", MOST_GPUS)
     if not gpus:
         top.fail("a plan of no gpus", hint="is this an MSCCL++ execution plan?")
+    if (count := _count(content["ops"] for gpu in gpus for content in _tables(gpu, "threadblocks"))) > MOST_OPS_READ:
+        top.fail(f"a plan of more than {MOST_OPS_READ} ops", count)
     most = (1 << 64) - 1
     return Document(
         place,
@@ -135,6 +141,20 @@ def _document(top: Item, place: str) -> Document:
         top.number("min_message_size", most, 0),
         top.number("max_message_size", most, most),
     )
+
+
+def _tables(item: Item, key: str) -> list[Mapping[str, Any]]:
+    return [each for each in item.entries(key, ()) if isinstance(each, Mapping) and "ops" in each]
+
+
+def _count(lists: Iterable[Any]) -> int:
+    """How many entries some lists have, and the lists called `ops` in them."""
+    total = 0
+    for entries in lists:
+        for entry in entries if isinstance(entries, list | tuple) else ():
+            inner = entry.get("ops") if isinstance(entry, Mapping) else None
+            total += 1 + (len(inner) if isinstance(inner, list | tuple) else 0)
+    return total
 
 
 def _gpu(item: Item, rank: int, num_gpus: int) -> Gpu:

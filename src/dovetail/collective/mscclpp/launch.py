@@ -8,20 +8,22 @@ from dataclasses import replace
 from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.memory import Cut, Memory
 from dovetail.collective.mscclpp.order import connect
-from dovetail.collective.mscclpp.parts import Document
+from dovetail.collective.mscclpp.parts import MOST_SLOTS, Document
 from dovetail.collective.mscclpp.rows import Row
+from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Builder, Kind, Program, Region, check_columns
 
 
-def launch(document: Document, how: Cut, runs: int) -> Lowering:
-    """The rows of a plan: alone (`runs` 0), or launched so many times.
+def launch(document: Document, how: Cut, runs: int, loose: bool = False) -> Lowering:
+    """The rows of a plan: alone (`runs` 0), or launched so many times; threads in step, or (`loose`) at their own pace.
 
     Gpus start and end their kernels at different times: what others do to a gpu's input and output must come after its
     kernel has started, and before it ends. Start and end are copies of them in place. Runs follow one another on each
     gpu; with double scratch they take one half of it in turn.
     """
-    lowering = Lowering(document, Memory(document, how, halves=2 if document.double_scratch and runs > 1 else 1))
-    hosts = [buffer for buffer in lowering.memory.buffers if buffer.role != "scratch"] if runs else []
+    memory = Memory(document, how, halves=2 if document.double_scratch and runs > 1 else 1)
+    lowering = Lowering(document, memory, loose)
+    hosts = [buffer for buffer in memory.buffers if buffer.role != "scratch"] if runs else []
     for run in range(max(runs, 1)):
         lowering.run = run
         for rank, gpu in enumerate(document.gpus):
@@ -43,12 +45,16 @@ def _touch(rows: list[Row], buffers: Sequence[Buffer], rank: int, line: str, aft
 
 
 def program_of(document: Document, lowering: Lowering) -> Program:
-    """The Program of the rows; of several runs nothing is asked."""
+    """The Program of the rows; of several runs, and of loose threads, no result is asked."""
+    total = sum(sum(buffer.slots) for buffer in lowering.memory.buffers) + sum(lowering.temp)
+    if total > MOST_SLOTS:
+        raise ProgramError(f"more than {MOST_SLOTS} chunks, or parts of them", where=document.place, found=str(total))
     builder = Builder(document.name, len(document.gpus))
-    for buffer in (*lowering.memory.buffers, Buffer("temp", "scratch", tuple(lowering.temp))):
-        if buffer.role != "scratch" or any(buffer.slots):
-            builder.buffer(*buffer)
     rows = [row for each in lowering.rows for row in (*each.before, each, *each.behind)]
+    used = {region.buffer for row in rows for region in (*row.reads, *row.writes)}
+    for buffer in (*lowering.memory.buffers, Buffer("temp", "scratch", tuple(lowering.temp))):
+        if buffer.role != "scratch" or any(buffer.slots) or buffer.name in used:
+            builder.buffer(*buffer)
     number = {id(row): at for at, row in enumerate(rows)}
     for row in rows:
         builder.add(
@@ -62,6 +68,7 @@ def program_of(document: Document, lowering: Lowering) -> Program:
             after=[number[id(other)] for other in row.after],
             line=row.line,
         )
-    program = replace(builder.build(), posts=lowering.memory.posts if lowering.run == 0 else ())
+    asked = lowering.memory.posts if lowering.run == 0 and not lowering.loose else ()
+    program = replace(builder.build(), posts=asked)
     check_columns(program)
     return program

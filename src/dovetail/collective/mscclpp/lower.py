@@ -9,20 +9,21 @@ from typing import Any
 
 from dovetail.collective.mscclpp.memory import Memory
 from dovetail.collective.mscclpp.parts import PORT_ONLY, SIGNALS, Document, Link, Loop, Place, Step
-from dovetail.collective.mscclpp.rows import Block, End, Row, Strand, end_in, end_out
+from dovetail.collective.mscclpp.rows import Block, End, LooseBlock, Row, Strand, end_in, end_out
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Region
 
 Flag = tuple[int, int]  # gpu, run: the flag of packets is another one in each run
+Meeting = tuple[int, int, int]  # gpu, number of its semaphore or barrier, run
 
 
 @dataclass
 class Meetings:
-    """Rows that order one another across threadblocks and gpus, by what they meet at: (gpu, its number) or Flag."""
+    """Rows that order one another across threadblocks and gpus, by what they meet at."""
 
-    releases: dict[tuple[int, int], list[Row]] = field(default_factory=lambda: defaultdict(list))
-    acquires: dict[tuple[int, int], list[Row]] = field(default_factory=lambda: defaultdict(list))
-    barriers: dict[tuple[int, int], list[tuple[int, int, Row, Row]]] = field(default_factory=lambda: defaultdict(list))
+    releases: dict[Meeting, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    acquires: dict[Meeting, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    barriers: dict[Meeting, list[tuple[int, int, Row, Row]]] = field(default_factory=lambda: defaultdict(list))
     gives: dict[Flag, list[Row]] = field(default_factory=lambda: defaultdict(list))  # rows that write packets
     takes: dict[Flag, list[tuple[Row, Region]]] = field(default_factory=lambda: defaultdict(list))  # that wait for them
 
@@ -33,15 +34,15 @@ Turn = tuple[Loop, int] | None
 class Lowering:
     """Writes the rows of one threadblock after another."""
 
-    def __init__(self, document: Document, memory: Memory) -> None:
-        self.document, self.memory, self.run = document, memory, 0
+    def __init__(self, document: Document, memory: Memory, loose: bool) -> None:
+        self.document, self.memory, self.loose, self.run = document, memory, loose, 0
         self.rows: list[Row] = []
         self.meetings = Meetings()
         self.temp = [0] * len(document.gpus)  # slots of each gpu's buffer `temp`, for what its threads hold meanwhile
 
     def block(self, rank: int, number: int, start: Sequence[Row]) -> Block:
         """Threadblock `number` of gpu `rank`, whose kernel starts with the rows `start`."""
-        block = Block(self.rows, rank, number, start)
+        block = (LooseBlock if self.loose else Block)(self.rows, rank, number, start)
         for step in self.document.gpus[rank].blocks[number]:
             if step.loop is None:
                 self._step(block, step, None)
@@ -60,7 +61,7 @@ class Lowering:
         elif step.name == "nop":
             block.sync(line)
         elif step.name == "barrier":
-            self.meetings.barriers[block.rank, step.barrier[0]].append(
+            self.meetings.barriers[block.rank, step.barrier[0], self.run].append(
                 (block.number, step.barrier[1], block.sync(line), block.leave(line))
             )
         elif step.semaphores:
@@ -85,9 +86,9 @@ class Lowering:
                 raise ProgramError(f"gpu {block.rank} has no semaphore {semaphore}", where=step.where)
             row = block.thread(thread).add(Kind.nop, line)
             if step.name == "sem_release":
-                self.meetings.releases[block.rank, semaphore].append(row)
+                self.meetings.releases[block.rank, semaphore, self.run].append(row)
             else:
-                self.meetings.acquires[block.rank, semaphore].append(row)
+                self.meetings.acquires[block.rank, semaphore, self.run].append(row)
                 block.waits(row)
 
 

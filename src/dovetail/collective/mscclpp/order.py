@@ -13,10 +13,10 @@ from dovetail.ir import Kind, Region
 
 def connect(meetings: Meetings, document: Document) -> None:
     """Add to the rows what they wait for. A row that nothing will ever let go waits for itself, and says so."""
-    for (rank, number), acquires in meetings.acquires.items():
+    for (rank, number, run), acquires in meetings.acquires.items():
         value = document.gpus[rank].semaphores[number]
-        _semaphore(acquires, meetings.releases[rank, number], value, f"semaphore {number} of gpu {rank}")
-    for (rank, number), uses in meetings.barriers.items():
+        _semaphore(acquires, meetings.releases[rank, number, run], value, f"semaphore {number} of gpu {rank}")
+    for (rank, number, _), uses in meetings.barriers.items():
         _barrier(uses, f"barrier {number} of gpu {rank}")
     ids: dict[tuple[int, int], int] = defaultdict(int)
     for flag, takes in meetings.takes.items():
@@ -26,8 +26,8 @@ def connect(meetings: Meetings, document: Document) -> None:
 
 def surplus(meetings: Meetings, document: Document) -> Remark | None:
     """The first semaphore that holds more after a run than before it: its next run starts with what is left."""
-    for (rank, number), releases in meetings.releases.items():
-        acquires = meetings.acquires[rank, number]
+    for (rank, number, run), releases in meetings.releases.items():
+        acquires = meetings.acquires[rank, number, run]
         if len(releases) > len(acquires):
             counts = f"{len(releases)} releases, {len(acquires)} acquires of semaphore {number} of gpu {rank}"
             return Remark(releases[-1].line, f"{counts}: what is left over meets the next run")

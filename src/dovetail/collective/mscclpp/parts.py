@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from dovetail.ir import Program
 
-MOST_GPUS, MOST_CHUNKS, MOST_ROWS = 4096, 1 << 30, 1 << 21  # beyond, a plan is refused
+MOST_GPUS, MOST_CHUNKS, MOST_OPS_READ, MOST_ROWS, MOST_SLOTS = 1024, 1 << 18, 1 << 16, 1 << 20, 1 << 19
+MOST_BYTES = 1 << 26  # of a file; beyond any of these a plan is refused
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",

@@ -1,8 +1,9 @@
-"""Ops of a threadblock as rows of a Program: what its many threads do in order, and what only a sync orders.
+"""Ops of a threadblock as rows of a Program, with its threads in step, or each at its own pace.
 
-All threads of a threadblock go through its ops one after another, but each at its own pace: between two syncs (nop,
-barrier) an op that all of them share in is on a lane of its own, as nothing orders it before the next one. Signals,
-waits, semaphores and port channels are each the business of one thread, whose ops stay in order.
+All threads of a threadblock go through its ops one after another. Whether they ever get stuck is told by ops in order
+(Block). But no thread waits for the others except at a sync (nop, barrier): until then the ops that all share in are
+unordered, and each has a lane of its own (LooseBlock). Signals, waits, semaphores and what port channels are told are
+each the business of one thread, and in order. Races are told by these.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Strand:
         self.block, self.lane, self._after = block, lane, list(after)
         self.last: Row | None = None
 
+    def follow(self, rows: Sequence[Row]) -> None:
+        """Let the next row come after these, and after no others but the last one here."""
+        self._after = list(rows)
+
     def add(self, kind: Kind, line: str, *, after: Sequence[Row] = (), **ends: Any) -> Row:
         row = Row(kind, self.block.rank, self.lane, line, after=[*self._after, *after], **ends)
         self._after, self.last = [], row
@@ -68,10 +73,71 @@ class Strand:
 
 
 class Block:
-    """One threadblock: hands out the lanes for its ops. `start`: the rows after which all of it comes."""
+    """One threadblock, its threads in step: all its ops on one lane. `start`: the rows after which they come."""
 
     def __init__(self, rows: list[Row], rank: int, number: int, start: Sequence[Row]) -> None:
         self.rows, self.rank, self.number, self.lane = rows, rank, number, f"tb{number}"
+        self._start, self._main = list(start), Strand(self, f"tb{number}", start)
+        self._ports: dict[int, Strand] = {}
+
+    def strand(self) -> Strand:
+        """A lane for an op that all threads share in."""
+        return self._main
+
+    def thread(self, number: int) -> Strand:
+        """The lane of what thread `number` does by itself."""
+        return self._main
+
+    def port(self, link: Link, thread: int) -> Strand:
+        """The lane of a port channel, which does what it was told later, in order; thread `thread` tells it now."""
+        strand = self._ports.setdefault(link.local, Strand(self, f"{self.lane}.port{link.local}", ()))
+        strand.follow(self._told(thread))
+        return strand
+
+    def sync(self, line: str) -> Row:
+        """All threads meet."""
+        return self._main.add(Kind.nop, line)
+
+    def leave(self, line: str) -> Row:
+        """The row after a sync at which a barrier lets go."""
+        return self._main.add(Kind.nop, line)
+
+    def ends(self) -> list[Row]:
+        """Rows after which the threadblock has come to its end."""
+        return [self._main.last] if self._main.last else self._start
+
+    def signal(self, link: Link, thread: int, line: str, relaxed: bool = False) -> None:
+        """Signal the other gpu."""
+        strand = self.port(link, thread) if link.kind == "port" else self.thread(thread)
+        strand.add(Kind.signal, line, chan_out=end_out(self.rank, link))
+
+    def wait(self, link: Link, thread: int, line: str) -> None:
+        self.waits(self.thread(thread).add(Kind.wait, line, chan_in=end_in(self.rank, link)))
+
+    def waits(self, row: Row) -> None:
+        """Note a row that waits for others."""
+
+    def stores(self, row: Row) -> None:
+        """Note the last row of an op of a switch channel."""
+
+    def flush(self, link: Link, thread: int, line: str) -> None:
+        """Wait until the port channel has done what it was told."""
+        last = self._ports[link.local].last if link.local in self._ports else None
+        self.thread(thread).add(Kind.nop, line, after=[last] if last else [])
+
+    def _told(self, thread: int) -> list[Row]:
+        """What thread `thread` has come past."""
+        return self.ends()
+
+
+class LooseBlock(Block):
+    """One threadblock, its threads each at its own pace: between syncs only what one thread does by itself is in order.
+
+    The rows are those of Block, one by one; only their lanes and what they come after differ.
+    """
+
+    def __init__(self, rows: list[Row], rank: int, number: int, start: Sequence[Row]) -> None:
+        super().__init__(rows, rank, number, start)
         self._synced = list(start)  # what everything until the next sync comes after
         self._open: list[Strand] = []
         self._threads: dict[int, Strand] = {}
@@ -80,84 +146,64 @@ class Block:
         self._strong: list[Row] = []  # likewise ops of switch channels that no relaxed signal has followed
         self._storing: list[Row] = []
         self._relaxed = Strand(self, f"{self.lane}.relaxed", ())
-        self._told: Row | None = None  # the last relaxed signal since the last sync
+        self._last_relaxed: Row | None = None  # since the last sync
         self._signals: dict[End, Row] = {}
-        self._ports: dict[int, Strand] = {}
 
     def strand(self) -> Strand:
-        """A lane for an op that all threads share in."""
         lane = f"{self.lane}.{len(self._open)}" if self._open else self.lane
         self._open.append(Strand(self, lane, self._synced if self._open else self._outside()))
         return self._open[-1]
 
     def thread(self, number: int) -> Strand:
-        """The lane of what thread `number` does by itself."""
         if number not in self._threads:
             self._threads[number] = self.strand()
         return self._threads[number]
 
-    def port(self, link: Link, thread: int) -> Strand:
-        """The lane of a port channel, which does what it was told later, in order; thread `thread` tells it now."""
-        strand = self._ports.setdefault(link.local, Strand(self, f"{self.lane}.port{link.local}", ()))
-        told = self._threads[thread].last if thread in self._threads else None
-        strand._after = [*self._synced, *([told] if told else [])]
-        return strand
-
     def sync(self, line: str) -> Row:
-        """All threads meet."""
         is_first = not any(strand.lane == self.lane for strand in self._open)
         main = Strand(self, self.lane, self._outside() if is_first else ())
         ends = [strand.last for strand in self._open if strand.last and strand.lane != self.lane]
-        row = main.add(Kind.nop, line, after=[*ends, *([self._told] if self._told else [])])
+        row = main.add(Kind.nop, line, after=[*ends, *([self._last_relaxed] if self._last_relaxed else [])])
         self._waited, self._waiting = self._waiting or self._waited, []
         self._strong, self._storing = self._strong + self._storing, []
-        self._synced, self._open, self._threads, self._told = [row], [], {}, None
+        self._synced, self._open, self._threads, self._last_relaxed = [row], [], {}, None
         return row
 
     def leave(self, line: str) -> Row:
-        """The row after a sync at which a barrier lets go."""
         row = Strand(self, self.lane, ()).add(Kind.nop, line)
         self._synced = [row]
         return row
 
     def ends(self) -> list[Row]:
-        """Rows after which the threadblock has come to its end."""
         return [s.last for s in self._open if s.last] or list(self._synced)
 
     def signal(self, link: Link, thread: int, line: str, relaxed: bool = False) -> None:
-        """Signal the other gpu. A relaxed signal tells of waits, and of stores by switch channels, which are strong,
-        but not of what else was written (executor: relaxedSignal).
+        """A relaxed signal tells of waits, and of stores by switch channels, which are strong, but not of what else was
+        written (executor: relaxedSignal).
         """
-        end = end_out(self.rank, link)
         if link.kind == "port":
-            self.port(link, thread).add(Kind.signal, line, chan_out=end)
-            return
-        before = self._signals.get(end)
+            return super().signal(link, thread, line)
+        end = end_out(self.rank, link)
+        before, lane = self._signals.get(end), self._relaxed.lane
+        after = [before] if before and (before.lane == lane) != relaxed else []
+        strand = self._relaxed if relaxed else self.thread(thread)
         if relaxed:
-            told = self._threads[thread].last if thread in self._threads else None
-            known = [*self._waited, *self._strong, *([told] if told else [])]
+            own = self._threads[thread].last if thread in self._threads else None
+            after = [*self._waited, *self._strong, *([own] if own else []), *after]
             self._strong = []
-            after = known + ([before] if before and before.lane != self._relaxed.lane else [])
-            self._told = self._signals[end] = self._relaxed.add(Kind.signal, line, after=after, chan_out=end)
-            return
-        after = [before] if before and before.lane == self._relaxed.lane else []
-        self._signals[end] = self.thread(thread).add(Kind.signal, line, after=after, chan_out=end)
-
-    def wait(self, link: Link, thread: int, line: str) -> None:
-        self.waits(self.thread(thread).add(Kind.wait, line, chan_in=end_in(self.rank, link)))
+        row = self._signals[end] = strand.add(Kind.signal, line, after=after, chan_out=end)
+        self._last_relaxed = row if relaxed else self._last_relaxed
+        return None
 
     def waits(self, row: Row) -> None:
-        """Note a row that waits for others."""
         self._waiting.append(row)
 
     def stores(self, row: Row) -> None:
-        """Note the last row of an op of a switch channel."""
         self._storing.append(row)
 
-    def flush(self, link: Link, thread: int, line: str) -> None:
-        """Wait until the port channel has done what it was told."""
-        last = self._ports[link.local].last if link.local in self._ports else None
-        self.thread(thread).add(Kind.nop, line, after=[last] if last else [])
+    def _told(self, thread: int) -> list[Row]:
+        last = self._threads[thread].last if thread in self._threads else None
+        return [*self._synced, *([last] if last else [])]
 
     def _outside(self) -> list[Row]:
         """The rows of the last sync where lane order does not tell of them: at the start of the kernel."""

@@ -1,0 +1,206 @@
+"""A machine that runs MSCCL++ plans as the executor's threads do, in random order: an oracle that shares no code.
+
+Two threads a threadblock, four elements a chunk; every read and every write is a step of its own. Which thread handles
+which element differs from op to op. Gpus start their kernels at random, with garbage in their buffers before, and write
+garbage over them as soon as they end. Memory is coherent at once: what relaxed signals do not order does not show.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+THREADS, ELEMENTS = 2, 4
+Cell = tuple[list[int], int]
+Steps = Iterator[bool]  # True: a step was done, False: it waits
+
+
+class Machine:
+    def __init__(self, document: dict[str, Any], rng: random.Random) -> None:
+        self.document, self.rng, self.gpus = document, rng, document["gpus"]
+        self.n, self.kind = len(self.gpus), document["collective"]
+        self.inputs = [[rng.randrange(1 << 30) for _ in range(self.size(g, "input"))] for g in self.gpus]
+        self.memory = [self.buffers(rank) for rank in range(self.n)]
+        self.signals: Counter[Any] = Counter()
+        self.taken: Counter[Any] = Counter()
+        self.values = {(r, k): s["init_value"] for r, g in enumerate(self.gpus) for k, s in enumerate(g["semaphores"])}
+        self.arrived: Counter[Any] = Counter()
+        self.shifts: dict[int, int] = {}  # of each op, which thread handles the first element
+        self.left = Counter({rank: THREADS * len(g["threadblocks"]) for rank, g in enumerate(self.gpus)})
+        self.outputs: dict[int, list[int]] = {}
+        self.started: list[Steps] = []  # threads of a kernel that starts now
+
+    def size(self, gpu: dict[str, Any], buffer: str) -> int:
+        return gpu[f"{buffer}_chunks"] * ELEMENTS
+
+    def buffers(self, rank: int) -> dict[str, list[int | None]]:
+        gpu, shared = self.gpus[rank], max(self.size(self.gpus[rank], b) for b in ("input", "output"))
+        inputs = [-1] * (shared if self.document["inplace"] else self.size(gpu, "input"))
+        outputs = inputs if self.document["inplace"] else [-1] * self.size(gpu, "output")
+        scratch = self.size(gpu, "scratch")
+        return {"i": inputs, "o": outputs, "s": [-1] * scratch, "p": [None] * scratch}  # type: ignore[dict-item]
+
+    def base(self, rank: int, letter: str) -> int:
+        """In place, where the input or output of a gpu starts in the one buffer."""
+        moved = (self.kind, letter) in (("allgather", "i"), ("reducescatter", "o")) and self.document["inplace"]
+        return rank * self.size(self.gpus[rank], "input" if letter == "i" else "output") * moved
+
+    def run(self) -> str:
+        """right, wrong, or hang."""
+        live = [(self.launch(rank), 1.0) for rank in range(self.n)]
+        while live:
+            chosen = [self.rng.random() < speed for _, speed in live]
+            moved = [next(steps, None) if goes else True for (steps, _), goes in zip(live, chosen, strict=True)]
+            if False in moved and not any(did for did, goes in zip(moved, chosen, strict=True) if goes):
+                rest = [next(steps, None) for (steps, _), goes in zip(live, chosen, strict=True) if not goes]
+                if not any(rest) and None not in (*rest, *moved):
+                    return "hang"
+                live = [each for each in live if each[0].gi_frame is not None]  # type: ignore[attr-defined]
+            else:
+                live = [each for each, did in zip(live, moved, strict=True) if did is not None]
+            live += [(steps, self.rng.choice((1.0, 0.5, 0.02))) for steps in self.started]
+            self.started = []
+        return "right" if all(self.outputs[rank] == self.wanted(rank) for rank in range(self.n)) else "wrong"
+
+    def launch(self, rank: int) -> Steps:
+        for _ in range(self.rng.choice((0, 0, 20, 200))):
+            yield True
+        memory, start = self.memory[rank], self.base(rank, "i")
+        memory["i"][start : start + len(self.inputs[rank])] = self.inputs[rank]
+        for block in self.gpus[rank]["threadblocks"]:
+            self.started += [self.thread(rank, block, tid) for tid in range(THREADS)]
+        yield True
+        while self.left[rank]:
+            yield False
+        start = self.base(rank, "o")
+        self.outputs[rank] = list(memory["o"][start : start + len(self.wanted(rank))])  # type: ignore[arg-type]
+        for letter in "io":
+            memory[letter][:] = [-7] * len(memory[letter])
+        yield True
+
+    def wanted(self, rank: int) -> list[int]:
+        total = [sum(column) for column in zip(*self.inputs, strict=True)]
+        part = len(total) // self.n
+        if self.kind == "allreduce":
+            return total
+        if self.kind == "allgather":
+            return [value for values in self.inputs for value in values]
+        if self.kind == "reducescatter":
+            return total[rank * part : (rank + 1) * part]
+        return [value for values in self.inputs for value in values[rank * part : (rank + 1) * part]]
+
+    def thread(self, rank: int, block: dict[str, Any], tid: int) -> Steps:
+        for op in block["ops"]:
+            if op["name"] == "pipeline":
+                for turn in range(2):
+                    for inner in op["ops"]:
+                        yield from self.step(rank, block, tid, inner, (op["iter_context"]["num_chunks"], turn))
+            else:
+                yield from self.step(rank, block, tid, op, None)
+        self.left[rank] -= 1
+
+    def step(self, rank: int, block: dict[str, Any], tid: int, op: dict[str, Any], turn: Any) -> Steps:
+        name, place = op["name"], (rank, block["id"])
+        if name == "nop":
+            yield from self.meet(("nop", *place), THREADS)
+        elif name == "barrier":
+            yield from self.meet(("barrier", rank, op["barrier_id"]), THREADS * op["num_threadblocks"])
+        elif name in ("signal", "rlxsignal", "wait", "rlxwait"):
+            for number, channel in enumerate(op["channel_ids"]):
+                if number % THREADS == tid:
+                    yield from self.talk(rank, self.channel(rank, block, channel), name.removeprefix("rlx") == "wait")
+        elif name in ("sem_acquire", "sem_release"):
+            for number, semaphore in enumerate(op["semaphore_ids"]):
+                if number % THREADS == tid:
+                    while name == "sem_acquire" and self.values[rank, semaphore] <= 0:
+                        yield False
+                    self.values[rank, semaphore] += 1 if name == "sem_release" else -1
+                    yield True
+        else:
+            shift = self.shifts.setdefault(id(op), self.rng.randrange(THREADS))
+            yield from self.data(rank, block, op, turn, lambda element: (element + shift) % THREADS == tid)
+
+    def meet(self, what: Any, size: int) -> Steps:
+        mine = self.arrived[what]
+        self.arrived[what] += 1
+        yield True
+        while self.arrived[what] < (mine // size + 1) * size:
+            yield False
+
+    def channel(self, rank: int, block: dict[str, Any], local: int) -> tuple[int, int]:
+        """The peer, and which of the channels to it."""
+        number = next(c for c in block["channels"] if c["channel_type"] == "memory")["channel_ids"][local]
+        peers = next(c for c in self.gpus[rank]["channels"] if c["channel_type"] == "memory")["connected_to"]
+        return peers[number], peers[:number].count(peers[number])
+
+    def talk(self, rank: int, channel: tuple[int, int], waits: bool) -> Steps:
+        peer, number = channel
+        if waits:
+            key = (peer, rank, number)
+            self.taken[key] += 1
+            wanted = self.taken[key]
+            while self.signals[key] < wanted:
+                yield False
+        else:
+            self.signals[rank, peer, number] += 1
+        yield True
+
+    def cells(self, rank: int, block: dict[str, Any], op: dict[str, Any], place: Any, turn: Any, packets: bool) -> Any:
+        """For each gpu of a place the cells that this threadblock handles at this turn."""
+        start, count = place["index"] * ELEMENTS, place["size"] * ELEMENTS
+        if "tbg_info" in op:
+            count //= op["tbg_info"]["tbg_size"]
+            start += count * op["tbg_info"]["tb_id"]
+        if turn:
+            unit = turn[0] * ELEMENTS // 2
+            start, count = start + turn[1] * unit, min(unit, count - turn[1] * unit)
+        ranks, letter = [rank], place.get("type")
+        if "buffer_id" in place:
+            number = block["remote_buffer_refs"][0]["remote_buffer_ids"][place["buffer_id"]]
+            remote = self.gpus[rank]["remote_buffers"][number]
+            ranks, letter = [remote["rank"]], remote["type"]
+        if "switch_channel_id" in place:
+            number = next(c for c in block["channels"] if c["channel_type"] == "switch")["channel_ids"][0]
+            group = [c for c in self.gpus[rank]["channels"] if c["channel_type"] == "switch"][number]
+            ranks, letter = group["rank_groups"][0]["ranks"], group["buffer_type"]
+        found = {}
+        for each in ranks:
+            first = start + (self.base(each, letter) if letter != "s" else 0)
+            memory = self.memory[each]["p" if packets else letter]
+            found[each] = [(memory, element) for element in range(first, first + count)]
+        return found
+
+    def data(
+        self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, mine: Callable[[int], bool]
+    ) -> Steps:
+        name, packed = op["name"], op["name"].endswith("pkt")
+        reads, writes = [], []
+        for number, place in enumerate(op["src_buff"]):
+            packets = packed and (number > 0 if name.startswith("re") else name in ("upkt", "rppkt", "gstorepkt"))
+            reads += [self.cells(rank, block, op, place, turn, packets)]
+        for number, place in enumerate(op["dst_buff"]):
+            packets = packed and (number > 0 if name.startswith("re") else name != "upkt")
+            writes += [self.cells(rank, block, op, place, turn, packets)]
+        together = name[:2] in ("re", "rr", "gl")  # one sum of all that is read
+        pairs = [(reads, writes)] if together else list(zip([[r] for r in reads], [[w] for w in writes], strict=False))
+        if name == "rppkt":
+            pairs = [(reads, writes)]
+        for sources, targets in pairs:
+            length = len(next(iter(sources[0].values())))
+            for element in filter(mine, range(length)):
+                total = 0
+                for cell in [cells[element] for side in sources for cells in side.values()]:
+                    while cell[0][cell[1]] is None:
+                        yield False
+                    total += cell[0][cell[1]]
+                    yield True
+                for cell in [cells[element] for side in targets for cells in side.values()]:
+                    cell[0][cell[1]] = total
+                    yield True
+
+
+def verdicts(document: dict[str, Any], runs: int, seed: int = 0) -> Counter[str]:
+    """How many of so many random runs were right, wrong, and hung."""
+    return Counter(Machine(document, random.Random(seed + run)).run() for run in range(runs))
