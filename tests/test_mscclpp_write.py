@@ -115,7 +115,7 @@ def test_puts_and_gets_are_written_as_they_are() -> None:
         *("wait", "nop", "get", "nop", "copy", "put", "nop", "signal"),
     ]
     assert mscclpp_machine.verdicts(document, 20) == {"right": 20}
-    with pytest.raises(ProgramError, match="its kernel ends|fails the races check"):
+    with pytest.raises(ProgramError, match="fails the races check"):
         write(one_sided(late=True))
 
 
