@@ -16,7 +16,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.cli.collectives import bus_factor
 from dovetail.collective import build
-from dovetail.core import DovetailError, PlanError, ProgramError, WishError
+from dovetail.core import DovetailError, PlanError, ProgramError, RunError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, parse, verify
 from dovetail.machine import SWITCH, Link, Machine, load
 from dovetail.plan.arena import BY_LIBRARY, Arena, fill, variant
@@ -318,6 +318,38 @@ def test_a_budget_that_is_spent_leaves_sizes_out_and_says_so():
     found = contest(Aim("all_reduce", 4), (64, 16 << 20, 32 << 20), star(4), Planted(lambda *_: 1e-5), budget_s=0.0)
     assert [each.num_bytes for each in found.judged] == [64]
     assert str(16 << 20) in found.notes[0]
+
+
+class Breaking(Planted):
+    """An executor whose jobs break where one of `names` runs."""
+
+    def __init__(self, *names: str):
+        super().__init__(lambda *_: 1e-5)
+        self.names = names
+
+    def execute(self, job: Job) -> JobResult:
+        for each in job.variants:
+            if any(name in each.name for name in self.names):
+                raise RunError(f"rank 1 failed: variant '{each.name}', round 0: rank 1 stalled")
+        return super().execute(job)
+
+
+def test_what_breaks_its_job_is_left_out_and_named():
+    names = "ring_all_reduce", "recursive_doubling_all_reduce"
+    found = contest(Aim("all_reduce", 4), [1024], star(4), Breaking(*names))
+    assert found.judged[0].num_bytes == 1024
+    assert not {choice for choice in found.judged[0].tried if choice.algorithm in names}
+    assert [note.split(":")[0] for note in found.notes] == [
+        f"{name} was left out at 1024 bytes" for name in names[::-1]
+    ]
+
+
+def test_a_library_that_breaks_the_job_is_no_choice_of_ours():
+    with pytest.raises(RunError, match="library"):
+        contest(Aim("all_reduce", 4), [1024], star(4), Breaking("library"))
+    found = contest(Aim("all_reduce", 4), [1024, 16 << 20], star(4), Breaking("16777216 library"))
+    assert [each.num_bytes for each in found.judged] == [1024]
+    assert "16777216" in found.notes[0]
 
 
 def test_long_runs_get_what_short_ones_leave():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dovetail.core import RunError
 from dovetail.plan.contenders import Aim, Contender, workload
 from dovetail.plan.selection import Choice
 from dovetail.run.job import Job, JobResult, Outcome, Variant
@@ -23,6 +24,8 @@ TOGETHER = 24  # variants of one job, where they are short
 SHORT_S = 2e-3  # runs below this share a job with those of other sizes
 LONG_S = 0.25  # runs above this need no round to warm up
 START_S = 1.0  # of a job, about
+STALL_S = 30.0  # without progress; hosts that share few cores are slow to move
+MOST_FAILURES = 4  # of one job
 LEAST_HEAT = 2  # contenders; with fewer there is nothing to find out before the final
 Outcomes = dict[int, dict[Choice, Outcome]]  # by size
 
@@ -37,7 +40,8 @@ class Executor(Protocol):
 class Arena:
     """What is measured, and on what: the contenders at each size, and the ranks that run them.
 
-    `fastest_s`: seconds of the fastest at each size, as far as measured.
+    `fastest_s`: seconds of the fastest at each size, as far as measured. `failed`: what algorithm broke
+    a job at which size, and how; it is not run there again.
     """
 
     aim: Aim
@@ -46,6 +50,7 @@ class Arena:
     rounds: int
     lists: dict[int, list[Contender]]
     fastest_s: dict[int, float] = field(default_factory=dict)
+    failed: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def run_s(self, size: int) -> float:
         """Seconds of one run at a size, about: as measured, else as predicted, scaled as the next smaller size was."""
@@ -90,17 +95,35 @@ class Arena:
     def measure(
         self, asked: Mapping[int, Sequence[Choice]], rounds: int, limit_s: float, seed: int, check: str | None = None
     ) -> tuple[Outcomes, JobResult]:
-        """The library and the choices asked for at each size, all interleaved in one job."""
-        by_size = {size: [BY_LIBRARY, *choices] for size, choices in asked.items()}
-        variants = tuple(
-            variant(self.aim, choice, size, repeats_worth(self.run_s(size)), check)
-            for size, choices in by_size.items()
-            for choice in choices
-        )
-        warmup = int(max(map(self.run_s, asked)) < LONG_S)
-        result = self.executor.execute(Job(variants, rounds, warmup, seed, limit_s))
-        outcomes = iter(result.outcomes)
-        return {size: {choice: next(outcomes) for choice in choices} for size, choices in by_size.items()}, result
+        """The library and the choices asked for at each size, all interleaved in one job; without those that break it.
+
+        RunError where the library itself does, or nobody in particular.
+        """
+        for _ in range(MOST_FAILURES):
+            runs = {
+                (size, choice): variant(self.aim, choice, size, repeats_worth(self.run_s(size)), check)
+                for size, choices in asked.items()
+                for choice in [BY_LIBRARY, *choices]
+                if (size, choice.algorithm) not in self.failed
+            }
+            warmup = int(max(map(self.run_s, asked)) < LONG_S)
+            try:
+                result = self.executor.execute(Job(tuple(runs.values()), rounds, warmup, seed, limit_s))
+            except RunError as error:
+                self._note_failure(runs, error)
+                continue
+            found: Outcomes = {size: {} for size in asked}
+            for (size, choice), outcome in zip(runs, result.outcomes, strict=True):
+                found[size][choice] = outcome
+            return found, result
+        raise RunError(f"jobs of {self.aim.collective} break again and again", found="; ".join(self.failed.values()))
+
+    def _note_failure(self, runs: Mapping[tuple[int, Choice], Variant], error: RunError) -> None:
+        guilty = [key for key, each in runs.items() if f"variant '{each.name}'" in error.what]
+        if not guilty or guilty[0][1].is_library:
+            raise error
+        size, choice = guilty[0]
+        self.failed[size, choice.algorithm] = error.what
 
     def predicted(self, size: int) -> dict[Choice, float]:
         return {each.choice: each.predicted_s for each in self.lists[size]}
@@ -117,7 +140,8 @@ def variant(aim: Aim, choice: Choice, num_bytes: int, repeats: int = 1, check: s
     """A choice at one size, as a job runs it: without stamps, the library by its blocking call."""
     program = aim.program(choice)
     blocking = choice.is_library and aim.collective != "all_to_next"
-    options = RunOptions(slice_bytes=choice.slice_bytes, repeats=repeats, spans=False, blocking=blocking)
+    how = RunOptions(slice_bytes=choice.slice_bytes, blocking=blocking)
+    options = replace(how, repeats=repeats, spans=False, stall_s=STALL_S)
     return Variant(f"{num_bytes} {choice}", program, workload(aim, program, num_bytes), options, check)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from dovetail.core import PlanError
+from dovetail.core import PlanError, RunError
 from dovetail.machine import Machine
 from dovetail.plan.arena import BY_LIBRARY, Arena, Clock, Executor, groups
 from dovetail.plan.contenders import Aim, shortlist
@@ -102,25 +103,39 @@ def contest(
     tried: dict[int, dict[Choice, float]] = {}
     for group, limit_s in clock.shares(together, arena.heat_s, HEATS):
         tell(f"heats up to {group[-1]} bytes", 0.1 + 0.9 * clock.spent)
-        found = arena.heat(group, limit_s)
-        tried |= {size: {choice: outcome.median_s for choice, outcome in found[size].items()} for size in group}
+        with suppress(RunError):  # the final will tell
+            found = arena.heat(group, limit_s)
+            tried |= {size: {choice: outcome.median_s for choice, outcome in found[size].items()} for size in group}
     last = {size: finalists(size, tried, [each.choice for each in arena.lists[size]]) for size in wanted}
-    judged, facts = [], dict[str, Any]()
+    judged, facts, broken = list[Judged](), dict[str, Any](), list[RunError]()
     together = groups({size: (1 + len(choices), arena.run_s(size)) for size, choices in last.items()})
     for group, limit_s in clock.shares(together, lambda sizes: arena.final_s(sizes, FINALISTS), 1.0):
         tell(f"finals up to {group[-1]} bytes", 0.1 + 0.9 * clock.spent)
-        launches, results = arena.final({size: last[size] for size in group}, limit_s)
+        try:
+            launches, results = arena.final({size: last[size] for size in group}, limit_s)
+        except RunError as error:
+            broken.append(error)
+            continue
         facts, disturbed = results[0].facts, sum(result.disturbed for result in results)
         for size in group:
             outcomes = [launch[size] for launch in launches]
             judged.append(judge(size, outcomes, tried.get(size, {}), arena.predicted(size), disturbed))
-    return Contest(aim, tuple(judged), facts, tuple(_notes(wanted, judged)))
+    if broken and not judged:
+        raise broken[0]
+    return Contest(aim, tuple(judged), facts, tuple(_notes(wanted, judged, arena.failed, broken)))
 
 
-def _notes(wanted: Sequence[int], judged: Sequence[Judged]) -> Iterator[str]:
+def _notes(
+    wanted: Sequence[int],
+    judged: Sequence[Judged],
+    failed: Mapping[tuple[int, str], str],
+    broken: Sequence[RunError],
+) -> Iterator[str]:
     missing = [str(size) for size in wanted if size not in {each.num_bytes for each in judged}]
     if missing:
-        yield f"Not reached within the budget: {', '.join(missing)} bytes."
+        yield f"Not measured: {', '.join(missing)} bytes; {broken[0].what if broken else 'the budget was spent'}."
+    for (size, algorithm), why in failed.items():
+        yield f"{algorithm} was left out at {size} bytes: {why}."
     for each in judged:
         for choice, count in each.wrong.items():
             yield f"{choice} computed {count} wrong elements at {each.num_bytes} bytes and was passed over."
@@ -137,7 +152,8 @@ def judge(
 
     `tried`: medians of an earlier job, in which it must not have been slower than the library's either.
     """
-    outcomes = {choice: pooled([launch[choice] for launch in launches]) for choice in launches[0]}
+    common = [choice for choice in launches[0] if all(choice in launch for launch in launches)]
+    outcomes = {choice: pooled([launch[choice] for launch in launches]) for choice in common}
     library = outcomes[BY_LIBRARY]
     right = {c: o for c, o in outcomes.items() if not c.is_library and not o.num_wrong}
     best = min(right, key=lambda choice: right[choice].median_s, default=BY_LIBRARY)

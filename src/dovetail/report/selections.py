@@ -98,8 +98,8 @@ def write_msccl(
         try:
             text = msccl.write(program_of(row), dialect, protocol=row.protocol, min_bytes=least, max_bytes=most)
         except ProgramError as error:
-            refused.append(f"No {dialect} file of {row.choice}: {error.what}.")
+            refused.append(f"No {dialect} file of {row.choice._replace(slice_bytes=0)}: {error.what}.")
             continue
         name = f"{row.algorithm}-{row.ranks}-{row.min_bytes}-{row.max_bytes - 1}.xml"
         written.append(save_text(place / name, text))
-    return written, refused
+    return written, list(dict.fromkeys(refused))
