@@ -67,6 +67,7 @@ class TestValid:
         found = read(CORPUS / f"{name}.json")
         verdict = certify(found)
         assert verdict.ok, verdict
+        assert verdict.min_fifo_depth is None
         assert verdict.collective_found == {"allreduce": "all_reduce", "allgather": "all_gather"}[found.collective]
         document = json.loads((CORPUS / f"{name}.json").read_text())
         assert mscclpp_machine.verdicts(document, 40) == {"right": 40}
