@@ -134,6 +134,7 @@ def worker(args: argparse.Namespace) -> dict:
 
 def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
     """For each size the library, the choice, and the named rivals, in turn, in two jobs that choose nothing."""
+    from dovetail.core import RunError
     from dovetail.plan.arena import LAUNCHES, LONG_S, Clock, groups, repeats_worth, variant
     from dovetail.plan.contest import pooled
     from dovetail.plan.selection import Choice
@@ -158,7 +159,11 @@ def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
         warmup = int(max(seconds[size] for size in group) < LONG_S)
         limit_s, count = share_s / LAUNCHES, -(-rounds // LAUNCHES)
         jobs = [Job(variants, count, warmup, place + launch, limit_s) for launch in range(LAUNCHES)]
-        results = [MpiExecutor().execute(job) for job in jobs]
+        try:
+            results = [MpiExecutor().execute(job) for job in jobs]
+        except RunError as error:
+            print(f"{aim.collective}, {group} bytes: {error}", file=sys.stderr)
+            continue
         found = iter([pooled(same) for same in zip(*(result.outcomes for result in results), strict=True)])
         rows += [row_of(judged[size], {choice: next(found) for choice in asked[size]}, results) for size in group]
         facts = results[-1].facts
