@@ -219,3 +219,10 @@ def test_misuse_is_told(call, words: tuple, said: str) -> None:
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert said in err
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("direct_all_to_all", 64), ("all_pairs_all_reduce", 40)])
+def test_many_peers_go_on_several_channels(call, name: str, ranks: int) -> None:
+    """A runtime takes 32 threadblocks of a gpu on one channel."""
+    code, out, err = call(name, "--ranks", ranks, "--to", "rccl")
+    assert (code, 'nchannels="2"' in out) == (0, True), err

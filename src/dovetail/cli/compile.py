@@ -22,11 +22,13 @@ SCHEMA = "dovetail.compiled/1"
 
 
 class _Made(NamedTuple):
-    """A proved Program, the protocol that it is for, and the header of the XML file that it was read from."""
+    """A proved Program, the protocol that it is for, the collective that its author names, and the header of the XML
+    file that it was read from."""
 
     program: Program
     certificate: Certificate
     protocol: str
+    kind: str | None = None
     header: Header | None = None
 
 
@@ -69,6 +71,7 @@ def _written_made(
     prog: str, ranks: int | None, options: Mapping[str, Any], protocol: str | None, how: tuple[str, int | None, bool]
 ) -> _Made:
     """What a user's file or a shipped algorithm writes, compiled."""
+    from dovetail.collective import KINDS
     from dovetail.ir import Program, verify
 
     made, (form, instances, batched) = sources.written(prog, ranks, options), how
@@ -77,7 +80,7 @@ def _written_made(
     used: Any = protocol or made.protocol
     runs = form in ("text", "json")
     program = made.compile(instances, used, replicate="batched" if batched else "interleaved", strided=runs)
-    return _Made(program, verify(program), used)
+    return _Made(program, verify(program), used, made.spec.kind if made.spec.kind in KINDS else None)
 
 
 def _read_made(place: str, protocol: str | None) -> _Made:
@@ -88,7 +91,7 @@ def _read_made(place: str, protocol: str | None) -> _Made:
     kind, content = files.read(place)
     if kind == "msccl":
         file = files.msccl_of(place, content)
-        return _Made(file.program, msccl.certify(file), protocol or file.protocol, file.header)
+        return _Made(file.program, msccl.certify(file), protocol or file.protocol, header=file.header)
     if kind == "mscclpp":
         plan = files.mscclpp_of(place, content)
         return _Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
@@ -107,7 +110,7 @@ def _deliver(made: _Made, form: str, out: Path | None, as_json: bool) -> None:
     """The text to the file or stdout, and what it is to stdout or stderr."""
     from dovetail.core import save_text
 
-    facts = _facts(made.program, made.certificate)
+    facts = _facts(made)
     text = _text_of(made, form)
     if out is not None:
         save_text(out, text)
@@ -129,22 +132,21 @@ def _text_of(made: _Made, form: str) -> str:
         return to_text(made.program)
     if form == "json":
         return jsons.dumps(made.program.to_json())
-    found = made.certificate.collective_found
+    kind = made.kind and made.kind.removesuffix("_v")
     if form == "mscclpp":
-        return jsons.dumps(mscclpp.write(made.program, found), indent=1)
-    words = msccl.COLLECTIVES[form]
-    kind = "custom" if made.header is None and "custom" in words and found not in words else None
+        return jsons.dumps(mscclpp.write(made.program, kind), indent=1)
     return msccl.write(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
 
 
-def _facts(program: Program, certificate: Certificate) -> dict[str, Any]:
+def _facts(made: _Made) -> dict[str, Any]:
+    program, certificate = made.program, made.certificate
     lanes: dict[int, int] = {}
     for rank, _ in program.queues():
         lanes[rank] = lanes.get(rank, 0) + 1
     return {
         "name": program.name,
         "ranks": program.num_ranks,
-        "collective_found": certificate.collective_found,
+        "collective_found": certificate.collective_found or made.kind,  # above 128 ranks only told, and proved
         "ops": program.num_ops,
         "threadblocks": max(lanes.values(), default=0),
         "channels": len({channel.id for channel in program.channels}),

@@ -7,6 +7,7 @@ import numpy as np
 from dovetail.ir import Program
 from dovetail.passes.hints import Hints
 from dovetail.passes.rows import Array, ints, ranked
+from dovetail.passes.spread_channels import spread_channels
 from dovetail.passes.transfers import messages
 
 
@@ -16,7 +17,8 @@ def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 
     A lane sends to one peer, receives from one, and uses one channel. So on each rank a channel pairs the peers that
     messages come from, one to one, with those that they go on to, and lanes that the author asked for with both. A
     flow takes the least channel where this holds on its whole path. Where none of the first `most` does, or where the
-    author asked for another one on the way, it is cut, and the rank in between receives and sends by two ops.
+    author asked for another one on the way, it is cut, and the rank in between receives and sends by two ops. What is
+    no part of a flow is on channel 0, or, where a rank has many peers, on several (see spread_channels).
 
     Here what comes to rank 1 from rank 0 goes on to 2 and to 3, which takes two channels:
 
@@ -57,7 +59,9 @@ def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 
     for head in flows.heads():
         flows.place(head, (1 << most) - 1)
     channel, forward = hints.channel.copy(), forward.copy()
-    channel[send] = channel[receive] = flows.channel
+    rank = program.columns["rank"].astype(np.int64)
+    spread = spread_channels(rank[send], rank[receive], np.asarray(flows.channel, np.int64), flows.alone(), most)
+    channel[send] = channel[receive] = spread
     forward[receive[flows.cuts]] = -1
     return hints._replace(channel=channel), forward
 
@@ -124,6 +128,14 @@ class _Flows:
                 wish[message] |= wish[after]
         heads = [m for m, after in enumerate(self._follow) if is_head[m] and (after >= 0 or m in self._lanes.ties)]
         return sorted(heads, key=lambda head: not wish[head])
+
+    def alone(self) -> Array:
+        """Of each message, whether nothing ties it to a channel: no flow and no wish of the author's."""
+        alone = np.array(self._asked, np.int64) < 0
+        alone &= np.array(self._follow, np.int64) < 0
+        alone[[after for after in self._follow if after >= 0]] = False
+        alone[list(self._lanes.ties)] = False
+        return alone
 
     def place(self, head: int, few: int) -> None:
         """Give the messages of a flow their channels, of `few` if possible, from its head on; cut it where need be."""

@@ -1,0 +1,52 @@
+"""spread_channels: where a rank has many peers, not all of them on one channel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.passes.rows import Array, ranked
+
+CROWD = 32  # lanes of a rank on one channel: what all MSCCL runtimes take (references: section 1.4)
+
+
+def spread_channels(source: Array, target: Array, channel: Array, free: Array, most: int, crowd: int = CROWD) -> Array:
+    """Channels of messages, of which those that are `free` move so that a rank has few peers, each way, on each.
+
+    `crowd` peers, where the first `most` channels are enough; what finds no place stays. All free messages between the
+    same two ranks move together. Peers are taken by their distance, so that symmetric exchanges stay symmetric:
+
+    >>> source = np.repeat(np.arange(4), 3)
+    >>> target = (source + np.tile([1, 2, 3], 4)) % 4
+    >>> spread_channels(source, target, np.zeros(12, int), np.ones(12, bool), 32, crowd=2).reshape(4, 3).tolist()
+    [[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]]
+    """
+    ranks, width = int(max(source.max(initial=0), target.max(initial=0))) + 1, int(channel.max(initial=0)) + 1
+    pairs, of = ranked((source * ranks + target) * width + channel)
+    edge, on = np.divmod(pairs, width)
+    ends = np.concatenate([edge // ranks * width + on, (edge % ranks + ranks) * width + on])
+    if not len(pairs) or np.bincount(ends).max() <= crowd:
+        return channel
+    moves = np.ones(len(pairs), bool)
+    moves[of[~free]] = False
+    moved = _placed(edge, on, moves, ranks, max(most, width), crowd)
+    return np.where(free, moved[of], channel)
+
+
+def _placed(edge: Array, on: Array, moves: Array, ranks: int, most: int, crowd: int) -> Array:
+    """A channel for each edge (source · ranks + target) that moves: the least that neither end has too much of."""
+    used = [[0] * most for _ in range(2 * ranks)]  # edges by channel: out of each rank, then into each
+    full, all_channels, placed = [0] * (2 * ranks), (1 << most) - 1, on.copy()
+    source, target = np.divmod(edge, ranks)
+    order = np.lexsort((source, (target - source) % ranks, moves))
+    for one in order.tolist():
+        ends = int(source[one]), int(target[one]) + ranks
+        free = all_channels & ~(full[ends[0]] | full[ends[1]])
+        number = int(on[one])
+        if moves[one] and free:
+            number = (free & -free).bit_length() - 1
+        for end in ends:
+            used[end][number] += 1
+            if used[end][number] >= crowd:
+                full[end] |= 1 << number
+        placed[one] = number
+    return placed
