@@ -23,7 +23,7 @@ def main(path: str) -> None:
                 continue
             inputs = whole_numbers(fresh_inputs(program, workload, number))
             arrays = allocate_rank(program, workload, world.rank)
-            engine = bind(world.transport, program, world.rank, arrays, KERNELS)
+            engine = bind(world.transport, program, world.rank, arrays, KERNELS, sizes=workload.sizes)
             for how in options:
                 run(world, program, workload, inputs, arrays, engine, replace(how, stall_s=20.0), number)
         if world.rank == 0:

@@ -16,40 +16,49 @@ void LocalHub::deliver(const Message& sent, const Message& posted) {
     sent.flag->store(fits ? 1 : 2, std::memory_order_release);
 }
 
-LocalHub::Flag LocalHub::send(int src, int dst, int tag, const void* data, long long num_bytes) {
-    Message message{data, nullptr, num_bytes, std::make_shared<std::atomic<int>>(0)};
-    Message posted{};
-    Inbox& inbox = inboxes_[static_cast<std::size_t>(dst)];
-    {
-        const std::lock_guard lock(inbox.lock);
-        Channel& channel = inbox.channels[{src, tag}];
-        if (channel.posted.empty()) {
-            channel.sent.push_back(message);
-            return message.flag;
-        }
-        posted = channel.posted.front();
-        channel.posted.pop_front();
-    }
-    deliver(message, posted);
-    return message.flag;
+LocalHub::Flags& LocalHub::flags() {
+    const std::lock_guard lock(calls_lock_);
+    return flags_.emplace_back();
 }
 
-LocalHub::Flag LocalHub::receive(int src, int dst, int tag, void* data, long long num_bytes) {
-    Message message{nullptr, data, num_bytes, std::make_shared<std::atomic<int>>(0)};
-    Message sent{};
+LocalHub::Channel& LocalHub::Inbox::channel(int src, int tag) {
+    auto& by_tag = channels[static_cast<std::size_t>(src)];
+    if (by_tag.size() <= static_cast<std::size_t>(tag)) by_tag.resize(static_cast<std::size_t>(tag) + 1);
+    return by_tag[static_cast<std::size_t>(tag)];
+}
+
+void LocalHub::send(int src, int dst, int tag, const void* data, long long num_bytes, Flag& flag) {
+    const Message message{data, nullptr, num_bytes, &flag};
+    Message posted;
     Inbox& inbox = inboxes_[static_cast<std::size_t>(dst)];
     {
         const std::lock_guard lock(inbox.lock);
-        Channel& channel = inbox.channels[{src, tag}];
-        if (channel.sent.empty()) {
-            channel.posted.push_back(message);
-            return message.flag;
+        Channel& channel = inbox.channel(src, tag);
+        if (!channel.posted.size()) {
+            channel.sent.push() = message;
+            return;
         }
-        sent = channel.sent.front();
-        channel.sent.pop_front();
+        posted = channel.posted[channel.posted.begin()];
+        channel.posted.pop();
+    }
+    deliver(message, posted);
+}
+
+void LocalHub::receive(int src, int dst, int tag, void* data, long long num_bytes, Flag& flag) {
+    const Message message{nullptr, data, num_bytes, &flag};
+    Message sent;
+    Inbox& inbox = inboxes_[static_cast<std::size_t>(dst)];
+    {
+        const std::lock_guard lock(inbox.lock);
+        Channel& channel = inbox.channel(src, tag);
+        if (!channel.sent.size()) {
+            channel.posted.push() = message;
+            return;
+        }
+        sent = channel.sent[channel.sent.begin()];
+        channel.sent.pop();
     }
     deliver(sent, message);
-    return message.flag;
 }
 
 int LocalHub::group(const std::vector<int>& ranks, int turn) {
@@ -66,9 +75,8 @@ void LocalHub::stop(int rank) {
     stopped_.compare_exchange_strong(none, rank);
 }
 
-LocalHub::Flag LocalHub::collective(int rank, int group, int kind, const void* src, void* dst, long long count,
-                                    int dtype, int op) {
-    auto flag = std::make_shared<std::atomic<int>>(0);
+void LocalHub::collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op,
+                          Flag& flag) {
     Call ready;
     {
         const std::lock_guard lock(calls_lock_);
@@ -82,14 +90,13 @@ LocalHub::Flag LocalHub::collective(int rank, int group, int kind, const void* s
         }
         call.mixed = call.mixed || call.kind != kind || call.count != count || call.dtype != dtype;
         const auto at = static_cast<std::size_t>(std::find(members.begin(), members.end(), rank) - members.begin());
-        call.src[at] = src, call.dst[at] = dst, call.flags[at] = flag;
-        if (call.arrived < static_cast<int>(size)) return flag;
+        call.src[at] = src, call.dst[at] = dst, call.flags[at] = &flag;
+        if (call.arrived < static_cast<int>(size)) return;
         ready = std::move(call);
         calls_.erase(key);
     }
     if (!ready.mixed) carry_out(ready);
-    for (const auto& member : ready.flags) member->store(ready.mixed ? 2 : 1, std::memory_order_release);
-    return flag;
+    for (auto* member : ready.flags) member->store(ready.mixed ? 2 : 1, std::memory_order_release);
 }
 
 void LocalHub::carry_out(const Call& call) {
@@ -115,25 +122,24 @@ void LocalHub::carry_out(const Call& call) {
     }
 }
 
-int LocalTransport::keep(LocalHub::Flag flag) {
+int LocalTransport::take() {
     if (free_.empty()) {
-        pending_.push_back(std::move(flag));
-        return static_cast<int>(pending_.size()) - 1;
+        flags_.emplace_back(0);
+        return static_cast<int>(flags_.size()) - 1;
     }
     const int handle = free_.back();
     free_.pop_back();
-    pending_[static_cast<std::size_t>(handle)] = std::move(flag);
+    flags_[static_cast<std::size_t>(handle)].store(0, std::memory_order_relaxed);
     return handle;
 }
 
 bool LocalTransport::test(int handle) {
-    const int state = pending_[static_cast<std::size_t>(handle)]->load(std::memory_order_acquire);
+    const int state = flags_[static_cast<std::size_t>(handle)].load(std::memory_order_acquire);
     if (state == 2) throw TransportError{"the two sides of a message, or the members of a collective, differ in size"};
     const int culprit = hub_->stopped();
     if (culprit >= 0 && culprit != rank_)
         throw TransportError{"stopped because rank " + std::to_string(culprit) + " failed"};
     if (state == 0) return false;
-    pending_[static_cast<std::size_t>(handle)].reset();
     free_.push_back(handle);
     return true;
 }

@@ -10,19 +10,25 @@
 #include <tuple>
 #include <vector>
 
+#include "run/message.hpp"
 #include "run/transport.hpp"
 
 namespace dovetail::run {
 
 class LocalHub {
   public:
-    explicit LocalHub(int num_ranks) : num_ranks_(num_ranks), inboxes_(static_cast<std::size_t>(num_ranks)) {}
+    explicit LocalHub(int num_ranks) : num_ranks_(num_ranks), inboxes_(static_cast<std::size_t>(num_ranks)) {
+        for (auto& inbox : inboxes_) inbox.channels.resize(inboxes_.size());
+    }
     int num_ranks() const { return num_ranks_; }
 
-    using Flag = std::shared_ptr<std::atomic<int>>;  // 0 pending, 1 done, 2 refused: sizes differ
-    Flag send(int src, int dst, int tag, const void* data, long long num_bytes);
-    Flag receive(int src, int dst, int tag, void* data, long long num_bytes);
-    Flag collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op);
+    using Flag = std::atomic<int>;  // 0 pending, 1 done, 2 refused: sizes differ
+    using Flags = std::deque<Flag>;
+    Flags& flags();  // new ones, which live as long as the hub: others may still refer to them
+    void send(int src, int dst, int tag, const void* data, long long num_bytes, Flag& flag);
+    void receive(int src, int dst, int tag, void* data, long long num_bytes, Flag& flag);
+    void collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op,
+                    Flag& flag);
     int group(const std::vector<int>& ranks, int turn);
     void stop(int rank);  // all others are told at their next test
     int stopped() const { return stopped_; }
@@ -31,17 +37,18 @@ class LocalHub {
 
   private:
     struct Message {
-        const void* from;
-        void* to;
-        long long num_bytes;
-        Flag flag;
+        const void* from = nullptr;
+        void* to = nullptr;
+        long long num_bytes = 0;
+        Flag* flag = nullptr;
     };
     struct Channel {
-        std::deque<Message> sent, posted;
+        Ring<Message> sent, posted;
     };
     struct Inbox {
         std::mutex lock;
-        std::map<std::pair<int, int>, Channel> channels;  // (src, tag)
+        std::vector<std::vector<Channel>> channels;  // by source and tag
+        Channel& channel(int src, int tag);
     };
     struct Call {
         int arrived = 0, kind = 0, dtype = 0, op = 0;
@@ -49,7 +56,7 @@ class LocalHub {
         bool mixed = false;
         std::vector<const void*> src;
         std::vector<void*> dst;
-        std::vector<Flag> flags;
+        std::vector<Flag*> flags;
     };
     static void deliver(const Message& sent, const Message& posted);
     static void carry_out(const Call& call);
@@ -57,6 +64,7 @@ class LocalHub {
     int num_ranks_;
     std::vector<Inbox> inboxes_;
     std::mutex calls_lock_;
+    std::deque<Flags> flags_;
     std::vector<std::pair<std::vector<int>, int>> groups_;
     std::map<std::pair<int, int>, int> sequence_;  // (rank, group) -> calls made
     std::map<std::pair<int, int>, Call> calls_;    // (group, sequence) -> the call under way
@@ -65,17 +73,25 @@ class LocalHub {
 
 class LocalTransport final : public Transport {
   public:
-    LocalTransport(std::shared_ptr<LocalHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+    LocalTransport(std::shared_ptr<LocalHub> hub, int rank)
+        : hub_(std::move(hub)), rank_(rank), flags_(hub_->flags()) {}
     int rank() const override { return rank_; }
     int size() const override { return hub_->num_ranks(); }
     int isend(const void* data, long long num_bytes, int dst, int tag) override {
-        return keep(hub_->send(rank_, dst, tag, data, num_bytes));
+        const int handle = take();
+        hub_->send(rank_, dst, tag, data, num_bytes, flags_[static_cast<std::size_t>(handle)]);
+        return handle;
     }
     int irecv(void* data, long long num_bytes, int src, int tag) override {
-        return keep(hub_->receive(src, rank_, tag, data, num_bytes));
+        const int handle = take();
+        hub_->receive(src, rank_, tag, data, num_bytes, flags_[static_cast<std::size_t>(handle)]);
+        return handle;
     }
     int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
-        return keep(hub_->collective(rank_, group, kind, src, dst, count, dtype, op));
+        const int handle = take();
+        auto& flag = flags_[static_cast<std::size_t>(handle)];
+        hub_->collective(rank_, group, kind, src, dst, count, dtype, op, flag);
+        return handle;
     }
     int group(const std::vector<int>& ranks, int turn) override { return hub_->group(ranks, turn); }
     bool test(int handle) override;
@@ -84,11 +100,11 @@ class LocalTransport final : public Transport {
     void stop() override { hub_->stop(rank_); }
 
   private:
-    int keep(LocalHub::Flag flag);
+    int take();
 
     std::shared_ptr<LocalHub> hub_;
     int rank_;
-    std::vector<LocalHub::Flag> pending_;
+    LocalHub::Flags& flags_;  // by handle
     std::vector<int> free_;
 };
 

@@ -1,36 +1,41 @@
-// Random programs on ranks that are threads, in both progress modes, for sanitizers and without Python.
+// Random programs on ranks that are threads, in both progress modes, whole and in pieces, for sanitizers.
 // Usage: run SEED COUNT. Each program is its own check: what every slot must end with is counted along.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
-#include "run/engine.hpp"
-#include "run/local.hpp"
 #include "run/mpi_table.h"
 #include "run/order.hpp"
+#include "test/ranks.hpp"
 
 namespace {
 
 using namespace dovetail::run;
 
-constexpr int num_lanes = 3, slots = 6, width = 5;  // lane 0 computes; a slot is `width` int64
+constexpr int num_lanes = 3, slots = 6, width = 37;  // lane 0 computes; a slot is `width` int64
 
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+struct Held {  // what a slot holds: element i is first + i * step, and sums of such are such
+    std::int64_t first = 0, step = 0;
+    std::int64_t at(std::size_t i) const { return first + static_cast<std::int64_t>(i) * step; }
+    Held& operator+=(const Held& other) {
+        first += other.first, step += other.step;
+        return *this;
+    }
+};
 
 // Columns of a Program, written op by op; one buffer, whose slots are what `expected` says.
 struct Writer {
     explicit Writer(unsigned seed) : random(seed), ranks(2 + pick(3)) {
-        expected.assign(static_cast<std::size_t>(ranks), std::vector<std::int64_t>(slots));
+        expected.assign(static_cast<std::size_t>(ranks), std::vector<Held>(slots));
         for (int rank = 0; rank < ranks; ++rank)
-            for (int slot = 0; slot < slots; ++slot) expected[at(rank)][at(slot)] = rank * 100 + slot;
+            for (int slot = 0; slot < slots; ++slot)
+                expected[at(rank)][at(slot)] = {rank * 100 + slot, 7 * rank + slot + 1};
         initial = expected;
         for (int steps = 20 + pick(30); steps > 0; --steps) step();
     }
@@ -75,7 +80,7 @@ struct Writer {
         const int a = pick(ranks), from = pick(slots), to = pick(slots);
         const int b = (a + 1 + pick(ranks - 1)) % ranks, net = 1 + pick(2);
         auto &mine = expected[at(a)], &theirs = expected[at(b)];
-        switch (pick(6)) {
+        switch (pick(8)) {
             case 0:
                 add(Kind::copy, a, pick(num_lanes), from, to);
                 mine[at(to)] = mine[at(from)];
@@ -92,6 +97,10 @@ struct Writer {
                 for (int r = 0; r < ranks; ++r) add(Kind::collective, r, net, from, to, -1, -1, net - 1);
                 all_reduce(from, to);
                 break;
+            case 4:
+            case 5:
+                forward(a, b, (b + 1 + pick(ranks - 1)) % ranks, net, from, to);
+                break;
             default:
                 add(Kind::send, a, net, from, -1, -1, channel(a, b));
                 if (pick(2)) {
@@ -104,8 +113,21 @@ struct Writer {
         }
     }
 
+    // Rank a's slot goes to c by way of b, which may keep it, or add a slot of its own, or both.
+    void forward(int a, int b, int c, int net, int from, int to) {
+        const int own = pick(2) ? to : pick(slots), last = pick(slots), kind = pick(3);
+        Held message = expected[at(a)][at(from)];
+        add(Kind::send, a, net, from, -1, -1, channel(a, b));
+        const Kind fused[] = {Kind::recv_copy_send, Kind::recv_reduce_send, Kind::recv_reduce_copy_send};
+        add(fused[kind], b, 1 + pick(2), kind ? own : -1, kind == 1 ? -1 : to, channel(a, b), channel(b, c));
+        if (kind) message += expected[at(b)][at(own)];
+        if (kind != 1) expected[at(b)][at(to)] = message;
+        add(Kind::recv, c, 1 + pick(2), -1, last, channel(b, c));
+        expected[at(c)][at(last)] = message;
+    }
+
     void all_reduce(int from, int to) {
-        std::int64_t sum = 0;
+        Held sum;
         for (const auto& held : expected) sum += held[at(from)];
         for (auto& held : expected) held[at(to)] = sum;
     }
@@ -131,7 +153,7 @@ struct Writer {
 
     std::mt19937 random;
     int ranks;
-    std::vector<std::vector<std::int64_t>> initial, expected;
+    std::vector<std::vector<Held>> initial, expected;
     std::vector<ChannelRow> channels;
 
   private:
@@ -143,8 +165,8 @@ struct Writer {
     Side reads, writes;
 };
 
-struct Ranks {  // one engine a rank, on threads of its own
-    explicit Ranks(Writer& writer) : hub(std::make_shared<LocalHub>(writer.ranks)) {
+struct Machine {  // all ranks of a program, and their memory
+    Machine(Writer& writer, unsigned seed) : ranks(writer.ranks, seed) {
         const Columns columns = writer.columns();
         const bool in_order = !ordered_locally(writer.ranks, columns);
         if (in_order) std::puts("a program that orders its accesses is said not to"), std::exit(1);
@@ -152,48 +174,36 @@ struct Ranks {  // one engine a rank, on threads of its own
         for (int rank = 0; rank < writer.ranks; ++rank) everyone.push_back(rank);
         for (int rank = 0; rank < writer.ranks; ++rank) {
             memory.emplace_back(slots * width);
-            transports.push_back(std::make_unique<LocalTransport>(hub, rank));
-            auto& transport = *transports.back();
             auto* base = reinterpret_cast<std::byte*>(memory.back().data());
-            Share share = load(rank, columns, {false, true, true}, writer.channels, {{base, 8 * width, DT_INT64}});
             std::vector<Collective> calls;
-            for (int turn : {0, 1})
-                calls.push_back({DT_ALL_REDUCE, transport.group(everyone, turn), writer.ranks, rank == 0});
-            engines.push_back(std::make_unique<Engine>(transport, std::move(share), in_order, calls,
-                                                       std::vector<Kernel>{}, [](std::int64_t) {}));
+            for (int turn : {0, 1}) {
+                const int group = ranks.transports[static_cast<std::size_t>(rank)]->group(everyone, turn);
+                calls.push_back({DT_ALL_REDUCE, group, writer.ranks, rank == 0});
+            }
+            const std::vector<Memory> homes{{base, 8 * width, DT_INT64}};
+            ranks.add(load(rank, columns, {false, true, true}, writer.channels, homes), in_order, std::move(calls));
         }
     }
 
-    std::string run(const Options& options) {
-        std::vector<std::string> failures(engines.size());
-        std::vector<std::thread> threads;
-        for (std::size_t i = 0; i < engines.size(); ++i)
-            threads.emplace_back([&, i] { failures[i] = engines[i]->run(options, now_s); });
-        for (auto& thread : threads) thread.join();
-        for (const auto& failure : failures)
-            if (!failure.empty()) return failure;
-        return "";
-    }
-
-    std::shared_ptr<LocalHub> hub;
+    Ranks ranks;
     std::vector<std::vector<std::int64_t>> memory;
-    std::vector<std::unique_ptr<LocalTransport>> transports;
-    std::vector<std::unique_ptr<Engine>> engines;
 };
 
 bool fails(unsigned seed) {
     Writer writer(seed);
-    Ranks ranks(writer);
-    for (int round = 0; round < 2; ++round) {
-        const Options options{((seed + static_cast<unsigned>(round)) % 2) == 0, 1e-5, 0, 1 + writer.pick(8), 20.0};
-        for (std::size_t r = 0; r < ranks.memory.size(); ++r)
-            for (std::size_t i = 0; i < ranks.memory[r].size(); ++i) ranks.memory[r][i] = writer.initial[r][i / width];
-        const std::string failure = ranks.run(options);
+    Machine machine(writer, seed);
+    for (int round = 0; round < 3; ++round) {
+        Options options{((seed + static_cast<unsigned>(round)) % 2) == 0, 1e-5, 0, 1 + writer.pick(8), 20.0};
+        options.slice_bytes = 64 * writer.pick(4);
+        for (std::size_t r = 0; r < machine.memory.size(); ++r)
+            for (std::size_t i = 0; i < machine.memory[r].size(); ++i)
+                machine.memory[r][i] = writer.initial[r][i / width].at(i % width);
+        const std::string failure = machine.ranks.run(options);
         if (!failure.empty()) return std::printf("seed %u: %s\n", seed, failure.c_str()), true;
-        for (std::size_t r = 0; r < ranks.memory.size(); ++r)
-            for (std::size_t i = 0; i < ranks.memory[r].size(); ++i)
-                if (ranks.memory[r][i] != writer.expected[r][i / width])
-                    return std::printf("seed %u: slot %zu of rank %zu is wrong\n", seed, i / width, r), true;
+        for (std::size_t r = 0; r < machine.memory.size(); ++r)
+            for (std::size_t i = 0; i < machine.memory[r].size(); ++i)
+                if (machine.memory[r][i] != writer.expected[r][i / width].at(i % width))
+                    return std::printf("seed %u: element %zu of rank %zu is wrong\n", seed, i, r), true;
     }
     return false;
 }
@@ -202,8 +212,8 @@ bool fails(unsigned seed) {
 bool stalls_wrongly(bool thread) {
     Writer lonely(2);
     lonely.add(Kind::recv, 0, 1, -1, 0, lonely.channel(1, 0));
-    Ranks ranks(lonely);
-    const std::string failure = ranks.run({thread, 1e-5, 0, 4, 0.2});
+    Machine machine(lonely, 2);
+    const std::string failure = machine.ranks.run({thread, 1e-5, 0, 4, 0.2});
     const bool told = failure.find("waits at its op") != std::string::npos;
     if (!told) std::printf("a stall was told as '%s'\n", failure.c_str());
     return !told;
