@@ -346,7 +346,7 @@ void bind_comm(nb::module_& m) {
             "clear", [](Bound& b) { b.comm.clear(); }, "Forgets its engines.")
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
-             "counts"_a, "all_counts"_a, "False where the rules ask for an engine that was not added.")
+             "counts"_a, "all_counts"_a, "False where an engine is to be added first.")
         .def("add", &add_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "engine"_a.none(), "options"_a, "in_place"_a, "input"_a, "output"_a,
              "scratch"_a, "The engine for such calls from now on; without one, the library's call.");

@@ -69,18 +69,35 @@ bool Communicator::run(const Call& call) {
         return true;
     }
     const auto found = find_.find(key_of(call, chosen));
-    if (found == find_.end()) return false;
+    if (found == find_.end()) {
+        remember(call, {});
+        library(call);
+        return true;
+    }
     engines_.splice(engines_.begin(), engines_, found->second);
     Service& service = found->second->second;
-    service.engine ? serve(call, service) : library(call);
-    return true;
+    if (service.engine)
+        serve(call, service);
+    else if (service.added)
+        library(call);
+    return service.added;
 }
 
 void Communicator::add(const Call& call, Service service) {
+    service.added = true;
+    service.num_bytes = call.num_bytes;
+    remember(call, std::move(service));
+}
+
+void Communicator::remember(const Call& call, Service service) {
+    total_bytes_ += service.num_bytes;
     engines_.emplace_front(key_of(call, choice(call.kind, call.num_bytes)), std::move(service));
-    engines_.front().second.num_bytes = call.num_bytes;
-    total_bytes_ += call.num_bytes;
-    find_[engines_.front().first] = engines_.begin();
+    const auto [entry, fresh] = find_.try_emplace(engines_.front().first, engines_.begin());
+    if (!fresh) {
+        total_bytes_ -= entry->second->second.num_bytes;
+        engines_.erase(entry->second);
+        entry->second = engines_.begin();
+    }
     while (engines_.size() > 1 && (engines_.size() > most_engines || total_bytes_ > most_bytes)) {
         total_bytes_ -= engines_.back().second.num_bytes;
         find_.erase(engines_.back().first);
@@ -92,6 +109,11 @@ void Communicator::clear() {
     find_.clear();
     engines_.clear();
     total_bytes_ = 0;
+}
+
+std::size_t Communicator::num_engines() const {
+    return static_cast<std::size_t>(
+        std::count_if(engines_.begin(), engines_.end(), [](const auto& entry) { return entry.second.added; }));
 }
 
 std::pair<long long, long long> Communicator::sides(const Call& call) const {

@@ -44,6 +44,7 @@ struct Service {
     int input = -1, output = -1;
     std::vector<std::pair<int, std::size_t>> scratch;
     long long num_bytes = 0;  // of the call: its messages take as much at most
+    bool added = false;       // else a call was seen once, and may come again
 };
 
 // One thread at a time, as MPI asks of a communicator.
@@ -62,12 +63,13 @@ class Communicator {
     void set_rules(int kind, std::vector<Rule> rules);
     int choice(int kind, long long num_bytes) const;
 
-    // False where the rules ask for an engine that nobody has added. TransportError where it fails.
+    // False where the rules ask for an engine and such a call came before: it is worth to `add` one. The first goes by
+    // the library, so that sizes which never come again cost nothing. TransportError where it fails.
     bool run(const Call& call);
     void library(const Call& call);               // whatever the rules say
     void add(const Call& call, Service service);  // without an engine: by the library from now on
     void clear();                                 // forgets all engines
-    std::size_t num_engines() const { return engines_.size(); }
+    std::size_t num_engines() const;
     std::size_t most_engines = 64;  // the least lately used go; by their calls' bytes too, for engines keep buffers
     long long most_bytes = 1LL << 28;
 
@@ -85,6 +87,7 @@ class Communicator {
 
     static Key key_of(const Call& call, int choice);
     void serve(const Call& call, Service& service);
+    void remember(const Call& call, Service service);
     std::byte* room(std::size_t num_bytes);
     std::pair<long long, long long> sides(const Call& call) const;  // bytes of this rank's input and output
     long long own_part(const Call& call) const;                     // where it lies in the whole
