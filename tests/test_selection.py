@@ -372,7 +372,7 @@ def test_a_heat_that_cannot_be_afforded_is_left_out():
     assert (executor.jobs[0].warmup, executor.jobs[0].budget_s) == (0, 35.0)
 
 
-def test_the_librarys_program_is_one_call():
+def test_the_program_of_the_library_is_one_call():
     program = library_program(Aim("all_gather", 4))
     assert (program.num_ops, program.collectives[0].kind) == (4, "all_gather")
 
@@ -456,7 +456,7 @@ def test_a_job_counts_wrong_elements_on_all_ranks(mpi, tmp_path):
         (["tune", "all_reduce", "--ranks", "2", "--min", "64K", "--max", "1K"], "--min"),
         (["tune", "all_reduce", "--ranks", "1"], "ranks"),
         (["tune", "all_reduce", "--ranks", "3", "--nodes", "2"], "nodes"),
-        (["tune", "all_redcue", "--ranks", "2"], "all_reduce"),
+        (["tune", "all_reduces", "--ranks", "2"], "all_reduce"),
         (["tune", "matmul_all_reduce", "--ranks", "2", "--m", "64"], "--k, --n"),
         (["tune", "matmul_all_reduce", "--ranks", "2", "--m", "4", "--k", "4", "--n", "4", "--min", "1K"], "--min"),
         (["bench", "all_gater", "--ranks", "2"], "all_gather"),
@@ -492,23 +492,24 @@ def dovetail(mpi: needs.Mpi, cache: Path, *words: object) -> subprocess.Complete
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
 @pytest.mark.parametrize(("collective", "ranks"), [("all_reduce", 2), ("all_gather", 3)])
 def test_tune_then_bench(mpi, collective, ranks, tmp_path):
-    span = ["--min", "64", "--max", "64K", "--factor", "32", "--ranks", ranks]
-    done = dovetail(
-        mpi, tmp_path, "tune", collective, *span, "--rounds", 3, "--budget", 10, "--json", "--out", tmp_path / "o"
-    )
+    machine = replace(load("shared-memory-2"), ranks=ranks, nodes=(0,) * ranks)
+    (tmp_path / "machine.json").write_text(json.dumps(machine.to_json()))
+    span = ["--min", "64", "--max", "4K", "--factor", "64", "--ranks", ranks]
+    limits = ["--rounds", 3, "--budget", 4, "--machine", tmp_path / "machine.json", "--out", tmp_path / "o"]
+    done = dovetail(mpi, tmp_path, "tune", collective, *span, *limits, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [row["num_bytes"] // 4 * 4 for row in document["rows"]][-1] > 60_000
+    assert document["rows"]
     assert all(row["measured_s"] <= row["library_s"] for row in document["rows"])
     assert all(not row["wrong"] for row in document["rows"])
     found = Selection.load(tmp_path / "o" / "selection.json")
-    assert found.lookup(collective, ranks, 2048) is not None
+    assert found.lookup(collective, ranks, 64) is not None
     assert (tmp_path / "o" / "nccl_tuner.conf").read_text().startswith("# collective_type")
     timed = dovetail(mpi, tmp_path, "bench", collective, *span, "--rounds", 2, "--json")
     assert timed.returncode == 0, timed.stderr
     rows = json.loads(timed.stdout)["rows"]
     assert [row["num_wrong"] for row in rows] == [0] * len(rows)
-    assert [row["algorithm"] for row in rows] == [row["algorithm"] for row in document["rows"]]
+    chosen = [row["algorithm"] for row in document["rows"]]
+    assert [row["algorithm"] for row in rows][: len(chosen)] == chosen

@@ -15,6 +15,7 @@ from dovetail.plan.arena import repeats_worth, variant
 from dovetail.plan.contenders import Aim
 from dovetail.plan.contest import Contest, contest
 from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, keep, selection_for
+from dovetail.probe import find_ranks
 from dovetail.run.job import Job
 from dovetail.run.mpi import MpiExecutor
 
@@ -43,11 +44,7 @@ class Wish:
         """What is to be chosen or timed, where the ranks were found on so many nodes."""
         return Aim(self.collective, self.ranks, self.nodes or found, self.dtype)
 
-    def on(self, machine: Machine) -> Aim:
-        return self.aim(even_nodes(machine.nodes[: self.ranks]))
-
-    def notes(self, machine: Machine) -> tuple[str, ...]:
-        found = even_nodes(machine.nodes[: self.ranks])
+    def notes(self, found: int) -> tuple[str, ...]:
         differs = self.nodes is not None and self.nodes != found
         return (f"Chosen for {self.nodes} nodes; the ranks were found on {found}.",) if differs else ()
 
@@ -106,7 +103,8 @@ def tune_collective(
     tell = say or (lambda what, done: None)
     runner = replace(executor, folder=out / "runs")
     base = machine or probed_machine(runner, wish.ranks, fresh=fresh, say=tell)  # launcher → machine, cached
-    aim, notes = wish.on(base), wish.notes(base)
+    nodes = even_nodes(base.nodes[: wish.ranks])
+    aim, notes = wish.aim(nodes), wish.notes(nodes)
     found = contest(aim, sizes, base, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=tell)  # → measured
     selection = found.selection  # → ranges of sizes
     kept = keep(selection, found.facts["mpi"], hosts_of(found.facts, aim.ranks))
@@ -123,7 +121,7 @@ def written(selection: Selection, aim: Aim, out: Path) -> tuple[list[Path], list
     return [*ours, *files], refused
 
 
-def even_nodes(nodes: Sequence[int]) -> int:
+def even_nodes(nodes: Sequence[Any]) -> int:
     """How many nodes hold equally many consecutive ranks; 1 where they do not.
 
     >>> even_nodes([0, 0, 1, 1]), even_nodes([0, 1, 0, 1]), even_nodes([0, 0, 1])
@@ -199,9 +197,9 @@ def bench_collective(
     tell = say or (lambda what, done: None)
     if algorithm not in (TUNED, LIBRARY):
         nearest(algorithm, (TUNED, LIBRARY, *wish.aim(1).makers), "algorithm")
-    machine = probed_machine(executor, wish.ranks, fresh=False, say=tell)
-    aim = wish.on(machine)
-    rule = _rule(aim, algorithm, choice or Choice(), machine)
+    hosts, facts = find_ranks(executor, wish.ranks)
+    aim = wish.aim(even_nodes(hosts))
+    rule = _rule(aim, algorithm, choice or Choice(), str(facts["mpi"]), hosts)
     wanted = sorted({aim.bytes_of(size) for size in sizes})
     timed: list[Timed] = []
     for group in [[s for s in wanted if s <= SHORT_BYTES], *([s] for s in wanted if s > SHORT_BYTES)]:
@@ -231,9 +229,9 @@ def _time(
     ]
 
 
-def _rule(aim: Aim, algorithm: str, given: Choice, machine: Machine) -> Callable[[int], Choice]:
+def _rule(aim: Aim, algorithm: str, given: Choice, library: str, hosts: Sequence[str]) -> Callable[[int], Choice]:
     if algorithm == TUNED:
-        table = selection_for(machine.facts["mpi"], hosts_of(machine.facts, aim.ranks))
+        table = selection_for(library, hosts)
         if table is None or not any(row.group == (aim.collective, aim.ranks, aim.nodes) for row in table.rows):
             hint = f"dovetail tune {aim.collective} --ranks {aim.ranks}, or --algorithm library"
             raise DovetailError(f"{aim.collective} on {aim.ranks} ranks has not been tuned here", hint=hint)

@@ -33,7 +33,7 @@ def probe_links(
     """
     tell = say or (lambda what, done: None)
     tell("finding the ranks", 0.0)
-    machine = _bare(name, *_hosts(executor, ranks))
+    machine = _bare(name, *find_ranks(executor, ranks))
     pairs = pairs_of(machine)
     guesses = _pilot(executor, ranks, pairs)
     tell("messages and collectives", 0.1)
@@ -45,7 +45,7 @@ def probe_links(
 
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
     """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
-    hosts, facts = _hosts(executor, machine.ranks)
+    hosts, facts = find_ranks(executor, machine.ranks)
     same = all(facts.get(key) == machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores"))
     pairs = pairs_of(machine)
     if not same or not pairs:
@@ -80,7 +80,7 @@ def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: 
     return measured
 
 
-def _hosts(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
+def find_ranks(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
     """The host of every rank, and the facts, from a first tiny job."""
     tiny = programs.reduce(ranks, 1 << 10, 1)
     facts = executor.execute(Job((tiny.variant,), rounds=1, warmup=0)).facts
