@@ -90,7 +90,7 @@ def test_load_by_name_by_path_and_by_mistake(tmp_path: Path) -> None:
     assert load(path) == load(str(path)) == pair()
     with pytest.raises(MachineError, match="did you mean 'two-hosts-1gbit'"):
         load("two-host-1gbit")
-    with pytest.raises(MachineError, match="presets atlas-a2-8"):
+    with pytest.raises(MachineError, match="presets a100-8, atlas-a2-8"):
         load("zzz")
     with pytest.raises(DovetailError, match="cannot read machine"):
         load(tmp_path / "absent.json")

@@ -6,6 +6,7 @@ from dovetail.cost.model import Accuracy, CostModel
 from dovetail.cost.modes import EagerLimit, eager_limit, modes
 from dovetail.cost.price import price
 from dovetail.cost.prices import Prices
+from dovetail.cost.protocol import Protocol, price_protocol, protocols
 from dovetail.cost.samples import Samples
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "EagerLimit",
     "Mode",
     "Prices",
+    "Protocol",
     "Samples",
     "Segment",
     "eager_limit",
@@ -22,4 +24,6 @@ __all__ = [
     "fit_factor",
     "modes",
     "price",
+    "price_protocol",
+    "protocols",
 ]

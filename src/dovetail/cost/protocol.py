@@ -1,0 +1,100 @@
+"""protocol: what messages cost between GPUs by LL, LL128 and Simple, the three ways of NCCL and MSCCL."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError
+from dovetail.cost.model import CostModel
+from dovetail.cost.prices import Prices
+from dovetail.ir import RECVS, Kind, Program
+from dovetail.machine import Machine
+
+
+class Protocol(NamedTuple):
+    """How messages of one kind travel. A lane is what the sources call a thread block (references: seed 002, 1.3).
+
+    `latency_s`: for which a message's receiver is kept busy besides. `lane_bytes_per_s`: at which a lane takes a
+    message in, adds it and passes it on. `efficiency`: the share of the wire that is data: LL sends a flag with every
+    8 bytes of 16 (0.5), LL128 one with every 120 of 128 (0.9375), Simple none. `sweep_bytes`: what all threads of a
+    lane move at one access; it is passed on while the next is on its way, so long messages pipeline at this grain (0:
+    no such grain). `slices`: a message travels in so many at least. `tile_bytes`: what a place of the FIFO holds; for
+    longer messages all lanes go through their ops once more.
+    """
+
+    latency_s: float
+    lane_bytes_per_s: float
+    efficiency: float = 1.0
+    sweep_bytes: int = 0
+    slices: int = 1
+    tile_bytes: int = 1 << 40
+
+    def grain(self, num_bytes: float) -> float:
+        """Bytes of a message's first piece.
+
+        >>> ll, simple = Protocol(1e-6, 3e9, sweep_bytes=4096), Protocol(1e-6, 7e9, slices=2)
+        >>> ll.grain(1000), ll.grain(20_000), simple.grain(20_000)
+        (1000, 4096, 10000.0)
+        """
+        return min(num_bytes, self.sweep_bytes) if self.sweep_bytes else num_bytes / self.slices
+
+    def pieces(self, num_bytes: float, most: int) -> int:
+        """Into how many pieces a simulation cuts a message: a power of two, the last of them may be empty.
+
+        >>> Protocol(1e-6, 3e9, sweep_bytes=4096).pieces(20_000, 16), Protocol(1e-6, 7e9, slices=2).pieces(20_000, 16)
+        (8, 2)
+        """
+        return 1 << (min(math.ceil(num_bytes / self.grain(num_bytes)), most) - 1).bit_length()
+
+
+def protocols(machine: Machine) -> dict[str, Protocol]:
+    """The protocols of a machine of GPUs, by name: its fact `protocols`.
+
+    >>> from dovetail.machine import load
+    >>> sorted(protocols(load("a100-8")))
+    ['LL', 'LL128', 'Simple']
+    """
+    try:
+        return {name: Protocol(**fields) for name, fields in machine.facts["protocols"].items()}
+    except KeyError:
+        hint = "a preset of GPUs, e.g. a100-8"
+        raise CostError(f"machine '{machine.name}' says nothing about protocols", hint=hint) from None
+    except (AttributeError, TypeError) as error:
+        raise CostError(f"machine '{machine.name}': malformed fact 'protocols'", found=str(error)) from error
+
+
+def price_protocol(
+    program: Program,
+    machine: Machine,
+    protocol: Protocol,
+    num_bytes: NDArray[Any],
+    *,
+    begins: NDArray[np.bool_] | bool = True,
+    switch: int | None = None,
+) -> Prices:
+    """What each op costs where ranks are GPUs on one switch that blocks nobody; `num_bytes` of each op: see `op_bytes`.
+
+    A message holds its sender's port for bytes / (efficiency · `link_bytes_per_s`, a fact of the machine); the op that
+    receives it keeps its lane busy for bytes / `lane_bytes_per_s`, and for `latency_s` where the message `begins` with
+    it (and is no later piece of one). Local additions and copies cost what the machine's curves say. Rank `switch`
+    stands for a switch that adds and multiplies messages itself (NVLS): its lanes take no time, and what it sends holds
+    the receiver's port. What starts a kernel (fact `launch_s`) is not in it.
+    """
+    if "link_bytes_per_s" not in machine.facts:
+        raise CostError(f"machine '{machine.name}' has no fact 'link_bytes_per_s'", hint="a preset of GPUs: a100-8")
+    wire_s = num_bytes / (protocol.efficiency * float(machine.facts["link_bytes_per_s"]))
+    takes_s = num_bytes / protocol.lane_bytes_per_s + np.where(begins, protocol.latency_s, 0.0)
+    work_s = np.where(np.isin(program.kind, list(RECVS)), takes_s, 0.0)
+    for key, kind in (("copy", Kind.copy), ("reduce", Kind.reduce)):
+        rows = program.kind == kind
+        work_s[rows] = CostModel.of(machine).seconds(key, num_bytes[rows], extrapolate=True)
+    if switch is not None:
+        work_s[program.columns["rank"] == switch] = 0.0
+    ports = [program.num_ranks + c.dst if c.src == switch else c.src for c in program.channels]
+    routes = {"route_start": np.arange(len(ports) + 1), "route": ports, "num_links": 2 * program.num_ranks}
+    wire_s = np.where(program.chan_out >= 0, wire_s, 0.0)
+    return Prices.plain(program, work_s, wire_s, num_bytes=np.rint(num_bytes), **routes)
