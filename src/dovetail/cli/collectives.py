@@ -11,7 +11,7 @@ from dovetail.cli.options import nearest
 from dovetail.cli.tuning import probed_machine
 from dovetail.core import DovetailError, WishError, parse_bytes
 from dovetail.machine import Machine
-from dovetail.plan.arena import repeats_worth, variant
+from dovetail.plan.arena import hoped_s, repeats_worth, variant
 from dovetail.plan.contenders import Aim
 from dovetail.plan.contest import Contest, contest
 from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, keep, selection_for
@@ -24,8 +24,6 @@ TUNE_SCHEMA = "dovetail.collective_tune/1"
 BENCH_SCHEMA = "dovetail.bench/1"
 TUNED = "tuned"
 SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
-PILOT_S_PER_BYTE = 1e-9  # to choose how many runs make a timing, before anything is known
-PILOT_S = 20e-6
 
 
 @dataclass(frozen=True)
@@ -219,9 +217,7 @@ def _time(
     seed: int,
 ) -> list[Timed]:
     made = [(size, rule(size)) for size in sizes]
-    variants = (
-        variant(aim, choice, size, repeats_worth(PILOT_S + size * PILOT_S_PER_BYTE), "posts") for size, choice in made
-    )
+    variants = (variant(aim, choice, size, repeats_worth(hoped_s(aim, size)), "posts") for size, choice in made)
     result = executor.execute(Job(tuple(variants), rounds=rounds, seed=seed, budget_s=budget_s))
     return [
         Timed(size, aim.count(size) * aim.parts, choice, outcome.median_s, outcome.spread, outcome.num_wrong)

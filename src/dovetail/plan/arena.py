@@ -15,7 +15,7 @@ from dovetail.run.options import RunOptions
 
 BY_LIBRARY = Choice()
 EACH_S = 4e-3  # a timing is of as many runs as fill this
-MOST_REPEATS = 500
+MOST_REPEATS = 5000
 HEAT_ROUNDS = 4
 LAUNCHES = 2  # of the ranks anew, among which the rounds of a final are shared
 MOST_ROUNDS = 25
@@ -60,6 +60,10 @@ class Arena:
         scale = 1.0 if smaller is None else self.fastest_s[smaller] / max(self._predicted_s(smaller), 1e-9)
         return self._predicted_s(size) * min(max(scale, 0.5), 10.0)
 
+    def repeats(self, size: int) -> int:
+        """Runs of a timing: by what was measured, else by a hopeful guess, for too many cost less than too few."""
+        return repeats_worth(self.fastest_s.get(size) or min(self.run_s(size), hoped_s(self.aim, size)))
+
     def heat_s(self, group: Sequence[int], contenders: int | None = None) -> float:
         """What a heat takes, about, with so many contenders at each size (all of them unless said)."""
         counts = [len(self.lists[size][:contenders]) for size in group]
@@ -101,7 +105,7 @@ class Arena:
         """
         for _ in range(MOST_FAILURES):
             runs = {
-                (size, choice): variant(self.aim, choice, size, repeats_worth(self.run_s(size)), check)
+                (size, choice): variant(self.aim, choice, size, self.repeats(size), check)
                 for size, choices in asked.items()
                 for choice in [BY_LIBRARY, *choices]
                 if (size, choice.algorithm) not in self.failed
@@ -132,7 +136,8 @@ class Arena:
         return min((each.predicted_s for each in self.lists[size]), default=EACH_S)
 
     def _round_s(self, group: Sequence[int], contenders: Sequence[int]) -> float:
-        runs = (max(self.run_s(size), EACH_S) * (count + 1) for size, count in zip(group, contenders, strict=True))
+        timings = [max(self.run_s(size) * self.repeats(size), EACH_S) for size in group]
+        runs = (each * (count + 1) for each, count in zip(timings, contenders, strict=True))
         return sum(runs)
 
 
@@ -154,11 +159,20 @@ def rounds_worth(rounds: int, round_s: float) -> int:
     return max(rounds, min(MOST_ROUNDS, int(WORTH_S / max(round_s, 1e-9))))
 
 
+def hoped_s(aim: Aim, num_bytes: int) -> float:
+    """Seconds of a run where all goes well, to begin with: on one node, or across a good network.
+
+    >>> [round(hoped_s(Aim("broadcast", 2, nodes), 1 << 20) * 1e6) for nodes in (1, 2)]
+    [1059, 8449]
+    """
+    return 10e-6 + num_bytes * 1e-9 if aim.nodes == 1 else 60e-6 + num_bytes * 8e-9
+
+
 def repeats_worth(seconds: float) -> int:
     """As many runs as fill a timing.
 
     >>> repeats_worth(1.0), repeats_worth(1e-4), repeats_worth(1e-9)
-    (1, 40, 500)
+    (1, 40, 5000)
     """
     return max(1, min(MOST_REPEATS, round(EACH_S / max(seconds, 1e-9))))
 
