@@ -1,6 +1,6 @@
 """A collective called from Python on shared memory: ours beside mpi4py's own, in turn, at every size, under each MPI.
 
-    bench/eager.py [--mpi mpich,openmpi] [--ranks 2] [--min 8] [--max 64M] [--collectives all_reduce,…] [--out FILE]
+    bench/eager.py [--mpi mpich,openmpi] [--ranks 2] [--min 8] [--max 64M] [--dtype float32] [--out FILE]
 
 Both move the same arrays on the same communicator; what ours does is said by the machine's selection table, where there
 is one (`dovetail tune all_reduce` makes it). A round calls each of the two for about `--batch` seconds, in random
@@ -41,7 +41,8 @@ def main() -> None:
     facts = {"cpu": cpu(), "mpi": ", ".join(each["library"] for each in found.values())}
     rows = [{"mpi": mpi, **row} for mpi, each in found.items() for row in each["rows"]]
     least = min(row["ratio"] for row in rows)
-    document = {"bench": "eager", "ranks": args.ranks, **provenance([facts]), "least_ratio": least, "rows": rows}
+    head = {"bench": "eager", "ranks": args.ranks, "dtype": args.dtype, **provenance([facts]), "least_ratio": least}
+    document = head | {"rows": rows}
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(document, indent=1) + "\n")
@@ -56,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max", default="64M")
     parser.add_argument("--factor", type=int, default=4)
     parser.add_argument("--collectives", default=",".join(NAMES))
+    parser.add_argument("--dtype", default="float32", help="what the table was measured for; mpi4py must know it")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--batch", type=float, default=5e-3, help="seconds of calls between two stamps")
     parser.add_argument("--out", type=Path)
@@ -65,7 +67,7 @@ def arguments() -> argparse.Namespace:
 
 def launch(args: argparse.Namespace, environment: Path) -> dict[str, object]:
     """Run the worker on ranks of one MPI; what rank 0 printed."""
-    words = ("ranks", "min", "max", "factor", "collectives", "rounds", "batch")
+    words = ("ranks", "min", "max", "factor", "collectives", "dtype", "rounds", "batch")
     options = [f"--{word}={getattr(args, word)}" for word in words]
     oversubscribe = ["--oversubscribe"] if environment.name.endswith("openmpi") else []
     command = [environment / "bin/mpiexec", *oversubscribe, "-n", str(args.ranks), environment / "bin/python"]
@@ -98,7 +100,7 @@ def measure(comm: object, name: str, num_bytes: int, args: argparse.Namespace) -
     """Medians of both, and the ratio of each round, for `num_bytes` of the larger of input and output."""
     from dovetail.comm import choice_for
 
-    calls = pair(comm, name, num_bytes)
+    calls = pair(comm, name, num_bytes, np.dtype(args.dtype))
     seconds: dict[str, list[float]] = {which: [] for which in calls}
     for call in calls.values():  # engines are made, connections opened
         batch(comm, call, 3)
@@ -116,14 +118,14 @@ def measure(comm: object, name: str, num_bytes: int, args: argparse.Namespace) -
     return {**head, "ratio": middle, "ratio_quartiles": [low, high], "rounds": args.rounds, "calls": count}
 
 
-def pair(comm: object, name: str, num_bytes: int) -> dict[str, Callable[[], object]]:
-    """Ours and mpi4py's call on the same arrays: float64, in place where both can."""
+def pair(comm: object, name: str, num_bytes: int, dtype: np.dtype) -> dict[str, Callable[[], object]]:
+    """Ours and mpi4py's call on the same arrays, in place where both can."""
     from mpi4py import MPI
 
     import dovetail.collective as dc
 
-    whole = np.zeros(max(num_bytes // 8, comm.size))
-    part, other = np.zeros(len(whole) // comm.size), np.zeros_like(whole)
+    whole = np.zeros(max(num_bytes // dtype.itemsize, comm.size), dtype)
+    part, other = np.zeros(len(whole) // comm.size, dtype), np.zeros_like(whole)
     both = {
         "all_reduce": (lambda: dc.all_reduce(whole, comm), lambda: comm.Allreduce(MPI.IN_PLACE, whole)),
         "all_gather": (lambda: dc.all_gather(part, comm, whole), lambda: comm.Allgather(part, whole)),
