@@ -389,7 +389,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
         "whole number",
         "gpu 1, threadblock 0, op 3, src_buff 0",
     ),
-    "huge": (lambda d: ops_of(d)[3]["dst_buff"][1].update(size=1 << 70), "whole number", "op 3, src_buff 1"),
+    "huge": (lambda d: ops_of(d)[3]["dst_buff"][1].update(size=1 << 70), "whole number", "op 3, dst_buff 1"),
     "a fraction": (lambda d: d["gpus"][0].update(input_chunks=1.5), "input_chunks", "gpu 0"),
     "chunks": (lambda d: d["gpus"][0].update(input_chunks=3), "do not fit an allreduce", "p"),
     "no channel": (lambda d: ops_of(d)[0].update(channel_ids=[1]), "has no memory channel 1", "op 0"),

@@ -139,7 +139,8 @@ def _dep_text(program: Program, op: Op, dep: int, position: int) -> str:
 
 def _op_words(program: Program, op: Op) -> Iterable[str]:
     yield op.kind.name
-    if op.kind in (Kind.compute, Kind.collective) and op.call < 0:
+    table = {Kind.compute: program.kernels, Kind.collective: program.collectives}.get(op.kind)
+    if table is not None and not 0 <= op.call < len(table):
         raise ProgramError(f"op {op.index} is a {op.kind.name} that calls nothing: it has no text")
     if op.kind == Kind.compute:
         yield kernel_text(program.kernels, op.call)
