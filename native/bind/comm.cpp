@@ -333,15 +333,17 @@ void bind_comm(nb::module_& m) {
         .def_prop_ro("transport", [](const Bound& b) -> std::shared_ptr<Transport> { return b.comm.transport(); })
         .def(
             "set_rules",
-            [](Bound& b, int kind, const std::vector<std::pair<long long, int>>& rules) {
+            [](Bound& b, int kind, const std::vector<std::pair<long long, int>>& rules, int dtype) {
                 std::vector<Rule> found;
                 for (const auto& [least, choice] : rules) found.push_back({least, choice});
-                b.comm.set_rules(kind, std::move(found));
+                b.comm.set_rules(kind, std::move(found), dtype);
             },
-            "kind"_a, "rules"_a, "(least bytes, choice) each; choice -1 is the library's own call.")
+            "kind"_a, "rules"_a, "dtype"_a = -1,
+            "(least bytes, choice) each, for one dtype or (-1) any; choice -1 is the library's own call.")
         .def(
-            "choice", [](const Bound& b, int kind, long long bytes) { return b.comm.choice(kind, bytes); }, "kind"_a,
-            "num_bytes"_a)
+            "choice",
+            [](const Bound& b, int kind, long long bytes, int dtype) { return b.comm.choice(kind, bytes, dtype); },
+            "kind"_a, "num_bytes"_a, "dtype"_a = -1)
         .def(
             "clear", [](Bound& b) { b.comm.clear(); }, "Forgets its engines.")
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")

@@ -30,19 +30,22 @@ void copy(std::byte* to, const std::byte* from, long long num_bytes) {
 }  // namespace
 
 Communicator::Communicator(const dt_mpi_table* mpi, int fortran, void (*freed)(void*))
-    : mpi_(mpi), rules_(DT_NUM_KINDS) {
+    : mpi_(mpi), rules_(DT_NUM_KINDS), dtypes_(DT_NUM_KINDS, -1) {
     const int code = mpi->adopt(fortran, this, freed, &comm_);
     transport_ = std::make_shared<MpiTransport>(mpi, comm_);
     transport_->check(code, "MPI_Comm_dup");
 }
 
-void Communicator::set_rules(int kind, std::vector<Rule> rules) {
+void Communicator::set_rules(int kind, std::vector<Rule> rules, int dtype) {
     std::sort(rules.begin(), rules.end(), [](const Rule& a, const Rule& b) { return a.least_bytes < b.least_bytes; });
     rules_[static_cast<std::size_t>(kind)] = std::move(rules);
+    dtypes_[static_cast<std::size_t>(kind)] = dtype;
 }
 
-int Communicator::choice(int kind, long long num_bytes) const {
+int Communicator::choice(int kind, long long num_bytes, int dtype) const {
     int choice = -1;
+    const int only = dtypes_[static_cast<std::size_t>(kind)];
+    if (only >= 0 && dtype >= 0 && dtype != only) return choice;
     for (const Rule& rule : rules_[static_cast<std::size_t>(kind)]) {
         if (rule.least_bytes > num_bytes) break;
         choice = rule.choice;
@@ -63,7 +66,7 @@ Communicator::Key Communicator::key_of(const Call& call, int choice) {
 
 bool Communicator::run(const Call& call) {
     if (call.num_bytes == 0) return true;
-    const int chosen = choice(call.kind, call.num_bytes);
+    const int chosen = choice(call.kind, call.num_bytes, call.dtype);
     if (chosen < 0 || call.dtype >= DT_COMPLEX64) {
         library(call);
         return true;
@@ -91,7 +94,7 @@ void Communicator::add(const Call& call, Service service) {
 
 void Communicator::remember(const Call& call, Service service) {
     total_bytes_ += service.num_bytes;
-    engines_.emplace_front(key_of(call, choice(call.kind, call.num_bytes)), std::move(service));
+    engines_.emplace_front(key_of(call, choice(call.kind, call.num_bytes, call.dtype)), std::move(service));
     const auto [entry, fresh] = find_.try_emplace(engines_.front().first, engines_.begin());
     if (!fresh) {
         total_bytes_ -= entry->second->second.num_bytes;

@@ -60,8 +60,9 @@ class Communicator {
     int size() const { return transport_->size(); }
     const std::shared_ptr<MpiTransport>& transport() const { return transport_; }
 
-    void set_rules(int kind, std::vector<Rule> rules);
-    int choice(int kind, long long num_bytes) const;
+    // Rules that were measured for one dtype serve no other; -1: any.
+    void set_rules(int kind, std::vector<Rule> rules, int dtype = -1);
+    int choice(int kind, long long num_bytes, int dtype = -1) const;
 
     // False where the rules ask for an engine and such a call came before: it is worth to `add` one. The first goes by
     // the library, so that sizes which never come again cost nothing. TransportError where it fails.
@@ -96,6 +97,7 @@ class Communicator {
     dt_comm* comm_ = nullptr;
     std::shared_ptr<MpiTransport> transport_;
     std::vector<std::vector<Rule>> rules_;  // by kind
+    std::vector<int> dtypes_;               // that they serve
     Engines engines_;
     long long total_bytes_ = 0;
     std::unordered_map<Key, Engines::iterator, Hash> find_;

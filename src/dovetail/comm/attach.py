@@ -60,6 +60,18 @@ def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
     return rules
 
 
+def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, str]:
+    """The dtype that a collective's rows were measured for, where that matters: those that reduce.
+
+    >>> from dovetail.plan.selection import Row
+    >>> dtypes_of(Selection({}, (Row("all_reduce", 4, 1, 64, 4096, "ring_all_reduce", dtype="float32"),)), 4, 1)
+    {'all_reduce': 'float32'}
+    """
+    rows = [row for row in (selection.rows if selection else ()) if (row.ranks, row.nodes) == (ranks, nodes)]
+    own = {row.collective: row.dtype for row in rows if row.dtype}
+    return own | {f"{kind}_v": dtype for kind, dtype in own.items() if f"{kind}_v" in KINDS}
+
+
 def _begin(made: Communicator) -> None:
     _go_by(made, None if made.rank else _measured(made))
 
@@ -76,4 +88,5 @@ def _measured(made: Communicator) -> Selection | None:
 def _go_by(made: Communicator, selection: Selection | None) -> None:
     """Rank 0's selection, on every rank."""
     document = json.loads(made.share(json.dumps(selection.to_json() if selection else None).encode()))
-    made.set_rules(rules_of(Selection.from_json(document) if document else None, made.size, made.nodes))
+    shared = Selection.from_json(document) if document else None
+    made.set_rules(rules_of(shared, made.size, made.nodes), dtypes_of(shared, made.size, made.nodes))

@@ -71,7 +71,8 @@ class Contest:
     def selection(self) -> Selection:
         picked = [(each.choice, each.point) for each in self.judged]
         facts = {**self.facts, "dtype": self.aim.dtype}
-        return Selection(facts, rows_of(self.aim.collective, self.aim.ranks, self.aim.nodes, picked))
+        dtype = self.aim.dtype if self.aim.reduces else ""
+        return Selection(facts, rows_of(self.aim.collective, self.aim.ranks, self.aim.nodes, picked, dtype))
 
 
 def contest(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
-from math import ceil, floor, sqrt
+from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from dovetail.run.shim import cache_dir
 
 SCHEMA = "dovetail.selection/1"
 LIBRARY = "library"
-USUAL_STEP = 4.0  # between sizes, where only one was measured
 
 
 class Choice(NamedTuple):
@@ -62,7 +61,8 @@ class Point(NamedTuple):
 class Row:
     """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
 
-    Bytes are counted as nccl-tests does: the larger of one rank's input and output.
+    Bytes are counted as nccl-tests does: the larger of one rank's input and output. `dtype`: the one it was measured
+    for and serves; empty: any, as where nothing is reduced.
     """
 
     collective: str
@@ -76,6 +76,7 @@ class Row:
     protocol: str = "Simple"
     slice_bytes: int = 0
     points: tuple[Point, ...] = field(default=(), repr=False)
+    dtype: str = ""
 
     @property
     def choice(self) -> Choice:
@@ -114,13 +115,17 @@ class Selection:
                 found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
                 raise PlanError(f"two rows of {one.collective} on {one.ranks} ranks overlap", found=found)
 
-    def lookup(self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None) -> Row | None:
-        """The row for a message of that size; None where nothing was measured (then the library's call is right)."""
+    def lookup(
+        self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None, dtype: str = ""
+    ) -> Row | None:
+        """The row for a message of that size; None where nothing was measured (then the library's call is right), nor
+        for that dtype."""
         rows = self._groups.get((collective, ranks, nodes))
         if rows is None:
             return None
         place = bisect_right(rows[0], num_bytes) - 1
-        return rows[1][place] if place >= 0 and num_bytes < rows[1][place].max_bytes else None
+        row = rows[1][place] if place >= 0 and num_bytes < rows[1][place].max_bytes else None
+        return None if row and dtype and row.dtype not in ("", dtype) else row
 
     @cached_property
     def _groups(self) -> dict[tuple[str, int, int | None], tuple[list[int], list[Row]]]:
@@ -159,32 +164,39 @@ class Selection:
         return cls.from_json(load_json(path, "selection"))
 
 
-def rows_of(collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]]) -> tuple[Row, ...]:
-    """Rows from the choice at each measured size: equal neighbours joined, breaks at geometric means of sizes.
+def rows_of(
+    collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
+) -> tuple[Row, ...]:
+    """Rows from the choice at each measured size, equal neighbours joined.
 
-    The table reaches half a step beyond the sizes that were measured, and no further.
+    Between two of ours the break is the geometric mean of their sizes; what lies between ours and the library's is the
+    library's, and the table says nothing beyond the sizes that were measured: ours serves where it is known to be
+    faster on either side.
 
-    >>> ring = Choice("ring_all_reduce")
-    >>> sizes = [(Choice(), Point(1024, 1e-5)), (ring, Point(4096, 2e-5)), (ring, Point(16384, 3e-5))]
-    >>> [(row.min_bytes, row.max_bytes, row.algorithm) for row in rows_of("all_reduce", 2, 1, sizes)]
-    [(512, 2048, 'library'), (2048, 32769, 'ring_all_reduce')]
+    >>> ring, tree = Choice("ring_all_reduce"), Choice("double_tree_all_reduce")
+    >>> sizes = [(choice, Point(4**i, 1e-5)) for i, choice in enumerate([Choice(), tree, tree, ring, Choice()], 5)]
+    >>> [(row.min_bytes, row.max_bytes, row.algorithm) for row in rows_of("all_reduce", 2, 1, sizes)][:3]
+    [(1024, 4096, 'library'), (4096, 32768, 'double_tree_all_reduce'), (32768, 65537, 'ring_all_reduce')]
     """
     found = sorted(picked, key=lambda each: each[1].num_bytes)
-    if not found:
-        return ()
-    sizes = [point.num_bytes for _, point in found]
-    middles = [floor(sqrt(a * b)) for a, b in pairwise(sizes)]
-    low = sizes[0] / sqrt(sizes[1] / sizes[0] if len(sizes) > 1 and sizes[0] else USUAL_STEP)
-    high = sizes[-1] * sqrt(sizes[-1] / sizes[-2] if len(sizes) > 1 and sizes[-2] else USUAL_STEP)
-    edges = [floor(low), *middles, ceil(high) + 1]
+    edges = [_edge(*pair) for pair in pairwise(found)]
+    edges = [*(point.num_bytes for _, point in found[:1]), *edges, *(point.num_bytes + 1 for _, point in found[-1:])]
     rows, start = [], 0
     for choice, group in groupby(found, key=lambda each: each[0]):
         points = tuple(point for _, point in group)
         end = start + len(points)
         span = edges[start], edges[end]
-        rows.append(Row(collective, ranks, nodes, *span, points=points, **choice._asdict()))
+        rows.append(Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict()))
         start = end
     return tuple(rows)
+
+
+def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
+    """Where the second of two neighbouring choices begins to serve."""
+    (choice, point), (following, later) = one, other
+    if choice.is_library != following.is_library:
+        return later.num_bytes if choice.is_library else point.num_bytes + 1
+    return isqrt(point.num_bytes * later.num_bytes)
 
 
 def selection_path(library: str, hosts: Sequence[str]) -> Path:

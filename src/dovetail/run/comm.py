@@ -40,8 +40,9 @@ class Communicator:
         self.nodes = nodes_of(self.hosts)
         self._choices: list[Any] = []
 
-    def set_rules(self, rules: Rules) -> None:
-        """What serves which size from now on; all ranks give the same."""
+    def set_rules(self, rules: Rules, dtypes: Mapping[str, str] | None = None) -> None:
+        """What serves which size from now on; all ranks give the same. `dtypes`: the one that a collective's rules were
+        measured for, where it matters; others are the library's."""
         self.bound.clear()
         self._choices = []
         for number, kind in enumerate(KINDS):
@@ -49,11 +50,12 @@ class Communicator:
             for least, choice in rules.get(kind, ()):
                 found.append((least, -1 if choice is None else len(self._choices)))
                 self._choices += [] if choice is None else [choice]
-            self.bound.set_rules(number, found)
+            only = (dtypes or {}).get(kind)
+            self.bound.set_rules(number, found, REDUCED.index(only) if only else -1)
 
-    def choice(self, kind: str, num_bytes: int) -> Any:
+    def choice(self, kind: str, num_bytes: int, dtype: str | None = None) -> Any:
         """The Choice that serves a collective of that size, None for the library's call."""
-        row = self.bound.choice(KINDS.index(kind), num_bytes)
+        row = self.bound.choice(KINDS.index(kind), num_bytes, REDUCED.index(dtype) if dtype else -1)
         return self._choices[row] if row >= 0 else None
 
     def run(self, request: Request) -> None:
@@ -103,7 +105,7 @@ class Communicator:
         return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, told
 
     def _service(self, request: Request) -> Service:
-        choice = self.choice(request.kind, request.num_bytes)
+        choice = self.choice(request.kind, request.num_bytes, request.dtype)
         try:
             return service_of(request, choice, self.bound.transport, self.rank, self.size, self.nodes)
         except DovetailError as error:  # the same on every rank
