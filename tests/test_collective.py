@@ -293,7 +293,7 @@ def test_indices_in_place_keep_to_their_part() -> None:
         (lambda: Algorithm("a", "all_reduce"), "needs a number of ranks"),
         (lambda: Algorithm("a", "all_reduc", 2), "no collective"),
         (lambda: Algorithm("a", spec_of("broadcast", 3), 2), "2 ranks"),
-        (lambda: Algorithm("a", "all_reduce", 2, protocol="Simpel"), "no protocol 'Simpel'"),
+        (lambda: Algorithm("a", "all_reduce", 2, protocol="Fancy"), "no protocol 'Fancy'"),
         (lambda: Algorithm("a", "all_reduce", 2, instances=0), "0 instances"),
         (lambda: Algorithm("a", "all_reduce", 2, chunks=1 << 30), "slots"),
         (lambda: pair().compile(1 << 30), "1073741824 instances"),

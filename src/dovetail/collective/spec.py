@@ -164,10 +164,10 @@ def _reduce_scatter(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ..
 
 
 def _all_to_all(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    froms = [Region("input", r * c, c) for r in range(n)]  # shared: there are n·n post-conditions
+    sources = [Region("input", r * c, c) for r in range(n)]  # shared: there are n·n post-conditions
     tos = [_to(in_place, s * c, c) for s in range(n)]
     alone = [(r,) for r in range(n)]
-    return tuple(Post(alone[r], tos[s], (Term(None, ((s, froms[r]),)),)) for r in range(n) for s in range(n))
+    return tuple(Post(alone[r], tos[s], (Term(None, ((s, sources[r]),)),)) for r in range(n) for s in range(n))
 
 
 def _all_to_next(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
