@@ -68,28 +68,30 @@ def table(*picked: tuple[Choice, int], ranks: int = 4) -> Selection:
 # The table
 
 
-def test_sizes_between_measured_ones_break_at_the_geometric_mean():
-    found = table((Choice(), 1024), (RING, 4096), (RING, 16384), (TREE, 65536))
+def test_between_two_of_ours_the_break_is_the_geometric_mean():
+    found = table((RING, 4096), (RING, 16384), (TREE, 65536))
     spans = [(row.algorithm, row.min_bytes, row.max_bytes) for row in found.rows]
-    ring = ("ring_all_reduce", 2048, 32768)
-    assert spans == [("library", 512, 2048), ring, ("double_tree_all_reduce", 32768, 131073)]
-    assert [len(row.points) for row in found.rows] == [1, 2, 1]
+    assert spans == [("ring_all_reduce", 4096, 32768), ("double_tree_all_reduce", 32768, 65537)]
+    assert [len(row.points) for row in found.rows] == [2, 1]
 
 
 @pytest.mark.parametrize(
     ("num_bytes", "found"),
-    [
-        (511, None),
-        (512, "library"),
-        (2047, "library"),
-        (2048, "ring_all_reduce"),
-        (8192, "ring_all_reduce"),
-        (8193, None),
-    ],
+    [(1023, None), (1024, "library"), (4095, "library"), (4096, RING[0]), (16384, RING[0]), (16385, "library")],
 )
-def test_lookup_says_nothing_of_what_was_not_measured(num_bytes, found):
-    row = table((Choice(), 1024), (RING, 4096)).lookup("all_reduce", 4, num_bytes)
+def test_what_was_not_measured_goes_to_the_library(num_bytes, found):
+    table_of = table((Choice(), 1024), (RING, 4096), (RING, 16384), (Choice(), 65536))
+    row = table_of.lookup("all_reduce", 4, num_bytes)
     assert (row and row.algorithm) == found
+
+
+def test_what_reduces_serves_the_dtype_that_was_measured():
+    rows = rows_of("all_reduce", 4, 1, [(RING, Point(4096, 1e-5))], "float32")
+    found = Selection({}, (*rows, *rows_of("all_gather", 4, 1, [(RING, Point(4096, 1e-5))])))
+    assert found.lookup("all_reduce", 4, 4096, dtype="float32") is found.lookup("all_reduce", 4, 4096) is not None
+    assert found.lookup("all_reduce", 4, 4096, dtype="float16") is None
+    assert found.lookup("all_gather", 4, 4096, dtype="float16") is not None
+    assert [Aim(name, 2).reduces for name in ("all_reduce", "reduce_scatter", "all_to_all")] == [True, True, False]
 
 
 def test_lookup_minds_collective_ranks_and_nodes():
@@ -166,11 +168,11 @@ def test_nccl_rows_say_only_what_nccl_can_do():
 
 def test_msccl_files_carry_the_sizes(tmp_path):
     found = table((Choice(), 1024), (Choice("ring_all_reduce"), 4096))
-    for dialect, most in (("msccl", 8193), ("rccl", 8192)):
+    for dialect, most in (("msccl", 4097), ("rccl", 4096)):
         paths, refused = write_msccl(found, tmp_path, lambda row: build(row.algorithm, row.ranks), dialect)
         assert not refused
         (text,) = [path.read_text() for path in paths]
-        assert 'minBytes="2048"' in text
+        assert 'minBytes="4096"' in text
         assert f'maxBytes="{most}"' in text
 
 

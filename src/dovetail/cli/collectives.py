@@ -231,7 +231,7 @@ def _rule(aim: Aim, algorithm: str, given: Choice, library: str, hosts: Sequence
         if table is None or not any(row.group == (aim.collective, aim.ranks, aim.nodes) for row in table.rows):
             hint = f"dovetail tune {aim.collective} --ranks {aim.ranks}, or --algorithm library"
             raise DovetailError(f"{aim.collective} on {aim.ranks} ranks has not been tuned here", hint=hint)
-        return lambda size: _chosen(table.lookup(aim.collective, aim.ranks, size, aim.nodes))
+        return lambda size: _chosen(table.lookup(aim.collective, aim.ranks, size, aim.nodes, aim.dtype))
     if algorithm == LIBRARY:
         return lambda size: Choice()
     return lambda size: given._replace(algorithm=algorithm)

@@ -61,6 +61,11 @@ class Aim:
         return self.collective in IN_PLACE
 
     @property
+    def reduces(self) -> bool:
+        """Whether the time depends on the dtype, not on bytes alone."""
+        return "reduce" in self.collective
+
+    @property
     def parts(self) -> int:
         """Units in the larger of a rank's buffers."""
         return self.ranks if self.collective in ("all_gather", "reduce_scatter", "all_to_all") else 1
