@@ -1,0 +1,70 @@
+"""all_to_next by all NICs of a host together against a plain send, which has one; does tuning switch by itself?
+
+    bench/all_to_next.py [--rate 100mbit] [--nics 2,4] [--sizes 1K,4K,…] [--rounds N] [--budget S] [--out FILE]
+
+Two testbed hosts (root and iproute2) of k ranks, each rank with a link of its own. All ways of one size are
+interleaved in one job. Wanted: at least 0.8 k times the speed of the plain send from 4 MB on; exit code 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from fabric import HERE, fabric, measured, write
+
+from dovetail.core import parse_bytes
+from dovetail.plan.contenders import Aim
+from dovetail.plan.contest import contest
+from dovetail.plan.selection import Choice
+
+SIZES = "1K,4K,16K,64K,256K,1M,4M,16M"
+PLAIN, TOGETHER, SLICED = Choice(), Choice("all_to_next"), Choice("all_to_next", slice_bytes=256 << 10)
+LONG_BYTES, SHARE = 4 << 20, 0.8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rate", default="100mbit")
+    parser.add_argument("--nics", default="2,4")
+    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--budget", type=float, default=180.0, help="seconds for tuning, of each number of NICs")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    sizes, facts, cases = [parse_bytes(word) for word in args.sizes.split(",")], {}, []
+    for nics in map(int, args.nics.split(",")):
+        case, facts = one(nics, sizes, args.rate, args.rounds, args.budget)
+        cases.append(case)
+    out = args.out or HERE / "results" / f"all-to-next-{args.rate}.json"
+    write(out, "all_to_next", facts, {"rate": args.rate, "hosts": 2, "cases": cases})
+    sys.exit(not all(case["fast_enough"] and case["switches"] for case in cases))
+
+
+def one(nics: int, sizes: list[int], rate: str, rounds: int, budget_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All sizes with so many NICs a host, then tuning's own choice; and the facts of the machine."""
+    aim, rows, facts = Aim("all_to_next", 2 * nics, nodes=2), [], {}
+    with fabric(2, nics, rate, nics) as (executor, machine):
+        for size in sizes:
+            choices = [PLAIN, TOGETHER, *([SLICED] if size >= 1 << 20 else [])]
+            found = measured(executor, machine, aim, choices, size, rounds)
+            facts, row = found.facts, found.row(size)
+            best = min(found.outcomes[choice].median_s for choice in choices[1:])
+            rows.append(row | {"speedup": found.outcomes[PLAIN].median_s / best})
+            print(f"{nics} NICs {size:>9} B  {rows[-1]['speedup']:5.2f} x the plain send", flush=True)
+        tuned = contest(aim, sizes, machine, executor, budget_s=budget_s).selection
+    for row in tuned.rows:
+        print(f"{nics} NICs from {row.min_bytes:>9} B  tuned: {row.choice}", flush=True)
+    long = [row["speedup"] for row in rows if row["bytes"] >= LONG_BYTES]
+    names = [row.algorithm for row in tuned.rows]
+    verdict = {
+        "fast_enough": min(long, default=0.0) >= SHARE * nics,
+        "switches": names[0] != names[-1] == "all_to_next",
+    }
+    return {"nics": nics, **verdict, "rows": rows, "selection": [row.to_json() for row in tuned.rows]}, facts
+
+
+if __name__ == "__main__":
+    main()

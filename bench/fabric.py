@@ -1,0 +1,98 @@
+"""Hosts of the testbed for a bench of collectives: up, how ranks start there, a machine for predictions, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.machine import SWITCH, Link, Machine, load
+from dovetail.plan.arena import repeats_worth, variant
+from dovetail.plan.contenders import Aim, predict
+from dovetail.plan.selection import Choice
+from dovetail.run.job import Job, Outcome
+from dovetail.run.mpi import MpiExecutor
+
+HERE = Path(__file__).parent
+NAME = "fabric"
+
+
+@contextmanager
+def fabric(hosts: int, per_host: int, rate: str, nics: int = 1) -> Iterator[tuple[MpiExecutor, Machine]]:
+    """Ranks by this Python's MPI, `per_host` on each host, that leave it through one of its `nics` links each."""
+    testbed("up", hosts, rate, "--nics", nics)
+    try:
+        launch = testbed("launcher", "--env-dir", sys.prefix, "--ranks-per-host", per_host).strip()
+        yield MpiExecutor(launch), machine_of(hosts, per_host, rate, nics)
+    finally:
+        testbed("down")
+
+
+def testbed(*words: object) -> str:
+    """One testbed command; its output."""
+    done = subprocess.run(
+        [HERE / "testbed" / "testbed", "--name", NAME, *map(str, words)], capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
+    """What the presets say of such hosts, for predictions; nothing in it was measured here.
+
+    A rank with a link of its own is a node of its own to the simulator, with a way to each rank of its host.
+    """
+    if nics not in (1, per_host):
+        raise ValueError("a rank shares its host's one link with all, or with nobody")
+    ranks, own = range(hosts * per_host), nics > 1
+    nodes = tuple(rank if own else rank // per_host for rank in ranks)
+    links = [Link(*ends, "tcp") for node in dict.fromkeys(nodes) for ends in ((node, SWITCH), (SWITCH, node))]
+    if own:
+        links += [Link(a, b, "shm") for a in ranks for b in ranks if a != b and a // per_host == b // per_host]
+    net, shm = load(f"two-hosts-{rate}").costs, load("shared-memory-2").costs
+    costs = {"p2p:tcp": net["p2p:tcp"], "p2p:shm": shm["p2p:shm"]}
+    about = {"label": "preset, not measured here", "source": "presets of two hosts and of shared memory"}
+    return Machine(f"{hosts} hosts of {per_host}", len(ranks), nodes, tuple(links), costs, {}, about)
+
+
+def measured(
+    executor: MpiExecutor, machine: Machine, aim: Aim, choices: Sequence[Choice], num_bytes: int, rounds: int
+) -> Found:
+    """Each choice at one size, all interleaved in one job, and held against float64 once at its end."""
+    repeats = repeats_worth(
+        min(predict(aim, choice, num_bytes, machine) for choice in choices if not choice.is_library)
+    )
+    variants = tuple(variant(aim, choice, num_bytes, repeats, "posts") for choice in choices)
+    result = executor.execute(Job(variants, rounds=rounds))
+    wrong = [outcome.name for outcome in result.outcomes if outcome.num_wrong]
+    if wrong:
+        sys.exit(f"wrong elements: {', '.join(wrong)}")
+    return Found(dict(zip(choices, result.outcomes, strict=True)), result.facts)
+
+
+class Found(NamedTuple):
+    """What one job measured."""
+
+    outcomes: dict[Choice, Outcome]
+    facts: dict[str, Any]
+
+    def row(self, num_bytes: int) -> dict[str, Any]:
+        """Seconds and spread of each choice, by its name."""
+        seconds = {str(choice): outcome.median_s for choice, outcome in self.outcomes.items()}
+        return {"bytes": num_bytes, "seconds": seconds, "spread": {str(c): o.spread for c, o in self.outcomes.items()}}
+
+
+def write(path: Path, bench: str, facts: dict[str, Any], document: dict[str, Any]) -> None:
+    """A results file: what, and on which machine, library and commit."""
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
+    known = {"machine": f"{facts.get('cpu')}, {os.cpu_count()} cores", "mpi": facts.get("mpi")}
+    head = {"bench": bench, "label": "measured", **known, "commit": described.stdout.strip()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**head, "date": time.strftime("%Y-%m-%d"), **document}, indent=1) + "\n")
