@@ -160,7 +160,8 @@ def judge(
     best = min(right, key=lambda choice: right[choice].median_s, default=BY_LIBRARY)
     slower_before = tried.get(best, 0.0) > tried.get(BY_LIBRARY, math.inf)
     pairs = [(launch[best], launch[BY_LIBRARY]) for launch in launches]
-    if best.is_library or slower_before or not beats(pairs):
+    slower_now = outcomes[best].median_s > library.median_s
+    if best.is_library or slower_before or slower_now or not beats(pairs):
         best = BY_LIBRARY
     taken = outcomes[best]
     point = Point(num_bytes, taken.median_s, library.median_s, predicted.get(best), taken.spread)
