@@ -124,8 +124,8 @@ def pair(comm: object, name: str, num_bytes: int, dtype: np.dtype) -> dict[str, 
 
     import dovetail.collective as dc
 
-    whole = np.zeros(max(num_bytes // dtype.itemsize, comm.size), dtype)
-    part, other = np.zeros(len(whole) // comm.size, dtype), np.zeros_like(whole)
+    whole = np.full(max(num_bytes // dtype.itemsize, comm.size), 0, dtype)  # written: untouched pages are all one page
+    part, other = np.full(len(whole) // comm.size, 0, dtype), np.full_like(whole, 0)
     both = {
         "all_reduce": (lambda: dc.all_reduce(whole, comm), lambda: comm.Allreduce(MPI.IN_PLACE, whole)),
         "all_gather": (lambda: dc.all_gather(part, comm, whole), lambda: comm.Allgather(part, whole)),
