@@ -113,7 +113,7 @@ def measure(comm: object, name: str, num_bytes: int, args: argparse.Namespace) -
     ratios = [b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     medians = {f"{which}_s": statistics.median(values) for which, values in seconds.items()}
-    choice = choice_for(comm, name, num_bytes)
+    choice = choice_for(comm, name, num_bytes, args.dtype)
     head = {"collective": name, "bytes": num_bytes, "choice": str(choice or "library"), **medians}
     return {**head, "ratio": middle, "ratio_quartiles": [low, high], "rounds": args.rounds, "calls": count}
 

@@ -224,6 +224,16 @@ def test_sizes_switch(comm):
             assert communicator(comm).bound.num_engines == before + added
 
 
+def test_rows_of_one_dtype(comm):
+    """What was measured for one dtype serves no other."""
+    use(comm, forced(comm, "ring_all_reduce", dtype="float32"))
+    for dtype, engines in (("float64", 0), ("float32", 1), ("float16", 1)):
+        even(comm, "all_reduce", 4, dtype)
+        assert communicator(comm).bound.num_engines == engines, dtype
+    assert choice_for(comm, "all_reduce", 8, "float64") is None
+    assert choice_for(comm, "all_reduce", 8, "float32") is not None
+
+
 def test_old_engines_go(comm):
     made = comm.Dup()
     use(made, forced(made, "all_pairs_all_reduce"))

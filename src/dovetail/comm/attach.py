@@ -10,6 +10,7 @@ from typing import Any
 from dovetail.core import DovetailError, WishError
 from dovetail.plan.selection import Choice, Selection, selection_for
 from dovetail.run.comm import KINDS, Communicator, Rules, communicator_of, shim
+from dovetail.run.service import REDUCED
 
 
 def use(comm: Any, selection: Selection | None) -> None:
@@ -20,14 +21,16 @@ def use(comm: Any, selection: Selection | None) -> None:
     _go_by(communicator(comm), selection)
 
 
-def choice_for(comm: Any, collective: str, num_bytes: int) -> Choice | None:
+def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = None) -> Choice | None:
     """By which choice `comm` serves a collective of that size, None for the library's call.
 
-    `num_bytes` as nccl-tests count: of the larger of one rank's input and output.
+    `num_bytes` as nccl-tests count: of the larger of one rank's input and output. `dtype`: for what is reduced.
     """
     if collective not in KINDS:
         raise WishError(f"no collective '{collective}'", hint=f"one of {', '.join(KINDS)}")
-    choice: Choice | None = communicator(comm).choice(collective, num_bytes)
+    if dtype is not None and dtype not in REDUCED:
+        raise WishError(f"no dtype '{dtype}'", hint=f"one of {', '.join(REDUCED)}")
+    choice: Choice | None = communicator(comm).choice(collective, num_bytes, dtype)
     return choice
 
 

@@ -19,7 +19,7 @@ from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.service import REDUCED, Request, Service, options_of, service_of
 from dovetail.run.shim import Shim, build_shim
 
-KINDS = (  # as mpi_table.h and mpi_comm.h number them
+KINDS = (  # as mpi_table.h numbers them
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"),
     *("reduce", "gather", "scatter", "all_to_next", "all_gather_v", "reduce_scatter_v", "all_to_all_v"),
 )
