@@ -136,13 +136,18 @@ bool Engine::step_compute(const Options& options) {
     return moved;
 }
 
-// Nothing moved: let others have the core, and look now and then whether that is so for too long.
+// Nothing moved: look again for a while, then let others have the core; at once where others want it. And look now and
+// then whether nothing has moved for too long.
 void Engine::idle(const Options& options) {
-    if (options.thread)
-        std::this_thread::sleep_for(std::chrono::microseconds(10));
-    else
-        sched_yield();
+    constexpr double spin_s = 5e-6, taken_s = 3e-6;  // a yield that takes longer gave the core away
     if (++idles_ % 64 == 0 && stalled(options)) stop_ = true;
+    if (options.thread) return std::this_thread::sleep_for(std::chrono::microseconds(10));
+    const double begin = clock_();
+    if (idle_since_ == 0.0) idle_since_ = begin;
+    if (begin - idle_since_ < patience_s_) return;
+    sched_yield();
+    idle_since_ = clock_();
+    patience_s_ = idle_since_ - begin > taken_s ? 0.0 : spin_s;
 }
 
 bool Engine::stalled(const Options& options) {
@@ -221,7 +226,10 @@ void Engine::drive(const Options& options) {
     try {
         if (!options.thread) poll();
         while (!stop_ && !(compute_left_ == 0 && net_done_.load(std::memory_order_acquire)))
-            if (!(compute_left_ > 0 && step_compute(options)) && (options.thread || !poll())) idle(options);
+            if ((compute_left_ > 0 && step_compute(options)) || (!options.thread && poll()))
+                idle_since_ = 0.0;
+            else
+                idle(options);
     } catch (const TransportError& error) {
         fail("rank " + std::to_string(transport_.rank()) + ": " + error.message);
     } catch (...) {

@@ -157,6 +157,7 @@ class Engine {
     std::atomic<bool> stop_{false}, moved_{false};
     double last_progress_ = 0.0;
     std::int64_t idles_ = 0;
+    double idle_since_ = 0.0, patience_s_ = 0.0;  // the latest move or yield, and how long to poll until the next
     std::mutex failing_;
     std::string failure_;
     std::exception_ptr thrown_;
