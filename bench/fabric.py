@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.machine import SWITCH, Link, Machine, load
-from dovetail.plan.arena import repeats_worth, variant
-from dovetail.plan.contenders import Aim, predict
+from dovetail.plan.arena import variant
+from dovetail.plan.contenders import Aim
 from dovetail.plan.selection import Choice
 from dovetail.run.job import Job, Outcome
 from dovetail.run.mpi import MpiExecutor
 
 HERE = Path(__file__).parent
-NAME = "fabric"
+NAME = f"fabric-{os.getpid()}"
 
 
 @contextmanager
@@ -63,12 +63,12 @@ def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
 
 
 def measured(
-    executor: MpiExecutor, machine: Machine, aim: Aim, choices: Sequence[Choice], num_bytes: int, rounds: int
+    executor: MpiExecutor, aim: Aim, choices: Sequence[Choice], num_bytes: int, rounds: int, repeats: int = 1
 ) -> Found:
-    """Each choice at one size, all interleaved in one job, and held against float64 once at its end."""
-    repeats = repeats_worth(
-        min(predict(aim, choice, num_bytes, machine) for choice in choices if not choice.is_library)
-    )
+    """Each choice at one size, all interleaved in one job, and held against float64 once at its end.
+
+    A timing is of `repeats` runs, with no barrier between them.
+    """
     variants = tuple(variant(aim, choice, num_bytes, repeats, "posts") for choice in choices)
     result = executor.execute(Job(variants, rounds=rounds))
     wrong = [outcome.name for outcome in result.outcomes if outcome.num_wrong]

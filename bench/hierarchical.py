@@ -15,7 +15,8 @@ from typing import Any
 from fabric import HERE, fabric, measured, write
 
 from dovetail.core import parse_bytes
-from dovetail.plan.contenders import Aim
+from dovetail.plan.arena import repeats_worth
+from dovetail.plan.contenders import Aim, predict
 from dovetail.plan.selection import Choice
 
 PER_HOST = 4
@@ -41,7 +42,8 @@ def main() -> None:
                 aim = Aim(kind, hosts * PER_HOST, nodes=hosts)
                 for size in map(parse_bytes, (args.sizes or usual).split(",")):
                     choices = [Choice(flat), *map(Choice, levels), LIBRARY]
-                    found = measured(executor, machine, aim, choices, size, args.rounds)
+                    repeats = repeats_worth(min(predict(aim, choice, size, machine) for choice in choices[:-1]))
+                    found = measured(executor, aim, choices, size, args.rounds, repeats)
                     facts = found.facts
                     rows.append({"collective": kind, "hosts": hosts, **found.row(size)})
                     tell(rows[-1], flat)
