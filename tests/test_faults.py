@@ -191,7 +191,7 @@ def beat(folder: Path, rank: int, count: int) -> None:
 
 
 def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)
+    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)  # one core, calm
     clock = Clock()
     watch = Watch(tmp_path, 2, clock)
     for rank in (0, 1):
