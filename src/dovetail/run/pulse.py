@@ -87,9 +87,7 @@ class Watch:
             late = now - self._begin_s > self._limit_s
             return f"no rank has begun after {self._limit_s:.0f} s" if late else None
         unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
-        shared = max(
-            1.0, min(crowding(), self._ranks / (os.cpu_count() or 1))
-        )  # how many ranks a core may have to serve
+        shared = max(1.0, min(crowding(), self._ranks / (os.cpu_count() or 1)))  # ranks that a core may serve
         patience_s = (2 * SILENT_S if unready else SILENT_S) * shared  # imports may keep a rank from beating
         silent = [name for name in here if now - self._seen[name][1] > patience_s]
         if silent:
