@@ -1,5 +1,7 @@
 """A bound engine, used again and again: moved to other arrays, run back to back, without stamps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from run_programs import KERNELS, workload_of
@@ -84,3 +86,13 @@ class TestRepeats:
         choices = native_options(RunOptions(repeats=2))
         assert [engine.run(choices), engine.run(choices)] == ["", ""]
         np.testing.assert_array_equal(arrays["y"], arrays["x"])
+
+
+def test_columns_lie_in_memory_however_they_like():
+    """Strided views are legal columns; the engine reads them where they are."""
+    backwards = {name: np.ascontiguousarray(column[::-1])[::-1] for name, column in RING.columns.items()}
+    wide = {name: np.repeat(column, 3)[::3] for name, column in RING.columns.items()}
+    for columns in (backwards, wide):
+        inputs = {"x": [held["x"] for held in filled(1)]}
+        found, _ = execute_local(replace(RING, columns=columns), WORK, inputs)
+        assert (found["x"][2] == 6).all()

@@ -139,7 +139,7 @@ bool Engine::step_compute(const Options& options) {
 // Nothing moved: look again for a while, then let others have the core; at once where others want it. And look now and
 // then whether nothing has moved for too long.
 void Engine::idle(const Options& options) {
-    constexpr double spin_s = 5e-6, taken_s = 3e-6;  // a yield that takes longer gave the core away
+    constexpr double spin_s = 5e-6, taken_s = 1e-6;  // a yield that takes longer gave the core away
     if (++idles_ % 64 == 0 && stalled(options)) stop_ = true;
     if (options.thread) return std::this_thread::sleep_for(std::chrono::microseconds(10));
     const double begin = clock_();

@@ -63,7 +63,7 @@ def bind(
     return _native.make_engine(
         transport,
         rank,
-        program.columns,
+        _columns(program),
         [lane.engine == "net" for lane in program.lanes],
         needs_order(program) if in_order is None else in_order,
         [(c.src, c.dst, c.id, c.depth) for c in program.channels],
@@ -86,7 +86,12 @@ def needs_order(program: Program) -> bool:
     They may overlap, up to the window, where every rank orders its own conflicting accesses by its lanes and
     dependencies. Where that order comes by way of another rank's messages, an op that began early would break it.
     """
-    return not _native.ordered_locally(program.num_ranks, program.columns)
+    return not _native.ordered_locally(program.num_ranks, _columns(program))
+
+
+def _columns(program: Program) -> dict[str, NDArray[Any]]:
+    """The columns as C++ reads them: one entry after the other in memory."""
+    return {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
 
 
 def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[str]:
@@ -188,7 +193,8 @@ def check_sizes(program: Program, rank: int, arrays: dict[str, Array], sizes: Si
         ops = np.repeat(np.arange(program.num_ops), np.diff(col[f"{side}_start"]))
         np.add.at(total, ops, region_bytes(program, workload, side))
     moves = mine & np.isin(col["kind"], [*_SAME_SLOTS]) & (np.diff(col["read_start"]) > 0)
-    for row in np.flatnonzero(moves & (np.diff(col["write_start"]) > 0)):
+    unlike = (whole[0] != whole[1]) | (col["kind"] == Kind.collective)
+    for row in np.flatnonzero(moves & unlike & (np.diff(col["write_start"]) > 0)):
         op, (reads, writes) = program.op(int(row)), whole[:, row]
         if op.kind == Kind.collective:
             kind, members = program.collectives[op.call].kind, len(program.collectives[op.call].group)

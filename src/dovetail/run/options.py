@@ -24,7 +24,6 @@ class RunOptions:
     forward while the rest is still to come (0: whole). `blocking`: collectives of the library by its blocking calls.
     """
 
-
     progress: Progress = "poll"
     poll_s: float = 100e-6
     block_rows: int = 0
