@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,16 @@ def binaries(request, tmp_path_factory):
             pytest.skip(f"needs compiler: g++ has no -fsanitize={request.param}")
         assert built.returncode == 0, built.stderr[-3000:]
 
-    objects = [place / f"{name}.o" for name in SOURCES]
-    for name, made in zip(SOURCES, objects, strict=True):
-        compiled("-c", ROOT / "native" / "run" / f"{name}.cpp", "-o", made)
-    for name in ("run", "collectives"):
-        compiled(ROOT / "native" / "test" / f"{name}.cpp", *objects, "-o", place / name)
+    def unit(path: str) -> Path:
+        compiled("-c", ROOT / "native" / f"{path}.cpp", "-o", (made := place / f"{Path(path).name}-{path[0]}.o"))
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        *shared, first, second = workers.map(
+            unit, [*(f"run/{name}" for name in SOURCES), "test/run", "test/collectives"]
+        )
+    for name, main in (("run", first), ("collectives", second)):
+        compiled(*shared, main, "-o", place / name)
     return place
 
 
