@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.machine import SWITCH, Link, Machine, load
+from dovetail.machine import SWITCH, Link, Machine, load, presets
 from dovetail.plan.arena import variant
 from dovetail.plan.contenders import Aim
 from dovetail.plan.selection import Choice
@@ -45,7 +45,8 @@ def testbed(*words: object) -> str:
 
 
 def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
-    """What the presets say of such hosts, for predictions; nothing in it was measured here.
+    """What the presets say of such hosts, for predictions; nothing in it was measured here. Rates without a preset
+    count as 100 Mbit/s.
 
     A rank with a link of its own is a node of its own to the simulator, with a way to each rank of its host.
     """
@@ -56,7 +57,8 @@ def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
     links = [Link(*ends, "tcp") for node in dict.fromkeys(nodes) for ends in ((node, SWITCH), (SWITCH, node))]
     if own:
         links += [Link(a, b, "shm") for a in ranks for b in ranks if a != b and a // per_host == b // per_host]
-    net, shm = load(f"two-hosts-{rate}").costs, load("shared-memory-2").costs
+    near = f"two-hosts-{rate}" if f"two-hosts-{rate}" in presets() else "two-hosts-100mbit"
+    net, shm = load(near).costs, load("shared-memory-2").costs
     costs = {"p2p:tcp": net["p2p:tcp"], "p2p:shm": shm["p2p:shm"]}
     about = {"label": "preset, not measured here", "source": "presets of two hosts and of shared memory"}
     return Machine(f"{hosts} hosts of {per_host}", len(ranks), nodes, tuple(links), costs, {}, about)

@@ -23,7 +23,7 @@ PER_HOST = 4
 LIBRARY = Choice()
 CONTESTS = {  # the one-level algorithm, those with two levels, sizes of a rank's whole buffer
     "all_reduce": ("ring_all_reduce", ("hierarchical_all_reduce",), "1K,16K,64K,256K,1M,4M"),
-    "all_to_all": ("direct_all_to_all", ("two_step_all_to_all", "three_step_all_to_all"), "512,2K,8K,32K,128K,512K"),
+    "all_to_all": ("direct_all_to_all", ("two_step_all_to_all", "three_step_all_to_all"), "256,1K,4K,16K,64K,512K"),
 }
 
 

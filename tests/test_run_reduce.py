@@ -155,6 +155,16 @@ class TestElements:
         with np.errstate(all="ignore"):
             assert_same({"x": [native(dtype, op, a, b)]}, {"x": [combine(op, a, b)]})
 
+    @pytest.mark.parametrize("op", REDUCE_OPS)
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_half_types_where_there_are_no_vectors(self, dtype, op):
+        """Too few at a time for the processor's own conversions: those of plain integer arithmetic."""
+        rng = np.random.default_rng(2)
+        a, b = rng.integers(0, 1 << 16, (2, 1 << 14), dtype=np.uint16).view(numpy_dtype(dtype))
+        with np.errstate(all="ignore"):
+            found = [native(dtype, op, a[i : i + 7], b[i : i + 7]) for i in range(0, len(a), 7)]
+            assert_same({"x": [np.concatenate(found)]}, {"x": [combine(op, a, b)]})
+
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_half_types_are_not_slow(self, dtype):
         """Within a few times of float32; it was 50 times. The best of several, in turn."""

@@ -129,8 +129,8 @@ class TestForwarding:
         for length in (1, 1000, 100_001):
             check(asked, workload_of(asked, (length,), dtype), RunOptions(slice_bytes=4096, stall_s=5))
 
-    def test_begins_before_the_message_is_there(self):
-        """A sender of two messages, of which the second waits for what the first piece of the first set off."""
+    def test_is_no_slower_than_whole_messages(self):
+        """And is proved to begin before the message is there in native/test/run.cpp."""
         asked = relay(Kind.recv_reduce_copy_send, hops=6)
         workload = workload_of(asked, (4 << 20,), "float32")
         inputs, best = fresh_inputs(asked, workload, 0), {}

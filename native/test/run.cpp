@@ -219,6 +219,37 @@ bool stalls_wrongly(bool thread) {
     return !told;
 }
 
+// A message of which each piece comes only once the piece before it has been sent on.
+struct Reluctant final : Transport {
+    int rank() const override { return 1; }
+    int size() const override { return 3; }
+    int isend(const void*, long long, int, int) override { return ++sent, -1; }
+    int irecv(void*, long long, int, int) override { return posted++; }
+    int icollective(int, const void*, void*, long long, int, int, int) override { return -1; }
+    int group(const std::vector<int>&, int) override { return -1; }
+    bool test(int handle) override { return handle <= sent; }
+    int sent = 0, posted = 0;
+};
+
+bool forwards_late(Kind kind) {
+    const auto op = static_cast<std::uint8_t>(kind);
+    const std::int32_t rank = 1, lane = 0, in = 0, out = 1, none = -1, buffer = 0;
+    const std::int64_t no_deps[] = {0, 0}, reads[] = {0, kind != Kind::recv_copy_send};
+    const std::int64_t writes[] = {0, kind != Kind::recv_reduce_send}, zero = 0, one = 1;
+    const Regions read{reads, &buffer, &zero, &one, &zero, &one}, write{writes, &buffer, &zero, &one, &zero, &one};
+    const Columns columns{1, &op, &rank, &lane, &in, &out, &none, no_deps, nullptr, read, write};
+    std::vector<std::int64_t> memory(100);
+    Reluctant transport;
+    const std::vector<Memory> homes{{reinterpret_cast<std::byte*>(memory.data()), 800, DT_INT64}};
+    Engine engine(transport, load(1, columns, {true}, {{0, 1, 1}, {1, 2, 1}}, homes), false, {}, {}, {});
+    Options options;
+    options.slice_bytes = 64, options.stall_s = 0.2;
+    const std::string failure = engine.run(options, now_s);
+    const bool late = !failure.empty() || transport.sent != 13;
+    if (late) std::printf("%s does not forward piece by piece: %s\n", kind_name(kind), failure.c_str());
+    return late;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -227,6 +258,8 @@ int main(int argc, char** argv) {
     for (unsigned seed = first; seed < first + count; ++seed)
         if (fails(seed)) return 1;
     if (stalls_wrongly(false) || stalls_wrongly(true)) return 1;
+    for (const Kind kind : {Kind::recv_copy_send, Kind::recv_reduce_send, Kind::recv_reduce_copy_send})
+        if (forwards_late(kind)) return 1;
     std::puts("all as expected");
     return 0;
 }
