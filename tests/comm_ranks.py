@@ -28,6 +28,7 @@ HALVES = ("float16", *(["bfloat16"] if find_spec("ml_dtypes") else []))
 DTYPES = ("float32", "float64", *HALVES, "int8", "uint64", "complex64")
 LIBRARY = Selection({}, ())
 MOST = 1 << 40
+ALONE = ("mismatch", "late", "one_thread")  # what leaves MPI_COMM_WORLD as others cannot use it
 
 
 def forced(comm, *names, low=0, high=MOST, **settings):
@@ -406,6 +407,26 @@ def mismatch(comm):
         assert words in said, said
 
 
+def late(comm):
+    """A rank that gave up has its memory to itself: what another sends after all does not land there."""
+    service.STALL_S = 0.5
+    use(comm, forced(comm, "ring_all_gather"))
+    mine, out = np.full(1000, comm.rank), np.zeros(2000, int)
+    for _ in range(3):
+        dc.all_gather(mine, comm, out)
+    if comm.rank:
+        comm.recv(source=0)
+        refusal(lambda: dc.all_gather(mine, comm, out), RunError)  # or none, where the library kept rank 0's message
+        comm.send(None, 0)
+    else:
+        said = refusal(lambda: dc.all_gather(mine, comm, out), RunError)
+        assert "stalled" in said, said
+        out[:] = 7
+        comm.send(None, 1)
+        comm.recv(source=1)
+        assert (out == 7).all(), out
+
+
 def one_thread(comm):
     """Where MPI was started for one thread, another is refused, and the first goes on."""
     assert MPI.Query_thread() == MPI.THREAD_FUNNELED
@@ -438,12 +459,12 @@ def plant(fault):
 
 
 def main(what="all", *names):
-    if what in ("mismatch", "one_thread"):
+    if what in ALONE:
         globals()[what](MPI.COMM_WORLD)
     elif what != "all":
         plant(what)
     tests = [value for name, value in globals().items() if name.startswith("test_") and (not names or name in names)]
-    for size in range(1, MPI.COMM_WORLD.size + 1) if what not in ("mismatch", "one_thread") else ():
+    for size in range(1, MPI.COMM_WORLD.size + 1) if what not in ALONE else ():
         member = MPI.COMM_WORLD.rank < size
         comm = MPI.COMM_WORLD.Split(0 if member else MPI.UNDEFINED)
         for test in tests if member else ():

@@ -36,6 +36,10 @@ class TestRanks:
         done = run(mpi, 2, "mismatch", place=tmp_path)
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
+    def test_a_rank_that_gave_up_keeps_its_memory(self, mpi, tmp_path):
+        done = run(mpi, 2, "late", place=tmp_path)
+        assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
+
     def test_another_thread(self, mpi, tmp_path):
         done = run(mpi, 1, "one_thread", place=tmp_path)
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]

@@ -257,6 +257,7 @@ std::string Engine::run_once(const Options& options) {
     spent_ = stop_;
     if (!spent_ && reduce_op_ == DT_AVG) average();
     if (!spent_) return "";
+    abandon();
     if (thrown_ || !failure_.empty()) transport_.stop();
     if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
     return failure_.empty() ? explain_stall(options) : failure_;

@@ -115,6 +115,7 @@ class Engine {
     void take_piece(Flight& flight, const Move& move, int piece);
     void take_whole(Flight& flight, const Move& move);
     void end(Flight& flight);
+    void abandon();
     Cut cut(const Move& move) const { return {move.bytes, piece_bytes_}; }
 
     // send.cpp: FIFOs, and messages that go
@@ -122,7 +123,7 @@ class Engine {
     bool enter(Flight& flight, const Move& move, Fifo& fifo);
     void start(Fifo& fifo);
     void start_piece(Outgoing& message, const Move& move);
-    bool leave(Fifo& fifo);
+    void leave(Fifo& fifo);
     bool drain();
     bool must_copy(const Move& move) const;
     void protect(const Span& span, std::int64_t begin, std::int64_t size);

@@ -53,6 +53,8 @@ class MpiTransport final : public Transport {
         return done != 0;
     }
 
+    void cancel(int handle) override { mpi_->cancel(comm_, handle); }
+
     void check(int code, const char* call) const {
         if (code == 0) return;
         char text[512];

@@ -152,6 +152,16 @@ void Engine::end(Flight& flight) {
     pool_.give(flight.staging);
 }
 
+// After a failure: what is still to come must not land in memory that the caller may soon give away.
+void Engine::abandon() {
+    for (auto& lane : lanes_)
+        for (auto& flight : lane.flights) {
+            if (flight.stage != Flight::receiving || !moves_[static_cast<std::size_t>(flight.op)].receives) continue;
+            for (; flight.taken < flight.posted; ++flight.taken)
+                transport_.cancel(flight.handles[flight.taken % ahead]);
+        }
+}
+
 // Moves the flights of one lane: of the messages of one peer the oldest is asked for, later ones have not come either.
 bool Engine::serve(Lane& lane) {
     bool moved = false;

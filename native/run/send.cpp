@@ -94,9 +94,8 @@ void Engine::start_piece(Outgoing& message, const Move& move) {
 }
 
 // Takes messages out whose last piece has left.
-bool Engine::leave(Fifo& fifo) {
-    bool moved = false;
-    for (; fifo.size() && fifo[fifo.begin()].left == fifo[fifo.begin()].pieces; moved = true) {
+void Engine::leave(Fifo& fifo) {
+    while (fifo.size() && fifo[fifo.begin()].left == fifo[fifo.begin()].pieces) {
         Outgoing& message = fifo[fifo.begin()];
         stamp(message.op, message.begun_s, now());
         pool_.give(message.whole);
@@ -104,8 +103,6 @@ bool Engine::leave(Fifo& fifo) {
         fifo.pop();
         --unsent_;
     }
-    if (moved) touch();
-    return moved;
 }
 
 bool Engine::drain() {
@@ -117,6 +114,7 @@ bool Engine::drain() {
             if (message.left == message.started || !transport_.test(message.handles[message.left % ahead])) break;
             ++message.left;
             moved = true;
+            touch();
             start(fifo);
         }
         fifo.active = fifo.size() > 0;

@@ -23,6 +23,7 @@ struct Transport {
     // All members call it with the same arguments. Calls of different `turn` on the same ranks do not meet.
     virtual int group(const std::vector<int>& ranks, int turn) = 0;
     virtual bool test(int handle) = 0;  // true once complete; the handle is then gone
+    virtual void cancel(int) {}         // of a receive that nobody waits for: its memory is about to be another's
 
     // Where ranks share a process: this rank computes or no longer does, whether any does, and the end of all.
     virtual void busy(bool) {}

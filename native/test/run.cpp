@@ -219,35 +219,74 @@ bool stalls_wrongly(bool thread) {
     return !told;
 }
 
-// A message of which each piece comes only once the piece before it has been sent on.
-struct Reluctant final : Transport {
+// One rank of three; what the others do is pretended.
+struct Pretended : Transport {
     int rank() const override { return 1; }
     int size() const override { return 3; }
-    int isend(const void*, long long, int, int) override { return ++sent, -1; }
+    int isend(const void*, long long, int, int) override { return sent++; }
     int irecv(void*, long long, int, int) override { return posted++; }
     int icollective(int, const void*, void*, long long, int, int, int) override { return -1; }
     int group(const std::vector<int>&, int) override { return -1; }
-    bool test(int handle) override { return handle <= sent; }
     int sent = 0, posted = 0;
 };
 
-bool forwards_late(Kind kind) {
+// Runs one op of 13 pieces, which receives from rank 0, sends to rank 2, or both.
+std::string run_alone(Kind kind, Transport& transport) {
     const auto op = static_cast<std::uint8_t>(kind);
-    const std::int32_t rank = 1, lane = 0, in = 0, out = 1, none = -1, buffer = 0;
-    const std::int64_t no_deps[] = {0, 0}, reads[] = {0, kind != Kind::recv_copy_send};
-    const std::int64_t writes[] = {0, kind != Kind::recv_reduce_send}, zero = 0, one = 1;
+    const std::int32_t rank = 1, lane = 0, in = receives(kind) ? 0 : -1, out = sends(kind) ? 1 : -1, none = -1;
+    const std::int32_t buffer = 0;
+    const std::int64_t no_deps[] = {0, 0}, reads[] = {0, kind == Kind::send || adds(kind)};
+    const std::int64_t writes[] = {0, receives(kind) && kind != Kind::recv_reduce_send}, zero = 0, one = 1;
     const Regions read{reads, &buffer, &zero, &one, &zero, &one}, write{writes, &buffer, &zero, &one, &zero, &one};
     const Columns columns{1, &op, &rank, &lane, &in, &out, &none, no_deps, nullptr, read, write};
     std::vector<std::int64_t> memory(100);
-    Reluctant transport;
     const std::vector<Memory> homes{{reinterpret_cast<std::byte*>(memory.data()), 800, DT_INT64}};
     Engine engine(transport, load(1, columns, {true}, {{0, 1, 1}, {1, 2, 1}}, homes), false, {}, {}, {});
     Options options;
     options.slice_bytes = 64, options.stall_s = 0.2;
-    const std::string failure = engine.run(options, now_s);
+    return engine.run(options, now_s);
+}
+
+// A message of which each piece comes only once the piece before it has been sent on.
+struct Reluctant final : Pretended {
+    int isend(const void*, long long, int, int) override { return ++sent, -1; }
+    bool test(int handle) override { return handle <= sent; }
+};
+
+bool forwards_late(Kind kind) {
+    Reluctant transport;
+    const std::string failure = run_alone(kind, transport);
     const bool late = !failure.empty() || transport.sent != 13;
     if (late) std::printf("%s does not forward piece by piece: %s\n", kind_name(kind), failure.c_str());
     return late;
+}
+
+// Pieces leave, one after the other; all of them take longer than what would be a stall.
+struct Slow final : Pretended {
+    bool test(int handle) override { return now_s() > begin_s + 0.03 * (handle + 1); }
+    double begin_s = now_s();
+};
+
+bool takes_slow_for_stalled() {
+    Slow transport;
+    const std::string failure = run_alone(Kind::send, transport);
+    if (!failure.empty()) std::printf("a message that leaves slowly is taken for a stall: %s\n", failure.c_str());
+    return !failure.empty();
+}
+
+// The first pieces come, and then no more.
+struct Silent final : Pretended {
+    bool test(int handle) override { return handle < 3; }
+    void cancel(int handle) override { cancelled.push_back(handle); }
+    std::vector<int> cancelled;
+};
+
+bool leaves_receives_behind() {
+    Silent transport;
+    const bool told = !run_alone(Kind::recv, transport).empty();
+    const bool left = !told || transport.posted != 7 || transport.cancelled != std::vector<int>{3, 4, 5, 6};
+    if (left) std::printf("of %d receives, %zu were cancelled\n", transport.posted, transport.cancelled.size());
+    return left;
 }
 
 }  // namespace
@@ -260,6 +299,7 @@ int main(int argc, char** argv) {
     if (stalls_wrongly(false) || stalls_wrongly(true)) return 1;
     for (const Kind kind : {Kind::recv_copy_send, Kind::recv_reduce_send, Kind::recv_reduce_copy_send})
         if (forwards_late(kind)) return 1;
+    if (takes_slow_for_stalled() || leaves_receives_behind()) return 1;
     std::puts("all as expected");
     return 0;
 }

@@ -128,7 +128,9 @@ int dt_test(dt_comm* comm, int handle, int* done) {
 }
 
 int dt_cancel(dt_comm* comm, int handle) {
-    int code = MPI_Cancel(&comm->requests[handle]);
+    int code;
+    if (comm->requests[handle] == MPI_REQUEST_NULL) return 0; /* it ended, with an error */
+    code = MPI_Cancel(&comm->requests[handle]);
     MPI_Request_free(&comm->requests[handle]);
     comm->free_handles[comm->num_free++] = handle;
     return code;

@@ -74,7 +74,7 @@ typedef struct {
     int (*collective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype,
                         int op);
     int (*test)(dt_comm* comm, int handle, int* done);
-    int (*cancel)(dt_comm* comm, int handle);
+    int (*cancel)(dt_comm* comm, int handle); /* of a receive; the handle is then gone */
     double (*clock)(void);
     void (*abort)(int code);
     void (*library)(char* text, int size);
