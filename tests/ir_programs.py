@@ -460,27 +460,48 @@ def _double(program: Program, ops: list[Spec], rng: random.Random) -> None:
 CHANGES = (_drop, _swap, _shift, _cut, _retarget, _rekind, _rechannel, _undepend, _depend, _relane, _double, _rerank)
 
 
-def reachable(plain: Plain, run) -> list[set[int]]:
-    """For each op the ops that have ended whenever it starts, by walking the graph: an oracle of the clocks."""
-    before: list[set[int]] = [set() for _ in plain.ops]
+def in_parts(program: Program) -> Program:
+    """Every op that sends or receives as several ops of one slot: how messages travel in parts."""
+    ops, parts = specs_of(program), {}
+    for spec in ops:
+        moved = (spec.reads or spec.writes)[:1] if spec.kind in RECVS | SENDS else []
+        count = max(moved[0].num_slots, 1) if moved else 1
+        parts[id(spec)] = [replace(spec) for _ in range(count)]
+        for j, part in enumerate(parts[id(spec)] if count > 1 else ()):
+            part.reads = [Region(r.buffer, slots(r)[j], 1) for r in spec.reads]
+            part.writes = [Region(r.buffer, slots(r)[j], 1) for r in spec.writes]
+    for spec in ops:
+        for part in parts[id(spec)]:
+            part.after = [parts[id(other)][-1] for other in spec.after]
+    return rebuilt(program, [part for spec in ops for part in parts[id(spec)]])
+
+
+def reachable(plain: Plain, run) -> tuple[list[set[int]], list[set[int]]]:
+    """For each op those that have ended whenever it begins, and whenever its message, if it has one, has come.
+
+    By walking the graph: an oracle of the clocks.
+    """
+    begun: list[set[int]] = [set() for _ in plain.ops]
+    came: list[set[int]] = [set() for _ in plain.ops]
+    ended: list[set[int]] = [set() for _ in plain.ops]
     done: set[int] = set()
 
-    def start(row: int) -> set[int]:
-        op, queue = plain.ops[row], plain.queues[plain.queue_of[row]]
-        causes = [*op.after, *queue[: plain.position[row]]]
-        causes += [run.matched[row]] if row in run.matched else []
-        return set(causes).union(*(before[cause] for cause in causes))
+    def closed(causes: list[int]) -> set[int]:
+        return set(causes).union(*(ended[cause] for cause in causes))
 
     for row in run.order:
         members = run.groups.get(row, (row,))
         if row in done:
             continue
-        starts = [start(member) for member in members]
+        for member in members:
+            queue = plain.queues[plain.queue_of[member]]
+            begun[member] = closed([*plain.ops[member].after, *queue[: plain.position[member]]])
+            came[member] = begun[member] | closed([run.matched[member]] if member in run.matched else [])
         for j, member in enumerate(members):
-            informs = [informs_of(plain, members, i, j) for i in range(len(members))]
-            before[member] = starts[j].union(*(s for s, informed in zip(starts, informs, strict=True) if informed))
+            told = [came[other] for i, other in enumerate(members) if informs_of(plain, members, i, j)]
+            ended[member] = came[member].union(*told)
         done.update(members)
-    return before
+    return begun, came
 
 
 def informs_of(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
@@ -493,10 +514,11 @@ def informs_of(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
     return (theirs.writes if kind == "reduce_scatter" else mine.reads)[0].num_slots > 0
 
 
-def has_race(plain: Plain, run) -> bool:
-    """Whether any two conflicting accesses, or turns, are unordered: all pairs, by reachability."""
-    before = reachable(plain, run)
+def has_race(program: Program) -> bool:
+    """Whether any two conflicting accesses, or turns, are unordered: all pairs of parts, by reachability."""
+    plain = Plain(in_parts(program))
     program = plain.program
+    begun, came = reachable(plain, Greedy(plain)())
     touch = []
     for op in plain.ops:
         reads = {(a.rank, a.region.buffer, s) for a in op_reads(program, op) for s in slots(a.region)}
@@ -508,10 +530,41 @@ def has_race(plain: Plain, run) -> bool:
     for a, (reads, writes, ends) in enumerate(touch):
         for b in range(a):
             other_reads, other_writes, other_ends = touch[b]
-            conflict = writes & (other_reads | other_writes) or reads & other_writes or ends & other_ends
-            if conflict and a not in before[b] and b not in before[a]:
+            conflict = writes & (other_reads | other_writes) or reads & other_writes
+            if conflict and a not in came[b] and b not in came[a]:
+                return True
+            if ends & other_ends and a not in begun[b] and b not in begun[a]:
                 return True
     return False
+
+
+def looping(rng: random.Random) -> Program:
+    """One message that is forwarded from rank to rank, and may come to the same ones again and again."""
+    num_ranks = rng.randint(2, 3)
+    builder = Builder("looping", num_ranks)
+    builder.buffer("a", "input", 5), builder.buffer("t", "scratch", 5)
+    lanes = [builder.lane(f"l{lane}", "net") for lane in range(4)]
+    hops, count = [0], rng.randint(1, 4)
+    for _ in range(rng.randint(2, 5)):
+        hops.append(rng.choice([rank for rank in range(num_ranks) if rank != hops[-1]]))
+
+    def region() -> Region:
+        stride = rng.choice([0, 1, 2]) if count == 2 else 0
+        if stride:
+            return Region("t", rng.randint(0, 4 - stride), 1, stride, 2)
+        return Region("t", rng.randint(0, 5 - count), count)
+
+    for hop, rank in enumerate(hops):
+        into, out = hop > 0, hop < len(hops) - 1
+        target = region()
+        kind = rng.choice([Kind.recv_copy_send, Kind.recv_reduce_send, Kind.recv_reduce_copy_send])
+        kind = Kind.send if not into else kind if out else rng.choice([Kind.recv, Kind.recv_reduce])
+        reads = [] if kind in (Kind.recv, Kind.recv_copy_send) else [target]
+        writes = [] if kind in (Kind.send, Kind.recv_reduce_send) else [target]
+        ends = {"chan_in": builder.channel(hops[hop - 1], rank, hop - 1)} if into else {}
+        ends |= {"chan_out": builder.channel(rank, hops[hop + 1], hop)} if out else {}
+        builder.add(kind, rank, rng.choice(lanes), reads=reads, writes=writes, **ends)
+    return builder.build()
 
 
 def random_run(plain: Plain, rng: random.Random):

@@ -65,7 +65,16 @@ def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, 
     plain = Plain(program)
     run = Greedy(plain)()
     alone = any(self_conflict(program, op, [plain.ops[r] for r in run.groups.get(op.index, ())]) for op in plain.ops)
-    assert found.checks["races"].ok == (not alone and not ir_programs.has_race(plain, run))
+    assert found.checks["races"].ok == (not alone and not ir_programs.has_race(program))
+
+
+@settings(max_examples=400, deadline=None)
+@given(RNG)
+def test_messages_that_come_back_in_parts(rng: random.Random) -> None:
+    program = ir_programs.looping(rng)
+    checks = certificate(program).checks
+    assert checks["deadlock"].ok
+    assert checks["races"].ok == (not ir_programs.has_race(program))
 
 
 @settings(max_examples=150, deadline=None)

@@ -281,6 +281,14 @@ def test_fused_ops_take_and_send_in_one_step() -> None:
         # the root of a broadcast waits for nobody
         ("0a: collective broadcast x[0:1] group 0 1\n0a: put x[0:1] -> t[0:1] to 1\n"
          "1a: copy t[0:1] -> t[1:2]\n1a: collective broadcast -> y[0:1] group 0 1", (2, 1)),
+        # a message that a lane waits for may go to the other lane that takes from the channel: no order of the two
+        ("0a: send x[0:1] to 1\n0a: wait from 1\n0a: send x[1:2] to 1\n"
+         "1a: recv from 0 -> y[0:1]\n1a: signal to 0\n1b: recv from 0 -> y[1:2]", (3, 5)),
+        # messages travel in parts: t[1] is the second part of what leaves, and the first of what comes back
+        ("0a: send t[0:2] to 1\n1a: recv_copy_send from 0 -> y[0:2] to 0\n0b: recv from 1 -> t[1:3]", (0, 2)),
+        # a member reads before what its peers did before their calls is known to it
+        ("0a: collective all_reduce t[0:1] -> y[0:1] group 0 1\n1a: put x[0:1] -> t[0:1] to 0\n"
+         "1a: collective all_reduce x[0:1] -> y[0:1] group 0 1", (0, 1)),
         # a collective of nothing orders nothing
         ("0a: collective all_reduce x[0:0] -> y[0:0] group 0 1\n0a: put x[0:1] -> t[0:1] to 1\n"
          "1a: copy t[0:1] -> t[1:2]\n1a: collective all_reduce x[0:0] -> y[0:0] group 0 1", (2, 1)),
@@ -308,6 +316,10 @@ def test_races(body: str, ops: tuple[int, int]) -> None:
         # order that goes through another rank and back
         "0a: copy x[0:1] -> t[0:1]\n0a: send x[0:1] to 1\n1a: recv from 0 -> y[0:1]\n1a: send x[0:1] to 0\n"
         "0b: recv from 1 -> y[0:1]\n0b: copy x[1:2] -> t[0:1]",
+        # a message in parts that comes back to where it left, or to places that were left before
+        "0a: send t[0:2] to 1\n1a: recv_copy_send from 0 -> y[0:2] to 0\n0b: recv from 1 -> t[0:2]",
+        "0a: send t[1:3] to 1\n1a: recv_copy_send from 0 -> y[0:2] to 0\n0b: recv from 1 -> t[0:2]",
+        "0a: send t[0:2] to 1\n1a: recv from 0 -> y[0:2]\n1a: send y[0:2] to 0\n0b: recv from 1 -> t[1:3]",
         # a collective orders what came before it
         "0a: collective all_reduce x[0:1] -> y[0:1] group 0 1\n0a: put x[0:1] -> t[0:1] to 1\n"
         "1a: copy t[0:1] -> t[1:2]\n1a: collective all_reduce x[0:1] -> y[0:1] group 0 1",

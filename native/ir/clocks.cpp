@@ -21,31 +21,50 @@ std::vector<std::int32_t> count_uses(const Program& p, const Run* run) {
     return uses;
 }
 
+// Of each op that sends, whether another one takes its message.
+std::vector<bool> taken(const Program& p, const Run& run) {
+    std::vector<bool> found(p.num_ops(), false);
+    for (std::int32_t op = 0; op < p.num_ops(); ++op)
+        if (receives(p.kind[op])) found[run.matched[op]] = true;
+    return found;
+}
+
 // Follows the counts of up to kWidth queues through a run.
 class Replay {
   public:
-    Replay(const Program& p, const Queues& q, const Run& run, std::vector<std::int32_t> column)
+    Replay(const Program& p, const Queues& q, const Run& run, std::vector<std::int32_t> column, Moment moment)
         : p_(p),
           q_(q),
           run_(run),
+          moment_(moment),
           column_(std::move(column)),
           counts_(q.size() * kWidth, 0),
+          moments_(kWidth, 0),
           uses_(count_uses(p, &run)),
-          kept_(p.num_ops(), kWidth) {}
+          kept_(p.num_ops(), kWidth) {
+        if (moment == Moment::begun) return;
+        taken_ = taken(p, run);
+        touched_ = ClockStore(p.num_ops(), kWidth);
+    }
 
     void step(std::int32_t op) {
         if (p_.kind[op] == kCollective) {
             const auto members = run_.members(p_, op);
             if (members[0] == op) meet(members);
+            place_ = std::find(members.begin(), members.end(), op) - members.begin();
         } else {
-            start(op);
+            place_ = 0;
+            begin(op);
+            touch(op);
+            note(op, 0);
+            if (receives(p_.kind[op]) || p_.kind[op] == kWait) learn(op, run_.matched[op]);
             end(op);
         }
     }
 
+    // Of the op stepped last, as the second of the pair.
     bool ordered(const Pair& pair) const {
-        const std::int64_t clock = q_.queue_of[pair.second] * kWidth;
-        return counts_[clock + column_[q_.queue_of[pair.first]]] > q_.position[pair.first];
+        return moments_[place_ * kWidth + column_[q_.queue_of[pair.first]]] > q_.position[pair.first];
     }
 
   private:
@@ -56,9 +75,23 @@ class Replay {
         if (--uses_[cause] == 0) kept_.release(cause);
     }
 
-    void start(std::int32_t op) {
+    void begin(std::int32_t op) {
         for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) learn(op, p_.dep[i]);
-        if (receives(p_.kind[op]) || p_.kind[op] == kWait) learn(op, run_.matched[op]);
+    }
+
+    // The message has begun to come, and brings what its sender knew when it touched slots.
+    void touch(std::int32_t op) {
+        if (moment_ == Moment::begun) return;
+        if (receives(p_.kind[op])) {
+            join(clock(op), touched_.at(run_.matched[op]));
+            touched_.release(run_.matched[op]);
+        }
+        if (sends(p_.kind[op]) && taken_[op]) touched_.keep(op, clock(op));
+    }
+
+    void note(std::int32_t op, std::size_t place) {
+        const auto now = clock(op);
+        std::copy(now.begin(), now.end(), moments_.begin() + static_cast<std::ptrdiff_t>(place * kWidth));
     }
 
     void end(std::int32_t op) {
@@ -71,8 +104,11 @@ class Replay {
     void meet(std::span<const std::int32_t> members) {
         const std::uint8_t kind = p_.collective[p_.call[members[0]]];
         std::vector<std::int32_t> known(kWidth, 0);
-        for (const std::int32_t op : members) {
-            start(op);
+        moments_.resize(std::max(moments_.size(), members.size() * kWidth));
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            const std::int32_t op = members[i];
+            begin(op);
+            note(op, i);
             const bool tells = kind == kReduceScatter || (p_.num_reads(op) && p_.read[p_.read_start[op]].slots() > 0);
             if (tells && (kind != kBroadcast || op == members[0])) join(known, clock(op));
         }
@@ -85,10 +121,14 @@ class Replay {
     const Program& p_;
     const Queues& q_;
     const Run& run_;
+    const Moment moment_;
     std::vector<std::int32_t> column_;  // of each queue: which count of a clock is its own; -1 for none
     std::vector<std::int32_t> counts_;
+    std::vector<std::int32_t> moments_;  // the clock at the moment asked for, of the last op or all members of its call
+    std::ptrdiff_t place_ = 0;           // of the last op among these
     std::vector<std::int32_t> uses_;
-    ClockStore kept_;
+    std::vector<bool> taken_;
+    ClockStore kept_, touched_{0, 1};
 };
 
 }  // namespace
@@ -128,7 +168,8 @@ bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
     return counts_[clock + place_[q_.queue_of[first]]] > q_.position[first];
 }
 
-std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs) {
+std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs,
+                             Moment moment, const std::function<bool(const Pair&)>& excused) {
     std::vector<std::int32_t> number(q.size(), -1);  // of each queue of a first op
     std::int32_t count = 0;
     for (const Pair& pair : pairs)
@@ -138,13 +179,16 @@ std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, 
         std::vector<std::int32_t> column(q.size(), -1);
         for (std::int32_t queue = 0; queue < q.size(); ++queue)
             if (number[queue] >= low && number[queue] < low + kWidth) column[queue] = number[queue] - low;
-        Replay replay(p, q, run, column);
+        Replay replay(p, q, run, column, moment);
         std::size_t next = 0;
         for (const std::int32_t op : run.order) {
             if (next >= best) break;
             replay.step(op);
-            for (; next < best && pairs[next].second == op; ++next)
-                if (column[q.queue_of[pairs[next].first]] >= 0 && !replay.ordered(pairs[next])) best = next;
+            for (; next < best && pairs[next].second == op; ++next) {
+                const Pair& pair = pairs[next];
+                if (column[q.queue_of[pair.first]] < 0 || replay.ordered(pair)) continue;
+                if (!excused || !excused(pair)) best = next;
+            }
         }
     }
     return best < pairs.size() ? static_cast<std::int64_t>(best) : -1;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -66,8 +67,14 @@ class RankClocks {
     ClockStore kept_;                 // clocks of ops that have uses
 };
 
+// What a pair asks: that its first op has ended when the second begins, knowing nothing of the message it is to
+// receive; or when it first touches a slot, which that message, if it has one, has allowed.
+enum class Moment { begun, touched };
+
 // For pairs in the order of the run of their second ops: whether lanes, dependencies, messages, signals and collectives
-// order them. Returns the number of the first pair, in the order of the list, that is not ordered; -1 if all are.
-std::int64_t first_unordered(const Program& program, const Queues& queues, const Run& run, std::span<const Pair> pairs);
+// order them. Returns the number of the first pair, in the order of the list, that is not ordered and for which
+// `excused`, if there is one, does not hold; -1 if there is none.
+std::int64_t first_unordered(const Program& program, const Queues& queues, const Run& run, std::span<const Pair> pairs,
+                             Moment moment, const std::function<bool(const Pair&)>& excused = nullptr);
 
 }  // namespace dovetail::ir

@@ -3,6 +3,8 @@
 
 #include <unordered_map>
 
+#include "ir/trains.hpp"
+
 namespace dovetail::ir {
 namespace {
 
@@ -79,11 +81,7 @@ class Pairs {
         if (!clocks_.ordered(first, second)) list_.push_back({first, second});
     }
 
-    // The first pair that nothing orders.
-    Pair judge(const Program& p, const Queues& q, const Run& run) const {
-        const std::int64_t number = list_.empty() ? -1 : first_unordered(p, q, run, list_);
-        return number < 0 ? Pair{} : list_[number];
-    }
+    std::span<const Pair> list() const { return list_; }
 
   private:
     RankClocks& clocks_;
@@ -208,6 +206,8 @@ class Shadow {
     std::vector<std::int32_t> spare_;
 };
 
+Pair first(std::span<const Pair> pairs, std::int64_t number) { return number < 0 ? Pair{} : pairs[number]; }
+
 }  // namespace
 
 Races find_races(const Program& p, const Queues& q, const Run& run, const Layout& layout) {
@@ -226,8 +226,11 @@ Races find_races(const Program& p, const Queues& q, const Run& run, const Layout
         turns.step(op, turn_pairs);
         if (shadow.is_shared()) shadow.step(op, slot_pairs);
     }
-    races.turns = turn_pairs.judge(p, q, run);
-    if (races.turns.first < 0) races.slots = slot_pairs.judge(p, q, run);
+    races.turns = first(turn_pairs.list(), first_unordered(p, q, run, turn_pairs.list(), Moment::begun));
+    if (races.turns.first >= 0 || slot_pairs.list().empty()) return races;
+    const Trains trains(p, run, layout);
+    const auto in_step = [&](const Pair& pair) { return trains.in_step(pair.first, pair.second); };
+    races.slots = first(slot_pairs.list(), first_unordered(p, q, run, slot_pairs.list(), Moment::touched, in_step));
     return races;
 }
 

@@ -2,12 +2,16 @@
 
 Order comes from lanes, dependencies, messages and signals; a collective orders what its members did before their
 calls before what follows them. A full channel orders nothing: with a deeper one that order would be gone.
+
+An op takes its turn at a channel when it begins, knowing nothing of the message that it is to receive: that message
+may be another's by then. Slots it touches once the message comes, which is in parts (see `trains`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +22,20 @@ from dovetail.ir.overlap import self_conflict
 from dovetail.ir.parts import RECVS, SENDS, Kind
 from dovetail.ir.plain import Plain, name_op, op_reads, op_writes, slots
 from dovetail.ir.program import Program
+from dovetail.ir.trains import in_step, seats
 
-Clocks = NDArray[np.int32]
+Clock = NDArray[np.int32]
+
+
+class Clocks(NamedTuple):
+    """Entry [op, queue] of each: how many ops of `queue` have ended, in every timing, by a moment of `op`.
+
+    `begun`: it begins. `touched`: it first touches a slot, its message having begun to come. `ended`: it has ended.
+    """
+
+    begun: Clock
+    touched: Clock
+    ended: Clock
 
 
 def races_fault(plain: Plain, run: Run) -> Fault | None:
@@ -31,36 +47,43 @@ def races_fault(plain: Plain, run: Run) -> Fault | None:
             return self_fault(plain.program, op.index)
     clocks = happens_before(plain, run)
     for first, second in turns(plain, run):
-        if not ordered(plain, clocks, first, second):
+        if not _ordered(plain, clocks.begun, first, second):
             return turns_fault(plain.program, first, second)
+    seated = seats(plain, run)
     for first, second in conflicts(plain, run):
-        if not ordered(plain, clocks, first, second):
+        if not _ordered(plain, clocks.touched, first, second) and not in_step(plain, seated, first, second):
             return slots_fault(plain.program, first, second)
     return None
 
 
 def happens_before(plain: Plain, run: Run) -> Clocks:
-    """Vector clocks: entry [op, queue] is how many ops of `queue` have ended whenever `op` has."""
-    clocks = np.zeros((len(plain.ops), max(len(plain.queues), 1)), dtype=np.int32)
+    """Vector clocks of every op."""
+    clocks = Clocks(*(np.zeros((len(plain.ops), max(len(plain.queues), 1)), dtype=np.int32) for _ in Clocks._fields))
     for row in run.order:
         members = run.groups.get(row, (row,))
         if row != members[0]:
             continue  # all members of a collective are served with the first
-        starts = [_start(plain, run, clocks, member) for member in members]
+        for member in members:
+            _begin(plain, run, clocks, member)
         for j, member in enumerate(members):
-            known = [start for i, start in enumerate(starts) if i == j or _informs(plain, members, i, j)]
-            clocks[member] = np.max(known, axis=0)
-            clocks[member, plain.queue_of[member]] = plain.position[member] + 1
+            known = [
+                clocks.touched[other] for i, other in enumerate(members) if i == j or _informs(plain, members, i, j)
+            ]
+            known += [clocks.ended[run.matched[member]]] if member in run.matched else []
+            clocks.ended[member] = np.max(known, axis=0)
+            clocks.ended[member, plain.queue_of[member]] = plain.position[member] + 1
     return clocks
 
 
-def _start(plain: Plain, run: Run, clocks: Clocks, row: int) -> NDArray[np.int32]:
-    """What has ended whenever op `row` starts; for an op that receives, what its message brings too."""
+def _begin(plain: Plain, run: Run, clocks: Clocks, row: int) -> None:
+    """What has ended when op `row` begins, and when it touches slots: its message brings what its sender knew then."""
     position, queue = plain.position[row], plain.queues[plain.queue_of[row]]
     causes = [*plain.ops[row].after, *queue[max(position - 1, 0) : position]]
-    causes += [run.matched[row]] if row in run.matched else []
-    known: NDArray[np.int32] = np.max(clocks[causes], axis=0) if causes else np.zeros_like(clocks[row])
-    return known
+    if causes:
+        clocks.begun[row] = np.max(clocks.ended[causes], axis=0)
+    clocks.touched[row] = clocks.begun[row]
+    if plain.ops[row].kind in RECVS:
+        clocks.touched[row] = np.maximum(clocks.begun[row], clocks.touched[run.matched[row]])
 
 
 def _informs(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
@@ -72,9 +95,9 @@ def _informs(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
     return (other.writes if kind == "reduce_scatter" else op.reads)[0].num_slots > 0
 
 
-def ordered(plain: Plain, clocks: Clocks, first: int, second: int) -> bool:
-    """Whether `first` has ended before `second` starts, in every timing."""
-    return bool(clocks[second, plain.queue_of[first]] > plain.position[first])
+def _ordered(plain: Plain, clock: Clock, first: int, second: int) -> bool:
+    """Whether `first` has ended, in every timing, by the moment of `second` that the clock is of."""
+    return bool(clock[second, plain.queue_of[first]] > plain.position[first])
 
 
 def turns(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
