@@ -210,6 +210,26 @@ def test_odd_elements(comm):
             assert [int(b) for b in found.view("u1")] == [k + 1 for k in range(comm.size) for _ in range(each)]
 
 
+def test_in_place_on_some_ranks(comm):
+    """Where the result lies is each rank's own business."""
+    use(comm, LIBRARY)
+    n, rank = comm.size, comm.rank
+    for rows in (1, 20_000):
+        parts = [data(k, (rows * n,), "float32") for k in range(n)]
+        own = slice(rank * rows, (rank + 1) * rows)
+        for kind, expected in (
+            ("all_reduce", reduced(parts, "sum")),
+            ("all_to_all", np.concatenate([part[own] for part in parts])),
+        ):
+            held = parts[rank].copy()
+            out = np.empty_like(held) if rank else held
+            same(getattr(dc, kind)(held, comm, out=out), expected)
+        own_parts = [part[k * rows : (k + 1) * rows] for k, part in enumerate(parts)]
+        gathered = np.empty(rows * n, "float32")
+        gathered[own] = own_parts[rank]
+        same(dc.all_gather(own_parts[rank] if rank else gathered[own], comm, gathered), np.concatenate(own_parts))
+
+
 def test_sizes_switch(comm):
     rows = [(0, 64, "library"), (64, 256, "ring_all_reduce"), (256, 1024, "recursive_doubling_all_reduce")]
     use(comm, Selection({}, tuple(Row("all_reduce", comm.size, 1, a, b, name) for a, b, name in rows)))

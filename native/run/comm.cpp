@@ -152,11 +152,12 @@ long long Communicator::own_part(const Call& call) const {
     return std::accumulate(call.counts.begin(), call.counts.begin() + rank(), 0LL) * one;
 }
 
-// MPI allows no overlap of the two sides other than what it calls in place.
+// MPI allows no overlap of the two sides other than what it calls in place. An all_to_all in place is another
+// algorithm, which does not meet that of ranks whose result lies elsewhere.
 void Communicator::library(const Call& call) {
     const auto [src_bytes, dst_bytes] = sides(call);
     const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
-    const bool may = gathers || call.kind == DT_ALL_REDUCE || call.kind == DT_REDUCE || call.kind == DT_ALL_TO_ALL;
+    const bool may = gathers || call.kind == DT_ALL_REDUCE || call.kind == DT_REDUCE;
     const bool in_place = call.kind == DT_BROADCAST || (may && call.src == call.dst + own_part(call));
     const std::byte* src = call.src;
     if (!in_place && overlap(src, src_bytes, call.dst, dst_bytes)) {

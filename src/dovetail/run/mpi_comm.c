@@ -201,7 +201,7 @@ int dt_collective(dt_comm* comm, int kind, const void* src, void* dst, long long
         case DT_REDUCE_SCATTER:
             return MPI_Reduce_scatter_block(src, dst, n, type, dt_op(op, dtype), on);
         case DT_ALL_TO_ALL:
-            return MPI_Alltoall(src == dst ? MPI_IN_PLACE : src, n, type, dst, n, type, on);
+            return MPI_Alltoall(src, n, type, dst, n, type, on);
         case DT_BROADCAST:
             return MPI_Bcast(dst, n, type, root, on);
         case DT_REDUCE:

@@ -66,8 +66,8 @@ typedef struct {
     int (*group)(dt_comm* comm, const int* ranks, int num_ranks, int* group);
     int (*icollective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op,
                        int group, int* handle);
-    /* Blocking. `count` elements a rank, of the part where ranks cut the whole. In place as MPI has it: src == dst, or
-       for an all_gather this rank's part of dst. */
+    /* Blocking. `count` elements a rank, of the part where ranks cut the whole. In place: src == dst of an all_reduce,
+       reduce or broadcast, or for an all_gather this rank's part of dst. */
     int (*collective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
                       int group);
     /* `counts` of each rank; of an all_to_all_v those sent to each rank, then those received from each. */
