@@ -1,12 +1,15 @@
 """Collectives on a user's communicators: real ranks under each MPI, planted faults, and the rules without ranks."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import needs
 import numpy as np
 import pytest
 
 from dovetail.comm.attach import rules_of
+from dovetail.comm.check import _asked as asked
 from dovetail.comm.sides import even_sides, part_of, uneven_sides, whole_counts
 from dovetail.core import WishError
 from dovetail.plan.selection import Choice, Row, Selection
@@ -126,6 +129,12 @@ class TestSides:
     def test_counts(self, counts):
         with pytest.raises(WishError, match="counts of shape"):
             whole_counts("all_gather_v", counts, (2,))
+
+    @pytest.mark.parametrize(("each", "fits"), [(3 << 27, True), (1 << 29, False)])
+    def test_the_limit_is_of_one_rank_not_of_all(self, each, fits):
+        made, counts = SimpleNamespace(rank=0, size=4), np.full((4, 4), each)
+        with nullcontext() if fits else pytest.raises(WishError, match=f"of {4 * each} elements a rank"):
+            asked("all_to_all_v", made, np.empty(4 * each, np.uint8), None, "sum", 0, counts)
 
 
 def test_kinds_are_numbered_as_in_c():

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from dovetail.comm.attach import checks_calls, communicator
-from dovetail.comm.sides import Counts, even_sides, part_of, row_size, uneven_sides, whole_counts
+from dovetail.comm.sides import Counts, counts_of, even_sides, most_of_a_rank, part_of, row_size, uneven_sides, whole_counts
 from dovetail.core import DovetailError, WishError
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.comm import KINDS, Communicator, call
@@ -42,7 +42,11 @@ def _asked(
 ) -> tuple[Array | None, Array | None, Request]:
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < made.size:
         raise WishError(f"{kind} has no root {root!r}", found=f"ranks 0 to {made.size - 1}")
-    if counts is None:
+    if array is not None or kind != "scatter" or made.rank == root:
+        _check_type(kind, array)
+    if out is not None:
+        _check_type(kind, out)
+    if not kind.endswith("_v"):
         src, dst = even_sides(kind, made.rank, made.size, array, out, int(root))
         dtype, width = _dtype(kind, op, src, dst)
         part, whole = part_of(kind, made.size, src, dst)
@@ -53,7 +57,7 @@ def _asked(
         dtype, width = _dtype(kind, op, src, dst)
         each = each * row_size(src) * width
         part, whole = 0, int(each.sum()) // (made.size if kind == "all_to_all_v" else 1) // width
-    most = max(part * width, 0 if each is None else int(each.sum()))
+    most = part * width if each is None else most_of_a_rank(each)
     if most > _MOST:
         raise WishError(f"{kind} of {most} elements a rank", hint=f"at most {_MOST}: call it on parts")
     held = src if src is not None else dst
@@ -70,21 +74,26 @@ def _address(array: Array | None) -> int:
 def _all_counts(kind: str, made: Communicator, counts: Any) -> Counts:
     """The counts of all ranks; those of an all_to_all_v may come as each rank's own row, which are then exchanged."""
     shape = (made.size,) * (2 if kind == "all_to_all_v" else 1)
-    if len(shape) == 1 or np.ndim(counts) != 1:
-        return whole_counts(kind, counts, shape)
+    given = counts_of(counts)
+    if len(shape) == 1 or given.ndim != 1:
+        return whole_counts(kind, given, shape)
     try:
-        own = whole_counts(kind, counts, (made.size,))
+        own = whole_counts(kind, given, (made.size,))
     except WishError:
         made.gather(np.full(made.size, -1, np.int64))  # so that no rank waits
         raise
-    return whole_counts(kind, made.gather(own), shape)
+    everyone = made.gather(own)
+    refused = np.flatnonzero((everyone < 0).all(axis=1))
+    if len(refused):
+        raise WishError(f"rank {refused[0]} refuses its counts of {kind}", found="its error says why")
+    return whole_counts(kind, everyone, shape)
 
 
 def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[str, int]:
     """By which type the elements go, and how many of it make one; WishError for arrays that cannot."""
     held = [side for side in (src, dst) if side is not None]
     for array in held:
-        _check_array(kind, array, written=array is dst)
+        _check_layout(kind, array, written=array is dst)
     if held[-1].dtype != held[0].dtype:
         raise WishError(f"{kind} from {held[0].dtype} to {held[-1].dtype}", hint="arrays of one dtype")
     dtype = held[0].dtype
@@ -95,9 +104,12 @@ def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[st
     return _MOVERS[width], dtype.itemsize // width
 
 
-def _check_array(kind: str, array: Any, *, written: bool) -> None:
+def _check_type(kind: str, array: Any) -> None:
     if not isinstance(array, np.ndarray):
         raise WishError(f"{kind} takes NumPy arrays", found=type(array).__name__, hint="numpy.asarray")
+
+
+def _check_layout(kind: str, array: Array, *, written: bool) -> None:
     if not array.flags.c_contiguous:
         found = f"shape {array.shape}, strides {array.strides}"
         raise WishError(f"{kind} needs C-contiguous arrays", found=found, hint="numpy.ascontiguousarray")

@@ -63,11 +63,29 @@ def uneven_sides(kind: str, rank: int, array: Array | None, out: Array | None, c
 
 def whole_counts(kind: str, counts: Any, shape: tuple[int, ...]) -> Counts:
     """Counts as whole numbers, none negative, of that shape."""
-    found = np.asarray(counts)
+    found = counts_of(counts)
     if found.shape != shape or found.dtype.kind not in "iu" or (found < 0).any():
         wanted = f"{kind} needs counts of shape {shape}, whole and not negative"
-        raise WishError(wanted, found=f"{found.dtype}, shape {found.shape}" + f": {counts}" * (found.size < 10))
+        told = f": {found.tolist()}" if found.size < 10 else ""
+        raise WishError(wanted, found=f"{found.dtype}, shape {found.shape}{told}")
     return found.astype(np.int64)
+
+
+def counts_of(counts: Any) -> NDArray[Any]:
+    """Counts as an array; of objects where rows differ in length."""
+    try:
+        return np.asarray(counts)
+    except ValueError:
+        return np.array(counts, object)
+
+
+def most_of_a_rank(counts: Counts) -> int:
+    """What the rank that has most reads or writes.
+
+    >>> most_of_a_rank(np.array([1, 2])), most_of_a_rank(np.array([[1, 2], [0, 5]]))
+    (3, 7)
+    """
+    return int(max(counts.sum(axis).max() for axis in range(counts.ndim)))
 
 
 def rows(array: Any, kind: str) -> int:
