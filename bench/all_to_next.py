@@ -36,12 +36,12 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=180.0, help="seconds for tuning, of each number of NICs")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    sizes, facts, cases = [parse_bytes(word) for word in args.sizes.split(",")], {}, []
+    sizes, cases = [parse_bytes(word) for word in args.sizes.split(",")], []
+    out = args.out or HERE / "results" / f"all-to-next-{args.rate}.json"
     for nics in map(int, args.nics.split(",")):
         case, facts = one(nics, sizes, args.rate, args.rounds, args.budget)
         cases.append(case)
-    out = args.out or HERE / "results" / f"all-to-next-{args.rate}.json"
-    write(out, "all_to_next", facts, {"rate": args.rate, "hosts": 2, "cases": cases})
+        write(out, "all_to_next", facts, {"rate": args.rate, "hosts": 2, "cases": cases})
     sys.exit(not all(case["fast_enough"] and case["switches"] for case in cases))
 
 

@@ -124,6 +124,7 @@ def worker(args: argparse.Namespace) -> dict:
     rows, facts = compared(tuned.contest, args.rounds, max(args.budget - tune_s, 10.0))
     kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host")}
     return {
+        "asked": len({tuned.contest.aim.bytes_of(size) for size in sizes}),
         "rows": rows,
         "facts": kept,
         "tune_s": tune_s,
@@ -224,13 +225,13 @@ def summary(found: dict, mpis: list[str]) -> dict:
 
 
 def about(by_mpi: dict, mpis: list[str]) -> dict:
-    """Ratios of seconds, library over tuned: above 1 the tuned is faster.
+    """Ratios of seconds, library over tuned: above 1 the tuned is faster. `missing`: MPIs that lack a size.
 
     >>> names = ("num_bytes", "library_s", "tuned_s", "ratio", "num_wrong", "named_s")
     >>> rows = [dict(zip(names, (8, *times, 0, {}))) for times in ((2.0, 1.0, 2.0), (1.5, 1.5, 1.0))]
-    >>> found = about({"a": {"rows": rows[:1]}, "b": {"rows": rows[1:]}}, ["a", "b"])
-    >>> found["worst"], found["holds"], found["a"]["best"]
-    (1.5, True, 2.0)
+    >>> found = about({"a": {"asked": 1, "rows": rows[:1]}, "b": {"asked": 2, "rows": rows[1:]}}, ["a", "b"])
+    >>> found["worst"], found["a"]["best"], found["missing"], found["holds"]
+    (1.5, 2.0, ['b'], False)
     """
     rows = {mpi: {row["num_bytes"]: row for row in each.get("rows", ())} for mpi, each in by_mpi.items()}
     result: dict = {mpi: ratios([row["ratio"] for row in each.values()]) for mpi, each in rows.items()}

@@ -76,7 +76,7 @@ def measured(
     wrong = [outcome.name for outcome in result.outcomes if outcome.num_wrong]
     if wrong:
         sys.exit(f"wrong elements: {', '.join(wrong)}")
-    return Found(dict(zip(choices, result.outcomes, strict=True)), result.facts)
+    return Found(dict(zip(choices, result.outcomes, strict=True)), result.facts, result.rounds)
 
 
 class Found(NamedTuple):
@@ -84,15 +84,17 @@ class Found(NamedTuple):
 
     outcomes: dict[Choice, Outcome]
     facts: dict[str, Any]
+    rounds: int
 
     def row(self, num_bytes: int) -> dict[str, Any]:
-        """Seconds and spread of each choice, by its name."""
+        """Seconds and spread of each choice, by its name, over how many rounds."""
         seconds = {str(choice): outcome.median_s for choice, outcome in self.outcomes.items()}
-        return {"bytes": num_bytes, "seconds": seconds, "spread": {str(c): o.spread for c, o in self.outcomes.items()}}
+        spread = {str(choice): outcome.spread for choice, outcome in self.outcomes.items()}
+        return {"bytes": num_bytes, "seconds": seconds, "spread": spread, "rounds": self.rounds}
 
 
 def write(path: Path, bench: str, facts: dict[str, Any], document: dict[str, Any]) -> None:
-    """A results file: what, and on which machine, library and commit."""
+    """A results file, as far as it goes: what, and on which machine, library and commit."""
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     known = {"machine": f"{facts.get('cpu')}, {os.cpu_count()} cores", "mpi": facts.get("mpi")}
     head = {"bench": bench, "label": "measured", **known, "commit": described.stdout.strip()}

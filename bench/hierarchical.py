@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    rows, facts = [], {}
+    rows, out = [], args.out or HERE / "results" / f"hierarchical-{args.rate}.json"
     for hosts in map(int, args.hosts.split(",")):
         with fabric(hosts, PER_HOST, args.rate) as (executor, machine):
             for kind, (flat, levels, usual) in CONTESTS.items():
@@ -44,11 +44,10 @@ def main() -> None:
                     choices = [Choice(flat), *map(Choice, levels), LIBRARY]
                     repeats = repeats_worth(min(predict(aim, choice, size, machine) for choice in choices[:-1]))
                     found = measured(executor, aim, choices, size, args.rounds, repeats)
-                    facts = found.facts
                     rows.append({"collective": kind, "hosts": hosts, **found.row(size)})
                     tell(rows[-1], flat)
-    out = args.out or HERE / "results" / f"hierarchical-{args.rate}.json"
-    write(out, "hierarchical", facts, {"rate": args.rate, "ranks_per_host": PER_HOST, "rows": rows})
+                    known = {"rate": args.rate, "ranks_per_host": PER_HOST, "rows": rows}
+                    write(out, "hierarchical", found.facts, known)
 
 
 def tell(row: dict[str, Any], flat: str) -> None:
