@@ -1,0 +1,59 @@
+"""Benches of collectives say what was not measured. (Their timings are no tests.)"""
+
+import importlib
+from types import ModuleType
+
+import needs
+import pytest
+
+
+@pytest.fixture
+def collectives(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(needs.ROOT / "bench")
+    return importlib.import_module("collectives")
+
+
+def row(num_bytes: int, library_s: float, tuned_s: float) -> dict[str, object]:
+    times = {"library_s": library_s, "tuned_s": tuned_s, "ratio": library_s / tuned_s}
+    return {"num_bytes": num_bytes, **times, "num_wrong": 0, "named_s": {}}
+
+
+class TestAbout:
+    def test_the_fastest_library_is_held_against_the_fastest_choice(self, collectives):
+        one = {"asked": 2, "rows": [row(8, 2.0, 1.0), row(64, 1.0, 1.0)]}
+        other = {"asked": 2, "rows": [row(8, 1.5, 1.5), row(64, 0.5, 0.5)]}
+        found = collectives.about({"a": one, "b": other}, ["a", "b"])
+        assert (found["worst"], found["best"], found["a"]["best"]) == (1.0, 1.5, 2.0)
+        assert found["holds"]
+        assert found["missing"] == []
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"asked": 2, "rows": [row(8, 2.0, 1.0)]}, {"asked": 2, "rows": []}, {"failed": "why"}, None],
+        ids=["a size lacks", "all sizes lack", "failed", "not begun"],
+    )
+    def test_nothing_holds_where_a_size_is_missing(self, collectives, other):
+        whole = {"asked": 2, "rows": [row(8, 2.0, 1.0), row(64, 2.0, 1.0)]}
+        found = collectives.about({"a": whole} | ({"b": other} if other else {}), ["a", "b"])
+        assert found["missing"] == ["b"]
+        assert not found["holds"]
+
+    def test_wrong_elements_are_never_good(self, collectives):
+        rows = [row(8, 2.0, 1.0) | {"num_wrong": 1}]
+        assert not collectives.about({"a": {"asked": 1, "rows": rows}}, ["a"])["holds"]
+
+
+def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, monkeypatch):
+    """The name that `about` reads is the one that workers write."""
+    monkeypatch.setattr("sys.argv", ["collectives.py", "--hosts", "0", "--ranks", "2", "--min", "1K", "--max", "4K"])
+    args = collectives.arguments()
+    args.worker = "all_gather"
+    monkeypatch.setattr("dovetail.cli.collectives.tune_collective", lambda wish, *_, **__: Tuned(wish.aim(1)))
+    monkeypatch.setattr(collectives, "compared", lambda *_: ([], {}))
+    assert collectives.worker(args)["asked"] == 2
+
+
+class Tuned:
+    def __init__(self, aim: object) -> None:
+        self.contest, self.notes = self, ()
+        self.aim = aim
