@@ -225,10 +225,6 @@ def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
     return (known.merged(selection) if known else selection).save(selection_path(library, hosts))
 
 
-def _row(document: Mapping[str, Any]) -> Row:
-    return Row(**{**document, "points": tuple(Point(**point) for point in document.get("points", ()))})
-
-
 def _check_row(row: Row) -> None:
     counts = (row.ranks, row.nodes, row.channels, row.instances)
     whole = all(isinstance(n, int) for n in (*counts, row.min_bytes, row.max_bytes, row.slice_bytes))
