@@ -23,6 +23,7 @@ FINALISTS = 3
 HEATS = 0.5  # of the budget
 LEAST_GAIN = 0.01  # of the library's time
 TWO_ERRORS = 3.7  # standard errors of a median, in half interquartile ranges over the root of the count
+FEW = 4.0  # over the degrees of freedom: few rounds tell little of their own spread (by simulation, 2 to 26 rounds)
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
     ratios = [np.array(ours.seconds) / np.array(library.seconds) for ours, library in pairs]
     low, middle, high = np.percentile(np.concatenate(ratios), [25, 50, 75])
     count = sum(map(len, ratios))
-    noise = max(LEAST_GAIN, TWO_ERRORS * (high - low) / 2 / math.sqrt(count))
+    errors = TWO_ERRORS * (1 + FEW / max(count - 1, 1))
+    noise = max(LEAST_GAIN, errors * (high - low) / 2 / math.sqrt(count))
     return bool(middle < 1.0 - noise and all(np.median(each) <= 1.0 for each in ratios))
 
 
