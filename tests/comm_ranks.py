@@ -309,12 +309,19 @@ def test_refusals(comm):
         "and not negative": lambda: dc.all_to_all_v(a, [-1] * n, comm),
         "by its counts": lambda: dc.all_gather_v(a, [1] * n, comm),
         "has a result of": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, np.ones(n + 1)),
+        "all_gather_v takes NumPy arrays": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, [0.0] * n),
+        "all_to_next takes NumPy arrays": lambda: dc.all_to_next(None, comm),
+        "reduce takes NumPy arrays": lambda: dc.reduce(None, comm),
+        "object, shape ()": lambda: dc.reduce_scatter_v(a, None, comm),
+        "object, shape (2,)": lambda: dc.all_to_all_v(a, [[1], [1, 2]], comm),
         "no mpi4py communicator": lambda: dc.all_reduce(a, n),
         "is null": lambda: dc.all_reduce(a, null),
         "no collective 'sum'": lambda: choice_for(comm, "sum", 8),
     }
     if n > 1:
         cases["into"] = lambda: dc.reduce_scatter(np.ones(n + 1), comm, out=np.ones(1))
+        told = "rank 0 refuses its counts" if comm.rank else f"shape ({n},): [-1"
+        cases[told] = lambda: dc.all_to_all_v(a, [1 if comm.rank else -1] * n, comm)
         cases["an `out` on rank"] = lambda: dc.scatter(None, comm, (comm.rank + 1) % n)
     for words, call in cases.items():
         assert words in refusal(call), (words, refusal(call))
@@ -373,6 +380,12 @@ def test_arguments_compared(comm):
             "root 0 on rank 0, 1": lambda: dc.broadcast(np.ones(4), made, 1 if last else 0),
             "collective all_reduce on rank 0, broadcast": lambda: (dc.broadcast if last else dc.all_reduce)(
                 np.ones(4), made
+            ),
+            f"counts on rank {comm.size - 1} are not": lambda: dc.all_gather_v(
+                np.ones(4), [3 if last else 4] + [4] * (comm.size - 1), made
+            ),
+            f"counts on rank {comm.size - 1}": lambda: dc.all_to_all_v(
+                np.ones(comm.size), np.ones((comm.size, comm.size)[not last :], int), made
             ),
             "refuses its arguments" if not last else "NumPy": lambda: dc.all_reduce([1] if last else np.ones(4), made),
         }

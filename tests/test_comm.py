@@ -80,9 +80,14 @@ class TestRules:
         assert all(not steps for steps in rules_of(None, 4, 1).values())
 
     def test_variants_prefer_their_own(self):
-        even, own = self.rows((0, 8, "a"), collective="all_gather"), self.rows((0, 9, "b"), collective="all_gather_v")
-        assert self.steps(even, "all_gather_v") == [(0, "a"), (8, None)]
+        even = self.rows((0, 8, "ring_all_gather"), collective="all_gather")
+        own = self.rows((0, 9, "b"), collective="all_gather_v")
+        assert self.steps(even, "all_gather_v") == [(0, "ring_all_gather"), (8, None)]
         assert self.steps(even + own, "all_gather_v") == [(0, "b"), (9, None)]
+
+    def test_what_takes_even_parts_only_leaves_variants_to_the_library(self):
+        rows = self.rows((0, 8, "bruck_all_to_all"), (8, 9, "direct_all_to_all"), collective="all_to_all")
+        assert self.steps(rows, "all_to_all_v") == [(0, None), (8, "direct_all_to_all"), (9, None)]
 
 
 class TestPrograms:

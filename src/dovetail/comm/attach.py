@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from dataclasses import replace
 from typing import Any
 
+from dovetail.collective import algorithms_for
 from dovetail.core import DovetailError, WishError
-from dovetail.plan.selection import Choice, Selection, selection_for
+from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, selection_for
 from dovetail.run.comm import KINDS, Communicator, Rules, communicator_of, shim
 from dovetail.run.service import REDUCED
 
@@ -56,11 +58,16 @@ def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
     rules: dict[str, list[tuple[int, Choice | None]]] = {}
     for kind in KINDS:
         own = [row for row in rows if row.collective == kind]
-        own = own or [row for row in rows if row.collective == kind.removesuffix("_v")]
+        own = own or [_of_variant(row, kind) for row in rows if f"{row.collective}_v" == kind]
         steps: dict[int, Choice | None] = {row.max_bytes: None for row in own}
         steps |= {row.min_bytes: None if row.choice.is_library else row.choice for row in own}
         rules[kind] = sorted(steps.items(), key=lambda step: step[0])
     return rules
+
+
+def _of_variant(row: Row, kind: str) -> Row:
+    """An even collective's row, for its v-variant: the library's call where the algorithm takes even parts only."""
+    return row if f"{row.algorithm}_v" in algorithms_for(kind) else replace(row, algorithm=LIBRARY)
 
 
 def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, str]:

@@ -7,7 +7,16 @@ from typing import Any, cast
 import numpy as np
 
 from dovetail.comm.attach import checks_calls, communicator
-from dovetail.comm.sides import Counts, counts_of, even_sides, most_of_a_rank, part_of, row_size, uneven_sides, whole_counts
+from dovetail.comm.sides import (
+    Counts,
+    counts_of,
+    even_sides,
+    most_of_a_rank,
+    part_of,
+    row_size,
+    uneven_sides,
+    whole_counts,
+)
 from dovetail.core import DovetailError, WishError
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.comm import KINDS, Communicator, call
@@ -24,6 +33,8 @@ def settle(
 ) -> Array:
     """Do the call and return its result (None where this rank has none); WishError where it cannot be."""
     made = communicator(comm)
+    if checks_calls() and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
+        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=np.array([counts_of(counts).ndim])))
     try:
         src, dst, request = _asked(kind, made, array, out, op, root, counts)
     except DovetailError:

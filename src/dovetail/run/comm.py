@@ -67,15 +67,17 @@ class Communicator:
 
     def agree(self, request: Request | None) -> None:
         """WishError, on all ranks, where they ask different things of one call, or one asks nothing that can be."""
-        names = ("collective", "op", "root", "dtype", "elements", "counts", "bytes")
+        names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes")
         everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
         for rank, theirs in enumerate(everyone):
             if request and theirs[0] < 0:
                 raise WishError(f"rank {rank} refuses its arguments of {request.kind}", found="its error says why")
             differ = np.flatnonzero(theirs != everyone[0])
             if request and len(differ) and everyone[0, 0] >= 0:
-                values = (_said(names[differ[0]], int(row[differ[0]])) for row in (everyone[0], theirs))
-                found = "{} {} on rank 0, {} on rank {}".format(names[differ[0]], *values, rank)
+                what = names[differ[0]]
+                values = (_said(what, int(row[differ[0]])) for row in (everyone[0], theirs))
+                found = "{} {} on rank 0, {} on rank {}".format(what, *values, rank)
+                found = f"counts on rank {rank} are not those on rank 0" if what == "counts" else found
                 raise WishError(f"ranks call {request.kind} with different arguments", found=found)
 
     def gather(self, words: Array) -> Array:
@@ -101,7 +103,7 @@ class Communicator:
             sides, told = request.counts.tolist(), request.counts.tobytes()
             if request.kind == "all_to_all_v":
                 sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
-        kind, op, root, dtype, elements, _, num_bytes = _numbers(request)
+        kind, _, op, root, dtype, elements, num_bytes = _numbers(request)
         return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, told
 
     def _service(self, request: Request) -> Service:
@@ -150,8 +152,8 @@ def nodes_of(hosts: Sequence[str]) -> int:
 
 def _numbers(request: Request) -> list[int]:
     counts = 0 if request.counts is None else zlib.crc32(request.counts.tobytes())
-    codes = KINDS.index(request.kind), REDUCE_OPS.index(request.op), request.root, REDUCED.index(request.dtype)
-    return [*codes, request.elements, counts, request.num_bytes]
+    codes = REDUCE_OPS.index(request.op), request.root, REDUCED.index(request.dtype)
+    return [KINDS.index(request.kind), counts, *codes, request.elements, request.num_bytes]
 
 
 def _said(name: str, number: int) -> object:
