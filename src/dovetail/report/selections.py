@@ -11,18 +11,11 @@ from dovetail.plan.selection import Row, Selection
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes
 
-NCCL_COLLECTIVES = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reducescatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
+NCCL_COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
 NCCL_ALGORITHMS = {
     "ring_all_reduce": "ring",
     "ring_all_gather": "ring",
     "ring_reduce_scatter": "ring",
-    "ring_broadcast": "ring",
     "double_tree_all_reduce": "tree",
 }
 NCCL_PROTOCOLS = {"Simple": "simple", "LL": "ll", "LL128": "ll128"}
