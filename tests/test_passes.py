@@ -206,6 +206,42 @@ def test_programs_with_nothing_to_rewrite_are_returned_as_they_are():
     assert fuse(plain) is plain
 
 
+SHIFTED = """
+program shifted ranks 2
+buffer i input 12
+buffer u scratch 4
+buffer x output 5
+lane a net
+lane b net
+lane c net
+channel 1->0 0 depth 2
+channel 1->0 1 depth 2
+channel 1->0 2 depth 2
+rank 0 lane a
+  copy i[0:4] -> u[0:4]
+  recv_reduce from 1 u[0:4] -> x[0:4]
+rank 0 lane b
+  recv from 1:1 -> u[0:4] after a.1
+rank 0 lane c
+  recv_reduce from 1:2 u[0:4] -> x[1:5] after b.0
+rank 1 lane a
+  send i[0:4] to 0
+rank 1 lane b
+  send i[4:8] to 0:1
+rank 1 lane c
+  send i[8:12] to 0:2
+"""
+
+
+def test_slices_that_would_race_are_not_made():
+    """Slice by slice, lane c would come to x[2] by way of u while lane a has still to write it."""
+    shifted, alike = parse(SHIFTED), parse(SHIFTED.replace("x[1:5]", "x[0:4]"))
+    assert slice_messages(shifted, 2) is shifted
+    sliced = slice_messages(alike, 2)
+    assert sliced.num_ops > alike.num_ops
+    assert verify(sliced).ok
+
+
 def test_messages_need_room():
     with pytest.raises(WishError, match="at least one slot"):
         slice_messages(parse(CALLS), 0)

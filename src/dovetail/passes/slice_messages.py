@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.core import WishError
-from dovetail.ir import RECVS, SENDS, Op, Program
+from dovetail.ir import RECVS, SENDS, Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
 from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut
 
@@ -14,7 +14,8 @@ def slice_messages(program: Program, max_slots: int) -> Program:
     A message and those it is forwarded as (fused ops) are cut alike. Where an op waited for another that was cut at
     the same places, slice i now waits for slice i only. Channels become deeper by the number of slices, so that a
     program that completed still does. Strided regions are cut between their blocks, which may leave longer slices.
-    Messages of a channel that several lanes of a rank use are left whole.
+    Messages of a channel that several lanes of a rank use are left whole; so are all, where ops touch slots in such
+    places that slices would race.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -64,7 +65,8 @@ def slice_messages(program: Program, max_slots: int) -> Program:
         pieces = [_piece(draft, ops, cuts, op, piece) for piece in range(len(places) - 1)]
         draft.replaced(op.index, pieces)
     depths = [channel.depth * slices for channel, slices in zip(program.channels, num_slices, strict=True)]
-    return with_depths(draft.build(), program, depths)
+    sliced = with_depths(draft.build(), program, depths)
+    return sliced if verify(sliced).checks["races"].ok else program
 
 
 def _piece(draft: Draft, ops: list[Op], cuts: dict[int, Bounds], op: Op, piece: int) -> int:
