@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -30,6 +32,7 @@ NAMED = {  # measured too where ranks share nodes
     "all_to_all": ("two_step_all_to_all", "direct_all_to_all"),
 }
 TRIES, PROBE = 2, "probe"
+GRACE_S = 15.0  # to end ranks in
 STANDARD, GAIN = 0.97, 1.2  # of the fastest library: at every size, and somewhere
 TUNING = 0.6  # of a collective's time; the rest is for the comparison
 
@@ -91,19 +94,33 @@ def ask(args: argparse.Namespace, name: str, mpi: str, budget_s: float, cache: s
         words = ["--env-dir", str(ENVIRONMENTS[mpi]), "--ppn", str(args.ppn)]
         environment["DOVETAIL_LAUNCH"] = testbed(args.name, "launcher", *words).strip()
     words = [sys.argv[0], *sys.argv[1:], "--worker", name, "--budget", str(budget_s)]
-    failed = ""
+    failed, limit_s = "", 4 * budget_s + 300
     for _ in range(TRIES):
-        try:
-            done = subprocess.run(
-                [python, *words], env=environment, capture_output=True, text=True, timeout=4 * budget_s + 300
-            )
-        except subprocess.TimeoutExpired:
-            return {"failed": f"not ended after {4 * budget_s + 300:.0f} s"}
-        if done.returncode == 0:
-            return json.loads(done.stdout.splitlines()[-1])
-        failed = done.stderr.strip()[-2000:]
+        code, said, error = ended([python, *words], environment, limit_s)
+        if code is None:
+            return {"failed": f"not ended after {limit_s:.0f} s"}
+        if code == 0:
+            return json.loads(said.splitlines()[-1])
+        failed = error.strip()[-2000:]
         print(f"{name} on {mpi} failed: {failed}", file=sys.stderr)
     return {"failed": failed}
+
+
+def ended(command: list, environment: dict[str, str], limit_s: float) -> tuple[int | None, str, str]:
+    """Exit code, stdout and stderr of a command; None past the limit, when it is interrupted: it then ends its ranks,
+    which would spin beside whatever is measured next."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            said, error = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=GRACE_S)
+            process.kill()
+            return None, "", ""
+    return process.returncode, said, error
 
 
 def worker(args: argparse.Namespace) -> dict:

@@ -1,6 +1,8 @@
 """Benches of collectives say what was not measured. (Their timings are no tests.)"""
 
 import importlib
+import os
+import sys
 from types import ModuleType
 
 import needs
@@ -51,6 +53,14 @@ def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, mon
     monkeypatch.setattr("dovetail.cli.collectives.tune_collective", lambda wish, *_, **__: Tuned(wish.aim(1)))
     monkeypatch.setattr(collectives, "compared", lambda *_: ([], {}))
     assert collectives.worker(args)["asked"] == 2
+
+
+def test_a_worker_that_takes_too_long_may_end_its_ranks(collectives, tmp_path):
+    word = "import sys, time\ntry: time.sleep(60)\nfinally: open(sys.argv[1], 'w').close()"
+    found = collectives.ended([sys.executable, "-c", word, str(tmp_path / "ended")], dict(os.environ), 2.0)
+    assert found == (None, "", "")
+    assert (tmp_path / "ended").exists()
+    assert collectives.ended([sys.executable, "-c", "print(8)"], dict(os.environ), 60.0) == (0, "8\n", "")
 
 
 class Tuned:
