@@ -104,6 +104,33 @@ def test_results_equal_the_reference(mpi, ranks, tmp_path):
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+LATE = """
+from dovetail.core import RunError
+from dovetail.run.shim import World, build_shim
+
+world = World(build_shim())
+if world.rank == 0:
+    try:
+        world.recv(1, limit_s=0.2)
+    except RunError as error:
+        print(error)
+    world.send("now", 1)
+    print(world.recv(1))
+else:
+    world.recv(0)
+    world.send("after all", 0)
+world.finalize()
+"""
+
+
+@pytest.mark.mpi
+def test_a_receive_that_was_given_up_takes_nothing(mpi):
+    """What comes after all is there for the next receive, and does not land in memory of before."""
+    done = mpi.run(2, "-c", LATE)
+    assert "rank 1 did not answer rank 0" in done.stdout, done.stderr[-2000:]
+    assert "after all" in done.stdout, done.stderr[-2000:]
+
+
 def product_job() -> Job:
     wish = MatmulAllReduce(64, 32, 48, "float32")
     variants = []

@@ -142,10 +142,11 @@ class World:
         self._finish(self._start("isend", data, len(data), dst), limit_s, dst)
 
     def recv(self, src: int, limit_s: float = 60.0) -> Any:
+        """The object that `src` sends; RunError where it has not come within the limit. A later call may still take it."""
         size = np.zeros(1, np.int64)
-        self._finish(self._start("irecv", size.ctypes.data, 8, src), limit_s, src)
+        self._take(size.ctypes.data, 8, src, limit_s)
         data = ctypes.create_string_buffer(int(size[0]))
-        self._finish(self._start("irecv", data, len(data), src), limit_s, src)
+        self._take(data, len(data), src, limit_s)
         return pickle.loads(data.raw)
 
     def gather(self, payload: Any, limit_s: float = 60.0) -> list[Any]:
@@ -202,6 +203,14 @@ class World:
         pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
         self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, ctypes.byref(handle))
         return handle.value
+
+    def _take(self, data: Any, num_bytes: int, src: int, limit_s: float) -> None:
+        handle = self._start("irecv", data, num_bytes, src)
+        try:
+            self._finish(handle, limit_s, src)
+        except BaseException:
+            self._call("cancel", handle)  # or it would land, late, in memory that is another's by then
+            raise
 
     def _finish(self, handle: int, limit_s: float, peer: int | None) -> None:
         begin, done = time.monotonic(), ctypes.c_int()
