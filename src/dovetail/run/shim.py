@@ -142,7 +142,7 @@ class World:
         self._finish(self._start("isend", data, len(data), dst), limit_s, dst)
 
     def recv(self, src: int, limit_s: float = 60.0) -> Any:
-        """The object that `src` sends; RunError where it has not come within the limit. A later call may still take it."""
+        """The object that `src` sends; RunError where it has not come within the limit. A later one may take it."""
         size = np.zeros(1, np.int64)
         self._take(size.ctypes.data, 8, src, limit_s)
         data = ctypes.create_string_buffer(int(size[0]))
