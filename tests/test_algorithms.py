@@ -16,7 +16,7 @@ from collective_data import check
 from dovetail.collective import ALGORITHMS, KINDS, Algorithm, algorithms_for, build, custom, make_algorithm, spec_of
 from dovetail.collective.algorithms.double_tree import _edges_up
 from dovetail.collective.algorithms.sccl import DGX1_LINKS
-from dovetail.core import ProgramError
+from dovetail.core import ProgramError, WishError
 from dovetail.ir import Kind, Program, to_text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -58,10 +58,31 @@ def test_every_algorithm_holds_on_any_number_of_ranks(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_holds_on_up_to_64_ranks(name: str) -> None:
-    for _, n, options in cases((4, 9, 13, 17, 24, 31, 64)):
-        if _ == name:
+def test_every_algorithm_holds_on_every_number_up_to_64_ranks(name: str) -> None:
+    """On each number in one of its ways, these in turn; on the largest in all."""
+    for n in range(2, 65):
+        mine = [options for case, _, options in cases((n,)) if case == name]
+        for options in mine if n == 64 else mine[n // 2 % max(len(mine), 1) :][:1]:
             make_algorithm(name, n, **options).compile()
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "options", "what"),
+    [
+        (0, {}, "num_ranks must be at least 1"),
+        (3.0, {}, "num_ranks must be a whole number"),
+        (3, {"channels": 2.5}, "channels must be a whole number"),
+        (3, {"instances": "2"}, "instances must be a whole number"),
+    ],
+)
+def test_counts_are_whole_numbers(num_ranks, options: dict, what: str) -> None:
+    with pytest.raises(WishError, match=what):
+        make_algorithm("ring_all_reduce", num_ranks, **options)
+
+
+def test_instances_are_laid_out_in_known_ways() -> None:
+    with pytest.raises(WishError, match="no way to replicate called 'striped'"):
+        make_algorithm("ring_all_reduce", 3).compile(2, replicate="striped")
 
 
 @pytest.mark.parametrize("root", [0, 1, 3])

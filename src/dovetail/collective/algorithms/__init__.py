@@ -37,7 +37,7 @@ from dovetail.collective.algorithms.tree import (
     binomial_tree_scatter,
 )
 from dovetail.collective.spec import KINDS
-from dovetail.core import WishError
+from dovetail.core import WishError, parse_count
 from dovetail.ir import Program
 
 Make = Callable[..., Algorithm]
@@ -55,6 +55,7 @@ _WRITTEN: tuple[Make, ...] = (
 _UNEVEN: tuple[Make, ...] = (  # those whose parts may differ in size, as they are
     *(ring_all_gather, direct_all_gather, ring_reduce_scatter, direct_reduce_scatter, direct_all_to_all),
 )
+_COUNTS = ("nodes", "channels", "instances", "pieces")  # options that are whole numbers from 1 on
 ALGORITHMS: dict[str, Make] = {make.__name__: make for make in _WRITTEN}
 for _make in _UNEVEN:
     _kind = _make.__name__.partition("_")[2] + "_v"
@@ -77,7 +78,8 @@ def make_algorithm(name: str, num_ranks: int, **options: Any) -> Algorithm:
     for word, value in options.items():
         if word not in known:
             raise WishError(f"{name} has no {word} (here {value})", hint=f"it takes {', '.join(known)}")
-    return make(num_ranks, **options)
+    counts = {word: parse_count(options[word], word, least=1) for word in _COUNTS if word in options}
+    return make(parse_count(num_ranks, "num_ranks", least=1), **options | counts)
 
 
 def build(
