@@ -311,12 +311,36 @@ def test_wishes_that_cannot_be_are_refused(make: Callable[[], object], what: str
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: Algorithm("a", "all_reduce", 1 << 40), "1099511627776 ranks"),
+        (lambda: Algorithm("a", "all_reduce", "2"), "num_ranks must be a whole number"),
+        (lambda: Algorithm("a", "all_reduce", 2, chunks=1.5), "chunks must be a whole number"),
+        (lambda: Algorithm("a", "broadcast", 2, root=2), "root 2 does not exist"),
+        (lambda: Algorithm("a", spec_of("broadcast", 3), chunks=2), "a Spec says itself"),
+        (lambda: build("ring_all_reduce", 64, instances=1 << 10), "ops in 1024 instances"),
+        (lambda: build("ring_all_reduce", 1 << 13), "all_reduce of 67108864 slots"),
+    ],
+)
+def test_wishes_beyond_all_ranks_and_memory(make: Callable[[], object], what: str) -> None:
+    with pytest.raises(WishError, match=what):
+        make()
+
+
+def test_operations_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.collective.tape.MOST_OPS", 5)
+    with pytest.raises(WishError, match="more than 5 operations"):
+        build("ring_all_gather", 4)
+
+
 def test_a_wrong_result_is_refused_with_a_line() -> None:
     p = Algorithm("half", "all_reduce", 2, in_place=True)
     p.chunk(0, "input", 0).reduce(p.chunk(1, "input", 0))
     with pytest.raises(ProgramError, match="fails the result check") as caught:
         p.compile()
     assert "missing" in caught.value.found
+    assert str(caught.value.where).startswith("tests/test_collective.py:")  # where the algorithm begins
     p = Algorithm("twice", "all_reduce", 2, in_place=True)
     total = p.chunk(0, "input", 0).reduce(p.chunk(1, "input", 0))
     total.copy(1, "tmp").copy(1, "input", 0)

@@ -9,9 +9,9 @@ from typing import Literal
 from dovetail.collective.compile import Lanes, Replicate, check_instances, compile_traced, depth_of
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import Spec, spec_of
-from dovetail.collective.tape import MOST, Tape
+from dovetail.collective.tape import MOST_INSTANCES, MOST_RANKS, Tape
 from dovetail.collective.trace import trace
-from dovetail.core import WishError
+from dovetail.core import ProgramError, WishError, parse_count
 from dovetail.ir import Program
 from dovetail.passes.hints import Hints
 
@@ -51,14 +51,18 @@ class Algorithm:
             spec = collective
             if num_ranks not in (None, spec.num_ranks):
                 raise WishError(f"{num_ranks} ranks", found=f"a {spec.kind} of {spec.num_ranks} ranks")
+            if (chunks, in_place, root) != (1, False, 0):
+                raise WishError(f"a Spec says itself what chunks, in_place and root of a {spec.kind} are")
         else:
             if num_ranks is None:
                 raise WishError(f"algorithm '{name}' needs a number of ranks")
+            _check_numbers(num_ranks, chunks, root)
             spec = spec_of(collective, num_ranks, chunks=chunks, in_place=in_place, root=root)
         depth_of(protocol)
         check_instances(instances)
         self.name, self.spec, self.protocol, self.instances = name, spec, protocol, instances
         self._tape = Tape(spec, overwrite_input)
+        self._line = self._tape.line()
 
     @property
     def num_ranks(self) -> int:
@@ -83,8 +87,9 @@ class Algorithm:
         """Cut the operations written inside into `copies` parallel instances each (nested: multiplied)."""
         tape = self._tape
         before = tape.copies
-        if not 1 <= copies <= MOST // before:
-            raise WishError(f"parallelize({copies})", hint="at least 1" if copies < 1 else f"at most {MOST} in all")
+        if not 1 <= copies <= MOST_INSTANCES // before:
+            most = f"at most {MOST_INSTANCES} in all"
+            raise WishError(f"parallelize({copies})", hint="at least 1" if copies < 1 else most)
         tape.copies = before * copies
         try:
             yield
@@ -113,4 +118,20 @@ class Algorithm:
         copies = self.instances if instances is None else check_instances(instances)
         cut = not strided and replicate == "interleaved" and (copies > 1 or self._tape.has_fragments)
         program, hints = trace(self.name, self._tape, depth_of(protocol or self.protocol), cut)
-        return compile_traced(program, hints, instances=copies, fuse=fuse, lanes=lanes, replicate=replicate)
+        try:
+            return compile_traced(program, hints, instances=copies, fuse=fuse, lanes=lanes, replicate=replicate)
+        except ProgramError as error:
+            if error.where is not None:
+                raise
+            where = self._tape.text(self._line)  # no line is at fault but that one is missing: it is the algorithm's
+            raise ProgramError(error.what, where=where, found=error.found, hint=error.hint) from error
+
+
+def _check_numbers(num_ranks: int, chunks: int, root: int) -> None:
+    """WishError for what is no number, and where there are no such ranks."""
+    ranks = parse_count(num_ranks, "num_ranks", least=1)
+    parse_count(chunks, "chunks", least=1)
+    if ranks > MOST_RANKS:
+        raise WishError(f"{ranks} ranks", hint=f"at most {MOST_RANKS}")
+    if parse_count(root, "root") >= ranks:
+        raise WishError(f"root {root} does not exist", found=f"{ranks} ranks, 0 to {ranks - 1}")

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.collective.tape import MOST
+from dovetail.collective.tape import MOST_INSTANCES, MOST_OPS
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, verify
 from dovetail.passes.hints import Hints
@@ -30,8 +30,8 @@ def depth_of(protocol: str) -> int:
 
 def check_instances(instances: int) -> int:
     """The number itself; WishError where so many make no sense."""
-    if not 1 <= instances <= MOST:
-        raise WishError(f"{instances} instances", hint=f"1 to {MOST}")
+    if not 1 <= instances <= MOST_INSTANCES:
+        raise WishError(f"{instances} instances", hint=f"1 to {MOST_INSTANCES}")
     return instances
 
 
@@ -50,9 +50,17 @@ def compile_traced(
     """
     if lanes == "manual":
         _check_lanes(program, hints)
+    _check_size(hints, instances)
     lowered = lower(program, hints, instances=instances, how=replicate, fuse=fuse)
     verify(lowered).raise_if_bad()
     return lowered
+
+
+def _check_size(hints: Hints, instances: int) -> None:
+    """WishError where instances of all ops are more than anything could run."""
+    ops = int(hints.copies.sum(dtype=np.int64)) * instances
+    if ops > MOST_OPS:
+        raise WishError(f"{ops} ops in {instances} instances", hint=f"fewer instances: at most {MOST_OPS} ops")
 
 
 def _check_lanes(program: Program, hints: Hints) -> None:

@@ -19,7 +19,10 @@ FIELDS = (
     *("count", "channel", "send_lane", "recv_lane", "line", "copies"),
 )
 MOST_SLOTS = 1 << 24  # of one buffer on one rank
-MOST = 1 << 20  # the highest channel or lane, and the most instances
+MOST = 1 << 20  # the highest channel or lane
+MOST_RANKS = 1 << 17
+MOST_INSTANCES = 1 << 10  # those of a fragment counted too
+MOST_OPS = 1 << 23  # of one program
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
@@ -47,8 +50,8 @@ class Tape:
         self.shift = {name: spec.place(1, name, 0)[1] for name in ("input", "output")}  # in place, times the rank
         whole = min(self.shift, key=lambda name: self.shift[name])
         for number, (name, _, slots) in enumerate(spec.buffers):
-            if sum(slots) > MOST_SLOTS * 8:
-                raise WishError(f"{spec.kind} of {sum(slots)} slots", hint="fewer chunks")
+            if sum(slots) > MOST_SLOTS * 2:
+                raise WishError(f"{spec.kind} of {sum(slots)} slots", hint="fewer ranks or chunks")
             start = 0 if name == "input" else -1
             shown = whole if spec.in_place else name
             self.stores[name] = Store(shown, number, [[start] * n for n in slots], False)
@@ -156,6 +159,8 @@ class Tape:
 
     def record(self, fields: Iterable[int], store: Store, rank: int, first: int, count: int) -> None:
         """Note one operation that writes `count` slots of a store from `first` on."""
+        if self.time >= MOST_OPS:
+            raise WishError(f"more than {MOST_OPS} operations", hint="fewer ranks or chunks")
         self.rows.extend(fields)
         self.time += 1
         if count == 1:
