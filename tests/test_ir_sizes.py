@@ -108,6 +108,11 @@ class TestSizes:
             slot_sizes(ring, {"x": (np.array([1, 2, 3]), np.array([1, 2]))})
         with pytest.raises(WishError, match="-1 elements"):
             slot_sizes(ring, {"x": (np.array([1, -1]), np.array([1, 2]))})
+        with pytest.raises(WishError, match="no whole numbers"):
+            slot_sizes(ring, {"x": (np.array([1, 1.5]), np.array([1, 2]))})
+        for ranks in (1, 3):
+            with pytest.raises(WishError, match=f"of {ranks} ranks"):
+                slot_sizes(ring, {"x": (np.array([1, 2]),) * ranks})
 
     def test_of_a_message_that_is_never_received(self):
         b = Builder("lost", 2)
