@@ -675,6 +675,8 @@ def test_verify_depth_on_the_command_line(call, tmp_path):
     (tmp_path / "deep.xml").write_text(xml(steps, "custom", scratch=1))
     assert call("verify", tmp_path / "deep.xml")[0] == 1
     assert call("verify", tmp_path / "deep.xml", "--fifo-depth", "3")[0] == 0
+    code, _, err = call("verify", tmp_path / "deep.xml", "--fifo-depth", str(1 << 31))
+    assert (code, "less than or equal to 2147483647" in err) == (2, True)
     code, out, _ = call("verify", tmp_path / "deep.xml", "--json", "--out", tmp_path)
     assert (code, json.loads(out)["min_fifo_depth"]) == (1, 3)
     assert (tmp_path / "deep.html").exists()

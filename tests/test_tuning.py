@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from dovetail.cli.collectives import sizes_between
 from dovetail.cli.tuning import LEAST_GAIN_S, adjusted_ideals_s, choose, fresh_seed, loses
+from dovetail.core import WishError
 from dovetail.cost import Curve, Segment
 from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
@@ -90,3 +92,13 @@ def test_climbing_never_loses_rows_and_never_gets_slower() -> None:
 def test_inputs_are_fresh_unless_a_seed_is_given() -> None:
     assert fresh_seed(7) == 7
     assert len({fresh_seed(None) for _ in range(5)}) > 1
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, float("nan"), float("inf")])
+def test_sizes_that_do_not_grow_are_refused(factor: float) -> None:
+    with pytest.raises(WishError, match="sizes must begin above 0 and grow"):
+        sizes_between("1K", "64K", factor)
+
+
+def test_no_size_comes_twice() -> None:
+    assert sizes_between("2", "5", 1.2) == [2, 3, 4, 5]

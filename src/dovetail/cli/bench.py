@@ -40,7 +40,7 @@ def bench(
     with output.progress("timing") as say:
         aim, timed = bench_collective(
             Wish(collective, ranks, nodes, dtype or "float32"),
-            sizes_between(least or "1K", most or "16M", factor or 4.0),
+            sizes_between(least or "1K", most or "16M", 4.0 if factor is None else factor),
             algorithm,
             executor=MpiExecutor(launch),
             choice=Choice(channels=channels, instances=instances, slice_bytes=parse_bytes(slices)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,14 @@ def sizes_between(least: str, most: str, factor: float) -> list[int]:
     [1024, 4096, 16384, 65536]
     """
     low, high = parse_bytes(least), parse_bytes(most)
-    if not 0 < low <= high or factor <= 1:
+    if not 0 < low <= high or not 1 < factor < inf:
         found = f"from {low} to {high}, each {factor:g} times the one before"
         raise WishError("sizes must begin above 0 and grow", found=found, hint="--min 1K --max 64M --factor 4")
     sizes, size = [], float(low)
     while round(size) <= high:
         sizes.append(round(size))
         size *= factor
-    return sizes
+    return list(dict.fromkeys(sizes))
 
 
 def bus_factor(collective: str, ranks: int) -> float:

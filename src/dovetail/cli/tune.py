@@ -134,7 +134,8 @@ def _collective(
     from dovetail.run.mpi import MpiExecutor
 
     wish = Wish(collective, ranks, span["nodes"], dtype or "float32")
-    sizes = sizes_between(span["min"] or "1K", span["max"] or "16M", span["factor"] or 4.0)
+    factor = 4.0 if span["factor"] is None else span["factor"]
+    sizes = sizes_between(span["min"] or "1K", span["max"] or "16M", factor)
     folder = out or Path(f"dovetail-{collective}-{wish.dtype}-r{ranks}")
     with output.progress("tuning") as say:
         result = tune_collective(

@@ -23,7 +23,10 @@ def verify(
         str | None, typer.Option("--target", help="Runtime whose limits it must keep: msccl, azure or rccl.")
     ] = None,
     fifo_depth: Annotated[
-        int | None, typer.Option("--fifo-depth", help="Messages that each channel holds, whatever is declared.", min=1)
+        int | None,
+        typer.Option(
+            "--fifo-depth", help="Messages that each channel holds, whatever is declared.", min=1, max=(1 << 31) - 1
+        ),
     ] = None,
     json: Json = False,
     out: Annotated[
