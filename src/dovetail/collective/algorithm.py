@@ -86,7 +86,7 @@ class Algorithm:
     def parallelize(self, copies: int) -> Iterator[None]:
         """Cut the operations written inside into `copies` parallel instances each (nested: multiplied)."""
         tape = self._tape
-        before = tape.copies
+        before, copies = tape.copies, parse_count(copies, "copies")
         if not 1 <= copies <= MOST_INSTANCES // before:
             most = f"at most {MOST_INSTANCES} in all"
             raise WishError(f"parallelize({copies})", hint="at least 1" if copies < 1 else most)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from dovetail.collective.tape import MOST_INSTANCES, MOST_OPS
-from dovetail.core import ProgramError, WishError
+from dovetail.core import ProgramError, WishError, parse_count
 from dovetail.ir import Program, verify
 from dovetail.passes.hints import Hints
 from dovetail.passes.lower import lower
@@ -30,9 +30,10 @@ def depth_of(protocol: str) -> int:
 
 def check_instances(instances: int) -> int:
     """The number itself; WishError where so many make no sense."""
-    if not 1 <= instances <= MOST_INSTANCES:
-        raise WishError(f"{instances} instances", hint=f"1 to {MOST_INSTANCES}")
-    return instances
+    count = parse_count(instances, "instances")
+    if not 1 <= count <= MOST_INSTANCES:
+        raise WishError(f"{count} instances", hint=f"1 to {MOST_INSTANCES}")
+    return count
 
 
 def compile_traced(
@@ -48,6 +49,8 @@ def compile_traced(
 
     Lanes that were asked for are kept; "manual" wants one asked for by every op.
     """
+    if lanes not in get_args(Lanes):
+        raise WishError(f"no lanes '{lanes}'", hint=f"one of {', '.join(get_args(Lanes))}")
     if lanes == "manual":
         _check_lanes(program, hints)
     _check_size(hints, instances)
