@@ -350,6 +350,19 @@ def test_verify_what_is_no_program(call, tmp_path, text, code):
     assert err
 
 
+def test_verify_numbers_beyond_all_bounds(call, tmp_path):
+    (tmp_path / "vast.json").write_text('{"gpus": ' + "9" * 5000 + "}")
+    code, _, err = call("verify", tmp_path / "vast.json")
+    assert (code, "vast.json is not JSON" in err) == (2, True)
+
+
+def test_verify_page_says_why(call, tmp_path):
+    ring = tmp_path / "ring.txt"
+    assert call("compile", "ring_all_gather", "--ranks", 4, "--out", ring)[0] == 0
+    assert call("verify", ring, "--fifo-depth", 1, "--out", tmp_path)[0] == 1
+    assert "declare depth 2, the least that completes" in (tmp_path / "ring.html").read_text()
+
+
 def test_verify_a_missing_file(call, tmp_path):
     code, out, err = call("verify", tmp_path / "none.txt")
     assert (code, out) == (2, "")

@@ -44,6 +44,7 @@ def test_a_plan_must_beat_serial_by_more_than_the_noise(planned: Plan, planned_s
 
 def test_serial_itself_cannot_lose(planned: Plan, machine: Machine) -> None:
     serial = planned.with_choices(planned.serial, "serial", machine)
+    assert "what is predicted to be faster was measured slower" in serial.explain()
     assert not loses(serial, measured(1.0, 1.5))
 
 

@@ -144,14 +144,15 @@ def _kind_of(text: str, place: str) -> tuple[str, Any]:
         return "text", text
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DovetailError(f"{place} is not JSON", found=str(error)) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema in KINDS:
         return KINDS[schema], document
     if isinstance(document, dict) and schema is None and "gpus" in document:
         return "mscclpp", document
-    raise DovetailError(f"{place} is no file of ours", found=f"schema {schema!r}", hint=f"known: {', '.join(KINDS)}")
+    found = "no `schema`, and no `gpus` as an MSCCL++ plan has" if schema is None else f"schema {schema!r}"
+    raise DovetailError(f"{place} is no file of ours", found=found, hint=f"known: {', '.join(KINDS)}")
 
 
 def _is_xml(path: Path) -> bool:

@@ -119,7 +119,7 @@ def _failure(name: str, check: object) -> list[str]:
 
 def _write_page(folder: Path, programs: list[Program], certificate: Certificate, place: str) -> Path | None:
     """The minimal schedule that shows the first failure, as a page; None where no ops show it."""
-    from dovetail.report import counterexample, write_page
+    from dovetail.report import Summary, counterexample, write_page
 
     name, check = next((name, check) for name, check in certificate.checks.items() if not check.ok)
     if not programs or not check.ops or name == "bounds":
@@ -127,6 +127,6 @@ def _write_page(folder: Path, programs: list[Program], certificate: Certificate,
     program = programs[-1 if check.message.startswith("in place") else 0]
     timeline = counterexample(program, check.ops, stuck=name == "deadlock")
     title = f"{certificate.program}: {check.message}"
-    return write_page(
-        folder / f"{Path(place).stem or 'stdin'}.html", title=title, timelines=[timeline], program=program
-    )
+    notes = ("\n".join(_failure(name, check)[1:]), "One tick of the timeline, drawn as 1 µs, is one op.")
+    page = folder / f"{Path(place).stem or 'stdin'}.html"
+    return write_page(page, title=title, timelines=[timeline], program=program, summary=Summary(notes=notes))

@@ -46,7 +46,7 @@ def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DovetailError(f"cannot read {what} {path}", found=error.strerror or str(error)) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DovetailError(f"{what} {path} is not JSON", found=str(error)) from error
     if not isinstance(document, dict):
         raise DovetailError(f"{what} {path} is not a JSON object", found=type(document).__name__)

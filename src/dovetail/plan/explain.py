@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dovetail.plan.plan import Plan
 
+MEASURED_SLOWER = "measured slower"
 LOSSES = {
     "dil": "the pieces alone take longer than the whole",
     "cil": "compute and traffic slow each other, or share a link",
@@ -74,7 +75,9 @@ def _times(plan: Plan) -> str:
     line = f"Predicted {seconds(plan.predicted_s)}; serial {seconds(plan.serial_s)}, ideal {seconds(plan.ideal_s)}."
     if plan.schedule == "serial":
         reason = "no overlapped schedule is predicted to be faster"
-        if plan.noise:
+        if any(rival.why_not == MEASURED_SLOWER for rival in plan.rivals):
+            reason = "what is predicted to be faster was measured slower"
+        elif plan.noise:
             reason += f" by more than the noise, {share(plan.noise)}"
         return f"{line} Serial is kept: {reason}."
     if not plan.overlaps:

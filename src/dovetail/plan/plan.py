@@ -17,7 +17,7 @@ from dovetail.ir.certificate import Certificate
 from dovetail.ir.verify import verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllReduce, MatmulAllReduce, program
-from dovetail.plan.explain import explain
+from dovetail.plan.explain import MEASURED_SLOWER, explain
 from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import Progress, RunOptions
@@ -168,7 +168,7 @@ class Plan:
         predicted = simulate(made, price(made, machine, work, contention, extrapolate=True), machine.name)
         calm = price(made, machine, work, 1.0, extrapolate=True)
         columns = calm.work_s, calm.wire_s, calm.latency_s, calm.rendezvous
-        mine = Rival(self.schedule, f"{self.schedule}, as predicted", self.predicted_s, "measured slower", self.choices)
+        mine = Rival(self.schedule, f"{self.schedule}, as predicted", self.predicted_s, MEASURED_SLOWER, self.choices)
         others = tuple(rival for rival in self.rivals if rival.choices != choices)
         return replace(
             self,

@@ -23,17 +23,17 @@ HEAD = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,n
 
 
 def selection_table(selection: Selection, *, terminal: bool = False, width: int = 100) -> str:
-    """Which sizes go by which algorithm, and how much faster than the library's call that was measured to be.
+    """Which sizes (the last one included) go by which algorithm, how much faster than the library's call as measured.
 
-    >>> print(selection_table(Selection({}, (Row("all_gather", 2, 1, 512, 2048, "ring_all_gather"),))))
-    collective  ranks  nodes   from       to  algorithm        speed-up
-    ----------  -----  -----  -----  -------  ---------------  --------
-    all_gather      2      1  512 B  < 2 KiB  ring_all_gather         –
+    >>> print(selection_table(Selection({}, (Row("all_gather", 2, 1, 512, 2049, "ring_all_gather"),))))
+    collective  ranks  nodes   from     to  algorithm        speed-up
+    ----------  -----  -----  -----  -----  ---------------  --------
+    all_gather      2      1  512 B  2 KiB  ring_all_gather         –
     """
     headers = ["collective", "ranks", "nodes", "from", "to", "algorithm", "speed-up"]
     rows = []
     for row in selection.rows:
-        sizes = num_bytes(row.min_bytes), f"< {num_bytes(row.max_bytes)}"
+        sizes = num_bytes(row.min_bytes), num_bytes(row.max_bytes - 1)
         gains = [p.library_s / p.measured_s for p in row.points if p.library_s]
         gain = "–" if not gains else f"{min(gains):.2f} … {max(gains):.2f}" if len(gains) > 1 else f"{gains[0]:.2f}"
         rows.append([row.collective, str(row.ranks), str(row.nodes), *sizes, str(row.choice), gain])
