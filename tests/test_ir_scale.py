@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from dovetail.ir import Program, verify, verify_reference
+from dovetail.ir import Program, parse, verify, verify_reference
 from dovetail.ir.shapes import ring_all_reduce
 
 
@@ -40,6 +40,29 @@ def test_a_wrong_op_among_a_million_is_told_in_few_ops() -> None:
     assert 0 < len(check.ops) < 400
     assert check.found is not None
     assert "missing" in check.found
+
+
+def test_a_wrong_slot_of_wide_regions_is_retraced_alone() -> None:
+    """Its ops touch millions of slots, which hold other things: every turn shifts them by one."""
+    assert verify(_shifting(40, 3)).to_json() == verify_reference(_shifting(40, 3)).to_json()
+    found = verify(_shifting(5000, 200)).checks["result"].found
+    assert found == "missing x@0[8]; surplus x@0[207] + x@0[208]"
+
+
+def _shifting(slots: int, turns: int) -> Program:
+    head = f"""
+program wide ranks 2
+buffer x input {slots}
+buffer t scratch {slots}
+lane net net
+channel 0->1 0 depth 8
+channel 1->0 0 depth 8
+post 0 x[7:8] = x@0[8:9]
+"""
+    there = f"  send x[0:{slots}] to 1\n  recv from 1 -> t[0:{slots}]\n  copy t[1:{slots}] -> x[0:{slots - 1}]\n"
+    back = f"  recv_copy_send from 0 -> t[0:{slots}] to 0\n"
+    last = ("  recv_reduce from 1 x[7:8] -> x[7:8]\n", "  send t[9:10] to 0\n")
+    return parse(f"{head}rank 0 lane net\n{there * turns}{last[0]}rank 1 lane net\n{back * turns}{last[1]}")
 
 
 def test_a_lost_op_among_a_million_stops_it() -> None:

@@ -448,12 +448,13 @@ def test_a_wrong_slot_comes_with_the_ops_that_made_it() -> None:
     assert check.where.startswith("ring.txt:")
 
 
-def test_sixty_four_doublings_are_not_zero() -> None:
-    """Counts beyond 2^62 are handed to the exact reference, so that no sum wraps around."""
-    doublings = "\n".join("0a: reduce t[0:1] -> t[0:1]" for _ in range(64))
+@pytest.mark.parametrize(("times", "told"), [(62, 1 << 62), (64, 1 << 64), (4000, "2^100 or more")])
+def test_doublings_are_not_zero(times: int, told: object) -> None:
+    """No count wraps around, and none grows without end."""
+    doublings = "\n".join("0a: reduce t[0:1] -> t[0:1]" for _ in range(times))
     body = f"0a: copy x[0:1] -> t[0:1]\n{doublings}\n0a: reduce x[1:2] -> t[0:1]"
     check = certificate(program(body, "0 t[0:1] = x@0[1:2]")).checks["result"]
-    assert check.found == f"surplus {1 << 64} x x@0[0]"
+    assert check.found == f"surplus {told} x x@0[0]"
 
 
 def test_limits_of_targets() -> None:

@@ -78,13 +78,14 @@ Table to_dict(const ir::Verdict& v) {
     out["self"] = v.races.self;
     out["turns"] = pair(v.races.turns);
     out["slots"] = pair(v.races.slots);
-    out["is_exact"] = v.results.is_exact;
     nb::list wrong;
     for (const ir::Wrong& w : v.results.wrong)
         wrong.append(w.post < 0 ? nb::none() : nb::object(nb::make_tuple(w.post, w.rank, w.place)));
     out["wrong"] = wrong;
-    out["slice"] = v.slice;
-    out["slice_matched"] = v.slice_matched;
+    out["slice"] = v.slice.ops;
+    out["slice_matched"] = v.slice.matched;
+    out["slice_first"] = v.slice.first;
+    out["slice_last"] = v.slice.last;
     return out;
 }
 

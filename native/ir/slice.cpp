@@ -1,77 +1,123 @@
 // slice: the ops that reach one slot, found from the end of the run backwards.
 #include <algorithm>
+#include <limits>
 
 #include "ir/symbolic.hpp"
 
 namespace dovetail::ir {
 namespace {
 
-class Slice {
-  public:
-    Slice(const Program& p, const Run& run, const Layout& layout)
-        : p_(p), run_(run), layout_(layout), cell_(layout.cells(), 0), message_(p.num_ops(), 0) {}
+// From the first place of a region that is needed to behind the last.
+struct Places {
+    std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
 
-    std::vector<std::int32_t> operator()(const Wrong& wrong) {
+    bool is_empty() const { return first >= last; }
+    void add(std::int64_t place) { first = std::min(first, place), last = std::max(last, place + 1); }
+};
+
+constexpr Places kAll{0, std::numeric_limits<std::int64_t>::max()};
+
+class Slicer {
+  public:
+    Slicer(const Program& p, const Run& run, const Layout& layout)
+        : p_(p), run_(run), layout_(layout), cell_(layout.cells(), 0), message_(p.num_ops()) {}
+
+    Slice operator()(const Wrong& wrong) {
+        for (std::int32_t op = 0; op < p_.num_ops(); ++op) has_whole_ = has_whole_ || is_whole(op);
         const Region asked = p_.posts.region[wrong.post];
-        const Region cells = layout_.cells(asked);
-        cells.each([&](std::int64_t place, std::int64_t cell) {
-            if (place == wrong.place / layout_.grain(asked.buffer))
-                cell_[layout_.start(asked.buffer, wrong.rank) + cell] = 1;
-            return true;
-        });
+        const std::int64_t place = wrong.place / layout_.grain(asked.buffer);
+        each(wrong.rank, asked, {place, place + 1}, [](std::int64_t, std::uint8_t& cell) { cell = 1; });
         for (auto at = run_.order.rbegin(); at != run_.order.rend(); ++at) {
-            if (p_.kind[*at] != kCollective)
-                visit(std::span(&*at, 1));
-            else if (const auto members = run_.members(p_, *at); members.back() == *at)
-                visit(members);
+            if (is_whole(*at) && p_.kind[*at] == kCollective) {
+                if (const auto members = run_.members(p_, *at); members.back() == *at) visit_whole(members);
+            } else if (is_whole(*at)) {
+                visit_whole(std::span(&*at, 1));
+            } else {
+                visit(*at);
+            }
         }
-        std::reverse(rows_.begin(), rows_.end());
-        return std::move(rows_);
+        for (auto* part : {&found_.first, &found_.last}) std::reverse(part->begin(), part->end());
+        for (auto* part : {&found_.ops, &found_.matched}) std::reverse(part->begin(), part->end());
+        return std::move(found_);
     }
 
   private:
-    // Ops that run as one: needed when what any of them writes or sends is, and then all that they read is.
-    void visit(std::span<const std::int32_t> ops) {
+    bool is_whole(std::int32_t op) const { return p_.kind[op] == kCollective || p_.kind[op] == kCompute; }
+
+    // An op that moves or adds place by place: needed are the places that what it writes or sends is needed at.
+    void visit(std::int32_t op) {
+        Places needed = message_[op];
+        for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)
+            each(p_.target(op), p_.write[i], kAll, [&](std::int64_t place, std::uint8_t& cell) {
+                if (cell) needed.add(place);
+                cell = cell && p_.adds(op);
+            });
+        if (needed.is_empty()) return;
+        note(op, needed);
+        if (receives(p_.kind[op])) message_[run_.matched[op]] = needed;
+        const auto need = [](std::int64_t, std::uint8_t& cell) { cell = 1; };
+        for (std::int64_t i = p_.read_start[op]; i < p_.read_start[op + 1]; ++i)
+            each(p_.source(op), p_.read[i], needed, need);
+        for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1] && p_.adds(op); ++i)
+            each(p_.rank[op], p_.write[i], needed, need);
+    }
+
+    // Ops that run as one, and mix places: needed when what any of them writes is, and then all that they read is.
+    void visit_whole(std::span<const std::int32_t> ops) {
         bool is_needed = false;
-        for (const std::int32_t op : ops) {
-            is_needed = is_needed || message_[op];
-            for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)
-                is_needed =
-                    is_needed || !each(p_.target(op), p_.write[i], [](std::uint8_t& cell) { return cell == 0; });
-        }
-        if (!is_needed) return;
         for (const std::int32_t op : ops)
-            for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1] && !p_.adds(op); ++i)
-                each(p_.target(op), p_.write[i], [](std::uint8_t& cell) { return cell = 0, true; });
+            for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)
+                each(p_.rank[op], p_.write[i], kAll, [&](std::int64_t, std::uint8_t& cell) {
+                    is_needed = is_needed || cell;
+                    cell = cell && p_.adds(op);
+                });
+        if (!is_needed) return;
+        const auto need = [](std::int64_t, std::uint8_t& cell) { cell = 1; };
         for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
-            rows_.push_back(*op);
-            if (receives(p_.kind[*op])) message_[run_.matched[*op]] = 1;
-            const auto need = [](std::uint8_t& cell) { return cell = 1, true; };
+            note(*op, kAll);
             for (std::int64_t i = p_.read_start[*op]; i < p_.read_start[*op + 1]; ++i)
-                each(p_.source(*op), p_.read[i], need);
+                each(p_.rank[*op], p_.read[i], kAll, need);
             for (std::int64_t i = p_.write_start[*op]; i < p_.write_start[*op + 1] && p_.adds(*op); ++i)
-                each(p_.rank[*op], p_.write[i], need);
+                each(p_.rank[*op], p_.write[i], kAll, need);
         }
     }
 
+    // The op, with its places in slots.
+    void note(std::int32_t op, const Places& cells) {
+        const bool reads = p_.num_reads(op), has = reads || p_.num_writes(op);
+        const std::int64_t row = reads ? p_.read_start[op] : p_.write_start[op];
+        const std::int64_t grain = has ? layout_.grain((reads ? p_.read : p_.write).buffer[row]) : 1;
+        const bool is_all = is_whole(op);
+        const std::int64_t tail = has_whole_ ? 0 : grain - 1;  // slots of one cell hold alike: its first will do
+        found_.ops.push_back(op);
+        found_.matched.push_back(receives(p_.kind[op]) ? run_.matched[op] : -1);
+        found_.first.push_back(is_all ? 0 : cells.first * grain);
+        found_.last.push_back(is_all ? -1 : cells.last * grain - tail);
+    }
+
+    // Calls f(place, cell) for the places of a region, counted in cells, that are asked for.
     template <class F>
-    bool each(std::int32_t rank, const Region& region, F f) {
+    void each(std::int32_t rank, const Region& region, const Places& asked, F f) {
         const std::int64_t start = layout_.start(region.buffer, rank);
-        return layout_.cells(region).each([&](std::int64_t, std::int64_t cell) { return f(cell_[start + cell]); });
+        layout_.cells(region).each([&](std::int64_t place, std::int64_t cell) {
+            if (place >= asked.first && place < asked.last) f(place, cell_[start + cell]);
+            return place < asked.last;
+        });
     }
 
     const Program& p_;
     const Run& run_;
     const Layout& layout_;
-    std::vector<std::uint8_t> cell_,
-        message_;  // needed: cells of the state at this point, messages by the op that sends
-    std::vector<std::int32_t> rows_;
+    bool has_whole_ = false;
+    std::vector<std::uint8_t> cell_;  // whether a cell's state at this point is needed
+    std::vector<Places> message_;     // by the op that sends: the places of its message that are needed
+    Slice found_;
 };
 
 }  // namespace
 
-std::vector<std::int32_t> slice(const Program& p, const Run& run, const Layout& layout, const Wrong& wrong) {
-    return Slice(p, run, layout)(wrong);
+Slice slice(const Program& p, const Run& run, const Layout& layout, const Wrong& wrong) {
+    return Slicer(p, run, layout)(wrong);
 }
 
 }  // namespace dovetail::ir

@@ -1,6 +1,7 @@
 // Symbolic execution: see symbolic.hpp.
 #include "ir/symbolic.hpp"
 
+#include <algorithm>
 #include <deque>
 
 namespace dovetail::ir {
@@ -53,8 +54,6 @@ class Execution {
         return wrong;
     }
 
-    bool is_exact() const { return is_exact_; }
-
   private:
     Value start(std::int32_t buffer, std::int32_t rank, std::int64_t cell) const {
         const std::int64_t grain = layout_.grain(buffer);
@@ -89,7 +88,7 @@ class Execution {
 
     void add(Value& into, const Value& other) {
         into.a += other.a, into.b += other.b, into.count += other.count;
-        if (into.count > kMostContributions) is_exact_ = false, into.count = kMostContributions;
+        into.count = std::min(into.count, kMostContributions);
     }
 
     // Ops that move and add slot by slot.
@@ -272,7 +271,7 @@ class Execution {
     const Key key_;
     std::vector<Value> cells_;
     std::vector<Pipe> pipes_;
-    bool is_exact_ = true, has_each_ = false;
+    bool has_each_ = false;
     std::vector<Value> out_, more_;                       // scratch of one op
     std::vector<std::vector<Value>> operands_, results_;  // likewise
     std::int64_t terms_post_ = -1;
@@ -290,7 +289,6 @@ Results execute(const Program& p, const Run& run, const Layout& layout, const Ke
         Wrong& wrong = results.wrong[p.posts.set[post]];
         if (wrong.post < 0) wrong = execution.check(post);
     }
-    results.is_exact = execution.is_exact();
     return results;
 }
 

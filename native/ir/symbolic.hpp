@@ -19,13 +19,18 @@ struct Wrong {
 
 struct Results {
     std::vector<Wrong> wrong;  // for each set of post-conditions
-    bool is_exact = true;      // false where contributions were too many to count: ask the reference
 };
 
 Results execute(const Program& program, const Run& run, const Layout& layout, const Key& key, std::int32_t num_sets);
 
-// The ops, in the order of the run, without which a slot of the final state can be told: its writers and all that
-// reaches them. With an op of a collective come all members of its call.
-std::vector<std::int32_t> slice(const Program& program, const Run& run, const Layout& layout, const Wrong& wrong);
+// The ops, in the order of the run, by which a slot of the final state is told: its writers and all that reaches them,
+// with an op of a collective all members of its call. Of each op: the one that sent it its message (-1 for none), and
+// the slots, counted from the start of its regions, from `first` to before `last` that matter (-1: all).
+struct Slice {
+    std::vector<std::int32_t> ops, matched;
+    std::vector<std::int64_t> first, last;
+};
+
+Slice slice(const Program& program, const Run& run, const Layout& layout, const Wrong& wrong);
 
 }  // namespace dovetail::ir

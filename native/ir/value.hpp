@@ -10,8 +10,9 @@ namespace dovetail::ir {
 // is their sums, and how many there are. Two different multisets that count their members alike collide where both
 // sums do: over the choice of key, as long as SipHash is not told from a random function, with a chance of at most
 // 2^-(128 - 2 k), where 2^k is the largest power of two that divides every difference of multiplicities (k = 0 in
-// practice, and never above 62, as counts are exact below 2^63). A program of 10^9 slots is misjudged with a chance
-// below 2^-90. No Program can be written to fool it, since its writer does not know the key.
+// practice, and never above 62, as counts are exact below 2^62 and stay there once they reach it: no post-condition
+// asks for so many). A program of 10^9 slots is misjudged with a chance below 2^-90. No Program can be written to fool
+// it, since its writer does not know the key.
 struct Value {
     std::uint64_t a = 0, b = 0;
     std::uint64_t count = 0;  // contributions; 0 for a slot not touched yet

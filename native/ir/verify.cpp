@@ -28,8 +28,6 @@ void note_result(const Program& p, const Queues& queues, const Run& run, const K
     verdict.results = execute(p, run, layout, key, num_sets);
     if (verdict.results.wrong.empty() || verdict.results.wrong[0].post < 0) return;
     verdict.slice = slice(p, run, layout, verdict.results.wrong[0]);
-    for (const std::int32_t op : verdict.slice)
-        verdict.slice_matched.push_back(receives(p.kind[op]) ? run.matched[op] : -1);
 }
 
 }  // namespace

@@ -20,9 +20,7 @@ struct Verdict {
     bool has_result = false;  // whether races and results were looked at
     Races races;
     Results results;
-    // For the program's own post-conditions, when one is wrong: what reaches the slot, in the order of the run, and for
-    // each of these ops the one that sent it its message (-1 for none).
-    std::vector<std::int32_t> slice, slice_matched;
+    Slice slice;  // for the program's own post-conditions, when one is wrong: what reaches the slot
 };
 
 Verdict verify(const Program& program, const Key& key, std::int32_t num_sets);

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError
 from dovetail.ir import Buffer, Post, Region, Term
+from dovetail.ir.standard import standard_posts
 
 KINDS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next"),
@@ -36,7 +37,7 @@ class Spec:
     in_place: bool
     root: int
     buffers: tuple[Buffer, ...]
-    posts: tuple[Post, ...] = field(repr=False)
+    posts: Sequence[Post] = field(repr=False)
 
     def place(self, rank: int, buffer: str, index: int) -> tuple[str, int]:
         """Buffer and slot that "input" or "output" slot `index` of `rank` is; other names are scratch, and stay.
@@ -107,7 +108,8 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
             inputs = outputs = max(inputs, outputs)
         sizes = ((inputs,) * num_ranks, (outputs,) * num_ranks)
     buffers = (Buffer("input", "input", sizes[0]), *(() if in_place else (Buffer("output", "output", sizes[1]),)))
-    return Spec(kind, num_ranks, chunks, in_place, root, buffers, _POSTS[base](num_ranks, chunks, in_place, root))
+    posts = standard_posts(base, num_ranks, chunks, in_place=in_place, root=root)
+    return Spec(kind, num_ranks, chunks, in_place, root, buffers, posts)
 
 
 def custom(
@@ -126,64 +128,11 @@ def custom(
     posts = []
     for rank in range(num_ranks):
         for slot in range(sides[1][rank]):
-            terms = [_from(source, "input", at, 1) for source, at in want(rank, slot)]
+            terms = [Term(None, ((source, Region("input", at, 1)),)) for source, at in want(rank, slot)]
             if terms:
                 posts.append(Post((rank,), Region("output", slot, 1), tuple(terms)))
     buffers = (Buffer("input", "input", sides[0]), Buffer("output", "output", sides[1]))
     return Spec(name, num_ranks, 1, False, 0, buffers, tuple(posts))
-
-
-def _from(rank: int, buffer: str, start: int, count: int) -> Term:
-    return Term(None, ((rank, Region(buffer, start, count)),))
-
-
-def _all_reduce(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return (Post(tuple(range(n)), _to(in_place, 0, c), tuple(_from(r, "input", 0, c) for r in range(n))),)
-
-
-def _reduce(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return (Post((root,), _to(in_place, 0, c), tuple(_from(r, "input", 0, c) for r in range(n))),)
-
-
-def _broadcast(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return (Post(tuple(range(n)), _to(in_place, 0, c), (_from(root, "input", 0, c),)),)
-
-
-def _all_gather(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return tuple(
-        Post(tuple(range(n)), _to(in_place, r * c, c), (_from(r, "input", r * c if in_place else 0, c),))
-        for r in range(n)
-    )
-
-
-def _reduce_scatter(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return tuple(
-        Post((r,), _to(in_place, r * c if in_place else 0, c), tuple(_from(s, "input", r * c, c) for s in range(n)))
-        for r in range(n)
-    )
-
-
-def _all_to_all(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    sources = [Region("input", r * c, c) for r in range(n)]  # shared: there are n·n post-conditions
-    tos = [_to(in_place, s * c, c) for s in range(n)]
-    alone = [(r,) for r in range(n)]
-    return tuple(Post(alone[r], tos[s], (Term(None, ((s, sources[r]),)),)) for r in range(n) for s in range(n))
-
-
-def _all_to_next(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return tuple(Post((r,), _to(in_place, 0, c), (_from(r - 1, "input", 0, c),)) for r in range(1, n))
-
-
-def _gather(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return tuple(Post((root,), _to(False, r * c, c), (_from(r, "input", 0, c),)) for r in range(n))
-
-
-def _scatter(n: int, c: int, in_place: bool, root: int) -> tuple[Post, ...]:
-    return tuple(Post((r,), _to(False, 0, c), (_from(root, "input", r * c, c),)) for r in range(n))
-
-
-def _to(in_place: bool, start: int, count: int) -> Region:
-    return Region("input" if in_place else "output", start, count)
 
 
 def _split(units: Sequence[int], spec: Spec) -> NDArray[np.int64]:
@@ -192,16 +141,3 @@ def _split(units: Sequence[int], spec: Spec) -> NDArray[np.int64]:
         raise WishError(f"{spec.kind} of {min(units)} elements")
     whole = np.asarray(units, np.int64)[:, None]
     return (whole // spec.chunks + (np.arange(spec.chunks) < whole % spec.chunks)).ravel()
-
-
-_POSTS: dict[str, Callable[[int, int, bool, int], tuple[Post, ...]]] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "all_to_next": _all_to_next,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-}

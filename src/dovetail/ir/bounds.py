@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.ir.certificate import Fault
 from dovetail.ir.parts import Kind, Op, Post, Region, Role, Term
 from dovetail.ir.plain import message_slots, name_op, rank_read, rank_written
+from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class Shape(NamedTuple):
@@ -159,28 +166,39 @@ def posts_fault(program: Program) -> Fault | None:
     for kernel in program.kernels:
         if modes.setdefault(kernel.name, kernel.modes) != kernel.modes:
             return Fault(f"kernel '{kernel.name}' is declared with different modes")
-    roles = {buffer.name: buffer.role for buffer in program.buffers}
-    slots = {buffer.name: buffer.slots for buffer in program.buffers}
-    for number, post in enumerate(program.posts):
-        text = None if _is_simple(post, slots, roles) else _post_fault(program, post, modes, roles)
+    roles, posts = {buffer.name: buffer.role for buffer in program.buffers}, Posts.of(program.posts)
+    for number in np.flatnonzero(~_are_simple(program, posts)).tolist():
+        text = _post_fault(program, posts[number], modes, roles)
         if text:
             return Fault(f"post-condition {number}: {text}")
     return None
 
 
-def _is_simple(post: Post, slots: dict[str, tuple[int, ...]], roles: dict[str, Role]) -> bool:
-    """Whether it speaks of runs of slots that exist, and of no kernel: so nearly all do, and there may be many."""
-    buffer, start, count, stride, blocks = post.region
-    if blocks != 1 or stride or min(start, count) < 0 or start + count > min([slots[buffer][r] for r in post.ranks]):
-        return False
-    for kernel, args in post.terms:
-        if kernel is not None or len(args) != 1:
-            return False
-        rank, (name, first, size, step, parts) = args[0]
-        good = roles[name] == "input" and parts == 1 and not step and first >= 0 and size == count
-        if not good or first + size > slots[name][rank]:
-            return False
-    return True
+def _are_simple(program: Program, posts: Posts) -> Flags:
+    """Which posts speak of runs of slots that exist, and of no kernel: so nearly all do, and there may be many."""
+    col, number, simple = posts.columns, np.arange(len(posts)), np.ones(len(posts), dtype=bool)
+    terms, ranks = (np.repeat(number, np.diff(col[f"post_{part}_start"])) for part in ("term", "rank"))
+    args = np.repeat(terms, np.diff(col["term_arg_start"]))
+    roles = {buffer.name: buffer.role for buffer in program.buffers}
+    is_input = np.array([roles[name] == "input" for name in posts.buffers], dtype=bool)
+    simple[ranks[~_are_runs(program, posts, "post", ranks, col["post_rank"])]] = False
+    simple[args[~_are_runs(program, posts, "arg", np.arange(len(args)), col["arg_rank"])]] = False
+    simple[args[(col["arg_count"] != col["post_count"][args]) | ~is_input[col["arg_buffer"]]]] = False
+    simple[terms[(col["term_kernel"] >= 0) | (np.diff(col["term_arg_start"]) != 1)]] = False
+    return simple
+
+
+def _are_runs(program: Program, posts: Posts, side: str, rows: Ints, ranks: Ints) -> Flags:
+    """Which of the regions in these rows are one run of slots that these ranks have."""
+    slots = {buffer.name: buffer.slots for buffer in program.buffers}
+    sizes = np.array([slots[name] for name in posts.buffers], dtype=np.int64).reshape(-1, program.num_ranks)
+    parts = ("buffer", "offset", "count", "stride", "blocks")
+    buffer, start, count, stride, blocks = (posts.columns[f"{side}_{part}"][rows] for part in parts)
+    held = sizes[buffer, ranks]
+    good: Flags = (
+        (blocks == 1) & (stride == 0) & (start >= 0) & (start <= held) & (count >= 0) & (count <= held - start)
+    )
+    return good
 
 
 def _post_fault(program: Program, post: Post, modes: dict[str, tuple[str, ...]], roles: dict[str, Role]) -> str | None:

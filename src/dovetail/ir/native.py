@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.bounds import COLLECTIVES
-from dovetail.ir.parts import Post, Region
+from dovetail.ir.posts import COLUMNS, Posts
 from dovetail.ir.program import Program
 
 Array = NDArray[Any]
 
 
-def judge(program: Program, post_sets: Sequence[Sequence[Post]]) -> dict[str, Any]:
+def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
     """What native/ir/verify.hpp calls a Verdict, as a dictionary. The program must pass check_columns and posts_fault.
 
     `post_sets`: the program's own post-conditions first, then others to be judged apart. The key of the hashes is
@@ -54,32 +54,29 @@ def _tables(program: Program) -> dict[str, Any]:
     }
 
 
-def _post_tables(program: Program, post_sets: Sequence[Sequence[Post]]) -> dict[str, Array]:
-    posts = [post for posts in post_sets for post in posts]
-    terms = [term for post in posts for term in post.terms]
-    args = [arg for term in terms for arg in term.args]
-    kernels: dict[str | None, int] = {None: -1}
+def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Array]:
+    """The columns of all sets one after the other, buffers and kernels numbered as the program's rows."""
+    buffers = {buffer.name: row for row, buffer in enumerate(program.buffers)}
+    kernels: dict[str, int] = {}
     for row, kernel in enumerate(program.kernels):
         kernels.setdefault(kernel.name, row)
-    return {
-        "post_set": _array("i4", (number for number, posts in enumerate(post_sets) for _ in posts)),
-        "post_rank_start": _starts(post.ranks for post in posts),
-        "post_rank": _array("i4", (rank for post in posts for rank in post.ranks)),
-        "post_term_start": _starts(post.terms for post in posts),
-        "term_kernel": _array("i4", (kernels[term.kernel] for term in terms)),
-        "term_arg_start": _starts(term.args for term in terms),
-        "arg_rank": _array("i4", (rank for rank, _ in args)),
-        **_region_tables(program, "post", [post.region for post in posts]),
-        **_region_tables(program, "arg", [region for _, region in args]),
-    }
+    found: dict[str, list[Array]] = {name: [] for name in COLUMNS}
+    for posts in post_sets:
+        names = {"post_buffer": [buffers[name] for name in posts.buffers]}
+        names |= {"arg_buffer": names["post_buffer"], "term_kernel": [*(kernels[k] for k in posts.kernels), -1]}
+        for name, column in posts.columns.items():
+            found[name].append(np.array(names[name], "i4")[column] if name in names and len(column) else column)
+    sizes = np.array([len(posts) for posts in post_sets])
+    tables = {name: _joined(parts, is_start=name.endswith("_start")) for name, parts in found.items()}
+    return tables | {"post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes)}
 
 
-def _region_tables(program: Program, side: str, regions: Sequence[Region]) -> dict[str, Array]:
-    rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
-    numbers = _array("i8", chain.from_iterable(region[1:] for region in regions)).reshape(-1, 4).T.copy()
-    buffers = _array("i4", (rows[region[0]] for region in regions))
-    parts = zip(Region._fields[1:], numbers, strict=True)
-    return {f"{side}_buffer": buffers} | {f"{side}_{part}": column for part, column in parts}
+def _joined(parts: Sequence[Array], *, is_start: bool) -> Array:
+    """Columns end to end; of starts, each goes on where the one before it ended."""
+    if not is_start:
+        return np.concatenate(parts)
+    shifts = accumulate((part[-1] for part in parts), initial=0)
+    return np.concatenate([[0], *(part[1:] + shift for part, shift in zip(parts, shifts, strict=False))])
 
 
 def _array(dtype: str, values: Any) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -26,6 +26,7 @@ from dovetail.ir.parts import (
     Role,
     Term,
 )
+from dovetail.ir.posts import Posts
 
 SCHEMA = "dovetail.program/1"
 MAX_SLOTS = 1 << 40  # of one buffer on one rank
@@ -60,7 +61,7 @@ class Program:
     channels: tuple[Channel, ...]
     kernels: tuple[Kernel, ...]
     collectives: tuple[Collective, ...]
-    posts: tuple[Post, ...]
+    posts: Sequence[Post]
     lines: tuple[str, ...]
     columns: dict[str, NDArray[Any]] = field(repr=False)
 
@@ -250,13 +251,15 @@ def _check_tables(program: Program) -> None:
         group = collective.group
         good = len(group) > 0 and len(set(group)) == len(group) and all(rank in ranks for rank in group)
         _require(good, f"the group of a collective is not a set of ranks: {group}")
-    everyone = set(ranks)
-    for post in program.posts:
-        args = [arg for term in post.terms for arg in term.args]
-        good = len(post.ranks) > 0 and everyone.issuperset([*post.ranks, *(rank for rank, _ in args)])
-        _require(good, "a post-condition names no rank, or one that does not exist")
-        good = post.region.buffer in buffers and buffers.issuperset([region.buffer for _, region in args])
-        _require(good, "a post-condition names a buffer that does not exist")
+    _check_posts(Posts.of(program.posts), program.num_ranks, buffers)
+
+
+def _check_posts(posts: Posts, num_ranks: int, buffers: set[str]) -> None:
+    col = posts.columns
+    named = bool((np.diff(col["post_rank_start"]) > 0).all())
+    good = named and all(_within(col[side], 0, num_ranks) for side in ("post_rank", "arg_rank"))
+    _require(good, "a post-condition names no rank, or one that does not exist")
+    _require(not len(posts) or buffers.issuperset(posts.buffers), "a post-condition names a buffer that does not exist")
 
 
 def _within(values: NDArray[Any], low: int, high: int) -> bool:

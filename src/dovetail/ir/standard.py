@@ -1,78 +1,117 @@
-"""Standard collectives as post-conditions: to tell which one a Program computes, whatever it is called."""
+"""Standard collectives as post-conditions: what each asks, and which one a Program computes, whatever it is called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from dovetail.ir.parts import Buffer, Kind, Post, Region, Term
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir.parts import Buffer, Kind
+from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program
 
-_MOST_RANKS = 128  # above, the questions whose terms are quadratic in the ranks are not put
+Ints = NDArray[np.int64]
+_MOST_RANKS = 1024  # above, no question is put whose terms are quadratic in the ranks
+_Form = tuple[Ints, Ints | int, Ints, Ints | int]  # of each post: ranks, slot there, ranks summed, slot there
 
 
-def questions(program: Program) -> Iterator[tuple[str, tuple[Post, ...]]]:
+def standard_posts(
+    kind: str,
+    num_ranks: int,
+    count: int,
+    *,
+    in_place: bool = False,
+    root: int = 0,
+    source: str = "input",
+    target: str = "output",
+) -> Posts:
+    """What collective `kind` asks, its units (see Spec) of `count` slots; in place all of it in the buffer `source`.
+
+    >>> [post.ranks for post in standard_posts("all_to_next", 3, 1)]
+    [(1,), (2,)]
+    """
+    to, at, of, start = _FORMS[kind](np.arange(num_ranks), count, in_place, root)
+    return Posts.regular(to, (source if in_place else target, at), of, (source, start), count)
+
+
+def questions(program: Program) -> Iterator[tuple[str, Posts]]:
     """Each collective that the program could compute by the sizes of its buffers, with what it would have to leave.
 
-    Only for programs with one input and at most one output, of one size on all ranks, that call no kernels. Without
-    an output the collective is in place. With one rank all collectives are one: none is asked for.
+    Only for programs with one input and at most one output that call no kernels. Without an output the collective is in
+    place. With one rank all collectives are one: none is asked for.
     """
     inputs = [b for b in program.buffers if b.role == "input"]
     outputs = [b for b in program.buffers if b.role == "output"] or inputs
-    uniform = all(len(set(b.slots)) == 1 for b in inputs + outputs)
-    if len(inputs) != 1 or len(outputs) != 1 or not uniform or program.num_ranks == 1 or not outputs[0].slots[0]:
+    if len(inputs) != 1 or len(outputs) != 1 or program.num_ranks == 1:
         return
-    if bool((program.columns["kind"] == Kind.compute).any()):
+    too_few = program.num_ops < program.num_ranks - 1  # for any collective
+    if too_few or bool((program.columns["kind"] == Kind.compute).any()):
         return
-    yield from _whole(program, inputs[0], outputs[0])
-    yield from _parts(program, inputs[0], outputs[0])
-    if inputs[0].slots == outputs[0].slots:
-        yield from _rooted(program, inputs[0], outputs[0])
+    for kind, count, root in _candidates(inputs[0], outputs[0]):
+        names = {"source": inputs[0].name, "target": outputs[0].name}
+        yield kind, standard_posts(kind, program.num_ranks, count, in_place=inputs == outputs, root=root, **names)
 
 
-def _whole(program: Program, source: Buffer, target: Buffer) -> Iterator[tuple[str, tuple[Post, ...]]]:
-    """all_reduce and all_gather."""
-    ranks, n, m = range(program.num_ranks), source.slots[0], target.slots[0]
-    if n == m:
-        yield "all_reduce", (_summed(ranks, target, 0, source, 0, n),)
-    if m == n * len(ranks) and source is not target:
-        yield "all_gather", tuple(_moved(ranks, target, r * n, source, r, 0, n) for r in ranks)
-    if source is target and m % len(ranks) == 0:
-        part = m // len(ranks)
-        yield "all_gather", tuple(_moved(ranks, target, r * part, source, r, r * part, part) for r in ranks)
+def _candidates(source: Buffer, target: Buffer) -> Iterator[tuple[str, int, int]]:
+    """Collectives that have buffers of these sizes: kind, slots of a unit, root."""
+    sizes, n = (set(source.slots), set(target.slots)), len(source.slots)
+    if len(sizes[0]) == len(sizes[1]) == 1 and min(target.slots):
+        yield from _even(source.slots[0], target.slots[0], n, in_place=source == target)
+    elif n <= _MOST_RANKS:
+        for kind, part, whole in (("gather", source.slots, target.slots), ("scatter", target.slots, source.slots)):
+            roots = [rank for rank, slots in enumerate(whole) if slots]
+            if len(set(part)) == len(roots) == 1 and whole[roots[0]] == part[0] * n > 0:
+                yield kind, part[0], roots[0]
 
 
-def _parts(program: Program, source: Buffer, target: Buffer) -> Iterator[tuple[str, tuple[Post, ...]]]:
-    """reduce_scatter and all_to_all."""
-    ranks, n, m = range(program.num_ranks), source.slots[0], target.slots[0]
-    if len(ranks) > _MOST_RANKS:
+def _even(inputs: int, outputs: int, n: int, *, in_place: bool) -> Iterator[tuple[str, int, int]]:
+    """Those of collectives for which all ranks have the same sizes; in place the whole may be parts."""
+    same, ranks = inputs == outputs, range(n if n <= _MOST_RANKS else 0)
+    part, fits = outputs // n, outputs % n == 0
+    if same:
+        yield "all_reduce", inputs, 0
+    if not ranks:
         return
-    part = m // len(ranks)
-    if n == m * len(ranks):
-        yield "reduce_scatter", tuple(_summed((r,), target, 0, source, r * m, m) for r in ranks)
-    if source is target and m % len(ranks) == 0:
-        yield "reduce_scatter", tuple(_summed((r,), target, r * part, source, r * part, part) for r in ranks)
-    if n == m and m % len(ranks) == 0:
-        moves = ((r, s) for r in ranks for s in ranks)
-        yield "all_to_all", tuple(_moved((r,), target, s * part, source, s, r * part, part) for r, s in moves)
+    if (in_place and fits) or outputs == inputs * n:
+        yield "all_gather", part, 0
+    if (in_place and fits) or inputs == outputs * n:
+        yield "reduce_scatter", inputs // n, 0
+    if same and fits:
+        yield "all_to_all", part, 0
+    if same:
+        yield from (("broadcast", inputs, root) for root in ranks)
+        yield "all_to_next", inputs, 0
+        yield from (("reduce", inputs, root) for root in ranks)
 
 
-def _rooted(program: Program, source: Buffer, target: Buffer) -> Iterator[tuple[str, tuple[Post, ...]]]:
-    """broadcast and reduce, from and to any root, and all_to_next."""
-    ranks, n = range(program.num_ranks), source.slots[0]
-    for root in ranks:
-        yield "broadcast", (_moved(ranks, target, 0, source, root, 0, n),)
-    if len(ranks) > _MOST_RANKS:
-        return
-    yield "all_to_next", tuple(_moved((r,), target, 0, source, r - 1, 0, n) for r in ranks[1:])
-    for root in ranks:
-        yield "reduce", (_summed((root,), target, 0, source, 0, n),)
+def _all_to_all(ranks: Ints, c: int, in_place: bool, root: int) -> _Form:
+    to, of = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
+    return to[:, None], of * c, of[:, None], to * c
 
 
-def _summed(to: Sequence[int], target: Buffer, at: int, source: Buffer, start: int, count: int) -> Post:
-    part = Region(source.name, start, count)
-    terms = tuple(Term(None, ((rank, part),)) for rank in range(len(source.slots)))
-    return Post(tuple(to), Region(target.name, at, count), terms)
+def _each(ranks: Ints) -> Ints:
+    """A post for each of the ranks alone."""
+    return ranks[:, None]
 
 
-def _moved(to: Sequence[int], target: Buffer, at: int, source: Buffer, rank: int, start: int, count: int) -> Post:
-    return Post(tuple(to), Region(target.name, at, count), (Term(None, ((rank, Region(source.name, start, count)),)),))
+def _all(ranks: Ints, posts: int = 1) -> Ints:
+    """Posts for all ranks together."""
+    return np.broadcast_to(ranks, (posts, len(ranks)))
+
+
+def _one(root: int, posts: int = 1) -> Ints:
+    return np.full((posts, 1), root)
+
+
+_FORMS: dict[str, Callable[[Ints, int, bool, int], _Form]] = {
+    "all_reduce": lambda r, c, in_place, root: (_all(r), 0, _all(r), 0),
+    "reduce": lambda r, c, in_place, root: (_one(root), 0, _all(r), 0),
+    "broadcast": lambda r, c, in_place, root: (_all(r), 0, _one(root), 0),
+    "all_gather": lambda r, c, in_place, root: (_all(r, len(r)), r * c, _each(r), r * c if in_place else 0),
+    "reduce_scatter": lambda r, c, in_place, root: (_each(r), r * c if in_place else 0, _all(r, len(r)), r * c),
+    "all_to_all": _all_to_all,
+    "all_to_next": lambda r, c, in_place, root: (_each(r[1:]), 0, _each(r[:-1]), 0),
+    "gather": lambda r, c, in_place, root: (_one(root, len(r)), r * c, _each(r), 0),
+    "scatter": lambda r, c, in_place, root: (_each(r), 0, _one(root, len(r)), r * c),
+}

@@ -155,7 +155,7 @@ def _asked_value(program: Program, symbols: Symbols, post: Post, place: int) -> 
     for term in post.terms:
         if term.kernel is None:
             ((rank, region),) = term.args
-            values += start.read(rank, Region(region.buffer, slots(region)[place], 1))
+            values += start.read(rank, _slot(region, place))
         else:
             values.append(_term_values(program, symbols, start, post, term)[place])
     return symbols.total(values)
@@ -180,14 +180,25 @@ def trail(
     trails = Trails()
     execution = Execution(program, run, trails)
     execution.execute(ops, order)
-    rows = trails.rows(execution.memory.read(wrong.rank, program.posts[wrong.post].region)[wrong.place])
+    rows = trails.rows(_held(execution, wrong))
     return tuple(row for row in order if row in rows)
+
+
+def _held(execution: Execution, wrong: Wrong) -> int:
+    region = execution.program.posts[wrong.post].region
+    return execution.memory.read(wrong.rank, _slot(region, wrong.place))[0]
+
+
+def _slot(region: Region, place: int) -> Region:
+    """Slot `place` of a region, alone."""
+    block, inside = divmod(place, region.count)
+    return Region(region.buffer, region.offset + block * region.stride + inside, 1)
 
 
 def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fault:
     """The wrong slot in words: what it lacks, and what it has too much."""
     program, symbols, post = execution.program, execution.symbols, execution.program.posts[wrong.post]
-    held = symbols.members(execution.memory.read(wrong.rank, post.region)[wrong.place])
+    held = symbols.members(_held(execution, wrong))
     asked = symbols.members(_asked_value(program, symbols, post, wrong.place))
     found = []
     for word, part in (("missing", asked - held), ("surplus", held - asked)):
@@ -200,6 +211,6 @@ def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fau
 def wrong_slot(program: Program, wrong: Wrong, ops: tuple[int, ...], found: str) -> Fault:
     """The fault of a wrong slot: where it is, the ops that made it, and what is wrong with it."""
     region = program.posts[wrong.post].region
-    slot = slots(region)[wrong.place]
+    slot = _slot(region, wrong.place).offset
     what = f"{region.buffer}[{slot}] of rank {wrong.rank} does not hold what post-condition {wrong.post} asks"
     return Fault(what, ops, found=found)

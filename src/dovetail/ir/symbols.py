@@ -10,6 +10,7 @@ A value is a number that names a multiset; equal values have equal numbers. Its 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -17,12 +18,18 @@ from dovetail.ir.parts import Kernel
 
 Atom = tuple[object, ...]
 Operand = int | tuple[int, ...]
+MOST = 1 << 100  # times that an atom is counted: a loop of doublings makes numbers that fill the memory
+
+
+class TooManyError(Exception):
+    """More atoms were added than Symbols may add."""
 
 
 class Symbols:
-    """Makes values and remembers them."""
+    """Makes values and remembers them; in all it adds at most so many atoms."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_atoms: float = math.inf) -> None:
+        self._left = most_atoms
         self._atoms: dict[Atom, int] = {}
         self._atom_list: list[Atom] = []
         self._values: dict[tuple[tuple[int, int], ...], int] = {}
@@ -43,11 +50,14 @@ class Symbols:
         """The sum of values: contributions are counted as often as they come."""
         key = tuple(sorted(values))
         if key not in self._sums:
+            self._left -= sum(len(self._value_list[value]) for value in key)
+            if self._left < 0:
+                raise TooManyError
             counts: Counter[int] = Counter()
             for value in key:
                 for atom, times in self._value_list[value]:
                     counts[atom] += times
-            self._sums[key] = self._value(tuple(sorted(counts.items())))
+            self._sums[key] = self._value(tuple(sorted((atom, min(n, MOST)) for atom, n in counts.items())))
         return self._sums[key]
 
     def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
@@ -75,7 +85,7 @@ class Symbols:
         else:
             word, buffer, rank, slot = atom
             text = f"{'undefined ' if word == 'undefined' else ''}{buffer}@{rank}[{slot}]"
-        return text if times == 1 else f"{times} x {text}"
+        return text if times == 1 else f"{'2^100 or more' if times == MOST else times} x {text}"
 
     def _operand_text(self, operand: Operand) -> str:
         if isinstance(operand, int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir.bounds import bounds_fault, collective_fault, message_fault, op_fault, posts_fault
@@ -15,16 +16,16 @@ from dovetail.ir.limits import check_target, limits_fault
 from dovetail.ir.native import judge
 from dovetail.ir.parts import Kind
 from dovetail.ir.plain import Plain, name_op
-from dovetail.ir.program import Program, check_columns
+from dovetail.ir.posts import Posts
+from dovetail.ir.program import MAX_SLOTS, Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
+from dovetail.ir.retrace import SHOWN, retraced
 from dovetail.ir.standard import questions
-from dovetail.ir.symbolic import Execution, Wrong, first_wrong, trail, wrong_fault, wrong_slot
+from dovetail.ir.symbolic import Execution, first_wrong, trail, wrong_fault
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.text import op_text
 
 Verdict = dict[str, Any]
-_MOST_EXPLAINED = 200_000  # ops on the way to a wrong slot that the reference retraces
-_SHOWN = 12  # ops of a counterexample that are put in words
 _PROVED = {
     "bounds": "every access, peer and call fits",
     "deadlock": "it completes in every timing",
@@ -50,6 +51,12 @@ def verify(program: Program, target: str | None = None) -> Certificate:
     """
     check_target(target)
     return certify(program, _native(program), target)
+
+
+def least_depth(program: Program) -> int | None:
+    """The `min_fifo_depth` of a program that has passed the bounds check; nothing else is looked at."""
+    verdict = judge(program, [Posts.of(())])
+    return int(verdict["depth"]) if verdict["complete"] else None
 
 
 def verify_reference(program: Program, target: str | None = None) -> Certificate:
@@ -86,9 +93,7 @@ def _native(program: Program) -> Findings:
     posts = posts_fault(program)
     own = None if posts else next((each for each in questions(program) if each[1] == program.posts), None)
     asked = [] if posts or own else list(questions(program))
-    verdict = judge(program, [() if posts else program.posts, *(each for _, each in asked)])
-    if not verdict["is_exact"]:
-        return _reference(program)
+    verdict = judge(program, [Posts.of(() if posts else program.posts), *(each for _, each in asked)])
     if verdict["unfit"] >= 0:
         return Findings({"bounds": op_fault(program, program.op(verdict["unfit"]))})
     if posts:
@@ -98,12 +103,15 @@ def _native(program: Program) -> Findings:
     depth = verdict["depth"] if verdict["complete"] else None
     if not verdict["has_result"]:
         return Findings(faults, depth)
-    faults |= {"races": _native_races(program, verdict), "result": _native_result(program, verdict)}
+    faults |= {
+        "races": _native_races(program, verdict),
+        "result": retraced(program, verdict) if verdict["wrong"][0] else None,
+    }
     if own and not faults["result"]:
         return Findings(faults, depth, own[0])
     if own:
         asked = list(questions(program))
-        verdict = judge(program, [(), *(each for _, each in asked)])
+        verdict = judge(program, [Posts.of(()), *(each for _, each in asked)])
     found = (name for (name, _), wrong in zip(asked, verdict["wrong"][1:], strict=True) if wrong is None)
     return Findings(faults, depth, next(found, None))
 
@@ -137,26 +145,6 @@ def _native_races(program: Program, verdict: Verdict) -> Fault | None:
     if verdict["turns"]:
         return turns_fault(program, *verdict["turns"])
     return slots_fault(program, *verdict["slots"]) if verdict["slots"] else None
-
-
-def _native_result(program: Program, verdict: Verdict) -> Fault | None:
-    """The wrong slot, explained by the reference on those ops only that reach it."""
-    if verdict["wrong"][0] is None:
-        return None
-    wrong, order = Wrong(*verdict["wrong"][0]), verdict["slice"]
-    if len(order) > _MOST_EXPLAINED:
-        return wrong_slot(program, wrong, tuple(order[-_SHOWN:]), f"{len(order)} ops reach it, too many to retrace")
-    ops = {row: program.op(row) for row in order}
-    run = Run(order=order)
-    run.matched = {row: sender for row, sender in zip(order, verdict["slice_matched"], strict=True) if sender >= 0}
-    calls = [row for row in order if ops[row].kind == Kind.collective]
-    while calls:
-        size = len(program.collectives[ops[calls[0]].call].group)
-        run.groups |= dict.fromkeys(calls[:size], tuple(calls[:size]))
-        calls = calls[size:]
-    execution = Execution(program, run, Symbols())
-    execution.execute(ops, order)
-    return wrong_fault(execution, wrong, trail(program, run, ops, order, wrong))
 
 
 def _matches_fault(plain: Plain, run: Run) -> Fault | None:
@@ -204,9 +192,9 @@ def certify(program: Program, findings: Findings, target: str | None) -> Certifi
 
 def failed_check(program: Program, fault: Fault) -> Check:
     """A fault as a check that failed, its ops in words."""
-    shown = [schedule_line(program, row) for row in fault.ops[:_SHOWN]]
-    if len(fault.ops) > _SHOWN:
-        shown.append(f"... and {len(fault.ops) - _SHOWN} more")
+    shown = [schedule_line(program, row) for row in fault.ops[:SHOWN]]
+    if len(fault.ops) > SHOWN:
+        shown.append(f"... and {len(fault.ops) - SHOWN} more")
     where = program.op(fault.ops[0]).line if fault.ops else None
     return Check(False, fault.what, fault.ops, where, fault.found, fault.hint, tuple(shown))
 
@@ -237,10 +225,22 @@ def _proved(program: Program, name: str, target: str | None, findings: Findings)
 
 def unasked_slots(program: Program) -> int:
     """Output slots, over all ranks, that no post-condition speaks of."""
-    asked = {b.name: [np.zeros(n, dtype=bool) for n in b.slots] for b in program.buffers if b.role == "output"}
-    for post in program.posts:
-        for rank in post.ranks if post.region.buffer in asked else ():
-            _, start, count, _, blocks = post.region
-            slots = slice(start, start + count) if blocks == 1 else post.region.slots()
-            asked[post.region.buffer][rank][slots] = True
-    return sum(int(np.count_nonzero(~part)) for parts in asked.values() for part in parts)
+    posts, outputs = Posts.of(program.posts), {b.name: b.slots for b in program.buffers if b.role == "output"}
+    col, number = posts.columns, {name: row for row, name in enumerate(outputs)}
+    row = np.array([number.get(name, -1) for name in posts.buffers], dtype=np.int64)
+    post = np.repeat(np.arange(len(posts)), np.diff(col["post_rank_start"]))
+    place = row[col["post_buffer"][post]] * program.num_ranks + col["post_rank"]
+    post, place = post[place >= 0], place[place >= 0]
+    blocks = col["post_blocks"][post]
+    block = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    start, count, stride = (np.repeat(col[f"post_{part}"][post], blocks) for part in ("offset", "count", "stride"))
+    begin = np.repeat(place, blocks) * MAX_SLOTS + start + block * stride
+    return sum(sum(slots) for slots in outputs.values()) - _union(begin, count)
+
+
+def _union(begin: NDArray[np.int64], count: NDArray[np.int64]) -> int:
+    """How many whole numbers lie in at least one of the runs."""
+    order = np.argsort(begin)
+    end = (begin + count)[order]
+    reached = np.maximum.accumulate(np.append(0, end))
+    return int(np.maximum(end - np.maximum(begin[order], reached[:-1]), 0).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ def _program(task: _Task) -> Program:
     return Program(header.name, rows.num_ranks, buffers, lanes, channels, (), (), posts, lines, typed)
 
 
-def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], tuple[Post, ...]]:
+def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post]]:
     """The buffers, where the chunks of i, o and s live in them, and what the collective asks."""
     header, rows, kind, n = task.header, task.rows, task.header.kind, task.rows.num_ranks
     shared = {"all_gather": (1, 0), "reduce_scatter": (0, 1), "all_to_all": (0, 0)}
@@ -109,7 +110,7 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], tuple[Post, .
         what = f"{task.chunks} chunks cannot be shared among {n} gpus, as {header.coll} does"
         raise ProgramError(what, where=f"{rows.place}:1", hint="make nchunksperloop a multiple of ngpus")
     if kind == "custom":
-        posts: tuple[Post, ...] = ()
+        posts: Sequence[Post] = ()
         sizes = [_told(rows.chunks[:, side], task.chunks) for side in (0, 1)]
         both = tuple(max(i, o) for i, o in zip(*sizes, strict=True))
         buffers = [Buffer("input", "input", both if task.in_place else sizes[0])]
@@ -189,12 +190,12 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
         for block in blocks.tolist():
             rank = int(rows.rank[rows.first_step[block]])
             first = owners.setdefault((rank, int(peer[block]), int(rows.chan[block])), block)
-            if first != block:
+            if first != block and "races" not in faults:
                 pair = [block - int(rows.first_block[rank]) for block in (first, block)]
                 what = (
                     f"threadblocks {pair[0]} and {pair[1]} of gpu {rank} both {word} gpu {peer[block]} on channel "
                     f"{rows.chan[block]}: each keeps its own count of a connection's messages"
                 )
                 at = [int(np.searchsorted(ops, np.flatnonzero(active & (rows.block == b))[0])) for b in (first, block)]
-                faults.setdefault("races", Fault(what, tuple(at), hint="give one of them another channel"))
+                faults["races"] = Fault(what, tuple(at), hint="give one of them another channel")
     return faults

@@ -1,0 +1,166 @@
+"""Posts: post-conditions as columns of arrays, for a thousand ranks may have a million; one at a time, as Post."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.core import ProgramError
+from dovetail.ir.parts import Post, Region, Term
+
+Column = NDArray[Any]
+_REGION = ("buffer", "offset", "count", "stride", "blocks")
+COLUMNS: dict[str, str] = {
+    "post_rank_start": "i8",  # post i is of ranks post_rank[post_rank_start[i]:post_rank_start[i+1]]
+    "post_rank": "i4",
+    "post_term_start": "i8",
+    "term_kernel": "i4",  # row of `kernels`, -1 for an input itself
+    "term_arg_start": "i8",
+    "arg_rank": "i4",
+    **{f"{side}_{part}": "i4" if part == "buffer" else "i8" for side in ("post", "arg") for part in _REGION},
+}
+
+
+class Posts(Sequence[Post]):
+    """Post-conditions in bulk: `columns` (see COLUMNS), whose buffers and kernels are rows of the names beside them.
+
+    >>> one = Post((0,), Region("y", 0, 1), (Term(None, ((1, Region("x", 0, 1)),)),))
+    >>> posts = Posts.of([one])
+    >>> posts[0] == one, posts == (one,), posts.columns["arg_rank"].tolist()
+    (True, True, [1])
+    """
+
+    def __init__(self, buffers: tuple[str, ...], kernels: tuple[str, ...], columns: dict[str, Column]) -> None:
+        self.buffers, self.kernels = buffers, kernels
+        self.columns = {name: np.asarray(columns[name], dtype) for name, dtype in COLUMNS.items()}
+        for column in self.columns.values():
+            column.flags.writeable = False
+
+    @classmethod
+    def of(cls, posts: Sequence[Post]) -> Posts:
+        """Any post-conditions as columns; ProgramError for numbers that no program has."""
+        if isinstance(posts, Posts):
+            return posts
+        terms = [term for post in posts for term in post.terms]
+        args = [arg for term in terms for arg in term.args]
+        names: dict[str, int] = {}
+        kernels: dict[str, int] = {}
+        try:
+            columns = {
+                "post_rank_start": _starts(post.ranks for post in posts),
+                "post_rank": np.fromiter(chain.from_iterable(post.ranks for post in posts), "i4"),
+                "post_term_start": _starts(post.terms for post in posts),
+                "term_kernel": np.fromiter(
+                    (-1 if t.kernel is None else kernels.setdefault(t.kernel, len(kernels)) for t in terms), "i4"
+                ),
+                "term_arg_start": _starts(term.args for term in terms),
+                "arg_rank": np.fromiter((rank for rank, _ in args), "i4"),
+                **_regions("post", [post.region for post in posts], names),
+                **_regions("arg", [region for _, region in args], names),
+            }
+        except OverflowError:
+            raise ProgramError("malformed program: a number of a post-condition is beyond 64 bits") from None
+        return cls(tuple(names), tuple(kernels), columns)
+
+    @classmethod
+    def regular(
+        cls,
+        to: ArrayLike,
+        target: tuple[str, ArrayLike],
+        sources: ArrayLike,
+        source: tuple[str, ArrayLike],
+        count: int,
+    ) -> Posts:
+        """Post i: on ranks to[i], `count` slots of a buffer from a start hold the sum of those of ranks sources[i].
+
+        `target` and `source` are (buffer, start of each post, or of all).
+
+        >>> shift = Posts.regular([[1], [0]], ("y", 0), [[0], [1]], ("x", [2, 3]), 1)
+        >>> shift[1]
+        Post(ranks=(0,), region=Region(buffer='y', offset=0, count=1, stride=0, blocks=1), \
+terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=0, blocks=1)),)),))
+        """
+        ranks, of = np.asarray(to), np.asarray(sources)
+        n, terms = len(ranks), of.size
+        starts = np.repeat(np.broadcast_to(source[1], n), of.shape[1])
+        columns = {
+            "post_rank_start": np.arange(n + 1) * ranks.shape[1],
+            "post_rank": ranks.ravel(),
+            "post_term_start": np.arange(n + 1) * of.shape[1],
+            "term_kernel": _constant("term_kernel", -1, terms),
+            "term_arg_start": np.arange(terms + 1),
+            "arg_rank": of.ravel(),
+        }
+        for side, size, row, offset in (("post", n, 0, np.broadcast_to(target[1], n)), ("arg", terms, 1, starts)):
+            same = {"buffer": row, "count": count, "stride": 0, "blocks": 1}
+            columns |= {f"{side}_{part}": _constant(f"{side}_{part}", value, size) for part, value in same.items()}
+            columns[f"{side}_offset"] = offset
+        return cls((target[0], source[0]), (), columns)
+
+    def __len__(self) -> int:
+        return len(self.columns["post_offset"])
+
+    @overload
+    def __getitem__(self, index: int) -> Post: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Post, ...]: ...
+    def __getitem__(self, index: int | slice) -> Post | tuple[Post, ...]:
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            return tuple(self[row] for row in range(first, last, step))
+        row = range(len(self))[index]
+        return next(self._read(row, row + 1))
+
+    def __iter__(self) -> Iterator[Post]:
+        return self._read(0, len(self))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Posts) and (self.buffers, self.kernels) == (other.buffers, other.kernels):
+            return all(np.array_equal(self.columns[name], other.columns[name]) for name in COLUMNS)
+        if not isinstance(other, Posts | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def _read(self, first: int, last: int) -> Iterator[Post]:
+        """Posts first to last - 1."""
+        ranks, rank_ends = self._part("post_rank_start", first, last)
+        terms, term_ends = self._part("post_term_start", first, last)
+        args, arg_ends = self._part("term_arg_start", terms.start, terms.stop)
+        regions = zip(self.columns["arg_rank"][args].tolist(), self._regions("arg", args), strict=True)
+        pairs, names = list(regions), (*self.kernels, None)
+        kernels = self.columns["term_kernel"][terms].tolist()
+        found = [Term(names[k], tuple(pairs[a:b])) for k, (a, b) in zip(kernels, pairwise(arg_ends), strict=True)]
+        numbers = self.columns["post_rank"][ranks].tolist()
+        ends = zip(self._regions("post", slice(first, last)), pairwise(rank_ends), pairwise(term_ends), strict=True)
+        return (Post(tuple(numbers[a:b]), region, tuple(found[c:d])) for region, (a, b), (c, d) in ends)
+
+    def _part(self, name: str, first: int, last: int) -> tuple[slice, list[int]]:
+        """What entries first to last - 1 of a column of starts index, and where each begins and ends in it."""
+        ends = self.columns[name][first : last + 1]
+        return slice(int(ends[0]), int(ends[-1])), (ends - ends[0]).tolist()
+
+    def _regions(self, side: str, rows: slice) -> Iterator[Region]:
+        buffer, *parts = (self.columns[f"{side}_{part}"][rows].tolist() for part in _REGION)
+        return map(Region, (self.buffers[row] for row in buffer), *parts)
+
+
+def _regions(side: str, regions: Sequence[Region], names: dict[str, int]) -> dict[str, Column]:
+    numbers = np.fromiter(chain.from_iterable(region[1:] for region in regions), "i8").reshape(-1, 4).T
+    buffers = np.fromiter((names.setdefault(region[0], len(names)) for region in regions), "i4")
+    return dict(zip((f"{side}_{part}" for part in _REGION), (buffers, *numbers), strict=True))
+
+
+def _constant(name: str, value: int, size: int) -> Column:
+    """A column of one number, which takes no memory."""
+    return np.broadcast_to(np.array(value, COLUMNS[name]), size)
+
+
+def _starts(lists: Any) -> Column:
+    return np.fromiter(accumulate((len(entry) for entry in lists), initial=0), "i8")
