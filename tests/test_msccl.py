@@ -16,6 +16,7 @@ from msccl_files import index, verdict, xml
 from dovetail.cli import main
 from dovetail.collective import build
 from dovetail.collective.msccl import DIALECTS, certify, read, write
+from dovetail.collective.msccl.lower import by_chunk, lower
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Certificate, Program, Slot, Workload, canonical, parse, verify
 from dovetail.run.local import execute_local
@@ -583,12 +584,52 @@ def test_malformed_files_are_refused_at_once(name):
 def test_a_million_steps_are_refused_at_once(tmp_path):
     step = pair().splitlines()[3].replace('s="0"', 's="{}"')
     head, tail = pair().splitlines()[:3], pair().splitlines()[5:]
-    body = "\n".join(step.replace("{}", str(number)) for number in range(1_000_000))
-    (tmp_path / "long.xml").write_text("\n".join([*head, body, *tail]))
+    lines = [step.replace("{}", str(number)) for number in range(1_000_000)]
+    for steps, what in ((100_000, "more than 4096 steps in one threadblock"), (1_000_000, "more than 524288 gpus")):
+        (tmp_path / "long.xml").write_text("\n".join([*head, *lines[:steps], *tail]))
+        start = time.process_time()
+        with pytest.raises(ProgramError, match=what) as raised:
+            read(tmp_path / "long.xml")
+        assert raised.value.where == f"{tmp_path}/long.xml:{4100 if steps < 1_000_000 else 524_289}"
+        assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("coll", "in_place"), [("alltoall", 0), ("reduce_scatter", 1), ("allgather", 0), ("custom", 1)]
+)
+def test_a_thousand_gpus_are_judged_at_once(coll, in_place):
+    """Up to a million post-conditions, and hardly a step."""
+    steps = {(rank, 0): ("-1 -1 0", "cpy i0 o0 1024") for rank in range(1024)}
+    text = xml(steps, coll, 1024, 1024, io=(1024, 1024), head=f'inplace="{in_place}"')
     start = time.process_time()
-    with pytest.raises(ProgramError, match="more than 4096 steps in one threadblock"):
-        read(tmp_path / "long.xml")
+    certificate = judged(text)
+    assert certificate.ok == (coll == "custom")
     assert time.process_time() - start < 1
+
+
+WIDE = {
+    "doublings": {(r, 0): ("-1 -1 0", *["re i0 i0 32767"] * 4000) for r in (0, 1)},
+    "messages": {(r, 0): (f"{1 - r} {1 - r} 0", *["s i0 - 32767", "r - i0 32767"] * 2000) for r in (0, 1)},
+    "sums": {(r, 0): (f"{r ^ 1} {r ^ 1} 0", "s i0 - 999", *["rrs i0 - 999"] * 999, "r - i0 999") for r in range(64)},
+    "rivals": {(r, t): (f"{1 - r} {1 - r} 0", "s i0 - 1", "r - i0 1") for t in range(1000) for r in (0, 1)},
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_small_files_of_large_steps_are_judged_at_once(name):
+    ranks = 1 + max(rank for rank, _ in WIDE[name])
+    text = xml(WIDE[name], chunks=32767, ranks=ranks)
+    start = time.process_time()
+    assert "result" in failures(judged(text))
+    assert time.process_time() - start < 1
+
+
+@corpus
+def test_by_chunk_is_lower_in_bulk():
+    for row in SHOWN:
+        if verdict(row) != "unreadable":
+            program = read(files.path(row)).program
+            assert verify(by_chunk(program)).min_fifo_depth == verify(lower(program, 1)).min_fifo_depth
 
 
 def test_unfinished_chain_of_nops():

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.collective.msccl.lower import lower
+from dovetail.collective.msccl.lower import by_chunk
 from dovetail.collective.msccl.parts import DIALECTS, MscclFile, Use
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS, Fault
 from dovetail.ir.plain import name_op
-from dovetail.ir.verify import failed_check
+from dovetail.ir.verify import failed_check, least_depth
 
+_MOST_CHUNKS = 1 << 19  # that steps read and write, for which the depth of single chunks is found
 _TITLES = {False: "out of place", True: "in place"}
 
 
@@ -57,19 +58,24 @@ def _of_use(file: MscclFile, use: Use, target: str | None, fifo_depth: int | Non
     if not use.in_place and file.header.kind != "custom" and _writes_input(program) and verdict.checks["result"].ok:
         said = f"{verdict.checks['result'].message}; on the way it overwrites the caller's input, out of place"
         verdict = _replaced(verdict, "result", replace(verdict.checks["result"], message=said))
-    need, deadlock = _depth_of_chunks(program), verdict.checks["deadlock"]
-    if deadlock.ok and any(channel.depth < need for channel in program.channels):
+    deadlock = verdict.checks["deadlock"]
+    need = _depth_of_chunks(program) if deadlock.ok else 0
+    if any(channel.depth < need for channel in program.channels):
         said = f"{deadlock.message}; but {need} where a chunk fills a place, and a step sends cnt of them"
         verdict = _replaced(verdict, "deadlock", replace(deadlock, message=said))
     return _header(verdict, file, target)
 
 
 def _depth_of_chunks(program: Program) -> int:
-    """The least depth where every chunk is a message of its own, as for large buffers; 0 where it always is one."""
+    """The least depth where every chunk is a message of its own, as for large buffers; 0 where it always is one, and
+    where there are too many to try."""
     col = program.columns
-    if max(col["read_count"].max(initial=0), col["write_count"].max(initial=0)) < 2 or not program.channels:
+    counts = [col[f"{side}_count"] for side in ("read", "write")]
+    if max(count.max(initial=0) for count in counts) < 2 or not program.channels:
         return 0
-    return verify(lower(program, 1)).min_fifo_depth or 0
+    if sum(int(count.sum()) for count in counts) > _MOST_CHUNKS:
+        return 0
+    return least_depth(by_chunk(program)) or 0
 
 
 def _writes_input(program: Program) -> bool:

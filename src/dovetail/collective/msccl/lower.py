@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.ir import RECVS, SENDS, Builder, Kind, Op, Program, Region
+
+Ints = NDArray[np.int64]
 
 
 def lower(program: Program, most: int) -> Program:
@@ -73,6 +79,48 @@ def lower(program: Program, most: int) -> Program:
                 line=op.line,
             )
     return builder.build()
+
+
+def by_chunk(program: Program) -> Program:
+    """`lower(program, 1)` of a program of single runs, in bulk; nops stay, and nothing is asked.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> whole = parse('''
+    ... program two ranks 1
+    ... buffer x input 2
+    ... buffer y output 2
+    ... lane a net
+    ... lane b net
+    ... rank 0 lane a
+    ...   copy x[0:2] -> y[0:2]
+    ... rank 0 lane b
+    ...   nop after a.0
+    ... ''')
+    >>> print("\\n".join(to_text(by_chunk(whole)).splitlines()[-5:]))
+    rank 0 lane a
+      copy x[0:1] -> y[0:1]
+      copy x[1:2] -> y[1:2]
+    rank 0 lane b
+      nop after a.1
+    """
+    col, new = program.columns, dict[str, Ints]()
+    pieces = np.ones(program.num_ops, dtype=np.int64)
+    for side in ("read", "write"):
+        pieces[np.diff(col[f"{side}_start"]) > 0] = col[f"{side}_count"]
+    last = np.cumsum(pieces) - 1
+    number = np.arange(pieces.sum()) - np.repeat(last - pieces + 1, pieces)
+    for name in ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line"):
+        new[name] = np.repeat(col[name], pieces)
+    for side in ("read", "write"):
+        has = np.repeat(np.diff(col[f"{side}_start"]), pieces)
+        new[f"{side}_start"] = np.append(0, np.cumsum(has))
+        for part in ("buffer", "offset", "count", "stride", "blocks"):
+            new[f"{side}_{part}"] = np.repeat(col[f"{side}_{part}"], col[f"{side}_count"])
+        new[f"{side}_offset"] += number[has > 0]
+        new[f"{side}_count"] = np.ones_like(new[f"{side}_count"])
+    waits = np.where(number == 0, np.repeat(np.diff(col["dep_start"]), pieces), 0)
+    new |= {"dep_start": np.append(0, np.cumsum(waits)), "dep": last[col["dep"]]}
+    return replace(program, posts=()).with_columns(new)
 
 
 def _needs(program: Program, most: int) -> bool:

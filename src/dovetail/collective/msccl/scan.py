@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
@@ -12,7 +13,8 @@ from xml.parsers import expat
 from dovetail.collective.msccl.parts import BUFFERS, KINDS
 from dovetail.core import ProgramError
 
-MAX_BYTES = 1 << 28
+MAX_BYTES = 1 << 27
+MAX_ELEMENTS = 1 << 19  # gpus, threadblocks and steps: an all_to_all of 512 gpus without relays
 MAX_GPUS = MAX_BLOCKS = 1024  # children of one element that the runtimes' readers hold
 MAX_STEPS = 4096  # of one threadblock; no runtime runs more than 256
 MAX_GPU_STEPS = 1 << 15  # of one gpu; no runtime holds more than 4095
@@ -68,11 +70,11 @@ def scan(source: str | bytes | Path, place: str) -> Elements:
     reader = _Reader(place)
     parser = reader.parser
     try:
-        size = 0
-        for piece in _pieces(source, place):
-            parser.Parse(piece, False)
-            size += len(piece)
-            if size - parser.CurrentByteIndex > _MAX_TOKEN:
+        text = _bytes_of(source, place)
+        _check_elements(text, place)
+        for start in range(0, len(text), _PIECE):
+            parser.Parse(text[start : start + _PIECE], False)
+            if min(start + _PIECE, len(text)) - parser.CurrentByteIndex > _MAX_TOKEN:
                 raise reader.bad(f"an element or comment of more than {_MAX_TOKEN >> 20} MiB")
         parser.Parse(b"", True)
     except expat.ExpatError as error:
@@ -217,21 +219,22 @@ class _Reader:
         return ProgramError(what, where=f"{self.place}:{self.parser.CurrentLineNumber}", hint=hint)
 
 
-def _pieces(source: str | bytes | Path, place: str) -> Iterator[bytes]:
+def _bytes_of(source: str | bytes | Path, place: str) -> bytes:
     if isinstance(source, Path):
         with source.open("rb") as file:
-            size = 0
-            while piece := file.read(_PIECE):
-                size += len(piece)
-                _check_size(size, place)
-                yield piece
-        return
-    text = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
-    _check_size(len(text), place)
-    for start in range(0, len(text), _PIECE):
-        yield text[start : start + _PIECE]
-
-
-def _check_size(size: int, place: str) -> None:
-    if size > MAX_BYTES:
+            text = file.read(MAX_BYTES + 1)
+    else:
+        text = source.encode("utf-8", "surrogateescape") if isinstance(source, str) else source
+    if len(text) > MAX_BYTES:
         raise ProgramError(f"more than {MAX_BYTES >> 20} MiB", where=place, hint="no runtime reads a file of this size")
+    return text
+
+
+def _check_elements(text: bytes, place: str) -> None:
+    """Refuse a file of too many elements before any is read."""
+    if text.count(b"<") - text.count(b"</") <= MAX_ELEMENTS:
+        return
+    start = next(islice(re.finditer(b"<(?!/)", text), MAX_ELEMENTS, None)).start()
+    line = text.count(b"\n", 0, start) + 1
+    what, hint = f"more than {MAX_ELEMENTS} gpus, threadblocks and steps", "no runtime holds more than 4095 for a gpu"
+    raise ProgramError(what, where=f"{place}:{line}", hint=hint)
