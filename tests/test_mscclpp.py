@@ -28,9 +28,11 @@ from mscclpp_plans import (
 )
 from needs import SHARED
 
+from dovetail.cli import main
 from dovetail.collective.mscclpp import certify, launched, read
 from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Kind, Slot, Workload
+from dovetail.ir.verify import schedule_line
 from dovetail.run import execute
 
 CORPUS = SHARED / "corpus" / "msccl" / "mscclpp-json"
@@ -154,6 +156,22 @@ class TestFaults:
             assert mscclpp_machine.verdicts(document, 10)["right"] == 0
         elif check == "races" and "relaxed" not in name:
             assert mscclpp_machine.verdicts(document, 300)["right"] < 300
+
+    @pytest.mark.parametrize(
+        "name", [name for name, (_, check, _) in FAULTS.items() if check not in ("bounds", "limits")]
+    )
+    def test_its_page_shows_the_ops(self, name: str, tmp_path, capsys) -> None:
+        """Those that the verdict names, be it on threads in step or each at its own pace."""
+        change, check, _ = FAULTS[name]
+        document = with_ops(change)
+        (tmp_path / "p.json").write_text(json.dumps(document))
+        assert main(["verify", str(tmp_path / "p.json"), "--json", "--out", str(tmp_path)]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert told["page"] == str(tmp_path / "p.html")
+        assert "One tick of the timeline" in (tmp_path / "p.html").read_text()
+        program, found = launched(read(document, name="p"), loose=check == "races"), told["checks"][check]
+        shown = [schedule_line(program, row).split("  (")[0] for row in found["ops"][:12]]
+        assert shown == [line.split("  (")[0] for line in found["schedule"][:12]]
 
     def test_an_empty_plan(self) -> None:
         fails(plan("allreduce", (2, 2, 0), [[], []]), "result", "input[0] of rank 0", "missing input@1[0]")

@@ -43,7 +43,7 @@ def verify(
         if not json:
             raise
         programs, certificate = [], unreadable(file, error, name)
-    page = None if out is None or certificate.ok else _write_page(out, programs, certificate, file)
+    page = None if out is None else _write_page(out, programs, certificate, file)
     if json:
         output.emit(certificate.to_json() | ({"page": str(page)} if page else {}))
     else:
@@ -68,7 +68,9 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
 
         if fifo_depth is not None:
             output.warn("MSCCL++ plans write into each other's memory: --fifo-depth means nothing to them")
-        return [], mscclpp.certify(files.mscclpp_of(place, content), target)
+        plan = files.mscclpp_of(place, content)
+        verdict = mscclpp.certify(plan, target)
+        return [mscclpp.launched(plan, loose=verdict.failed == "races")], verdict
     program = files.program_from(kind, content, place)
     program = program if fifo_depth is None else program.with_depth(fifo_depth)
     return [program], prove(program, target)
@@ -121,9 +123,10 @@ def _write_page(folder: Path, programs: list[Program], certificate: Certificate,
     """The minimal schedule that shows the first failure, as a page; None where no ops show it."""
     from dovetail.report import Summary, counterexample, write_page
 
-    name, check = next((name, check) for name, check in certificate.checks.items() if not check.ok)
-    if not programs or not check.ops or name == "bounds":
+    name = certificate.failed
+    if name in (None, "bounds") or not programs or not certificate.checks[name].ops:
         return None
+    check = certificate.checks[name]
     program = programs[-1 if check.message.startswith("in place") else 0]
     timeline = counterexample(program, check.ops, stuck=name == "deadlock")
     title = f"{certificate.program}: {check.message}"

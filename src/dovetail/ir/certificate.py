@@ -77,18 +77,23 @@ class Certificate:
     def ok(self) -> bool:
         return all(check.ok for check in self.checks.values())
 
+    @property
+    def failed(self) -> str | None:
+        """The first check that failed."""
+        return next((name for name, check in self.checks.items() if not check.ok), None)
+
     def raise_if_bad(self) -> None:
         """Raise a ProgramError that tells of the first check that failed; do nothing when all hold."""
-        for name, check in self.checks.items():
-            if check.ok:
-                continue
-            found = "\n              ".join([*([check.found] if check.found else []), *check.schedule])
-            raise ProgramError(
-                f"program '{self.program}' fails the {name} check: {check.message}",
-                where=check.where,
-                found=found or None,
-                hint=check.hint,
-            )
+        if self.failed is None:
+            return
+        check = self.checks[self.failed]
+        found = "\n              ".join([*([check.found] if check.found else []), *check.schedule])
+        raise ProgramError(
+            f"program '{self.program}' fails the {self.failed} check: {check.message}",
+            where=check.where,
+            found=found or None,
+            hint=check.hint,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The document of DESIGN section 10: `ok`, `checks`, `min_fifo_depth`, `collective_found`."""

@@ -15,7 +15,7 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
     times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
 
-    The ops that checks name are rows of `launched(plan)`.
+    The ops that checks name are rows of `launched(plan)`; those of races, with `loose`.
     """
     verdict = _judged(plan, 1, target)
     for name, remark in plan.faults.items():
@@ -29,11 +29,11 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     return replace(_with_limits(verdict, plan), min_fifo_depth=None)  # its channels hold no messages
 
 
-def launched(plan: MscclppPlan) -> Program:
+def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
     """The plan between the starts and ends of its kernels: `plan.program`, and for each gpu copies of its input and
-    output in place, which stand for what comes before and after.
+    output in place, which stand for what comes before and after. With `loose` threads run each at its own pace.
     """
-    return program_of(plan.document, launch(plan.document, cut(plan.document), 1))
+    return program_of(plan.document, launch(plan.document, cut(plan.document), 1, loose))
 
 
 def _judged(plan: MscclppPlan, runs: int, target: str | None = None) -> Certificate:
