@@ -13,7 +13,7 @@ demo: build
 test: lint pytest
 
 pytest: build
-	@$(LOCKED) $(OPENMPI)/ready
+	@$(LOCKED) $(OPENMPI)/ready rebuild
 	-@$(call apt,command -v tc && command -v ip,iproute2)
 	pytest
 

@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import shutil
+import subprocess
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -369,6 +370,13 @@ class TestShim:
         with pytest.raises(EnvironmentFault, match="could not compile the MPI shim"):
             shim.build_shim()
         assert not list(tmp_path.glob("*.so"))
+
+    def test_of_another_version_is_refused(self, tmp_path):
+        source, library = tmp_path / "old.c", tmp_path / "old.so"
+        source.write_text("struct { int version; void* functions[64]; } dovetail_mpi_table = {4};\n")
+        subprocess.run([shutil.which("cc") or shutil.which("gcc"), "-shared", "-o", library, source], check=True)
+        with pytest.raises(EnvironmentFault, match="another version"):
+            shim.Shim(library)
 
 
 def test_no_mpi(monkeypatch):

@@ -186,6 +186,7 @@ void bind_run(nb::module_& m) {
                                                   reinterpret_cast<dt_comm*>(comm));
         },
         "table"_a, "comm"_a);
+    m.attr("mpi_table_version") = DOVETAIL_MPI_TABLE_VERSION;
     m.def(
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");

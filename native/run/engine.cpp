@@ -209,6 +209,7 @@ void Engine::prepare(const Options& options) {
         end_s = start_s;
         std::fill(lane_end_.begin(), lane_end_.end(), 0.0);
     }
+    for (auto& fifo : fifos_) fifo.pieces = 0;
     net_left_ = compute_left_ = 0;
     for (auto& lane : lanes_) {
         lane.issued = 0, lane.done = 0;

@@ -122,7 +122,7 @@ class Engine {
     bool send(Flight& flight, const Move& move);
     bool enter(Flight& flight, const Move& move, Fifo& fifo);
     void start(Fifo& fifo);
-    void start_piece(Outgoing& message, const Move& move);
+    void start_piece(Fifo& fifo, Outgoing& message, const Move& move);
     void leave(Fifo& fifo);
     bool drain();
     bool must_copy(const Move& move) const;

@@ -17,6 +17,10 @@ namespace dovetail::run {
 
 constexpr int ahead = 4;  // pieces of one message under way at once, at either end
 
+// Messages, about, that one rank may have sent another before they are asked for. MPI libraries do not keep any number:
+// over TCP libfabric keeps 64 of a connection, then reads no more from it, though what is asked for may be next.
+constexpr int unasked = 40;
+
 // A message of `bytes` cut into pieces of `each` bytes, the last one shorter: alike at both ends.
 struct Cut {
     std::int64_t bytes, each;
@@ -116,6 +120,7 @@ struct Outgoing {  // a message in its channel's FIFO
 struct Fifo : Ring<Outgoing> {
     std::int64_t starting = 0;          // the first message of which pieces are still to start
     std::int64_t issued = 0, turn = 0;  // ops that send here: those issued, and those whose message has come in
+    int period = 1, pieces = 0;         // of the pieces sent in a run, each one that ends a period must be asked for
     bool active = false;
 };
 

@@ -49,6 +49,10 @@ void Engine::index_messages() {
     }
     inbound_.resize(in.size());
     fifos_.resize(out.size());
+    std::map<int, int> channels;  // to each peer
+    for (const auto& [channel, fifo] : out) ++channels[channel.first];
+    for (const auto& [channel, fifo] : out)
+        fifos_[static_cast<std::size_t>(fifo)].period = std::max(1, unasked / channels[channel.first]);
 }
 
 // Which ops write what each sending op sends: a message may stay in place only while none of them is to come.

@@ -14,9 +14,9 @@ class MpiTransport final : public Transport {
     int rank() const override { return mpi_->rank(comm_); }
     int size() const override { return mpi_->size(comm_); }
 
-    int isend(const void* data, long long num_bytes, int dst, int tag) override {
+    int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) override {
         int handle = -1;
-        check(mpi_->isend(comm_, data, num_bytes, dst, tag, &handle), "MPI_Isend");
+        check(mpi_->isend(comm_, data, num_bytes, dst, tag, matched, &handle), "MPI_Isend");
         return handle;
     }
 

@@ -63,8 +63,8 @@ void Engine::start(Fifo& fifo) {
     for (; fifo.starting < fifo.end(); ++fifo.starting) {
         Outgoing& message = fifo[fifo.starting];
         const Move& move = moves_[static_cast<std::size_t>(message.op)];
-        while (message.started < message.available && message.started - message.left < ahead) {
-            start_piece(message, move);
+        while (message.started < message.available && message.started - message.left < std::min(ahead, fifo.period)) {
+            start_piece(fifo, message, move);
             const bool oldest = fifo.starting == fifo.begin() && message.left + 1 == message.started;
             if (oldest && move.bytes <= short_bytes && transport_.test(message.handles[message.left % ahead]))
                 ++message.left;
@@ -76,7 +76,7 @@ void Engine::start(Fifo& fifo) {
     leave(fifo);
 }
 
-void Engine::start_piece(Outgoing& message, const Move& move) {
+void Engine::start_piece(Fifo& fifo, Outgoing& message, const Move& move) {
     const Cut cut = this->cut(move);
     const int piece = message.started++;
     const auto size = cut.size(piece);
@@ -90,7 +90,8 @@ void Engine::start_piece(Outgoing& message, const Move& move) {
         data = copy;
     }
     const Op& op = ops_[static_cast<std::size_t>(message.op)];
-    message.handles[piece % ahead] = transport_.isend(data, size, op.out_peer, op.out_tag);
+    const bool matched = ++fifo.pieces % fifo.period == 0;
+    message.handles[piece % ahead] = transport_.isend(data, size, op.out_peer, op.out_tag, matched);
 }
 
 // Takes messages out whose last piece has left.

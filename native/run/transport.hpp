@@ -11,7 +11,8 @@ struct Transport {
     virtual ~Transport() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual int isend(const void* data, long long num_bytes, int dst, int tag) = 0;
+    // `matched`: complete only once the receiver has asked for it.
+    virtual int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) = 0;
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
     // `count` elements a rank; kinds, dtypes and ops are those of mpi_table.h. `group` is what `group` returned.
     virtual int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) = 0;

@@ -27,9 +27,9 @@ class Dawdler final : public Transport {
     Dawdler(std::shared_ptr<LocalHub> hub, int rank, unsigned seed) : inner_(std::move(hub), rank), random_(seed) {}
     int rank() const override { return inner_.rank(); }
     int size() const override { return inner_.size(); }
-    int isend(const void* data, long long num_bytes, int dst, int tag) override {
+    int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) override {
         dawdle();
-        return inner_.isend(data, num_bytes, dst, tag);
+        return inner_.isend(data, num_bytes, dst, tag, matched);
     }
     int irecv(void* data, long long num_bytes, int src, int tag) override {
         dawdle();

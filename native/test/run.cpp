@@ -223,15 +223,15 @@ bool stalls_wrongly(bool thread) {
 struct Pretended : Transport {
     int rank() const override { return 1; }
     int size() const override { return 3; }
-    int isend(const void*, long long, int, int) override { return sent++; }
+    int isend(const void*, long long, int, int, bool) override { return sent++; }
     int irecv(void*, long long, int, int) override { return posted++; }
     int icollective(int, const void*, void*, long long, int, int, int) override { return -1; }
     int group(const std::vector<int>&, int) override { return -1; }
     int sent = 0, posted = 0;
 };
 
-// Runs one op of 13 pieces, which receives from rank 0, sends to rank 2, or both.
-std::string run_alone(Kind kind, Transport& transport) {
+// Runs one op of 13 pieces or more, which receives from rank 0, sends to rank 2, or both.
+std::string run_alone(Kind kind, Transport& transport, std::size_t slots = 100) {
     const auto op = static_cast<std::uint8_t>(kind);
     const std::int32_t rank = 1, lane = 0, in = receives(kind) ? 0 : -1, out = sends(kind) ? 1 : -1, none = -1;
     const std::int32_t buffer = 0;
@@ -239,8 +239,9 @@ std::string run_alone(Kind kind, Transport& transport) {
     const std::int64_t writes[] = {0, receives(kind) && kind != Kind::recv_reduce_send}, zero = 0, one = 1;
     const Regions read{reads, &buffer, &zero, &one, &zero, &one}, write{writes, &buffer, &zero, &one, &zero, &one};
     const Columns columns{1, &op, &rank, &lane, &in, &out, &none, no_deps, nullptr, read, write};
-    std::vector<std::int64_t> memory(100);
-    const std::vector<Memory> homes{{reinterpret_cast<std::byte*>(memory.data()), 800, DT_INT64}};
+    std::vector<std::int64_t> memory(slots);
+    const auto bytes = static_cast<std::int64_t>(8 * slots);
+    const std::vector<Memory> homes{{reinterpret_cast<std::byte*>(memory.data()), bytes, DT_INT64}};
     Engine engine(transport, load(1, columns, {true}, {{0, 1, 1}, {1, 2, 1}}, homes), false, {}, {}, {});
     Options options;
     options.slice_bytes = 64, options.stall_s = 0.2;
@@ -249,7 +250,7 @@ std::string run_alone(Kind kind, Transport& transport) {
 
 // A message of which each piece comes only once the piece before it has been sent on.
 struct Reluctant final : Pretended {
-    int isend(const void*, long long, int, int) override { return ++sent, -1; }
+    int isend(const void*, long long, int, int, bool) override { return ++sent, -1; }
     bool test(int handle) override { return handle <= sent; }
 };
 
@@ -272,6 +273,20 @@ bool takes_slow_for_stalled() {
     const std::string failure = run_alone(Kind::send, transport);
     if (!failure.empty()) std::printf("a message that leaves slowly is taken for a stall: %s\n", failure.c_str());
     return !failure.empty();
+}
+
+// Messages leave at once, and nobody ever asks for them.
+struct Unasked final : Pretended {
+    int isend(const void*, long long, int, int, bool matched) override { return ++sent, matched ? 1 : 0; }
+    bool test(int handle) override { return handle == 0; }
+};
+
+bool floods() {
+    Unasked transport;
+    const bool told = !run_alone(Kind::send, transport, 8000).empty();
+    const bool flooded = !told || transport.sent >= 64;
+    if (flooded) std::printf("%d pieces were sent before anybody asked for one\n", transport.sent);
+    return flooded;
 }
 
 // The first pieces come, and then no more.
@@ -299,7 +314,7 @@ int main(int argc, char** argv) {
     if (stalls_wrongly(false) || stalls_wrongly(true)) return 1;
     for (const Kind kind : {Kind::recv_copy_send, Kind::recv_reduce_send, Kind::recv_reduce_copy_send})
         if (forwards_late(kind)) return 1;
-    if (takes_slow_for_stalled() || leaves_receives_behind()) return 1;
+    if (takes_slow_for_stalled() || leaves_receives_behind() || floods()) return 1;
     std::puts("all as expected");
     return 0;
 }

@@ -104,10 +104,11 @@ static int take_handle(dt_comm* comm) {
     return handle;
 }
 
-int dt_isend(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int* handle) {
+int dt_isend(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle) {
     if (num_bytes > INT_MAX) return MPI_ERR_COUNT;
     *handle = take_handle(comm);
-    return MPI_Isend(data, (int)num_bytes, MPI_BYTE, dst, tag, comm->comm, &comm->requests[*handle]);
+    return (matched ? MPI_Issend : MPI_Isend)(data, (int)num_bytes, MPI_BYTE, dst, tag, comm->comm,
+                                              &comm->requests[*handle]);
 }
 
 int dt_irecv(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle) {

@@ -13,7 +13,7 @@ int dt_find(int fortran, void** owner);
 void dt_release(dt_comm* comm);
 int dt_rank(const dt_comm* comm);
 int dt_size(const dt_comm* comm);
-int dt_isend(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int* handle);
+int dt_isend(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle);
 int dt_irecv(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle);
 int dt_test(dt_comm* comm, int handle, int* done);
 int dt_cancel(dt_comm* comm, int handle);

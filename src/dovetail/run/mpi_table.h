@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 4
+#define DOVETAIL_MPI_TABLE_VERSION 5
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
 enum {
@@ -61,7 +61,8 @@ typedef struct {
     void (*release)(dt_comm* comm);         /* its memory, once it was freed */
     int (*rank)(const dt_comm* comm);
     int (*size)(const dt_comm* comm);
-    int (*isend)(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int* handle);
+    /* `matched`: ended only once the receiver has asked for it, a synchronous send. */
+    int (*isend)(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle);
     int (*irecv)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle);
     int (*group)(dt_comm* comm, const int* ranks, int num_ranks, int* group);
     int (*icollective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op,

@@ -20,6 +20,7 @@ from dovetail.core import EnvironmentFault, RunError
 
 SOURCE = Path(__file__).with_name("mpi_shim.c")
 CONTROL_TAG = 20000
+_ANYHOW = 0  # a send may end before the receiver has asked for it
 
 
 def cache_dir() -> Path:
@@ -89,6 +90,11 @@ class Shim:
 
     def __init__(self, path: Path) -> None:
         self._table = _Table.in_dll(ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
+        versions = self._table.version, _native.mpi_table_version
+        if versions[0] != versions[1]:
+            found = f"{path.name} has table {versions[0]}, the native module knows {versions[1]}"
+            what, hint = "the native module is of another version than its sources", "install dovetail anew"
+            raise EnvironmentFault(what, found=found, hint=hint)
 
     @property
     def address(self) -> int:
@@ -138,8 +144,8 @@ class World:
         """Send a picklable object; control traffic only."""
         data = pickle.dumps(payload)
         size = np.array([len(data)], np.int64)
-        self._finish(self._start("isend", size.ctypes.data, 8, dst), limit_s, dst)
-        self._finish(self._start("isend", data, len(data), dst), limit_s, dst)
+        self._finish(self._start("isend", size.ctypes.data, 8, dst, _ANYHOW), limit_s, dst)
+        self._finish(self._start("isend", data, len(data), dst, _ANYHOW), limit_s, dst)
 
     def recv(self, src: int, limit_s: float = 60.0) -> Any:
         """The object that `src` sends; RunError where it has not come within the limit. A later one may take it."""
@@ -198,10 +204,10 @@ class World:
         end = _native.monotonic_s()
         return theirs - (begin + end) / 2, (end - begin) / 2
 
-    def _start(self, name: str, data: Any, num_bytes: int, peer: int) -> int:
+    def _start(self, name: str, data: Any, num_bytes: int, peer: int, *how: int) -> int:
         handle = ctypes.c_int()
         pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
-        self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, ctypes.byref(handle))
+        self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, *how, ctypes.byref(handle))
         return handle.value
 
     def _take(self, data: Any, num_bytes: int, src: int, limit_s: float) -> None:
