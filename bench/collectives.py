@@ -1,6 +1,6 @@
 """Tuned collectives against those of Open MPI and MPICH, on the testbed's hosts or on shared memory.
 
-    bench/collectives.py --hosts 4 --rate 100mbit [--ppn 1] [--nics 1] [--mpi mpich,openmpi] [--budget 900] [--out FILE]
+    bench/collectives.py --hosts 4 --rate 100mbit [--ppn 1] [--nics 1] [--mtu 9000] [--mpi mpich,openmpi] [--budget 900]
     bench/collectives.py --hosts 0 --ranks 2 --min 8 --max 64M      # shared memory, no testbed
 
 Needs root and iproute2 for hosts (see bench/testbed). For each collective and each MPI: `dovetail tune`, then, in a job
@@ -46,7 +46,8 @@ def main() -> None:
     begin, out = time.monotonic(), args.out or HERE / "results" / f"collectives-{label(args)}.json"
     found: dict[str, dict[str, dict]] = {}
     if args.hosts:
-        testbed(args.name, "up", str(args.hosts), args.rate, "--nics", str(args.nics))
+        frames = ["--mtu", str(args.mtu)] if args.mtu else []
+        testbed(args.name, "up", str(args.hosts), args.rate, "--nics", str(args.nics), *frames)
     try:
         with tempfile.TemporaryDirectory() as cache:
             for mpi in mpis:
@@ -72,6 +73,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--ppn", type=int, default=1, help="ranks a host")
     parser.add_argument("--nics", type=int, default=1)
+    parser.add_argument("--mtu", type=int, help="bytes of a frame; large ones spare the cores of crowded hosts")
     parser.add_argument("--ranks", type=int, help="on shared memory")
     parser.add_argument("--mpi", default="mpich,openmpi")
     parser.add_argument("--collectives", default=",".join(FLAT))
@@ -220,7 +222,7 @@ def save(out: Path, args: argparse.Namespace, found: dict) -> dict:
         "commit": described.stdout.strip(),
         "date": time.strftime("%F"),
     }
-    where = {"hosts": args.hosts, "rate": args.rate, "ppn": args.ppn, "nics": args.nics, "ranks": args.ranks}
+    where = {name: getattr(args, name) for name in ("hosts", "rate", "ppn", "nics", "mtu", "ranks")}
     document = {
         **head,
         **where,
