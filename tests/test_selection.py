@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dovetail.cli import main
-from dovetail.cli.collectives import bus_factor
-from dovetail.collective import build
+from dovetail.cli.collectives import bus_factor, written
+from dovetail.collective import build, msccl
 from dovetail.core import DovetailError, PlanError, ProgramError, RunError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, parse, verify
 from dovetail.machine import SWITCH, Link, Machine, load
@@ -174,6 +174,15 @@ def test_msccl_files_carry_the_sizes(tmp_path):
         (text,) = [path.read_text() for path in paths]
         assert 'minBytes="4096"' in text
         assert f'maxBytes="{most}"' in text
+
+
+def test_exported_instances_have_runs_of_chunks(tmp_path):
+    """What runs here has every second slot, which a step of a runtime cannot name."""
+    halving = Choice("recursive_halving_doubling_all_reduce", instances=2)
+    files, refused = written(table((halving, 4096), ranks=8), Aim("all_reduce", 8), tmp_path)
+    assert not refused
+    assert [path.name for path in files[2:]] == ["recursive_halving_doubling_all_reduce-8-4096-4096.xml"]
+    assert msccl.certify(msccl.read(files[2]), "msccl").ok
 
 
 def test_what_a_runtime_cannot_do_is_said(tmp_path):

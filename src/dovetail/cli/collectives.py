@@ -113,10 +113,11 @@ def tune_collective(
 
 def written(selection: Selection, aim: Aim, out: Path) -> tuple[list[Path], list[str]]:
     """The selection in `out`: ours, the rows for NCCL's tuner, MSCCL files by size; and what could not be written."""
+    from dovetail.plan.contenders import built
     from dovetail.report.selections import write_msccl, write_nccl_tuner
 
     ours = [selection.save(out / "selection.json"), write_nccl_tuner(selection, out / "nccl_tuner.conf")]
-    files, refused = write_msccl(selection, out / "msccl", lambda row: aim.program(row.choice))
+    files, refused = write_msccl(selection, out / "msccl", lambda row: built(aim, row.choice, strided=False))
     return [*ours, *files], refused
 
 

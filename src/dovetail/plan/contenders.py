@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from math import ceil
 from typing import NamedTuple
@@ -119,18 +119,20 @@ class Contender(NamedTuple):
 
 def shipped(aim: Aim) -> dict[str, Make]:
     """The built-in algorithms that compute the aim's collective, in place where the library's call is."""
+    return dict.fromkeys(algorithms_for(aim.collective), partial(built, aim))
 
-    def maker(name: str) -> Make:
-        return lambda choice: build(
-            name,
-            aim.ranks,
-            nodes=aim.nodes,
-            channels=choice.channels,
-            instances=choice.instances,
-            protocol=choice.protocol,  # type: ignore[arg-type]
-        )
 
-    return {name: maker(name) for name in algorithms_for(aim.collective)}
+def built(aim: Aim, choice: Choice, *, strided: bool = True) -> Program:
+    """The built-in algorithm of a choice; `strided`: see Algorithm.compile."""
+    return build(
+        choice.algorithm,
+        aim.ranks,
+        nodes=aim.nodes,
+        channels=choice.channels,
+        instances=choice.instances,
+        protocol=choice.protocol,  # type: ignore[arg-type]
+        strided=strided,
+    )
 
 
 def library_program(aim: Aim) -> Program:
