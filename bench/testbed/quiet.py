@@ -11,8 +11,8 @@ from pathlib import Path
 
 import priority
 
-# 16 times an ordinary group. Not more: whoever is kept from running may hold a lock of the kernel's (memory is compacted
-# for everyone), and a rank that needs it waits as long; with 256 times, ranks stood still for seconds.
+# 16 times an ordinary group. Not more: whoever is kept from running may hold a lock of the kernel's (memory is
+# compacted for everyone), and a rank that needs it waits as long; with 256 times, ranks stood still for seconds.
 V1_SHARES, V2_WEIGHT = 16_384, 1_600
 GROUP_PREFIX = "dovetail-testbed-"  # then the pid of `quiet`
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
