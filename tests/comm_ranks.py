@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 import warnings
-from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
@@ -24,7 +23,7 @@ EVEN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 UNEVEN = ("all_gather_v", "reduce_scatter_v", "all_to_all_v")
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
-HALVES = ("float16", *(["bfloat16"] if find_spec("ml_dtypes") else []))
+HALVES = ("float16", "bfloat16")
 DTYPES = ("float32", "float64", *HALVES, "int8", "uint64", "complex64")
 LIBRARY = Selection({}, ())
 MOST = 1 << 40
