@@ -1,5 +1,6 @@
 """The house keeps its shape: imports run downhill, and importing starts nothing."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -62,3 +63,12 @@ def test_importing_starts_nothing():
     code = f"import sys, dovetail; print(*({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
+
+
+def test_every_document_is_told_of():
+    """No schema is written that the table of documents lacks, and it has none that is not written."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    told = (ROOT / "docs/how.md").read_text(encoding="utf-8")
+    assert set(re.findall(r'"(dovetail\.[a-z_.]+/\d+)"', sources)) == set(
+        re.findall(r"`(dovetail\.[a-z_.]+/\d+)`", told)
+    )
