@@ -172,6 +172,12 @@ def test_unknown_file_offers_the_nearest(call, planned):
     assert "plan.json" in err
 
 
+def test_a_folder_without_a_plan_is_told(call, tmp_path):
+    code, _, err = call("verify", tmp_path)
+    assert code == 2
+    assert "is a folder without a plan.json" in err
+
+
 # Exit codes and errors
 
 

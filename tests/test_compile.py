@@ -48,6 +48,9 @@ def helped(num_ranks):
 def proved(num_ranks):
     return build("ring_all_reduce", num_ranks)
 
+def others(num_ranks):
+    return build("ring_all_reduce", num_ranks + 1)
+
 def number(num_ranks):
     return num_ranks
 
@@ -202,6 +205,7 @@ def test_a_file_that_is_not_python(call) -> None:
         (("prog.py", "--ranks", 2, "--nodes", 2), "takes no nodes"),
         (("prog.py:number", "--ranks", 2), "returned int"),
         (("prog.py:nobody", "--ranks", 2), "takes no number of ranks"),
+        (("prog.py:others", "--ranks", 2), "what others in prog.py returned is of 3 ranks"),
         (("prog.py:nix", "--ranks", 2), "has no nix"),
         (("pro.py", "--ranks", 2), "did you mean prog.py?"),
         (("one.py", "--channels", 2), "takes no channels"),

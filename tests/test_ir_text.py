@@ -98,6 +98,7 @@ BODY = HEADER + "rank 0 lane net\n"
     [
         ("", 1, "expected 'program'", "an empty text"),
         ("programme p ranks 2", 1, "expected 'program'", "'programme p ranks 2'"),
+        ("import dovetail\n" * 9, 1, "expected 'program'", "'import dovetail'"),
         ("program p ranks two", 1, "expected a number", "'two'"),
         ("program p ranks 0", 1, "expected 1 to 1048576 ranks", "0"),
         ("program p ranks 2 lanes", 1, "expected the end of the line", "'lanes'"),

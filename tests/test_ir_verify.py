@@ -372,12 +372,12 @@ def test_reduce_scatter_in_place_and_uneven() -> None:
     [
         (COPIES, "1 y[0:4] = x@1[0:4]", "missing x@1[0]; surplus x@0[0]"),
         (COPIES, "1 y[0:4] = x@0[0:4] + x@0[0:4]", "missing x@0[0]"),
-        (COPIES, "0 y[0:4] = x@0[0:4]", "missing x@0[0]; surplus undefined y@0[0]"),
+        (COPIES, "0 y[0:4] = x@0[0:4]", "missing x@0[0]; surplus unwritten y@0[0]"),
         (COPIES, "1 y[0:2] = x@0[2:4]", "missing x@0[2]; surplus x@0[0]"),
         (COPIES, "1 y[0:4] = 0", "surplus x@0[0]"),
         ("0a: copy x[0:4] -> y[0:4]\n0a: reduce x[0:4] -> y[0:4]", "0 y[0:4] = x@0[0:4]", "surplus x@0[0]"),
-        ("0a: reduce x[0:4] -> y[0:4]", "0 y[0:4] = x@0[0:4]", "surplus undefined y@0[0]"),
-        ("0a: compute add x[0:4] -> y[0:4]", "0 y[0:4] = add(x@0[0:4])", "surplus undefined y@0[0]"),
+        ("0a: reduce x[0:4] -> y[0:4]", "0 y[0:4] = x@0[0:4]", "surplus unwritten y@0[0]"),
+        ("0a: compute add x[0:4] -> y[0:4]", "0 y[0:4] = add(x@0[0:4])", "surplus unwritten y@0[0]"),
         ("0a: compute f x[0:4] -> y[0:4]", "0 y[0:4] = x@0[0:4]", "missing x@0[0]; surplus f(x@0[0])"),
         (
             "0a: compute g x[0:2] x[0:3] -> y[0:2]",

@@ -172,7 +172,7 @@ def test_remote_reduce_reads_the_local_operand():
     found = certify(read(files.CORPUS / "msccl-tools/probe_remote_reduce_from_scratch.xml"))
     assert set(failures(found)) == {"bounds", "result"}
     assert found.checks["bounds"].where.endswith(":15")
-    assert "undefined scratch@1[0]" in found.checks["result"].found
+    assert "unwritten scratch@1[0]" in found.checks["result"].found
     assert any(line.endswith("from_scratch.xml:15)") for line in found.checks["result"].schedule)
 
 

@@ -40,6 +40,8 @@ def read(place: str) -> tuple[str, Any]:
     """
     path = Path(place)
     if place != "-" and path.is_dir():
+        if not (path / "plan.json").exists():
+            raise DovetailError(f"{path} is a folder without a plan.json", hint="name a file, or the folder of a plan")
         path = path / "plan.json"
     if place != "-" and _is_xml(path):
         return "msccl", path

@@ -52,7 +52,7 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
     if not _is_done(made):
         what = f"{found.__name__} in {file} returned {type(made).__name__}"
         raise DovetailError(what, hint="return an Algorithm, or a Program")
-    return made
+    return _of(ranks, made, f"what {found.__name__} in {file} returned")
 
 
 def settings(words: Sequence[str]) -> dict[str, Any]:
@@ -114,11 +114,15 @@ def _unchanged(
     value: Algorithm | Program, file: Path, ranks: int | None, options: Mapping[str, Any]
 ) -> Algorithm | Program:
     """An Algorithm or Program as it stands in the file: no option can change it."""
-    if ranks not in (None, value.num_ranks):
-        raise WishError(f"--ranks {ranks}", found=f"{value.name} in {file} is of {value.num_ranks} ranks")
     if options:
         what = f"{value.name} in {file} is no function: it takes no {next(iter(options))}"
         raise WishError(what, hint="define program(num_ranks, …)")
+    return _of(ranks, value, f"{value.name} in {file}")
+
+
+def _of(ranks: int | None, value: Algorithm | Program, what: str) -> Algorithm | Program:
+    if ranks not in (None, value.num_ranks):
+        raise WishError(f"--ranks {ranks}", found=f"{what} is of {value.num_ranks} ranks")
     return value
 
 

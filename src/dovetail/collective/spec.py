@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -90,7 +92,9 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
     if kind not in KINDS:
         raise WishError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
     if num_ranks < 1 or chunks < 1 or not 0 <= root < num_ranks:
-        raise WishError(f"{kind} of {num_ranks} ranks, {chunks} chunks, root {root}", hint="at least one of each")
+        raise WishError(
+            f"{kind} of {num_ranks} ranks, {chunks} chunks, root {root}", hint="a rank, a chunk, a root of them"
+        )
     if in_place and kind in ("gather", "scatter", "all_to_all_v"):
         raise WishError(f"{kind} cannot be in place", hint="give it an output of its own")
     root = root if kind in _ROOTED else 0
@@ -128,11 +132,21 @@ def custom(
     posts = []
     for rank in range(num_ranks):
         for slot in range(sides[1][rank]):
-            terms = [Term(None, ((source, Region("input", at, 1)),)) for source, at in want(rank, slot)]
+            sources = [_source(source, sides[0], f"want({rank}, {slot})") for source in want(rank, slot)]
+            terms = tuple(Term(None, ((source, Region("input", at, 1)),)) for source, at in sources)
             if terms:
-                posts.append(Post((rank,), Region("output", slot, 1), tuple(terms)))
+                posts.append(Post((rank,), Region("output", slot, 1), terms))
     buffers = (Buffer("input", "input", sides[0]), Buffer("output", "output", sides[1]))
     return Spec(name, num_ranks, 1, False, 0, buffers, tuple(posts))
+
+
+def _source(named: Any, inputs: Sequence[int], place: str) -> tuple[int, int]:
+    """An input slot that `want` names; WishError where there is none such."""
+    with suppress(TypeError, ValueError):
+        rank, slot = map(index, named)
+        if 0 <= rank < len(inputs) and 0 <= slot < inputs[rank]:
+            return rank, slot
+    raise WishError(f"{place} names no input slot", found=repr(named), hint="pairs of a rank and its slot, from 0 on")
 
 
 def _split(units: Sequence[int], spec: Spec) -> NDArray[np.int64]:

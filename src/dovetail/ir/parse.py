@@ -15,6 +15,7 @@ _ROLES: dict[str, Role] = {"input": "input", "output": "output", "scratch": "scr
 _ENGINES: dict[str, Engine] = {"compute": "compute", "copy": "copy", "net": "net"}
 _MODES: dict[str, Mode] = {"each": "each", "all": "all"}
 MAX_RANKS = 1 << 20
+_FORMS = "the text of a Program begins so; `dovetail compile` is for Python"
 _KINDS = {kind.name: kind for kind in Kind}
 
 
@@ -31,7 +32,7 @@ def parse(text: str, name: str | None = None) -> Program:
     lines = [Line(line, f"{shown}:{number}") for number, line in enumerate(text.splitlines(), 1)]
     lines = [line for line in lines if not line.is_over]
     if not lines:
-        raise ProgramError("expected 'program'", where=f"{shown}:1", found="an empty text")
+        raise ProgramError("expected 'program'", where=f"{shown}:1", found="an empty text", hint=_FORMS)
     start = next((i for i, line in enumerate(lines) if i and line.has("rank")), len(lines))
     header = _Header(lines[:start])
     _Body(header, lines[start:], has_origin=name is not None).read()
@@ -52,7 +53,10 @@ class _Header:
         self.kernels: list[Kernel] = []
         self.collectives: set[Collective] = set()
         first = lines[0]
-        first.must("program")
+        if not first.has("program"):
+            raise ProgramError(
+                "expected 'program'", where=first.where, found=repr(first.text.strip()[:80]), hint=_FORMS
+            )
         name = first.name()
         first.must("ranks")
         num_ranks = first.number()

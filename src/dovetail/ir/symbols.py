@@ -84,7 +84,7 @@ class Symbols:
             text = f"{name}{tail}({', '.join(map(self._operand_text, operands))})"
         else:
             word, buffer, rank, slot = atom
-            text = f"{'undefined ' if word == 'undefined' else ''}{buffer}@{rank}[{slot}]"
+            text = f"{'unwritten ' if word == 'undefined' else ''}{buffer}@{rank}[{slot}]"
         return text if times == 1 else f"{'2^100 or more' if times == MOST else times} x {text}"
 
     def _operand_text(self, operand: Operand) -> str:
