@@ -565,7 +565,9 @@ MALFORMED = {
     "misplaced": ("<algo><step/></algo>", "1", "a <step> outside a <tb>"),
     "nested": ("<algo><algo/></algo>", "1", "a <algo> inside another element"),
     "deep": ("<algo>" + "<a>" * 100000, "1", "nested more than 16 deep"),
-    "shares": (pair(coll="alltoall"), "1", "1 chunks cannot be shared among 2 gpus"),
+    "shares": (f"<!-- by hand -->\n{pair(coll='alltoall')}", "2", "1 chunks cannot be shared among 2 gpus"),
+    "parts": (xml({}, "allgather", 1024, 1024, io=(1024, 1024)), "1", "1048576 chunks on each of 1024 gpus"),
+    "loops": (xml({}, chunks=1 << 24, io=(0, 0)), "1", "16777216 chunks on each of 2 gpus"),
     "comment": (_changed("<gpu", f"<!--{' ' * (1 << 26)}-->\n<gpu"), "2", "more than 4 MiB"),
 }
 
@@ -599,8 +601,9 @@ def test_a_million_steps_are_refused_at_once(tmp_path):
 )
 def test_a_thousand_gpus_are_judged_at_once(coll, in_place):
     """Up to a million post-conditions, and hardly a step."""
-    steps = {(rank, 0): ("-1 -1 0", "cpy i0 o0 1024") for rank in range(1024)}
-    text = xml(steps, coll, 1024, 1024, io=(1024, 1024), head=f'inplace="{in_place}"')
+    steps = {(rank, 0): ("-1 -1 0", "cpy i0 o0 1") for rank in range(1024)}
+    io = (1 if coll == "allgather" else 1024, 1 if coll == "reduce_scatter" else 1024)
+    text = xml(steps, coll, 1024, 1024, io=io, head=f'inplace="{in_place}"')
     start = time.process_time()
     certificate = judged(text)
     assert certificate.ok == (coll == "custom")

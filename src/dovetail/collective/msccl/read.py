@@ -14,7 +14,7 @@ from dovetail.collective.msccl.order import Order, fused_counts, order
 from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
 from dovetail.collective.msccl.refuse import num_chunks, refusals
 from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
-from dovetail.collective.msccl.scan import scan
+from dovetail.collective.msccl.scan import MAX_CELLS, scan
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
@@ -39,11 +39,12 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
     rows = rows_of(elements, header.ngpus)
     counts, too_fused = fused_counts(rows)
     links, chunks, (scratch, over) = order(rows), num_chunks(header, rows), overruns(rows)
-    task = _Task(header, rows, counts, links, chunks, scratch, False)
+    where = f"{place}:{elements.algo_line}"
+    task = _Task(header, rows, where, counts, links, chunks, scratch, False)
     uses = tuple(Use(in_place, _program(task._replace(in_place=in_place))) for in_place in _runs(header))
     found = MscclFile(place, header, uses, refusals(header, rows, too_fused), _faults(rows, links, over))
     if dialect is not None and (why := found.refusals[check_dialect(dialect)]) is not None:
-        raise ProgramError(f"{dialect} does not take this file: {why}", where=f"{place}:{elements.algo_line}")
+        raise ProgramError(f"{dialect} does not take this file: {why}", where=where)
     return found
 
 
@@ -52,6 +53,7 @@ class _Task(NamedTuple):
 
     header: Header
     rows: Rows
+    where: str
     counts: Ints
     links: Order
     chunks: int
@@ -105,10 +107,13 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post
     """The buffers, where the chunks of i, o and s live in them, and what the collective asks."""
     header, rows, kind, n = task.header, task.rows, task.header.kind, task.rows.num_ranks
     shared = {"all_gather": (1, 0), "reduce_scatter": (0, 1), "all_to_all": (0, 0)}
+    if task.chunks * n > MAX_CELLS:
+        what = f"{task.chunks} chunks on each of {n} gpus are more than {MAX_CELLS}"
+        raise ProgramError(what, where=task.where, hint="do nchunksperloop, i_chunks and o_chunks tell of one whole?")
     part = task.chunks // n if kind in shared else task.chunks
     if kind in shared and part * n != task.chunks:
         what = f"{task.chunks} chunks cannot be shared among {n} gpus, as {header.coll} does"
-        raise ProgramError(what, where=f"{rows.place}:1", hint="make nchunksperloop a multiple of ngpus")
+        raise ProgramError(what, where=task.where, hint="make nchunksperloop a multiple of ngpus")
     if kind == "custom":
         posts: Sequence[Post] = ()
         sizes = [_told(rows.chunks[:, side], task.chunks) for side in (0, 1)]
