@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dovetail.core import ProgramError
-from dovetail.ir import Builder, Certificate, Kind, Program, Region, parse, verify, verify_reference
+from dovetail.ir import Buffer, Builder, Certificate, Kind, Program, Region, parse, verify, verify_reference
 from dovetail.ir.shapes import ring_all_reduce
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -148,6 +149,21 @@ def test_regions_whose_ends_overflow_are_out_of_bounds() -> None:
         builder.buffer("y", "output", 4)
         builder.add(Kind.copy, 0, builder.lane("net", "net"), reads=[region], writes=[Region("y", 0, 4)])
         assert list(failing(builder.build())) == ["bounds"]
+
+
+def test_memory_is_for_what_is_touched() -> None:
+    """As if each of two huge buffers were one slot; cut into single slots, they are refused before any is made."""
+    size = 1 << 40
+    lines = f"program p ranks 1\nbuffer x input 1\nbuffer y output 1\nlane a net\npost 0 y[0:{size}] = x@0[0:{size}]"
+    for copy, fits in ((f"copy x[0:{size}] -> y[0:{size}]", True), ("copy x[1:2] -> y[1:2]", False)):
+        small = parse(f"{lines}\nrank 0 lane a\n  {copy}")
+        idle = Buffer("idle", "scratch", (size,))
+        huge = replace(small, buffers=(*(b._replace(slots=(size,)) for b in small.buffers), idle))
+        if fits:
+            assert verify(huge).ok
+        else:
+            with pytest.raises(MemoryError):
+                verify(huge)
 
 
 def test_empty_regions_of_many_blocks_cost_nothing() -> None:

@@ -1,10 +1,14 @@
 // Memory: see memory.hpp.
 #include "ir/memory.hpp"
 
+#include <algorithm>
+#include <new>
 #include <numeric>
 
 namespace dovetail::ir {
 namespace {
+
+constexpr std::int64_t kMostCells = std::int64_t{1} << 28;  // 6 GiB of values
 
 // Families of buffers (and of channels and collectives, through which slots move), and the grain of each.
 class Families {
@@ -37,10 +41,8 @@ class Families {
         if (r.blocks > 1) divide(r.buffer, r.stride);
     }
 
-    std::int64_t grain(std::int32_t buffer) {
-        const std::int64_t grain = grain_[find(buffer)];
-        return grain == 0 ? 1 : grain;
-    }
+    // 0 for a buffer of which nothing is touched.
+    std::int64_t grain(std::int32_t buffer) { return grain_[find(buffer)]; }
 
   private:
     std::vector<std::int32_t> parent_;
@@ -91,12 +93,14 @@ Layout::Layout(const Program& p) : num_ranks_(p.num_ranks), grain_(p.num_buffers
     for (std::int64_t op = 0; op < p.num_ops(); ++op) note_op(p, op, families);
     for (std::int64_t post = 0; post < p.posts.size(); ++post) note_post(p, post, families);
     for (std::int32_t buffer = 0; buffer < p.num_buffers; ++buffer) {
-        grain_[buffer] = families.grain(buffer);
+        const std::int64_t grain = families.grain(buffer);
+        grain_[buffer] = std::max<std::int64_t>(grain, 1);
         for (std::int32_t rank = 0; rank < p.num_ranks; ++rank) {
             const std::int64_t slots = p.buffer_slots[std::int64_t{buffer} * p.num_ranks + rank];
-            start_.push_back(start_.back() + (slots + grain_[buffer] - 1) / grain_[buffer]);
+            start_.push_back(start_.back() + (grain == 0 ? 0 : (slots + grain - 1) / grain));
         }
     }
+    if (cells() > kMostCells) throw std::bad_alloc();
 }
 
 }  // namespace dovetail::ir
