@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dovetail.core import WishError
-from dovetail.ir import RECVS, SENDS, Op, Program, verify
+from dovetail.ir import Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
 from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut
+from dovetail.passes.trains import by_channel, trains
 
 
 def slice_messages(program: Program, max_slots: int) -> Program:
@@ -54,7 +55,7 @@ def slice_messages(program: Program, max_slots: int) -> Program:
     if max_slots < 1:
         raise WishError("messages need room for at least one slot", found=f"max_slots = {max_slots}")
     ops = list(program.ops())
-    cuts = {row: places for group in _trains(ops) for row, places in _cuts([ops[row] for row in group], max_slots)}
+    cuts = {row: places for group in _messages(ops) for row, places in _cuts([ops[row] for row in group], max_slots)}
     if not cuts:
         return program
     draft, num_slices = Draft(program), [1] * len(program.channels)
@@ -105,40 +106,16 @@ def _cuts(train: list[Op], max_slots: int) -> list[tuple[int, Bounds]]:
     return [(op.index, places) for op in train if places]
 
 
-def _trains(ops: list[Op]) -> list[list[int]]:
-    """Rows of the ops that one message passes through, being forwarded by fused ops; each row in one train only."""
-    sends, receives = _by_channel(ops)
-    leader = list(range(len(ops)))
-
-    def find(row: int) -> int:
-        while leader[row] != row:
-            leader[row] = leader[leader[row]]
-            row = leader[row]
-        return row
-
+def _messages(ops: list[Op]) -> list[list[int]]:
+    """Trains of messages, without those that pass a channel whose messages do not pair one to one in one order."""
+    sends, takes = by_channel(ops)
     left_whole: set[int] = set()
-    for channel in sends.keys() | receives.keys():
-        out, into = sends.get(channel, []), receives.get(channel, [])
+    for channel in sends.keys() | takes.keys():
+        out, into = sends.get(channel, []), takes.get(channel, [])
         if len(out) != len(into) or _num_queues(ops, out) > 1 or _num_queues(ops, into) > 1:
             left_whole.update(out, into)
-        for one, other in zip(out, into, strict=False):
-            leader[find(one)] = find(other)
-    trains: dict[int, list[int]] = {}
-    for op in ops:
-        if op.kind in SENDS or op.kind in RECVS:
-            trains.setdefault(find(op.index), []).append(op.index)
-    return [train for train in trains.values() if left_whole.isdisjoint(train)]
-
-
-def _by_channel(ops: list[Op]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    sends: dict[int, list[int]] = {}
-    receives: dict[int, list[int]] = {}
-    for op in ops:
-        if op.kind in SENDS:
-            sends.setdefault(op.chan_out, []).append(op.index)
-        if op.kind in RECVS:
-            receives.setdefault(op.chan_in, []).append(op.index)
-    return sends, receives
+    moving = {row for rows in (*sends.values(), *takes.values()) for row in rows}
+    return [train for train in trains(ops) if train[0] in moving and left_whole.isdisjoint(train)]
 
 
 def _num_queues(ops: list[Op], rows: list[int]) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import RECVS, SENDS, Builder, Kind, Op, Program, Region
+from dovetail.ir import Builder, Kind, Op, Program, Region
+from dovetail.passes.trains import trains
 
 Ints = NDArray[np.int64]
 
@@ -174,7 +174,7 @@ def _resolved(waits: list[int], stands_for: dict[int, list[int]]) -> list[int]:
 def _cuts(ops: list[Op], most: int) -> list[list[int]]:
     """Where each op is cut, both ends included."""
     places: list[list[int]] = [[0, 1] for _ in ops]
-    for train in _trains(ops):
+    for train in trains(ops):
         regions = [region for row in train for region in (*ops[row].reads, *ops[row].writes)]
         if not regions:
             continue
@@ -186,30 +186,6 @@ def _cuts(ops: list[Op], most: int) -> list[list[int]]:
         for row in train:
             places[row] = cut
     return places
-
-
-def _trains(ops: list[Op]) -> list[list[int]]:
-    """Ops that one message passes through; every other op alone."""
-    leader = list(range(len(ops)))
-
-    def find(row: int) -> int:
-        while leader[row] != row:
-            leader[row] = row = leader[leader[row]]
-        return row
-
-    sends, takes = defaultdict(list), defaultdict(list)
-    for op in ops:
-        if op.kind in SENDS:
-            sends[op.chan_out].append(op.index)
-        if op.kind in RECVS:
-            takes[op.chan_in].append(op.index)
-    for channel, rows in sends.items():
-        for one, other in zip(rows, takes[channel], strict=False):
-            leader[find(one)] = find(other)
-    trains = defaultdict(list)
-    for row in range(len(ops)):
-        trains[find(row)].append(row)
-    return list(trains.values())
 
 
 def _cut(region: Region, start: int, stop: int) -> Region:
