@@ -9,7 +9,7 @@ from typing import Literal
 from dovetail.collective.compile import Lanes, Replicate, check_instances, compile_traced, depth_of
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import Spec, spec_of
-from dovetail.collective.tape import MOST_INSTANCES, MOST_RANKS, Tape
+from dovetail.collective.tape import MOST_INSTANCES, Tape
 from dovetail.collective.trace import trace
 from dovetail.core import ProgramError, WishError, parse_count
 from dovetail.ir import Program
@@ -56,7 +56,6 @@ class Algorithm:
         else:
             if num_ranks is None:
                 raise WishError(f"algorithm '{name}' needs a number of ranks")
-            _check_numbers(num_ranks, chunks, root)
             spec = spec_of(collective, num_ranks, chunks=chunks, in_place=in_place, root=root)
         depth_of(protocol)
         check_instances(instances)
@@ -125,13 +124,3 @@ class Algorithm:
                 raise
             where = self._tape.text(self._line)  # no line is at fault but that one is missing: it is the algorithm's
             raise ProgramError(error.what, where=where, found=error.found, hint=error.hint) from error
-
-
-def _check_numbers(num_ranks: int, chunks: int, root: int) -> None:
-    """WishError for what is no number, and where there are no such ranks."""
-    ranks = parse_count(num_ranks, "num_ranks", least=1)
-    parse_count(chunks, "chunks", least=1)
-    if ranks > MOST_RANKS:
-        raise WishError(f"{ranks} ranks", hint=f"at most {MOST_RANKS}")
-    if parse_count(root, "root") >= ranks:
-        raise WishError(f"root {root} does not exist", found=f"{ranks} ranks, 0 to {ranks - 1}")

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError
+from dovetail.core import WishError, parse_count
 from dovetail.ir import Buffer, Post, Region, Term
 from dovetail.ir.standard import standard_posts
 
+MOST_RANKS = 1 << 17
 KINDS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next"),
     *("broadcast", "reduce", "gather", "scatter"),
@@ -91,10 +92,7 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
     """
     if kind not in KINDS:
         raise WishError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
-    if num_ranks < 1 or chunks < 1 or not 0 <= root < num_ranks:
-        raise WishError(
-            f"{kind} of {num_ranks} ranks, {chunks} chunks, root {root}", hint="a rank, a chunk, a root of them"
-        )
+    _check_numbers(num_ranks, chunks, root)
     if in_place and kind in ("gather", "scatter", "all_to_all_v"):
         raise WishError(f"{kind} cannot be in place", hint="give it an output of its own")
     root = root if kind in _ROOTED else 0
@@ -138,6 +136,16 @@ def custom(
                 posts.append(Post((rank,), Region("output", slot, 1), terms))
     buffers = (Buffer("input", "input", sides[0]), Buffer("output", "output", sides[1]))
     return Spec(name, num_ranks, 1, False, 0, buffers, tuple(posts))
+
+
+def _check_numbers(num_ranks: int, chunks: int, root: int) -> None:
+    """WishError for what is no number, and where there are no such ranks."""
+    ranks = parse_count(num_ranks, "num_ranks", least=1)
+    parse_count(chunks, "chunks", least=1)
+    if ranks > MOST_RANKS:
+        raise WishError(f"{ranks} ranks", hint=f"at most {MOST_RANKS}")
+    if parse_count(root, "root") >= ranks:
+        raise WishError(f"root {root} does not exist", found=f"{ranks} ranks, 0 to {ranks - 1}")
 
 
 def _source(named: Any, inputs: Sequence[int], place: str) -> tuple[int, int]:

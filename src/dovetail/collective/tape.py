@@ -20,7 +20,6 @@ FIELDS = (
 )
 MOST_SLOTS = 1 << 24  # of one buffer on one rank
 MOST = 1 << 20  # the highest channel or lane
-MOST_RANKS = 1 << 17
 MOST_INSTANCES = 1 << 10  # those of a fragment counted too
 MOST_OPS = 1 << 23  # of one program
 _PACKAGE = str(Path(__file__).resolve().parents[2])
