@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from overlap import HERE, provenance, testbed
+from overlap import HERE, provenance, testbed, traffic_cost
 
 from dovetail.cli.tuning import tune
 from dovetail.matmul import MatmulAllReduce
@@ -58,8 +58,9 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=len(SHAPES))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    hosts = args.rate != "none"
+    hosts, traffic = args.rate != "none", {}
     if hosts:
+        traffic = {"traffic": traffic_cost(args.rate)}
         testbed("up", "2", args.rate)
         os.environ["DOVETAIL_LAUNCH"] = testbed("launcher", "--env-dir", sys.prefix).strip()
     try:
@@ -67,7 +68,14 @@ def main() -> None:
     finally:
         if hosts:
             testbed("down")
-    document = {"bench": "guard", "link": args.rate, **provenance(rows), "summary": summary(rows), "rows": rows}
+    document = {
+        "bench": "guard",
+        "link": args.rate,
+        **traffic,
+        **provenance(rows),
+        "summary": summary(rows),
+        "rows": rows,
+    }
     out = args.out or HERE / "results" / f"guard-{args.rate if hosts else 'shared-memory'}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")

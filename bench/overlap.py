@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     chosen = slice(*(int(word) if word else None for word in args.shapes.split(":")))
+    traffic = traffic_cost(args.rate)
     testbed("up", "2", args.rate)
     try:
         launch = testbed("launcher", "--env-dir", sys.prefix)
@@ -73,7 +74,8 @@ def main() -> None:
         rows = [one(shape) for shape in shapes(args.rate, args.mpi)[chosen]]
     finally:
         testbed("down")
-    document = {"bench": "overlap", "rate": args.rate, **provenance(rows), "summary": summary(rows), "rows": rows}
+    known = {"rate": args.rate, "traffic": traffic, **provenance(rows)}
+    document = {"bench": "overlap", **known, "summary": summary(rows), "rows": rows}
     out = args.out or HERE / "results" / f"overlap-{args.rate}-{args.mpi}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")
@@ -128,6 +130,12 @@ def provenance(rows: list[dict[str, object]]) -> dict[str, object]:
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     known = {"machine": f"{rows[0]['cpu']}, {os.cpu_count()} cores, 2 ranks", "mpi": rows[0]["mpi"]} if rows else {}
     return {"label": "measured", **known, "commit": described.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
+
+
+def traffic_cost(rate: str) -> dict[str, object]:
+    """What kind of machine this is for the testbed: how much traffic at the rate slows a product on the same core."""
+    (found,) = json.loads(testbed("check", rate, "--json", "--env-dir", sys.prefix))["costs"]
+    return found
 
 
 def testbed(*words: str) -> str:

@@ -124,9 +124,8 @@ def test_quiet_passes_on_output_and_exit_code_and_reports_load():
 @pytest.fixture
 def two_hosts():
     """Two hosts at 100 Mbit/s, removed afterwards."""
-    if (answer := testbed("check")).returncode:
+    if (answer := testbed("up", 2, "100mbit")).returncode:
         pytest.skip(f"needs tc: {answer.stderr}")
-    done("up", 2, "100mbit")
     yield
     done("down")
 

@@ -27,11 +27,17 @@ def default_env_dir():
     return os.environ.get("VIRTUAL_ENV") or HERE.parents[1] / ".venv"
 
 
-def find_mpi(env_dir, wanted):
-    """(kind, environment folder) of the one MPI wheel installed there."""
+def environment(env_dir):
+    """The folder of a virtual environment."""
     folder = Path(os.path.abspath(env_dir))
     if not (folder / "bin" / "python").exists():
         raise TestbedError(f"no virtual environment at {folder}", "--env-dir", "--env-dir VENV, or activate one")
+    return folder
+
+
+def find_mpi(env_dir, wanted):
+    """(kind, environment folder) of the one MPI wheel installed there."""
+    folder = environment(env_dir)
     found = [kind for kind in STARTERS if any(folder.glob(f"lib/python*/site-packages/{kind}-*.dist-info"))]
     if wanted and wanted not in found:
         raise TestbedError(f"{folder} has no {wanted} wheel", "--mpi", f"{folder}/bin/pip install {wanted}")
