@@ -105,6 +105,7 @@ def test_ranks_that_share_cpus_are_counted_together(places: list[Place], found: 
 def test_a_core_is_all_its_hyper_threads() -> None:
     (pinned,) = domains([at("1", cores=CPUINFO)])
     assert (pinned.cpus, pinned.num_cores, pinned.name) == ((1, 3), 1, "core 1")
+    assert [domain.reader for domain in domains([at("0"), at("1"), at("0", 2e9)])] == [0, 0, 2]
     (both,) = domains([at("1", cores=CPUINFO), at("3", cores=CPUINFO)])
     assert (both.ranks, both.cpus, both.num_cores) == ((0, 1), (1, 3), 1)
 
@@ -129,7 +130,7 @@ def counted(
             sums += step_s * np.array([programs[step - 1], interrupts, steal])
         ticks = {cpu: Ticks(*(int(100 * s / len(domain.cpus)) for s in sums)) for cpu in domain.cpus}
         unknown = waited[0][0] is None
-        row = [Sample(0.0, 0.0, None, {})] * (max(domain.ranks) + 1)
+        row = [Sample(0.0, 0.0, None, ticks)] * (max(domain.ranks) + 1)
         for rank, used_s, waited_s in zip(domain.ranks, mine, idle, strict=True):
             row[rank] = Sample(step_s * step, used_s, None if unknown else waited_s, ticks)
         samples.append(row)

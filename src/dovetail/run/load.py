@@ -69,12 +69,14 @@ class Place(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """Ranks of one machine that share CPUs, and these CPUs with their hyper-threads. The first rank reads for all."""
+    """Ranks of one machine that share CPUs, and these CPUs with their hyper-threads. `reader`: the rank that reads what
+    all programs of that machine used."""
 
     ranks: tuple[int, ...]
     cpus: tuple[int, ...]
     num_cores: int
     name: str
+    reader: int = 0
 
 
 class Ticks(NamedTuple):
@@ -92,7 +94,7 @@ class Sample(NamedTuple):
     now_s: float
     used_s: float
     waited_s: float | None
-    ticks: Mapping[int, Ticks]  # of the whole machine, by one rank of each domain
+    ticks: Mapping[int, Ticks]  # of the whole machine, by one rank of it
 
 
 class Spent(NamedTuple):
@@ -168,7 +170,7 @@ def domains(places: Sequence[Place]) -> list[Domain]:
     groups: list[tuple[list[int], set[int]]] = []
     for rank, here in enumerate(places):
         cpus = {cpu for own in here.cpus for cpu in _siblings(own, here.cores)}
-        same = [g for g in groups if abs(places[g[0][0]].booted_s - here.booted_s) < SAME_BOOT_S and cpus & g[1]]
+        same = [g for g in groups if _one_machine(places[g[0][0]], here) and cpus & g[1]]
         groups = [group for group in groups if group not in same]
         ranks = sorted([rank, *(r for group in same for r in group[0])])
         groups.append((ranks, cpus.union(*(group[1] for group in same))))
@@ -179,8 +181,13 @@ def domains(places: Sequence[Place]) -> list[Domain]:
 def _domain(ranks: list[int], cpus: set[int], places: Sequence[Place], several: bool) -> Domain:
     cores = {places[ranks[0]].cores.get(cpu, cpu) for cpu in cpus}
     own = sorted(frozenset().union(*(places[rank].cpus for rank in ranks)))
-    host = f" of {places[ranks[0]].host}" * several
-    return Domain(tuple(ranks), tuple(sorted(cpus)), len(cores), f"core{'s' * (len(own) > 1)} {_ranges(own)}{host}")
+    name = f"core{'s' * (len(own) > 1)} {_ranges(own)}" + f" of {places[ranks[0]].host}" * several
+    reader = next(rank for rank, other in enumerate(places) if _one_machine(other, places[ranks[0]]))
+    return Domain(tuple(ranks), tuple(sorted(cpus)), len(cores), name, reader)
+
+
+def _one_machine(one: Place, other: Place) -> bool:
+    return abs(one.booted_s - other.booted_s) < SAME_BOOT_S
 
 
 def _siblings(cpu: int, cores: Mapping[int, tuple[str, str]]) -> Iterator[int]:
@@ -227,7 +234,8 @@ class Counters:
 def spent(domain: Domain, samples: Sequence[Sequence[Sample]]) -> Spent | None:
     """What the counters rose by from one sample of all ranks to the next; None where there is no /proc/stat."""
     ranks = [[row[rank] for rank in domain.ranks] for row in samples]
-    machine = [[each.ticks[cpu] for cpu in domain.cpus if cpu in each.ticks] for each, *_ in ranks]
+    read = [row[domain.reader].ticks for row in samples]
+    machine = [[ticks[cpu] for cpu in domain.cpus if cpu in ticks] for ticks in read]
     if min(map(len, machine), default=0) < len(domain.cpus):
         return None
     ticks = np.diff(np.array(machine, float).sum(axis=1), axis=0) / TICKS_PER_S
@@ -313,32 +321,35 @@ class Meter:
     def __init__(self, world: World, limit_s: float) -> None:
         self._world, self._limit_s = world, limit_s
         self._domains = domains(world.gather(place(), limit_s))  # none but on rank 0
-        readers = world.share([domain.ranks[0] for domain in self._domains], limit_s)
+        readers = world.share([domain.reader for domain in self._domains], limit_s)
         self._counters = Counters(world.rank in readers)
-        self._samples: list[list[Sample]] = []
-        self._read()
+        self._latest = self._sample()
+        self._spent: list[list[Spent | None]] = []  # by interval and domain
 
     def disturbed(self) -> NDArray[np.bool_]:
         """Ends an interval; which of all so far were disturbed. The same on every rank."""
-        self._read()
-        bad = np.zeros(len(self._samples) - 1, np.bool_)
-        for domain, found in self._spent():
+        before, self._latest = self._latest, self._sample()
+        self._spent.append([spent(domain, [before, self._latest]) for domain in self._domains])
+        bad = np.zeros(len(self._spent), np.bool_)
+        for domain, found in self._known():
             bad |= disturbed(domain, found)
         shared: NDArray[np.bool_] = self._world.share(bad, self._limit_s)
         return shared
 
     def load(self) -> Load:
         """What others took in all intervals so far; on rank 0."""
-        return Load.worst([load_of(domain, found) for domain, found in self._spent()])
+        return Load.worst([load_of(domain, found) for domain, found in self._known()])
 
-    def _spent(self) -> Iterator[tuple[Domain, Spent]]:
-        for domain in self._domains:
-            found = spent(domain, self._samples)
-            if found is not None:
-                yield domain, found
+    def _known(self) -> Iterator[tuple[Domain, Spent]]:
+        """The domains whose counters are known, with those of all intervals."""
+        for domain, *parts in zip(self._domains, *self._spent, strict=True):
+            known = [part for part in parts if part is not None]
+            if parts and len(known) == len(parts):
+                yield domain, Spent(*map(np.concatenate, zip(*known, strict=True)))
 
-    def _read(self) -> None:
-        self._samples += [self._world.gather(self._counters.sample(), self._limit_s)]
+    def _sample(self) -> list[Sample]:
+        sampled: list[Sample] = self._world.gather(self._counters.sample(), self._limit_s)
+        return sampled
 
 
 def _read(path: Path) -> str:
