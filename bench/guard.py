@@ -3,7 +3,7 @@
     bench/guard.py [--rate 1gbit | --rate none] [--shapes N] [--out FILE]
 
 `none`: two ranks on shared memory. Otherwise two testbed hosts (root and iproute2). The ratio tuned / serial of each
-shape is of medians of one interleaved job; results carry machine, commit and spread.
+shape is of medians of one interleaved job, 1 where serial is kept; results carry machine, commit and spread.
 """
 
 from __future__ import annotations
