@@ -80,7 +80,7 @@ class JobResult:
     """Outcomes in the order of the job's variants, and the facts of the machine that ran it.
 
     `rounds`: those that the outcomes hold; `disturbed`: of all that ran, those that were repeated, or kept for want of
-    better ones. `load`: what others took of the ranks' cores in the rounds kept.
+    better ones. `load`: what others took of the ranks' cores from the first to the last.
     """
 
     outcomes: tuple[Outcome, ...]

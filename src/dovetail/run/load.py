@@ -22,8 +22,8 @@ LIMIT = 0.05  # of a round: a third of what an outlier must exceed its median by
 TICKS_PER_S = 100  # of /proc/stat, for every program that reads it (USER_HZ)
 LOST_TICKS = 2  # that a CPU's counters may lack or have too many, by rounding
 BLOCK_S = 0.2  # in which /proc/stat counts 20 ticks; what is shorter cannot be judged by them
-INTERRUPTS_MET = 0.5  # the ranks themselves, at least; ksoftirqd, which may not be seen, has served up to 0.4 of them
-SAME_BOOT_S = 20e-6
+INTERRUPTS_MET = 0.5  # of their time, by the ranks; up to 0.4 was ksoftirqd's, which a namespace may hide
+SAME_BOOT_S = 20e-6  # within which two readings of one machine's boot agree
 PROC = Path("/proc")
 Numbers = NDArray[np.float64]
 
@@ -169,7 +169,7 @@ def domains(places: Sequence[Place]) -> list[Domain]:
     """
     groups: list[tuple[list[int], set[int]]] = []
     for rank, here in enumerate(places):
-        cpus = {cpu for own in here.cpus for cpu in _siblings(own, here.cores)}
+        cpus = _with_siblings(here)
         same = [g for g in groups if _one_machine(places[g[0][0]], here) and cpus & g[1]]
         groups = [group for group in groups if group not in same]
         ranks = sorted([rank, *(r for group in same for r in group[0])])
@@ -190,11 +190,10 @@ def _one_machine(one: Place, other: Place) -> bool:
     return abs(one.booted_s - other.booted_s) < SAME_BOOT_S
 
 
-def _siblings(cpu: int, cores: Mapping[int, tuple[str, str]]) -> Iterator[int]:
-    """The CPU and the other hyper-threads of its core."""
-    yield cpu
-    if cpu in cores:
-        yield from (other for other, core in cores.items() if core == cores[cpu])
+def _with_siblings(here: Place) -> set[int]:
+    """The CPUs and the other hyper-threads of their cores."""
+    own = {here.cores[cpu] for cpu in here.cpus if cpu in here.cores}
+    return {*here.cpus, *(cpu for cpu, core in here.cores.items() if core in own)}
 
 
 def _ranges(numbers: Sequence[int]) -> str:
