@@ -192,6 +192,8 @@ def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
 
 def row_of(judged, outcomes: dict, results: list) -> dict:
     """One size: seconds and spread of the library, of the choice, and of the named ones."""
+    from dovetail.run.load import Load
+
     library, ours = next(iter(outcomes.values())), outcomes[judged.choice]
     plain = {choice.algorithm: o.median_s for choice, o in outcomes.items() if choice == type(choice)(choice.algorithm)}
     named = {name: plain[name] for names in NAMED.values() for name in names if name in plain}
@@ -209,6 +211,7 @@ def row_of(judged, outcomes: dict, results: list) -> dict:
         "num_wrong": sum(outcome.num_wrong or 0 for outcome in outcomes.values()),
         "rounds": sum(result.rounds for result in results),
         "disturbed": sum(result.disturbed for result in results),
+        **Load.worst([result.load for result in results]).to_json(),
         "rivals": [{"choice": str(choice), "seconds": s} for choice, s in judged.tried.items()],
     }
 

@@ -3,7 +3,7 @@
     bench/guard.py [--rate 1gbit | --rate none] [--shapes N] [--out FILE]
 
 `none`: two ranks on shared memory. Otherwise two testbed hosts (root and iproute2). The ratio tuned / serial of each
-shape is of medians of one interleaved job; results carry machine, commit and spread.
+shape is of medians of one interleaved job, 1 where serial is kept; results carry machine, commit and spread.
 """
 
 from __future__ import annotations
@@ -88,11 +88,8 @@ def one(shape: tuple[int, int, int, str]) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         document = tune(MatmulAllReduce(*shape), 2, out=Path(folder)).to_json()
     keys = ("schedule", "tiles", "choices", "measured_s", "serial_s", "predicted_s", "predicted_serial_s", "rounds")
-    keys += ("disturbed", "serial_spread", "measured_spread", "max_rel_error", "tolerance")
+    keys += ("disturbed", "foreign_load", "steal", "serial_spread", "measured_spread", "max_rel_error", "tolerance")
     row = {"shape": list(shape), **{key: document[key] for key in keys}}
-    row |= {
-        key: document[key] for key in ("disturbed", "serial_spread", "measured_spread", "max_rel_error", "tolerance")
-    }
     row |= {
         "ratio": row["measured_s"] / row["serial_s"],
         "mpi": document["facts"]["mpi"],

@@ -55,6 +55,7 @@ KEYS = (
     *("serial_s", "measured_s", "compute_s", "comm_s", "own_comm_s", "ideal_s", "adjusted_ideal_s", "shared_ideal_s"),
     *("ideal_gain", "adjusted_gain", "shared_gain", "speedup", "predicted_s", "predicted_serial_s", "losses"),
     *("max_rel_error", "tolerance", "serial_spread", "measured_spread", "rounds", "disturbed", "schedule", "tiles"),
+    *("foreign_load", "steal"),
 )
 
 
@@ -97,7 +98,8 @@ def one(shape: tuple[int, int, int, str]) -> dict[str, object]:
     row["mpi"] = document["facts"]["mpi"]
     row["cpu"] = document["facts"]["cpu"]
     own_ideal_s = max(row["compute_s"], min(row["comm_s"], row["own_comm_s"] or row["comm_s"]))
-    row["own_ideal_gain"] = (row["serial_s"] - row["measured_s"]) / (row["serial_s"] - own_ideal_s)
+    kept = row["ideal_gain"] is None  # serial
+    row["own_ideal_gain"] = None if kept else (row["serial_s"] - row["measured_s"]) / (row["serial_s"] - own_ideal_s)
     row["balance"] = row["compute_s"] / row["comm_s"]
     row["prediction_error"] = abs(row["predicted_s"] - row["measured_s"]) / row["measured_s"]
     row["serial_prediction_error"] = abs(row["predicted_serial_s"] - row["serial_s"]) / row["serial_s"]
@@ -112,15 +114,16 @@ def one(shape: tuple[int, int, int, str]) -> dict[str, object]:
         "prediction_error",
         "measured_spread",
     )
-    print(shape, *(f"{name} {row[name]:.3f}" for name in names), row["schedule"], row["tiles"], flush=True)
+    told = (f"{name} {'none' if row[name] is None else format(row[name], '.3f')}" for name in names)
+    print(shape, *told, row["schedule"], row["tiles"], flush=True)
     return row
 
 
 def summary(rows: list[dict[str, object]]) -> dict[str, float]:
-    """Medians over the shapes."""
+    """Medians over the shapes; where serial was kept nothing was won."""
     errors = [row[key] for row in rows for key in ("prediction_error", "serial_prediction_error")]
     names = ("ideal_gain", "own_ideal_gain", "adjusted_gain", "shared_gain", "speedup")
-    medians = {f"median_{name}": statistics.median(row[name] for row in rows) for name in names}
+    medians = {f"median_{name}": statistics.median(row[name] or 0.0 for row in rows) for name in names}
     balances = {"least_balance": min(r["balance"] for r in rows), "most_balance": max(r["balance"] for r in rows)}
     return {"shapes": len(rows), **medians, "median_prediction_error": statistics.median(errors), **balances}
 

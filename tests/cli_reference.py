@@ -33,6 +33,10 @@ the line, adds the traceback; `--quiet` leaves progress and notes away.
 | `DOVETAIL_ARRIVE_S` | seconds to wait for the first rank, 8 unless said: more for a launcher that queues |
 | `OPENBLAS_NUM_THREADS` | BLAS threads of a rank; else the cores of its host, shared among the ranks there |
 
+What other programs took of the ranks' cores while `tune` or `run` measured is said in one sentence where it was more
+than 5 %, and always in `--json`: `foreign_load`, `steal` (by the hypervisor), `disturbed` (rounds; see how.md). Where
+serial is kept, `ideal_gain` is null.
+
 Files are told apart by their `schema`. Where a plan is wanted, the folder that holds `plan.json` will do; `-` is
 stdin. After a failed run, `runs/` in the output folder keeps the reason, the ranks' output and their partial timelines.
 """

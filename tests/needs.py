@@ -101,6 +101,7 @@ def _module_missing(name: str) -> str | None:
 CAUSES: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not the root user",
     "tc": _tc_missing,
+    "proc": lambda: None if Path("/proc/stat").exists() else "no /proc/stat",
     "compiler": lambda: None if shutil.which("cc") or shutil.which("gcc") else "no C compiler",
     "mpich": lambda: _mpi_missing("mpich"),
     "openmpi": lambda: _mpi_missing("openmpi"),

@@ -267,9 +267,10 @@ class TestRounds:
 
     def test_disturbed_rounds_are_repeated(self):
         times = iter([9.0, 1, 1.01, 7, 1, 0.99, 1])
-        seconds, disturbed = run_rounds(self.job(), lambda variant, index: next(times), lambda: 0.0)
+        seconds, disturbed, kept = run_rounds(self.job(), lambda variant, index: next(times), lambda: 0.0)
         assert seconds[:, 0].tolist() == [1, 1.01, 1, 0.99, 1]
         assert disturbed == 1
+        assert kept == [1, 2, 4, 5, 6]
 
     def test_repeats_are_bounded(self):
         calls = []
@@ -289,7 +290,7 @@ class TestRounds:
             orders.append(variant.name)
             return 1.0 + int(variant.name)
 
-        seconds, _ = run_rounds(replace(job, variants=named), run_one, lambda: 0.0)
+        seconds = run_rounds(replace(job, variants=named), run_one, lambda: 0.0).seconds
         assert (seconds == [1.0, 2.0, 3.0]).all()
         rounds = {tuple(orders[i : i + 3]) for i in range(0, len(orders), 3)}
         assert len(rounds) > 2
@@ -297,8 +298,8 @@ class TestRounds:
 
     def test_time_is_up(self):
         clock = iter(range(100))
-        seconds, _ = run_rounds(self.job(rounds=50, budget_s=3), lambda variant, index: 1.0, lambda: float(next(clock)))
-        assert 3 <= len(seconds) <= 5
+        ran = run_rounds(self.job(rounds=50, budget_s=3), lambda variant, index: 1.0, lambda: float(next(clock)))
+        assert 3 <= len(ran.seconds) <= 5
 
     def test_the_round_shown_is_the_median(self):
         from dovetail.run.serve import Spans

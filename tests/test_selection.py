@@ -45,6 +45,7 @@ from dovetail.plan.selection import (
 from dovetail.report.selections import nccl_tuner_csv, write_msccl
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.job import Job, JobResult, Outcome, Variant
+from dovetail.run.load import Load
 from dovetail.run.options import RunOptions
 from dovetail.run.postcheck import posts_error
 
@@ -334,6 +335,21 @@ def test_the_contest_takes_the_fastest_at_each_size():
     assert found.judged[1].speedup == pytest.approx(2.0)
     assert all(each.check == "posts" for each in executor.jobs[-LAUNCHES].variants)
     assert all(job.num_ranks == 4 for job in executor.jobs)
+
+
+class Beside(Planted):
+    """The same, beside another program in one of the launches of each final."""
+
+    def execute(self, job: Job) -> JobResult:
+        share = 0.3 if len(self.jobs) % 2 else 0.0
+        return replace(super().execute(job), disturbed=4, load=Load(share, 0.0, "core 1", "core 1"))
+
+
+def test_what_other_programs_took_is_told_once():
+    found = contest(Aim("all_reduce", 4), SIZES, star(4), Beside(lambda *_: 1e-5))
+    assert [each.to_json()["foreign_load"] for each in found.judged] == [0.3] * len(SIZES)
+    assert [each.to_json()["steal"] for each in found.judged] == [0.0] * len(SIZES)
+    assert found.notes == ("Other programs used 30 % of core 1: repeat on a quiet machine.",)
 
 
 def test_a_budget_that_is_spent_leaves_sizes_out_and_says_so():

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from dovetail.cli.collectives import sizes_between
-from dovetail.cli.tuning import LEAST_GAIN_S, adjusted_ideals_s, choose, fresh_seed, loses
+from dovetail.cli.telling import summary
+from dovetail.cli.tune import tell
+from dovetail.cli.tuning import LEAST_GAIN_S, TuneResult, adjusted_ideals_s, choose, fresh_seed, loses
 from dovetail.core import WishError
 from dovetail.cost import Curve, Segment
 from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, plan
 from dovetail.plan.polish import climb
-from dovetail.plan.refine import Measured, Tried
-from dovetail.run.job import JobResult, Outcome
+from dovetail.plan.refine import Measured, Tried, measure, measure_final
+from dovetail.report.html import page
+from dovetail.run.job import Job, JobResult, Outcome
+from dovetail.run.load import Load
 
 WISH = MatmulAllReduce(2048, 4096, 1024)
 
@@ -73,9 +78,74 @@ def test_adjusted_ideals_stretch_by_the_measured_factors(planned: Plan, machine:
     assert shared == pytest.approx(0.5 + 0.4 - 0.5 / 1.5)
 
 
-def test_ideal_gain_is_the_share_of_what_could_be_won() -> None:
-    assert measured(1.0, 0.6).ideal_gain == pytest.approx(0.8)
-    assert measured(1.0, 1.1).ideal_gain == pytest.approx(-0.2)
+def result_of(made: Plan, found: Measured, machine: Machine) -> TuneResult:
+    return TuneResult(made, found, {}, 0.6, 0.5, machine, None, 7, found.result.load.warnings)
+
+
+def test_ideal_gain_is_the_share_of_what_could_be_won(planned: Plan, machine: Machine) -> None:
+    assert result_of(planned, measured(1.0, 0.6), machine).ideal_gain == pytest.approx(0.8)
+    assert result_of(planned, measured(1.0, 0.6), machine).gain_of(0.2) == pytest.approx(0.5)
+    assert result_of(planned, measured(0.5, 0.4), machine).ideal_gain == 0.0  # no room
+    assert result_of(planned, measured(1.0, 1.1), machine).ideal_gain == 0.0  # asked for by name
+
+
+def test_a_kept_serial_has_a_reason_and_no_gain(planned: Plan, machine: Machine, capsys) -> None:
+    serial = planned.with_choices(planned.serial, "serial", machine)
+    result = result_of(serial, measured(1.0, 1.28), machine)
+    assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
+    tell(result)
+    out = capsys.readouterr().out
+    assert "; serial kept: what is predicted to be faster was measured slower." in out
+    assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
+
+
+def test_what_stays_disturbed_is_told_everywhere(planned: Plan, machine: Machine, capsys) -> None:
+    found = measured(1.0, 0.6)
+    load = Load(0.474, 0.011, "core 1", "core 0")
+    result = result_of(planned, replace(found, result=replace(found.result, load=load, disturbed=3)), machine)
+    document, text = result.to_json(), "Other programs used 47 % of core 1: repeat on a quiet machine"
+    assert (document["foreign_load"], document["steal"]) == (0.474, 0.011)
+    assert text in document["notes"]
+    tell(result)
+    out = capsys.readouterr().out
+    assert "Medians of 9 rounds; 3 disturbed; 80 % of the ideal gain.\n" + text + ".\n" in out
+    assert text in summary(result).notes
+    assert text in page(title="x", summary=summary(result))
+
+
+class Timed:
+    """Each variant takes the seconds that are planted for it, round by round."""
+
+    def __init__(self, *seconds: Sequence[float]) -> None:
+        self.seconds = seconds
+
+    def execute(self, job: Job) -> JobResult:
+        rows = zip(job.variants, self.seconds, strict=True)
+        return JobResult(tuple(Outcome(v.name, tuple(s), ()) for v, s in rows), len(self.seconds[0]), 0)
+
+
+MOODS = (1.0, 2.1, 1.0, 2.0, 1.1, 2.2, 1.0, 2.0, 1.9)  # half of the rounds beside another program
+
+
+def test_a_gain_is_seen_through_moods_of_rounds(planned: Plan) -> None:
+    serial, chosen = (Outcome(name, tuple(s * m for m in MOODS), ()) for name, s in (("serial", 1.0), ("planned", 0.9)))
+    found = Measured(serial, chosen, 0.5, 0.5, None, JobResult((serial, chosen), 9, 0))
+    assert found.noise > 0.1
+    assert not loses(planned, found)
+
+
+def test_schedules_are_compared_within_rounds(planned: Plan) -> None:
+    """By medians of all rounds the faster one would be slower by a fifth."""
+    timed = Timed((1.0, 2.0, 1.0, 2.0, 1.5), (0.9, 1.8, 0.9, 1.8, 3.0))
+    other = replace(planned.choices, tiles=(1024, 1024))
+    first, second = measure(planned, timed, [("serial", planned.serial), ("optimal", other)], 4, 1)
+    assert second.seconds / first.seconds == pytest.approx(0.9)
+
+
+def test_serial_is_measured_once(planned: Plan, machine: Machine) -> None:
+    serial = planned.with_choices(planned.serial, "serial", machine)
+    found = measure_final(serial, Timed((1.0,) * 9, (0.5,) * 9, (0.4,) * 9))
+    assert found.planned is found.serial
 
 
 def test_climbing_never_loses_rows_and_never_gets_slower() -> None:

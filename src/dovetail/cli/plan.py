@@ -100,7 +100,7 @@ def summary_of(made: Plan, command: str = "") -> Summary:
     from dovetail.report import Losses, Provenance, Row, Summary
 
     room = made.serial_s - made.ideal_s
-    rows = [Row(made.schedule, made.predicted_s, None, made.ideal_gain, "taken", True)]
+    rows = [Row(made.schedule, made.predicted_s, None, max(made.ideal_gain, 0.0), "taken", True)]
     for rival in made.rivals:
         gain = (made.serial_s - rival.predicted_s) / room if room > 0 else None
         rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, rival.why_not))

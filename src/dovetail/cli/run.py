@@ -55,7 +55,7 @@ def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, A
     times = {"predicted_s": plan.predicted_s, "measured_s": planned.median_s, "serial_s": serial.median_s}
     spread = {"measured_spread": planned.spread, "serial_spread": serial.spread}
     checks = {"max_rel_error": planned.max_rel_error, "tolerance": planned.tolerance}
-    runs = {"rounds": result.rounds, "disturbed": result.disturbed, "facts": result.facts}
+    runs = {"rounds": result.rounds, "disturbed": result.disturbed, **result.load.to_json(), "facts": result.facts}
     head = {"schema": SCHEMA, "schedule": plan.schedule, "tiles": list(plan.tiles), "ranks": plan.ranks}
     return {**head, **times, **spread, **checks, **runs, "timeline": timeline and str(timeline)}
 
@@ -71,11 +71,12 @@ def told(plan: Plan, result: JobResult, timeline: Path | None) -> str:
     table = render_table(["schedule", "predicted", "measured", "spread"], cells, aligns, terminal=output.is_terminal())
     planned, serial = result["planned"], result["serial"]
     gain = f"{serial.median_s / planned.median_s:.2f} times as fast as serial" if planned.median_s else ""
-    again = f", {result.disturbed} disturbed and repeated" if result.disturbed else ""
+    disturbed = f"; {result.disturbed} disturbed" if result.disturbed else ""
     library = " ".join(str(result.facts.get("mpi", "MPI")).split())
-    line = f"{gain}; medians of {result.rounds} rounds{again}; on {library}."
+    line = f"{gain}; medians of {result.rounds} rounds{disturbed}; on {library}."
     check = f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed."
-    return "\n".join([table, "", line, check, *([str(timeline)] if timeline else [])])
+    warnings = [f"{text}." for text in result.load.warnings]
+    return "\n".join([table, "", line, *warnings, check, *([str(timeline)] if timeline else [])])
 
 
 def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:

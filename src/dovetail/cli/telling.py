@@ -31,7 +31,7 @@ def summary(result: TuneResult, command: str = "") -> Summary:
         losses.append(Losses("measured", m.ideal_s, result.losses))
     facts = m.result.facts
     where = f"{result.machine.name}: {facts.get('cpu')}, {facts.get('mpi')}, {best.ranks} ranks"
-    notes = (*_reasons(best), *_earlier(result), *result.notes)
+    notes = (*result.notes, *_reasons(best), *_earlier(result))
     return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""))
 
 
@@ -50,23 +50,26 @@ def _earlier(result: TuneResult) -> list[str]:
 
 def _serial_row(result: TuneResult) -> Row:
     best, serial = result.plan, result.measured.serial
-    chosen = best.choices == best.serial
     why = "compute, then the library's all_reduce"
-    return Row("serial", best.serial_s, serial.median_s, 0.0, why, chosen, spread_s=serial.spread * serial.median_s)
+    spread_s = serial.spread * serial.median_s
+    return Row("serial", best.serial_s, serial.median_s, 0.0, why, result.keeps_serial, spread_s=spread_s)
 
 
 def _planned_row(result: TuneResult) -> list[Row]:
     best, planned = result.plan, result.measured.planned
-    if best.choices == best.serial:
+    if result.keeps_serial:
         return []
     count, by = len(best.tiles), best.choices.all_reduce
     why = f"{count} tile{'s' * (count != 1)}, {by}, progress by {best.choices.progress}"
     spread_s = planned.spread * planned.median_s
-    gain = result.measured.ideal_gain
+    gain = result.ideal_gain
     name = f"{best.schedule}, {by}" if best.schedule == "serial" else best.schedule
     return [Row(name, best.predicted_s, planned.median_s, gain, why, True, spread_s=spread_s)]
 
 
 def _share(result: TuneResult, seconds: float) -> float | None:
-    room = result.measured.serial.median_s - result.measured.ideal_s
-    return (result.measured.serial.median_s - seconds) / room if room > 0 else None
+    """Of the ideal gain, by the ratio to serial in the job that measured a rival; none where that was slower."""
+    m = result.measured
+    serial_s = next((tried.seconds for tried in m.tried if tried.schedule == "serial"), m.serial.median_s)
+    won_s, room_s = m.serial.median_s * (1 - seconds / serial_s), m.serial.median_s - m.ideal_s
+    return won_s / room_s if room_s > 0 and won_s >= 0 else None

@@ -17,6 +17,7 @@ from dovetail.cost import CostModel, price
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, plan
+from dovetail.plan.contest import beats
 from dovetail.plan.refine import Measured, Tried, measure_final, refine
 from dovetail.probe import probe_links, probe_matmul, spot_check
 from dovetail.report import write_page
@@ -52,10 +53,18 @@ class TuneResult:
     def speedup(self) -> float:
         return self.measured.serial.median_s / self.measured.planned.median_s
 
-    def gain_of(self, ideal_s: float) -> float:
-        """Share of (serial - ideal) that was won; 0 where nothing could be."""
-        room = self.measured.serial.median_s - ideal_s
-        return (self.measured.serial.median_s - self.measured.planned.median_s) / room if room > 0 else 0.0
+    @property
+    def keeps_serial(self) -> bool:
+        return self.plan.choices == self.plan.serial
+
+    @property
+    def ideal_gain(self) -> float | None:
+        return self.gain_of(self.measured.ideal_s)
+
+    def gain_of(self, ideal_s: float) -> float | None:
+        """Share of (serial - ideal) that was won, None where serial is kept; 0 where nothing could be, or was."""
+        won_s, room_s = (self.measured.serial.median_s - s for s in (self.measured.planned.median_s, ideal_s))
+        return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """DESIGN section 10: the plan's keys, and what was measured in one interleaved job."""
@@ -64,7 +73,7 @@ class TuneResult:
         sides = {"compute_s": m.compute_s, "comm_s": m.comm_s, "own_comm_s": m.own_comm_s}
         adjusted = {"adjusted_ideal_s": self.adjusted_ideal_s, "shared_ideal_s": self.shared_ideal_s}
         gains = {
-            "ideal_gain": m.ideal_gain,
+            "ideal_gain": self.ideal_gain,
             "adjusted_gain": self.gain_of(self.adjusted_ideal_s),
             "shared_gain": self.gain_of(self.shared_ideal_s),
             "speedup": self.speedup,
@@ -89,7 +98,8 @@ class TuneResult:
             **predicted,
         }
         notes = [*document["notes"], *self.notes]
-        return {**head, **gains, **checks, **spread, **runs, "report": str(self.report or ""), "notes": notes}
+        about = {**checks, **spread, **runs, **m.result.load.to_json()}
+        return {**head, **gains, **about, "report": str(self.report or ""), "notes": notes}
 
 
 def tune(
@@ -199,10 +209,9 @@ def serial_plan(found: Plan, machine: Machine, options: dict[str, Any]) -> Plan:
 
 
 def loses(best: Plan, measured: Measured) -> bool:
-    """Whether the plan is not faster than serial beyond the noise of the final measurement."""
-    serial_s = measured.serial.median_s
-    gains = serial_s - measured.planned.median_s > max(measured.noise * serial_s, LEAST_GAIN_S)
-    return best.choices != best.serial and not gains
+    """Whether the plan is not faster than serial beyond the noise of the final measurement, round by round."""
+    gains = measured.serial.median_s - measured.planned.median_s > LEAST_GAIN_S
+    return best.choices != best.serial and not (gains and beats([(measured.planned, measured.serial)]))
 
 
 def explained(best: Plan, measured: Measured, machine: Machine, out: Path, command: str, seed: int) -> TuneResult:
@@ -210,7 +219,8 @@ def explained(best: Plan, measured: Measured, machine: Machine, out: Path, comma
     timeline = measured.planned.timelines[0]
     ideals = adjusted_ideals_s(best, measured, machine)
     report = out / "report.html"
-    result = TuneResult(best, measured, measured_losses(best, measured, machine), *ideals, machine, report, seed)
+    losses, warnings = measured_losses(best, measured, machine), measured.result.load.warnings
+    result = TuneResult(best, measured, losses, *ideals, machine, report, seed, warnings)
     try:
         save_json(out / "predicted.json", best.predicted.to_json())
         save_json(out / "measured.json", timeline.to_json())
@@ -218,7 +228,8 @@ def explained(best: Plan, measured: Measured, machine: Machine, out: Path, comma
         write_page(report, title=title(best), timelines=timelines, program=best.program, summary=told)
         save_json(out / "tune.json", result.to_json())
     except EnvironmentFault as error:
-        return replace(result, report=None, notes=(f"the report is incomplete: {error.what}, {error.found}",))
+        fault = f"the report is incomplete: {error.what}, {error.found}"
+        return replace(result, report=None, notes=(fault, *warnings))
     return result
 
 

@@ -17,6 +17,7 @@ from dovetail.plan.arena import BY_LIBRARY, Arena, Clock, Executor, groups
 from dovetail.plan.contenders import Aim, shortlist
 from dovetail.plan.selection import Choice, Point, Selection, rows_of
 from dovetail.run.job import Outcome
+from dovetail.run.load import Load
 
 Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
 FINALISTS = 3
@@ -32,7 +33,7 @@ class Judged:
 
     `tried`: medians in seconds of each choice measured, in the job that measured it first. `wrong`: elements that
     a choice computed wrongly, where it did; `max_rel_error` of the choice taken, against float64. `disturbed`: rounds
-    that were repeated.
+    that were, in the final; `load`: what others took of the ranks' cores in it.
     """
 
     num_bytes: int
@@ -43,6 +44,7 @@ class Judged:
     max_rel_error: float | None = None
     wrong: Mapping[Choice, int] = field(default_factory=dict)
     disturbed: int = 0
+    load: Load = field(default_factory=Load)
 
     @property
     def speedup(self) -> float:
@@ -56,6 +58,7 @@ class Judged:
         head = {"num_bytes": self.num_bytes, **self.choice._asdict(), **self.point._asdict(), "speedup": self.speedup}
         wrong = {str(choice): count for choice, count in self.wrong.items()}
         checks = {"max_rel_error": self.max_rel_error, "wrong": wrong, "disturbed": self.disturbed}
+        checks |= self.load.to_json()
         return {**head, **checks, "rivals": rivals}
 
 
@@ -119,9 +122,10 @@ def contest(
             broken.append(error)
             continue
         facts, disturbed = results[0].facts, sum(result.disturbed for result in results)
+        load = Load.worst([result.load for result in results])
         for size in group:
             outcomes = [launch[size] for launch in launches]
-            judged.append(judge(size, outcomes, tried.get(size, {}), arena.predicted(size), disturbed))
+            judged.append(judge(size, outcomes, tried.get(size, {}), arena.predicted(size), disturbed, load))
     if broken and not judged:
         raise broken[0]
     return Contest(aim, tuple(judged), facts, tuple(_notes(wanted, judged, arena.failed, broken)))
@@ -136,6 +140,8 @@ def _notes(
     missing = [str(size) for size in wanted if size not in {each.num_bytes for each in judged}]
     if missing:
         yield f"Not measured: {', '.join(missing)} bytes; {broken[0].what if broken else 'the budget was spent'}."
+    for text in Load.worst([each.load for each in judged]).warnings:
+        yield f"{text}."
     for (size, algorithm), why in failed.items():
         yield f"{algorithm} was left out at {size} bytes: {why}."
     for each in judged:
@@ -149,6 +155,7 @@ def judge(
     tried: Mapping[Choice, float],
     predicted: Mapping[Choice, float],
     disturbed: int = 0,
+    load: Load | None = None,
 ) -> Judged:
     """The fastest over all launches that is right, if it beats the library's call beyond the noise; else the library's.
 
@@ -168,7 +175,7 @@ def judge(
     point = Point(num_bytes, taken.median_s, library.median_s, predicted.get(best), taken.spread)
     known = {**{choice: outcome.median_s for choice, outcome in outcomes.items()}, **tried}
     wrong = {choice: outcome.num_wrong for choice, outcome in outcomes.items() if outcome.num_wrong}
-    return Judged(num_bytes, best, point, known, predicted, taken.max_rel_error, wrong, disturbed)
+    return Judged(num_bytes, best, point, known, predicted, taken.max_rel_error, wrong, disturbed, load or Load())
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:

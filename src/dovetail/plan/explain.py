@@ -74,16 +74,19 @@ def _times(plan: Plan) -> str:
     gain = 1 - plan.predicted_s / plan.serial_s if plan.serial_s else 0.0
     line = f"Predicted {seconds(plan.predicted_s)}; serial {seconds(plan.serial_s)}, ideal {seconds(plan.ideal_s)}."
     if plan.schedule == "serial":
-        reason = "no overlapped schedule is predicted to be faster"
-        if any(rival.why_not == MEASURED_SLOWER for rival in plan.rivals):
-            reason = "what is predicted to be faster was measured slower"
-        elif plan.noise:
-            reason += f" by more than the noise, {share(plan.noise)}"
-        return f"{line} Serial is kept: {reason}."
+        return f"{line} Serial is kept: {why_serial(plan)}."
     if not plan.overlaps:
         beyond = "slower than" if gain < 0 else "no faster, beyond the noise, than"
         return f"{line} This is {beyond} serial; it was asked for by name."
     return f"{line} That is {share(gain)} less than serial, and {share(plan.ideal_gain)} of the ideal gain."
+
+
+def why_serial(plan: Plan) -> str:
+    """Why a plan leaves things as they are."""
+    if any(rival.why_not == MEASURED_SLOWER for rival in plan.rivals):
+        return "what is predicted to be faster was measured slower"
+    by = f" by more than the noise, {share(plan.noise)}" if plan.noise else ""
+    return f"no overlapped schedule is predicted to be faster{by}"
 
 
 def _losses(plan: Plan) -> Iterator[str]:

@@ -17,7 +17,7 @@ WORTH = 0.02  # a variation must gain this share to be varied further
 
 
 class Tried(NamedTuple):
-    """Choices that were measured, the schedule family they began as, and the median seconds."""
+    """Choices that were measured, the schedule family they began as, and the seconds of a run (see `measure`)."""
 
     schedule: str
     choices: Choices
@@ -28,8 +28,9 @@ class Tried(NamedTuple):
 class Measured:
     """The final measurement: serial, the plan, and either side alone, interleaved in one job.
 
-    `serial`, `planned`: outcomes; `compute_s`, `comm_s`: medians of the whole product and of the library's all_reduce
-    of all of C, each alone; `own_comm_s`: of the plan's own messages alone, where it uses such.
+    `serial`, `planned`: outcomes, one and the same where the plan is serial; `compute_s`, `comm_s`: medians of the
+    whole product and of the library's all_reduce of all of C, each alone; `own_comm_s`: of the plan's own messages
+    alone, where it uses such.
     """
 
     serial: Outcome
@@ -43,12 +44,6 @@ class Measured:
     @property
     def ideal_s(self) -> float:
         return max(self.compute_s, self.comm_s)
-
-    @property
-    def ideal_gain(self) -> float:
-        """Share of (serial - ideal) that was won; 0 where nothing could be."""
-        room = self.serial.median_s - self.ideal_s
-        return (self.serial.median_s - self.planned.median_s) / room if room > 0 else 0.0
 
     @property
     def noise(self) -> float:
@@ -83,13 +78,16 @@ def refine(plan: Plan, executor: Executor, *, rounds: int = 4, seed: int = 0, sa
 
 
 def measure(plan: Plan, executor: Executor, found: list[tuple[str, Choices]], rounds: int, seed: int) -> list[Tried]:
-    """Median seconds of each of `found`, interleaved in one job, in their order."""
+    """Seconds of each of `found`, interleaved in one job, in their order: those of the first, times the median of the
+    ratios to it in each round, for rounds may differ in mood."""
     variants = tuple(
         replace(c.variant(str(i), plan.wish, plan.ranks, plan.serial_s), check=None) for i, (_, c) in enumerate(found)
     )
     result = executor.execute(Job(variants, rounds=rounds, seed=seed))
+    first = result.outcomes[0]
     return [
-        Tried(name, choices, outcome.median_s) for (name, choices), outcome in zip(found, result.outcomes, strict=True)
+        Tried(name, choices, first.median_s * outcome.over(first))
+        for (name, choices), outcome in zip(found, result.outcomes, strict=True)
     ]
 
 
@@ -134,18 +132,18 @@ def measure_final(
     serial = replace(plan.serial, all_reduce="library", rows_per_message=None)
     work, whole = wish.workload(ranks), serial.program(wish, ranks)
     planned = plan.choices.variant("planned", wish, ranks, plan.serial_s)
+    mine = [] if plan.choices == serial else [planned]
     patient = replace(planned.options, block_rows=0)
     sides = [Variant(f"{engine} alone", alone(whole, engine), work, patient) for engine in ("compute", "net")]
     own = plan.choices.all_reduce != "library" and ranks > 1
     if own:
-        mine = alone(plan.program, "net")
-        sides.append(Variant("own messages alone", mine, work, patient))
-    variants = (serial.variant("serial", wish, ranks, plan.serial_s), planned, *sides)
+        sides.append(Variant("own messages alone", alone(plan.program, "net"), work, patient))
+    variants = (serial.variant("serial", wish, ranks, plan.serial_s), *mine, *sides)
     result = executor.execute(Job(variants, rounds=rounds, seed=seed, budget_s=budget_s))
     at = result.__getitem__
     own_s = at("own messages alone").median_s if own else None
     sides_s = at("compute alone").median_s, at("net alone").median_s
-    return Measured(at("serial"), at("planned"), *sides_s, own_s, result)
+    return Measured(at("serial"), at("planned" if mine else "serial"), *sides_s, own_s, result)
 
 
 def _distinct(found: list[tuple[str, Choices]]) -> list[tuple[str, Choices]]:

@@ -48,6 +48,7 @@ def take(executor: Executor, measured: Sequence[Measurement], rounds: int = ROUN
         for repeat, timeline in enumerate(outcome.timelines):
             rows[measurement.key] += [(measurement.x, s, repeat) for s in measurement.seconds(timeline) if s > 0]
     provenance = {"facts": result.facts, "rounds": result.rounds, "disturbed": result.disturbed}
+    provenance |= result.load.to_json()
     return {key: as_samples(values, _unit(key), **provenance) for key, values in rows.items()}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Program, Workload, verify
+from dovetail.run.load import Load
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
@@ -62,6 +63,11 @@ class Outcome:
     def median_s(self) -> float:
         return float(np.median(self.seconds))
 
+    def over(self, other: Outcome) -> float:
+        """The median, over the rounds of one job, of this variant's seconds over another's: what slows a whole round
+        slows both."""
+        return float(np.median(np.divide(self.seconds, other.seconds)))
+
     @property
     def spread(self) -> float:
         """Half the interquartile range over the median: 0.01 is 1 %."""
@@ -71,12 +77,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class JobResult:
-    """Outcomes in the order of the job's variants, and the facts of the machine that ran it."""
+    """Outcomes in the order of the job's variants, and the facts of the machine that ran it.
+
+    `rounds`: those that the outcomes hold; `disturbed`: of all that ran, those that were repeated, or kept for want of
+    better ones. `load`: what others took of the ranks' cores from the first to the last.
+    """
 
     outcomes: tuple[Outcome, ...]
     rounds: int
     disturbed: int
     facts: dict[str, Any] = field(default_factory=dict)
+    load: Load = field(default_factory=Load)
 
     def __getitem__(self, name: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.name == name)
@@ -104,27 +115,49 @@ def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
     return np.asarray((seconds > median + np.maximum(5 * deviation, 0.15 * median)).any(axis=1))
 
 
-def run_rounds(job: Job, run_one: Callable[[Variant, int], float], now_s: Callable[[], float]) -> tuple[Seconds, int]:
-    """Drive the rounds: `run_one(variant, round)` returns the makespan; it and `now_s` are the same on every rank.
+class Rounds(NamedTuple):
+    """Seconds by round and variant, of the rounds kept; how many were disturbed; and which were kept, of all that ran,
+    those to warm up included."""
+
+    seconds: Seconds
+    disturbed: int
+    kept: list[int]
+
+
+def run_rounds(
+    job: Job,
+    run_one: Callable[[Variant, int], float],
+    now_s: Callable[[], float],
+    loaded: Callable[[], NDArray[np.bool_]] | None = None,
+) -> Rounds:
+    """Drive the rounds: `run_one(variant, round)` returns the makespan; `loaded`, asked after each round, says of every
+    one so far whether other programs or the hypervisor disturbed it. They and `now_s` answer alike on all ranks.
 
     Each round takes the variants in another order, the same on every rank: what one leaves behind (a link's spare
-    tokens, a warm cache) favours no other. Returns seconds by round and variant, undisturbed rounds only, and how many
-    disturbed ones were repeated (at most `rounds` of them; past that the disturbance is the machine's own noise and
-    stays in). Round numbers under 0 are warm-up.
+    tokens, a warm cache) favours no other. Disturbed rounds are repeated, at most `rounds` of them, and a disturbed
+    warm-up once. Where fewer than three were left, those disturbed from outside stay in, and then the outliers too: the
+    disturbance is the machine's own. Round numbers under 0 are warm-up.
     """
-    begin = now_s()
-    rows: list[list[float]] = []
-    for index in range(-job.warmup, 2 * job.rounds):
-        row = [0.0] * len(job.variants)
-        for place in np.random.default_rng([job.seed, index + job.warmup]).permutation(len(row)):
-            row[place] = run_one(job.variants[place], index)
-        if index < 0:
-            continue
-        rows.append(row)
-        bad = disturbed_rounds(np.array(rows))
-        if len(rows) - int(bad.sum()) >= job.rounds or now_s() - begin > job.budget_s:
+    begin, rows, outside, warm = now_s(), list[list[float]](), np.zeros(0, np.bool_), 0
+    ask = loaded or (lambda: np.zeros(warm + len(rows), np.bool_))
+    while warm < job.warmup or (warm == job.warmup and outside[-1:].any() and now_s() - begin < job.budget_s):
+        run_round(job, run_one, min(warm - job.warmup, -1))
+        warm, outside = warm + 1, ask()
+    for index in range(2 * job.rounds):
+        rows.append(run_round(job, run_one, index))
+        outside = ask()[warm:]
+        outliers = disturbed_rounds(np.array(rows))
+        clean = ~(outliers | outside)
+        if clean.sum() >= job.rounds or now_s() - begin > job.budget_s:
             break
-    seconds, bad = np.array(rows), disturbed_rounds(np.array(rows))
-    if len(rows) - int(bad.sum()) < min(3, job.rounds):
-        return seconds, 0
-    return seconds[~bad], int(bad.sum())
+    enough = min(3, job.rounds)
+    kept = next((good for good in (clean, ~outliers) if good.sum() >= enough), np.ones_like(clean))
+    return Rounds(np.array(rows)[kept], int((~clean).sum()), (warm + np.flatnonzero(kept)).tolist())
+
+
+def run_round(job: Job, run_one: Callable[[Variant, int], float], index: int) -> list[float]:
+    """Seconds of each variant in one round."""
+    row = [0.0] * len(job.variants)
+    for place in np.random.default_rng([job.seed, index + job.warmup]).permutation(len(row)):
+        row[place] = run_one(job.variants[place], index)
+    return row

@@ -21,6 +21,7 @@ from dovetail.ir import Buffer, Slot
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.engine import bind, run_engines, timeline_of
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
+from dovetail.run.load import Meter
 from dovetail.run.postcheck import posts_error
 from dovetail.run.product import product_error
 from dovetail.run.pulse import Pulse
@@ -118,12 +119,14 @@ class _Rank:
         return random_slots(np.random.default_rng([self.job.seed, rank, name]), count, slot)
 
     def run(self) -> JobResult | None:
-        seconds, disturbed = run_rounds(self.job, self.run_one, self.common_s)
-        outcomes = [self.outcome(v, seconds[:, i], disturbed) for i, v in enumerate(self.job.variants)]
+        meter = Meter(self.world, SETUP_LIMIT_S)
+        ran = run_rounds(self.job, self.run_one, self.common_s, meter.disturbed)
+        outcomes = [self.outcome(v, ran.seconds[:, i], ran.kept) for i, v in enumerate(self.job.variants)]
         facts = self.world.gather(self.facts())
         if self.world.rank:
             return None
-        return JobResult(tuple(outcomes), len(seconds), disturbed, merge_facts(facts))
+        about = len(ran.seconds), ran.disturbed, merge_facts(facts), meter.load()
+        return JobResult(tuple(outcomes), *about)
 
     def common_s(self) -> float:
         """Rank 0's clock, so that all ranks agree on whether time is up."""
@@ -166,15 +169,15 @@ class _Rank:
         part = timeline_of(variant.program, variant.workload, [spans.since(spans.begin_s)], {"partial": True})
         save_json(self.place / f"partial.{self.world.rank}.json", part.to_json())
 
-    def outcome(self, variant: Variant, seconds: Any, disturbed: int) -> Outcome:
-        timelines = self.timelines(variant, seconds) if variant.options.spans else ()
+    def outcome(self, variant: Variant, seconds: Any, kept: list[int]) -> Outcome:
+        timelines = self.timelines(variant, seconds, kept) if variant.options.spans else ()
         checked = Checked()
         if variant.check:
             checked = self.check_posts(variant) if variant.check == POSTS else self.check_product(variant)
         return Outcome(variant.name, tuple(map(float, seconds)), timelines, *checked)
 
-    def timelines(self, variant: Variant, seconds: Any) -> tuple[Timeline, ...]:
-        spans = self.spans[variant.name][self.job.warmup :]
+    def timelines(self, variant: Variant, seconds: Any, kept: list[int]) -> tuple[Timeline, ...]:
+        spans = [self.spans[variant.name][index] for index in kept]
         median = self.world.share(closest_to_median(seconds, spans))
         keep = range(len(spans)) if self.job.keep_all else [median]
         gathered = self.world.gather([spans[i] for i in keep], SETUP_LIMIT_S)

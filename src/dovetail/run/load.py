@@ -1,0 +1,358 @@
+"""Load: what other programs, and the hypervisor, took of the cores of a job's ranks, by the kernel's own counters."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dovetail.run.shim import World
+
+LIMIT = 0.05  # of a round: a third of what an outlier must exceed its median by
+TICKS_PER_S = 100  # of /proc/stat, for every program that reads it (USER_HZ)
+LOST_TICKS = 2  # that a CPU's counters may lack or have too many, by rounding
+BLOCK_S = 0.2  # in which /proc/stat counts 20 ticks; what is shorter cannot be judged by them
+INTERRUPTS_MET = 0.5  # of their time, by the ranks; up to 0.4 was ksoftirqd's, which a namespace may hide
+SAME_BOOT_S = 20e-6  # within which two readings of one machine's boot agree
+PROC = Path("/proc")
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Shares of the ranks' cores that went elsewhere, where most did (0 none, 1 all; None where it cannot be told).
+
+    `foreign`: to programs that are not ranks of the job; `foreign_at` and `steal_at` name the cores.
+    """
+
+    foreign: float | None = None
+    steal: float | None = None
+    foreign_at: str = ""
+    steal_at: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each share that is too large for the timings to be trusted."""
+        found = ((self.foreign, "Other programs", self.foreign_at), (self.steal, "The hypervisor", self.steal_at))
+        text = "{} used {:.0f} % of {}: repeat on a quiet machine"
+        return tuple(text.format(who, 100 * share, at) for share, who, at in found if share and share > LIMIT)
+
+    def to_json(self) -> dict[str, float | None]:
+        return {"foreign_load": self.foreign, "steal": self.steal}
+
+    @staticmethod
+    def worst(loads: Sequence[Load]) -> Load:
+        """The largest share of each kind, over several jobs or groups of ranks."""
+        foreign = max(loads, key=lambda load: -1.0 if load.foreign is None else load.foreign, default=Load())
+        steal = max(loads, key=lambda load: -1.0 if load.steal is None else load.steal, default=Load())
+        return Load(foreign.foreign, steal.steal, foreign.foreign_at, steal.steal_at)
+
+
+class Place(NamedTuple):
+    """Where a rank runs. `booted_s`: when its machine did, which tells machines apart where namespaces hide their
+    names; `cpus`: those that it may use, `cores`: the physical core of each CPU of the machine, where that is known."""
+
+    booted_s: float
+    host: str
+    cpus: frozenset[int]
+    cores: Mapping[int, tuple[str, str]]
+
+
+class Domain(NamedTuple):
+    """Ranks of one machine that share CPUs, and these CPUs with their hyper-threads. `reader`: the rank that reads what
+    all programs of that machine used."""
+
+    ranks: tuple[int, ...]
+    cpus: tuple[int, ...]
+    num_cores: int
+    name: str
+    reader: int = 0
+
+
+class Ticks(NamedTuple):
+    """Counters of a CPU since boot: programs and the kernel on their behalf, interrupts (the packets' among them), and
+    what the hypervisor gave to others."""
+
+    programs: int
+    interrupts: int
+    steal: int
+
+
+class Sample(NamedTuple):
+    """Counters of one rank at one moment: seconds that it used, and that its threads waited for a CPU."""
+
+    now_s: float
+    used_s: float
+    waited_s: float | None
+    ticks: Mapping[int, Ticks]  # of the whole machine, by one rank of it
+
+
+class Spent(NamedTuple):
+    """What the counters of a domain rose by, in seconds: intervals on axis 0; of ranks, on axis 1, what they used and
+    waited (NaN where the kernel does not say); of all CPUs together the rest."""
+
+    wall_s: Numbers
+    used_s: Numbers
+    waited_s: Numbers
+    programs_s: Numbers
+    interrupts_s: Numbers
+    steal_s: Numbers
+
+
+def parse_ticks(text: str) -> dict[int, Ticks]:
+    """The counters of each CPU in the text of /proc/stat; of none where it was left blank.
+
+    >>> parse_ticks("cpu  3 0 4 9 0 0 1 2 0 0\\ncpu1 3 1 4 9 6 5 1 2 0 0\\nintr 7\\n")
+    {1: Ticks(programs=8, interrupts=6, steal=2)}
+    """
+    rows = {}
+    for line in text.splitlines():
+        name, *words = line.split() or [""]
+        if name[:3] == "cpu" and name[3:].isdigit() and len(words) >= 7:
+            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, [*words, "0"][:8])
+            rows[int(name[3:])] = Ticks(user + nice + system, irq + softirq, steal)
+    return rows if any(map(any, rows.values())) else {}
+
+
+def parse_cores(text: str) -> dict[int, tuple[str, str]]:
+    """The package and core of each CPU in the text of /proc/cpuinfo, as far as it tells.
+
+    >>> parse_cores("processor\\t: 3\\nphysical id\\t: 0\\ncore id\\t\\t: 1\\n\\nprocessor\\t: 4\\n")
+    {3: ('0', '1')}
+    """
+    found = {}
+    for block in text.split("\n\n"):
+        about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
+        if about.get("processor", "").isdigit() and "core id" in about:
+            found[int(about["processor"])] = about.get("physical id", ""), about["core id"]
+    return found
+
+
+def parse_waited(text: str) -> int | None:
+    """Nanoseconds that a task waited for a CPU, of its schedstat; None where the kernel does not count.
+
+    >>> parse_waited("9065 700 15"), parse_waited("0 0 0"), parse_waited("")
+    (700, None, None)
+    """
+    words = text.split()
+    return int(words[1]) if len(words) == 3 and any(map(int, words)) else None
+
+
+def place() -> Place:
+    """Where this process runs.
+
+    The machine is known by the moment of its boot: real time less time since boot, which namespaces of networks, hosts
+    and processes do not change, and steps of the clock change for all.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    booted_s = statistics.median(time.time() - time.clock_gettime(clock) for _ in range(9))
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return Place(booted_s, platform.node(), frozenset(cpus), parse_cores(_read(PROC / "cpuinfo")))
+
+
+def domains(places: Sequence[Place]) -> list[Domain]:
+    """Ranks grouped by machine and by CPUs that they may share.
+
+    >>> one, two = (Place(5.0, "h", frozenset(cpus), {}) for cpus in ({0}, {1, 2}))
+    >>> [(d.ranks, d.cpus, d.name) for d in domains([one, two, one, one._replace(booted_s=6.0)])]
+    [((0, 2), (0,), 'core 0'), ((1,), (1, 2), 'cores 1-2'), ((3,), (0,), 'core 0')]
+    """
+    groups: list[tuple[list[int], set[int]]] = []
+    for rank, here in enumerate(places):
+        cpus = _with_siblings(here)
+        same = [g for g in groups if _one_machine(places[g[0][0]], here) and cpus & g[1]]
+        groups = [group for group in groups if group not in same]
+        ranks = sorted([rank, *(r for group in same for r in group[0])])
+        groups.append((ranks, cpus.union(*(group[1] for group in same))))
+    several = len({here.host for here in places}) > 1
+    return [_domain(ranks, cpus, places, several) for ranks, cpus in sorted(groups)]
+
+
+def _domain(ranks: list[int], cpus: set[int], places: Sequence[Place], several: bool) -> Domain:
+    cores = {places[ranks[0]].cores.get(cpu, cpu) for cpu in cpus}
+    own = sorted(frozenset().union(*(places[rank].cpus for rank in ranks)))
+    name = f"core{'s' * (len(own) > 1)} {_ranges(own)}" + f" of {places[ranks[0]].host}" * several
+    reader = next(rank for rank, other in enumerate(places) if _one_machine(other, places[ranks[0]]))
+    return Domain(tuple(ranks), tuple(sorted(cpus)), len(cores), name, reader)
+
+
+def _one_machine(one: Place, other: Place) -> bool:
+    return abs(one.booted_s - other.booted_s) < SAME_BOOT_S
+
+
+def _with_siblings(here: Place) -> set[int]:
+    """The CPUs and the other hyper-threads of their cores."""
+    own = {here.cores[cpu] for cpu in here.cpus if cpu in here.cores}
+    return {*here.cpus, *(cpu for cpu, core in here.cores.items() if core in own)}
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers as people list them.
+
+    >>> _ranges([0, 1, 2, 5]), _ranges([3])
+    ('0-2, 5', '3')
+    """
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+class Counters:
+    """This process's own counters; those of the machine too where `reads_machine`."""
+
+    def __init__(self, reads_machine: bool) -> None:
+        self._reads_machine = reads_machine
+        self._waited_ns: dict[str, int] = {}  # by thread, for ended ones take theirs along
+        self._total_ns = 0
+
+    def sample(self) -> Sample:
+        ticks = parse_ticks(_read(PROC / "stat")) if self._reads_machine else {}
+        return Sample(time.monotonic(), time.process_time(), self._waited_s(), ticks)
+
+    def _waited_s(self) -> float | None:
+        now: dict[str, int] = {}
+        with suppress(OSError):
+            for thread in os.listdir(PROC / "self/task"):
+                waited = parse_waited(_read(PROC / f"self/task/{thread}/schedstat"))
+                now |= {} if waited is None else {thread: waited}
+        self._total_ns += sum(max(ns - self._waited_ns.get(thread, 0), 0) for thread, ns in now.items())
+        self._waited_ns = now
+        return self._total_ns / 1e9 if now else None
+
+
+def spent(domain: Domain, samples: Sequence[Sequence[Sample]]) -> Spent | None:
+    """What the counters rose by from one sample of all ranks to the next; None where there is no /proc/stat."""
+    ranks = [[row[rank] for rank in domain.ranks] for row in samples]
+    read = [row[domain.reader].ticks for row in samples]
+    machine = [[ticks[cpu] for cpu in domain.cpus if cpu in ticks] for ticks in read]
+    if min(map(len, machine), default=0) < len(domain.cpus):
+        return None
+    ticks = np.diff(np.array(machine, float).sum(axis=1), axis=0) / TICKS_PER_S
+    used, waited = (np.array([[each[at] for each in row] for row in ranks], float) for at in (1, 2))
+    wall_s = np.diff([row[0].now_s for row in ranks])
+    return Spent(wall_s, np.diff(used, axis=0), np.diff(waited, axis=0), *ticks.T)
+
+
+def others_s(domain: Domain, found: Spent, met: float) -> float:
+    """CPU seconds of other programs on the domain's CPUs, where the ranks met that share of the interrupts.
+
+    What a rank uses includes the interrupts that it meets, and not those that ksoftirqd, or another program, does. All
+    are work for packets, which are the job's own as far as anybody knows: none is called foreign.
+    """
+    busy_s = float(found.programs_s.sum() + met * found.interrupts_s.sum())
+    return max(busy_s - float(found.used_s.sum()) - len(domain.cpus) * LOST_TICKS / TICKS_PER_S, 0.0)
+
+
+def waits(domain: Domain, found: Spent) -> Numbers:
+    """Of each interval and rank, the share that went by while it waited for a CPU that another program had.
+
+    How long a rank waits is known to the nanosecond, whom for is not: it may be another rank, or ksoftirqd. As much of
+    all waits is held to be for others as the others' CPU seconds explain. Ranks that share a core lose by turns what
+    others take of it.
+    """
+    for_others = min(others_s(domain, found, INTERRUPTS_MET) / max(float(found.waited_s.sum()), 1e-9), 1.0)
+    crowding = max(len(domain.ranks) / len(domain.cpus), 1.0)
+    wanted_s = np.maximum(found.wall_s[:, None], found.used_s + found.waited_s)
+    return np.asarray(np.minimum(for_others * crowding * found.waited_s / wanted_s, 1.0))
+
+
+def stolen(domain: Domain, found: Spent) -> Numbers:
+    """Of each interval, the share that the hypervisor took of what was wanted of the CPUs."""
+    wanted_s = found.programs_s + found.interrupts_s + found.steal_s
+    least_s = found.wall_s * min(len(domain.ranks), len(domain.cpus))
+    return np.asarray(found.steal_s / np.maximum(np.maximum(wanted_s, least_s), 1e-9))
+
+
+def disturbed(domain: Domain, found: Spent) -> NDArray[np.bool_]:
+    """Intervals of which others took more than LIMIT. Ticks of the hypervisor are told apart by blocks of BLOCK_S."""
+    return np.asarray((waits(domain, found) > LIMIT).any(axis=1) | (stolen(domain, blocks(found)) > LIMIT))
+
+
+def load_of(domain: Domain, found: Spent) -> Load:
+    """Shares of all intervals together.
+
+    Ranks lose what they wait for. Where they have but one core, nothing that others use of it escapes them, though it
+    be another of its hyper-threads, or while they sleep.
+    """
+    wall_s = float(found.wall_s.sum())
+    if wall_s < BLOCK_S:
+        return Load()
+    whole = Spent(*(column.sum(axis=0, keepdims=True) for column in found))
+    waited, steal = waits(domain, whole)[0], float(stolen(domain, whole)[0])
+    least = min(others_s(domain, found, 0.0) / wall_s / len(domain.cpus), 1.0)
+    if np.isnan(waited).any() or (domain.num_cores == 1 and least > waited.max()):
+        return Load(least, steal, domain.name, domain.name)
+    rank = "" if domain.num_cores == 1 else f"rank {domain.ranks[int(waited.argmax())]}'s share of "
+    return Load(float(waited.max()), steal, rank + domain.name, domain.name)
+
+
+def blocks(found: Spent) -> Spent:
+    """Each interval with the counters of the block that it lies in: successive ones, BLOCK_S together at least."""
+    labels, total_s = list[int](), BLOCK_S
+    for wall_s in found.wall_s:
+        begins = total_s >= BLOCK_S
+        labels.append(labels[-1] + begins if labels else 0)
+        total_s = wall_s if begins else total_s + wall_s
+    if total_s < BLOCK_S:  # the rest joins the block before
+        labels = [max(min(label, labels[-1] - 1), 0) for label in labels]
+    return Spent(*(_summed(column, labels)[labels] for column in found))
+
+
+def _summed(column: Numbers, labels: Sequence[int]) -> Numbers:
+    sums = np.zeros((max(labels, default=-1) + 1, *column.shape[1:]))
+    np.add.at(sums, labels, column)
+    return sums
+
+
+class Meter:
+    """Reads the counters of all ranks between the rounds of a job; made, and called, on every rank at once."""
+
+    def __init__(self, world: World, limit_s: float) -> None:
+        self._world, self._limit_s = world, limit_s
+        self._domains = domains(world.gather(place(), limit_s))  # none but on rank 0
+        readers = world.share([domain.reader for domain in self._domains], limit_s)
+        self._counters = Counters(world.rank in readers)
+        self._latest = self._sample()
+        self._spent: list[list[Spent | None]] = []  # by interval and domain
+
+    def disturbed(self) -> NDArray[np.bool_]:
+        """Ends an interval; which of all so far were disturbed. The same on every rank."""
+        before, self._latest = self._latest, self._sample()
+        self._spent.append([spent(domain, [before, self._latest]) for domain in self._domains])
+        bad = np.zeros(len(self._spent), np.bool_)
+        for domain, found in self._known():
+            bad |= disturbed(domain, found)
+        shared: NDArray[np.bool_] = self._world.share(bad, self._limit_s)
+        return shared
+
+    def load(self) -> Load:
+        """What others took in all intervals so far; on rank 0."""
+        return Load.worst([load_of(domain, found) for domain, found in self._known()])
+
+    def _known(self) -> Iterator[tuple[Domain, Spent]]:
+        """The domains whose counters are known, with those of all intervals."""
+        for domain, *parts in zip(self._domains, *self._spent, strict=True):
+            known = [part for part in parts if part is not None]
+            if parts and len(known) == len(parts):
+                yield domain, Spent(*map(np.concatenate, zip(*known, strict=True)))
+
+    def _sample(self) -> list[Sample]:
+        sampled: list[Sample] = self._world.gather(self._counters.sample(), self._limit_s)
+        return sampled
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
