@@ -42,10 +42,10 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
     where = f"{place}:{elements.algo_line}"
     task = _Task(header, rows, where, counts, links, chunks, scratch, False)
     uses = tuple(Use(in_place, _program(task._replace(in_place=in_place))) for in_place in _runs(header))
-    found = MscclFile(place, header, uses, refusals(header, rows, too_fused), _faults(rows, links, over))
-    if dialect is not None and (why := found.refusals[check_dialect(dialect)]) is not None:
-        raise ProgramError(f"{dialect} does not take this file: {why}", where=where)
-    return found
+    refused = refusals(header, elements.algo_line, rows, too_fused)
+    if dialect is not None and (no := refused[check_dialect(dialect)]) is not None:
+        raise ProgramError(f"{dialect} does not take this file: {no.why}", where=f"{place}:{no.line}")
+    return MscclFile(place, header, uses, refused, _faults(rows, links, over), elements.algo_line)
 
 
 class _Task(NamedTuple):
@@ -186,9 +186,7 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
         what = f"it leaves buffer s, of {rows.chunks[rows.rank[over], SCRATCH]} chunks on gpu {rows.rank[over]}"
         faults["bounds"] = Fault(what, (int(np.searchsorted(ops, over)),), hint="make s_chunks larger")
     if links.hanging is not None:
-        row, block, step = links.hanging
-        what = f"it waits for step {step} of threadblock {block}, but no step from there on publishes (hasdep=1)"
-        faults["deadlock"] = Fault(what, (int(np.searchsorted(ops, row)),), hint="give that step hasdep=1")
+        faults["deadlock"] = _hanging_fault(rows, ops, *links.hanging)
     for word, active, peer in (("send to", rows.sends, rows.send), ("receive from", rows.receives, rows.recv)):
         blocks = np.unique(rows.block[active])
         owners: dict[tuple[int, ...], int] = {}
@@ -204,3 +202,16 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
                 at = [int(np.searchsorted(ops, np.flatnonzero(active & (rows.block == b))[0])) for b in (first, block)]
                 faults["races"] = Fault(what, tuple(at), hint="give one of them another channel")
     return faults
+
+
+def _hanging_fault(rows: Rows, ops: Ints, op: int, block: int, step: int, named: int) -> Fault:
+    """A wait that nothing ends: the step that waits, and the one that would have to publish."""
+    row = int(ops[op])
+    target = int(rows.first_block[rows.rank[row]]) + block
+    what = f"it waits for step {step} of threadblock {block}, but no step from there on publishes (hasdep=1)"
+    held = int(np.count_nonzero(rows.block == target))
+    if named < 0:
+        last = f"its last step is {held - 1}" if held else "it has no steps"
+        return Fault(what, (op,), f"threadblock {block} ends before: {last}", "let deps name a step that publishes")
+    hint = f"give step {rows.s[ops[named]]} of threadblock {block} (line {rows.line[ops[named]]}) hasdep=1"
+    return Fault(what, (op, named), f"hasdep=0 at {rows.where(ops[named])}", hint)
