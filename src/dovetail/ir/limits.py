@@ -141,8 +141,8 @@ def _channels_fault(program: Program, name: str, key: Ints) -> Fault | None:
             row = int(rows[over[0]])
             what = f"{_lane_text(program, row)} uses channel {ids[over[0]]}; {name} has {target.channels} channels, "
             return Fault(f"{what}0 to {target.channels - 1}", (row,), hint="use fewer channels or instances")
-        pairs, at = np.unique(np.stack([key[rows], ids]), axis=1, return_index=True)
-        ends = np.stack([pairs[0] // max(len(program.lanes), 1), pairs[1]])
+        queues, at = np.unique(key[rows], return_index=True)  # each has one channel
+        ends = np.stack([queues // max(len(program.lanes), 1), ids[at]])
         (owner, channel), first, count = np.unique(ends, axis=1, return_index=True, return_counts=True)
         most = int(count.argmax()) if len(count) else 0
         if len(count) and count[most] > target.threadblocks_per_channel:
@@ -161,12 +161,15 @@ def _queue_keys(program: Program) -> Ints:
 
 def _several(key: Ints, values: Ints) -> tuple[int, list[Any]] | None:
     """Where the first key stands that comes with several values, and these values."""
-    pairs = np.unique(np.stack([key, values]), axis=1)
-    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
-    if not len(twice):
+    if not len(key):
         return None
-    lane = pairs[0][twice[0]]
-    return int(np.argmax(key == lane)), pairs[1][pairs[0] == lane].tolist()
+    some = np.zeros(int(key.max()) + 1, dtype=np.int64)
+    some[key] = values
+    other = np.flatnonzero(values != some[key])
+    if not len(other):
+        return None
+    lane = key[other].min()
+    return int(np.argmax(key == lane)), np.unique(values[key == lane]).tolist()
 
 
 def _lane_text(program: Program, row: int) -> str:

@@ -14,7 +14,7 @@ from dovetail.collective.msccl.order import Order, fused_counts, order
 from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
 from dovetail.collective.msccl.refuse import num_chunks, refusals
 from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
-from dovetail.collective.msccl.scan import MAX_CELLS, scan
+from dovetail.collective.msccl.scan import MAX_CELLS, Elements, scan
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
@@ -35,6 +35,12 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
         elements = scan(source if is_text else Path(source), place)  # type: ignore[arg-type]
     except OSError as error:
         raise ProgramError(f"cannot read {place}", found=error.strerror) from error
+    return of_elements(elements, dialect)
+
+
+def of_elements(elements: Elements, dialect: str | None = None) -> MscclFile:
+    """The file of these elements; see `read`."""
+    place = elements.place
     header = read_header(elements, Path(place).stem)
     rows = rows_of(elements, header.ngpus)
     counts, too_fused = fused_counts(rows)
