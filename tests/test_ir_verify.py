@@ -521,7 +521,9 @@ def test_waits_name_the_first_128_threadblocks() -> None:
         b.add(Kind.copy, 0, 0, reads=[Region(x, 0, 1)], writes=[Region(y, 0, 1)], after=rows[-1:])
         limits = certificate(b.build(), "msccl").checks["limits"]
         assert limits.ok is ok
-        told = "lane l128 of rank 0, its threadblock number 128, is waited for; msccl can wait for threadblocks 0 to 127"
+        told = (
+            "lane l128 of rank 0, its threadblock number 128, is waited for; msccl can wait for threadblocks 0 to 127"
+        )
         assert ok or limits.message == told
 
 

@@ -50,7 +50,9 @@ def test_each_reported_file_gets_its_verdict():
         assert not certify(read(REPROS / name), fifo_depth=1000).ok
     assert rows["rccl_chan40.xml"] == "valid for rccl"
     assert [certify(read(REPROS / "rccl_chan40.xml"), target).ok for target in TARGETS] == [False, False, True]
-    assert rows["step_number_over_limit.xml"].startswith("invalid for rccl and azure (s >= 64), valid for msccl up to 255")
+    assert rows["step_number_over_limit.xml"].startswith(
+        "invalid for rccl and azure (s >= 64), valid for msccl up to 255"
+    )
     found = certify(read(REPROS / "step_number_over_limit.xml"), "rccl").checks["limits"]
     assert (found.ok, "s=100" in found.message) == (False, True)
 
@@ -60,9 +62,9 @@ def test_each_reported_file_gets_its_verdict():
 
 def hanging(depth: int) -> str:
     """`depth` messages each way before any is taken, and a threadblock that waits for a step that never publishes."""
-    steps = {
-        (r, 0): (f"{1 - r} {1 - r} 0", *["s i0 - 1"] * depth, *["r - s0 1"] * depth) for r in (0, 1)
-    } | {(0, 1): ("-1 -1 0", f"cpy i0 s1 1 0.{2 * depth - 1}")}
+    steps = {(r, 0): (f"{1 - r} {1 - r} 0", *["s i0 - 1"] * depth, *["r - s0 1"] * depth) for r in (0, 1)} | {
+        (0, 1): ("-1 -1 0", f"cpy i0 s1 1 0.{2 * depth - 1}")
+    }
     return xml(steps, "custom", scratch=2)
 
 
@@ -95,7 +97,10 @@ def test_a_wait_beyond_the_last_step_says_where_that_is():
 
 def test_a_message_that_nobody_takes_is_told_with_the_depth():
     """Depth 2 would do for what is taken; the third message is left over at any depth."""
-    steps = {(0, 0): ("1 1 0", *["s i0 - 1"] * 4, *["r - s0 1"] * 3), (1, 0): ("0 0 0", *["s i0 - 1"] * 3, *["r - s0 1"] * 3)}
+    steps = {
+        (0, 0): ("1 1 0", *["s i0 - 1"] * 4, *["r - s0 1"] * 3),
+        (1, 0): ("0 0 0", *["s i0 - 1"] * 3, *["r - s0 1"] * 3),
+    }
     check = judged(xml(steps, "custom", scratch=1)).checks["deadlock"]
     assert "declare depth" in check.hint
     assert "nobody takes what op 3 sends (t.xml:7)" in check.hint
@@ -126,7 +131,7 @@ def test_the_largest_safe_buffer(count, steps, proto, limit):
 
 
 def test_the_limit_is_where_the_runtime_needs_more_places():
-    """By the runtime's own rule (chunks a message = message // chunk) the depth suffices there, and not a chunk beyond."""
+    """By the runtime's own rule (chunks a message = message // chunk) the depth suffices there, and not beyond."""
     text = bursts(7)
     limit, program = judged(text).safe_up_to_bytes, read(text).program
 
@@ -264,7 +269,9 @@ def test_a_slot_that_no_op_writes_has_a_place():
     """The second chunk of rank 1 is never received; the receive of the first is the nearest."""
     steps = {(r, 0): (f"{1 - r} {1 - r} 0", "s i0 - 1", "r - o0 1") for r in (0, 1)}
     check = judged(xml(steps, "alltoall", chunks=2, io=(2, 2), head='inplace="0"')).checks["result"]
-    assert check.message.startswith("output[0] of rank 0 should hold input@0[0] (post-condition 0), but holds input@1[0]")
+    assert check.message.startswith(
+        "output[0] of rank 0 should hold input@0[0] (post-condition 0), but holds input@1[0]"
+    )
     steps = {(0, 0): ("1 -1 0", "s i0 - 1"), (1, 0): ("-1 0 0", "r - o0 1")}
     check = judged(xml(steps, "allgather", chunks=2, io=(1, 2), head='inplace="0"')).checks["result"]
     assert check.message == "output[0] of rank 0 should hold input@0[0] (post-condition 0), but no op writes it"
@@ -319,4 +326,7 @@ def test_a_race_is_written_at_its_headline():
 def test_a_collective_of_unknown_meaning_is_no_fault_of_the_file():
     check = judged(xml(SWAP, "custom", scratch=1)).checks["result"]
     assert check.ok
-    assert "not judged: what coll=custom should leave is not known here, so the file may be right or wrong" in check.message
+    assert (
+        "not judged: what coll=custom should leave is not known here, so the file may be right or wrong"
+        in check.message
+    )

@@ -19,6 +19,7 @@ from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 from dovetail.core import EnvironmentFault, parse_bytes, parse_seconds
 from dovetail.cost import Curve
 from dovetail.ir import Builder, Kind, Region, to_text
+from dovetail.ir.lines import op_lines
 from dovetail.report import (
     Losses,
     Row,
@@ -36,7 +37,6 @@ from dovetail.report import (
     write_perfetto,
     write_svg,
 )
-from dovetail.ir.lines import op_lines
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline, attribute
 
@@ -157,7 +157,9 @@ def test_op_lines_quote_and_tell_ranks_groups_and_blocks():
         b.add(Kind.compute, 1, lane, reads=[region], writes=[region], call=kernel, after=[first])
     b.add(Kind.send, 1, lane, reads=[region], chan_out=b.channel(0, 2, 1))
     program = b.build()
-    assert op_lines(program, source=False) == [line[2:] for line in to_text(program).splitlines() if line.startswith("  ")]
+    assert op_lines(program, source=False) == [
+        line[2:] for line in to_text(program).splitlines() if line.startswith("  ")
+    ]
 
 
 @settings(deadline=None)

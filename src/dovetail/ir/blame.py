@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
-from dovetail.ir.parts import Kernel, Kind, Op
+from dovetail.ir.parts import Kernel, Op
 from dovetail.ir.program import Program
 from dovetail.ir.symbolic import Execution, Wrong, asked_value, held, one_slot
 from dovetail.ir.symbols import Atom, Operand, Symbols

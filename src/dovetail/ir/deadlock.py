@@ -13,7 +13,6 @@ from dovetail.ir.parts import RECVS, SENDS, Kind, Op
 from dovetail.ir.plain import name_op
 from dovetail.ir.program import Program
 
-
 _SHORT = 12  # waits in a circle that can all be shown
 _TOLD = 6  # of them that are told in one line
 

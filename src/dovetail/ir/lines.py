@@ -124,7 +124,7 @@ def _deps(program: Program) -> list[str]:
 def _calls(program: Program) -> Texts:
     """The first words of each op: its kind, and what it calls."""
     col = program.columns
-    words = np.array(_KINDS, dtype=object)[col["kind"]]
+    words: Texts = np.array(_KINDS, dtype=object)[col["kind"]]
     tables: tuple[tuple[Kind, int, Callable[[int], str]], ...] = (
         (Kind.compute, len(program.kernels), lambda row: kernel_text(program.kernels, row)),
         (Kind.collective, len(program.collectives), lambda row: quote(program.collectives[row].kind)),
@@ -151,7 +151,8 @@ def _peers(program: Program, end: str) -> Texts:
 
 def _chosen(texts: Iterable[str], rows: NDArray[Any]) -> Texts:
     """The text of each row; nothing for -1."""
-    return np.array([*texts, ""], dtype=object)[rows]
+    found: Texts = np.array([*texts, ""], dtype=object)[rows]
+    return found
 
 
 def _joined(texts: Sequence[str], start: NDArray[Any], word: str) -> Texts:

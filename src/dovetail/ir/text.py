@@ -91,15 +91,16 @@ def _header(program: Program) -> Iterable[str]:
         yield f"collective {quote(collective.kind)} {' '.join(map(str, collective.group))}"
 
 
-def _body(program: Program) -> Iterable[str]:
-    col = program.columns
+def _body(program: Program) -> list[str]:
+    col, found = program.columns, list[str]()
     nameless = np.flatnonzero(np.isin(col["kind"], (Kind.compute, Kind.collective)) & (col["call"] < 0))
     if len(nameless):
         op_text(program, int(nameless[0]))  # raises
     lines = op_lines(program)
     for (rank, lane), rows in program.queues().items():
-        yield f"rank {rank} lane {quote(program.lanes[lane].name)}"
-        yield from [f"  {lines[row]}" for row in rows.tolist()]
+        found.append(f"rank {rank} lane {quote(program.lanes[lane].name)}")
+        found += [f"  {lines[row]}" for row in rows.tolist()]
+    return found
 
 
 def _op_words(program: Program, op: Op) -> Iterable[str]:

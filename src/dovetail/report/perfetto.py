@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dovetail.core import save_text
 from dovetail.ir import Program
-from dovetail.report.kinds import GROUPS, span_groups
 from dovetail.ir.lines import op_lines
+from dovetail.report.kinds import GROUPS, span_groups
 from dovetail.report.parts import programs_of
 from dovetail.report.tracks import Track, tracks
 from dovetail.timeline import Timeline

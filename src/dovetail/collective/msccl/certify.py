@@ -81,7 +81,9 @@ def _by_size(verdict: Certificate, file: MscclFile, program: Program, target: st
         return replace(_replaced(verdict, "deadlock", said), safe_up_to_bytes=least[name])
     what = f"at no size from minBytes={file.header.min_bytes} on does it complete: {why}"
     hint = "send fewer chunks a step, or spread them over channels"
-    failed = Check(False, what, where=f"{file.place}:{file.line}", found=f"safe up to {least[name]} bytes ({name})", hint=hint)
+    failed = Check(
+        False, what, where=f"{file.place}:{file.line}", found=f"safe up to {least[name]} bytes ({name})", hint=hint
+    )
     return replace(_replaced(verdict, "deadlock", failed), min_fifo_depth=split.depth)
 
 

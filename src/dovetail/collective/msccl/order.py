@@ -22,7 +22,7 @@ class Order(NamedTuple):
     """Dependencies of the ops (steps that are no nops, in order): op i waits for `dep[start[i]:start[i + 1]]`.
 
     An op that waits for what never comes waits for itself. `hanging`: (op, threadblock, step) of the first such wait,
-    and the op that `step` is or that follows it, which would have to publish (-1: the threadblock ends before); or None.
+    and the op, `step` or the next one, that would have to publish (-1: the threadblock ends before); None without one.
     """
 
     start: Ints

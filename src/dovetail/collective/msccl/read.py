@@ -102,7 +102,7 @@ def _program(task: _Task) -> Program:
         **_regions("write", WRITES[rows.type[ops]] & ~same, target, task.counts[ops]),
     }
     lanes = tuple(Lane(f"tb{number}", "net") for number in range(int(rows.blocks_of.max(initial=0))))
-    lines = tuple(f"{rows.place}:{line}" for line in rows.line[ops].tolist())
+    lines = tuple([f"{rows.place}:{line}" for line in rows.line[ops].tolist()])
     typed = {name: np.ascontiguousarray(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
     for column in typed.values():
         column.flags.writeable = False

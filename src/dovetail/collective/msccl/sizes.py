@@ -1,7 +1,7 @@
 """sizes: up to which buffers a file completes, as large ones have the chunks of a step sent in several messages.
 
 The runtimes send as many chunks of a step at once as one message holds, and the bytes of a chunk grow with the buffer:
-a message holds `MESSAGE_BYTES // (bytes / nchunksperloop)` of them, at least 1. A step of `cnt` chunks then is that many
+a message holds `MESSAGE_BYTES // (bytes / nchunksperloop)` of them, at least 1. A step of more chunks is several
 messages, which need more places in flight.
 """
 
