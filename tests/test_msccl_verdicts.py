@@ -17,6 +17,7 @@ from dovetail.ir import TARGETS, Certificate, parse, verify, verify_reference
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.plain import Plain
 from dovetail.ir.verify import least_depth
+from dovetail.report.counterexample import counterexample
 
 REPROS = SHARED / "corpus" / "repros"
 SWAP = {(r, 0): (f"{1 - r} {1 - r} 0", "s i0 - 1", "r - s0 1", "re s0 i0 1") for r in (0, 1)}
@@ -330,3 +331,29 @@ def test_a_collective_of_unknown_meaning_is_no_fault_of_the_file():
         "not judged: what coll=custom should leave is not known here, so the file may be right or wrong"
         in check.message
     )
+
+
+def test_the_op_that_writes_over_a_contribution_is_told_first():
+    text = xml(SWAP, scratch=1).replace('type="re"', 'type="cpy"', 1)
+    check = judged(text).checks["result"]
+    assert (check.where, check.found) == ("t.xml:6", "missing input@0[0]")
+    assert check.hint == "look at op 2 first: there it goes wrong"
+
+
+def test_scratch_that_is_too_small_says_how_much_is_needed():
+    check = judged(xml(SWAP, scratch=0)).checks["bounds"]
+    assert "it touches chunk 0 of buffer s, which has 0 chunks on gpu 0" in check.message
+    assert (check.hint, check.where) == ("make s_chunks at least 1", "t.xml:5")
+
+
+@pytest.mark.parametrize("target", ["azure", "rccl"])
+def test_a_file_for_no_size_is_never_picked(target):
+    for least, most, ok in ((9, 4, False), (9, 9, True), (9, 0, True)):
+        assert judged(xml(SWAP, scratch=1, head=BOTH.format(least, most)), target).ok is ok
+
+
+def test_the_page_of_a_hang_draws_the_publisher_as_it_ran():
+    """Only the op that waits is blocked."""
+    program = read(hanging(1)).program
+    timeline = counterexample(program, certify(read(hanging(1))).checks["deadlock"].ops, stuck=True)
+    assert timeline.columns["op"].tolist().count(-1) == 1

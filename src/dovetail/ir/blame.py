@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
-from dovetail.ir.parts import Kernel, Op
+from dovetail.ir.parts import Kernel, Kind, Op, Region
 from dovetail.ir.program import Program
 from dovetail.ir.symbolic import Execution, Wrong, asked_value, held, one_slot
 from dovetail.ir.symbols import Atom, Operand, Symbols
@@ -121,7 +121,7 @@ def _guilty(
     place: Mapping[int, int],
 ) -> set[int]:
     """Ops with which a value goes wrong: they bring what is not asked for, or are the first of the rank whose
-    contribution is missing that pass the value on without it."""
+    contribution is missing that write over it, or else that pass the value on without it."""
     if sum(len(lineage.members(node)) for node in steps) > _MOST_ATOMS:
         return set()
     guilty = set()
@@ -131,12 +131,25 @@ def _guilty(
             known += lineage.members(other) - asked
         if (lineage.members(node) - asked) - known:
             guilty.add(row)
-    ranks = {atom[2] for atom in asked - has if atom[0] == "input"}
-    if len(ranks) <= _TERMS:
-        for rank in ranks:
-            own = [row for row in place if int(program.columns["rank"][row]) == rank]
-            guilty |= {min(own, key=place.__getitem__)} if own else set()
+    missing = sorted((atom for atom in asked - has if atom[0] == "input"), key=repr)
+    if len(missing) <= _TERMS:
+        for _, buffer, rank, slot in missing:
+            own = sorted((row for row in place if program.columns["rank"][row] == rank), key=place.__getitem__)
+            over = [row for row in own if _writes(program, row, str(buffer), int(str(slot)))]
+            guilty |= set((over or own)[:1])
     return guilty
+
+
+def _writes(program: Program, row: int, buffer: str, slot: int) -> bool:
+    """Whether an op writes over a slot of its own rank."""
+    op = program.op(row)
+    return op.kind != Kind.put and any(r.buffer == buffer and _holds(r, slot) for r in op.writes)
+
+
+def _holds(region: Region, slot: int) -> bool:
+    inside = slot - region.offset
+    block = min(inside // region.stride, region.blocks - 1) if region.stride else 0
+    return inside >= 0 and inside - block * region.stride < region.count
 
 
 def _untouched(program: Program, wrong: Wrong, exact: Symbols, asked: Counter[Atom], has: Counter[Atom]) -> Fault:

@@ -113,7 +113,11 @@ def _blocks_named(rows: Rows, waits: Ints) -> Ints:
         )
     if (rows.deps[waits] < 0).any():
         at = waits[np.argmax(rows.deps[waits] < 0)]
-        raise ProgramError(f"it waits for step {rows.deps[at]}", where=rows.where(at), hint="deps is a step of depid")
+        raise ProgramError(
+            f"it waits for step {rows.deps[at]}",
+            where=rows.where(at),
+            hint="let deps name a step of depid; no wait is depid=-1",
+        )
     target: Ints = rows.first_block[gpu] + rows.depid[waits]
     return target
 

@@ -189,8 +189,9 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
     """What no Program can hold: scratch beyond s_chunks, waits that nothing ends, connections of two threadblocks."""
     faults, ops = {}, np.flatnonzero(~rows.is_nop)
     if over >= 0:
-        what = f"it leaves buffer s, of {rows.chunks[rows.rank[over], SCRATCH]} chunks on gpu {rows.rank[over]}"
-        faults["bounds"] = Fault(what, (int(np.searchsorted(ops, over)),), hint="make s_chunks larger")
+        held, need = rows.chunks[rows.rank[over], SCRATCH], _touched(rows, over)
+        what = f"it touches chunk {need - 1} of buffer s, which has {held} chunks on gpu {rows.rank[over]}"
+        faults["bounds"] = Fault(what, (int(np.searchsorted(ops, over)),), hint=f"make s_chunks at least {need}")
     if links.hanging is not None:
         faults["deadlock"] = _hanging_fault(rows, ops, *links.hanging)
     for word, active, peer in (("send to", rows.sends, rows.send), ("receive from", rows.receives, rows.recv)):
@@ -208,6 +209,15 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
                 at = [int(np.searchsorted(ops, np.flatnonzero(active & (rows.block == b))[0])) for b in (first, block)]
                 faults["races"] = Fault(what, tuple(at), hint="give one of them another channel")
     return faults
+
+
+def _touched(rows: Rows, row: int) -> int:
+    """Chunks of scratch that a step needs."""
+    sides = ((READS, rows.src, rows.srcoff), (WRITES, rows.dst, rows.dstoff))
+    ends = [
+        offset[row] + rows.cnt[row] for used, side, offset in sides if used[rows.type[row]] and side[row] == SCRATCH
+    ]
+    return int(max(ends))
 
 
 def _hanging_fault(rows: Rows, ops: Ints, op: int, block: int, step: int, named: int) -> Fault:

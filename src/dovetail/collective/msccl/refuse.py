@@ -55,6 +55,9 @@ def _own(header: Header, dialect: str) -> Iterator[str]:
     yield from (f"the algo has no {word}" for word, value in given.items() if value is None)
     if not header.inplace and not header.outofplace:
         yield "neither inplace nor outofplace is 1, so it is never picked"
+    least, end = header.min_bytes or 0, header.max_bytes or 0
+    if 0 < end < least:
+        yield f"minBytes={least} and maxBytes={end}: no size is at least the one and at most the other"
 
 
 def _own_of_msccl(header: Header) -> Iterator[str]:
