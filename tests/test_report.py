@@ -19,6 +19,7 @@ from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 from dovetail.core import EnvironmentFault, parse_bytes, parse_seconds
 from dovetail.cost import Curve
 from dovetail.ir import Builder, Kind, Region, to_text
+from dovetail.ir.lines import op_lines
 from dovetail.report import (
     Losses,
     Row,
@@ -36,7 +37,6 @@ from dovetail.report import (
     write_perfetto,
     write_svg,
 )
-from dovetail.report.optext import op_texts
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline, attribute
 
@@ -137,16 +137,16 @@ def test_summary_round_trips_through_json():
 
 @settings(deadline=None)
 @given(programs())
-def test_op_texts_are_those_of_the_text_form(program):
+def test_op_lines_are_those_of_the_text_form(program):
     kind = np.where(program.columns["kind"] == Kind.compute, Kind.nop, program.columns["kind"])  # theirs call nothing
     program = program.with_columns({**program.columns, "kind": kind.astype("u1")}, program.lines)
     lines = iter(line[2:].split(" at ")[0] for line in to_text(program).splitlines() if line.startswith("  "))
-    texts = op_texts(program)
+    texts = op_lines(program, source=False)
     for rows in program.queues().values():
         assert [texts[row] for row in rows] == [next(lines) for _ in rows]
 
 
-def test_op_texts_quote_and_tell_ranks_groups_and_blocks():
+def test_op_lines_quote_and_tell_ranks_groups_and_blocks():
     b = Builder("odd", 3)
     b.buffer("two words", "input", 64)
     lane, call = b.lane("net-1", "net"), b.collective("all_reduce", (0, 2))
@@ -157,7 +157,9 @@ def test_op_texts_quote_and_tell_ranks_groups_and_blocks():
         b.add(Kind.compute, 1, lane, reads=[region], writes=[region], call=kernel, after=[first])
     b.add(Kind.send, 1, lane, reads=[region], chan_out=b.channel(0, 2, 1))
     program = b.build()
-    assert op_texts(program) == [line[2:] for line in to_text(program).splitlines() if line.startswith("  ")]
+    assert op_lines(program, source=False) == [
+        line[2:] for line in to_text(program).splitlines() if line.startswith("  ")
+    ]
 
 
 @settings(deadline=None)
@@ -196,7 +198,7 @@ def test_page_payload_is_the_timelines():
         np.testing.assert_array_equal(arrays[f"t{number}.start"], timeline.columns["start_s"][order])
         np.testing.assert_array_equal(arrays[f"t{number}.op"], timeline.columns["op"][order])
         assert sum(track[4] for track in head["timelines"][number]["tracks"]) == timeline.num_spans
-    assert bytes(arrays["p0.text"]).decode().split("\n") == op_texts(program)
+    assert bytes(arrays["p0.text"]).decode().split("\n") == op_lines(program, source=False)
 
 
 def test_page_asks_for_nothing_from_outside():

@@ -42,7 +42,7 @@ Verdict verify(const Program& p, const Key& key, std::int32_t num_sets) {
     verdict.depth = run.depth;
     verdict.unmatched = run.unmatched;
     note_mismatch(p, run, verdict);
-    if (run.complete && verdict.mismatch < 0) note_result(p, queues, run, key, num_sets, verdict);
+    if (run.complete && verdict.mismatch < 0 && num_sets > 0) note_result(p, queues, run, key, num_sets, verdict);
     verdict.done = std::move(run.done);
     const auto least = std::min_element(p.chan_depth.begin(), p.chan_depth.end());
     if (run.complete && least != p.chan_depth.end() && *least < run.depth) {

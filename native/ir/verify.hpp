@@ -23,6 +23,7 @@ struct Verdict {
     Slice slice;  // for the program's own post-conditions, when one is wrong: what reaches the slot
 };
 
+// Without sets of post-conditions neither races nor results are looked at.
 Verdict verify(const Program& program, const Key& key, std::int32_t num_sets);
 
 }  // namespace dovetail::ir

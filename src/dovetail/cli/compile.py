@@ -127,11 +127,12 @@ def _deliver(made: _Made, form: str, out: Path | None, as_json: bool) -> None:
 def _text_of(made: _Made, form: str) -> str:
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
+    from dovetail.ir.document import json_text
 
     if form == "text":
         return to_text(made.program)
     if form == "json":
-        return jsons.dumps(made.program.to_json())
+        return json_text(made.program)
     kind = made.kind and made.kind.removesuffix("_v")
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1)

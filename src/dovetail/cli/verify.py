@@ -103,9 +103,16 @@ def told(certificate: Certificate) -> str:
 
 
 def _verdict(certificate: Certificate) -> str:
+    from dovetail.report.units import num_bytes
+
     text = f"{certificate.program}: {'valid' if certificate.ok else 'NOT valid'}"
+    if (limit := certificate.safe_up_to_bytes) is not None:
+        text += f" up to {limit} bytes ({num_bytes(limit)}), not beyond"
     text += f"; it computes {certificate.collective_found}" if certificate.collective_found else ""
-    return text + (f"; least FIFO depth {certificate.min_fifo_depth}" if certificate.min_fifo_depth else "")
+    if certificate.min_fifo_depth:
+        return f"{text}; least FIFO depth {certificate.min_fifo_depth}"
+    deadlock = certificate.checks["deadlock"]
+    return text if deadlock.ok or _skipped(deadlock.message) else f"{text}; no FIFO depth helps"
 
 
 def _skipped(message: str) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.parts import Kind, Op, Post, Region, Role, Term
-from dovetail.ir.plain import message_slots, name_op, rank_read, rank_written
+from dovetail.ir.plain import message_slots, name_op, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
 
@@ -170,7 +170,10 @@ def posts_fault(program: Program) -> Fault | None:
     for number in np.flatnonzero(~_are_simple(program, posts)).tolist():
         text = _post_fault(program, posts[number], modes, roles)
         if text:
-            return Fault(f"post-condition {number}: {text}")
+            post = posts[number]
+            ranks = f"rank{'s' * (len(post.ranks) > 1)} {', '.join(map(str, post.ranks[:8]))}"
+            more = f" and {len(post.ranks) - 8} more" if len(post.ranks) > 8 else ""
+            return Fault(f"post-condition {number}, on {post.region} of {ranks}{more}: {text}")
     return None
 
 
@@ -237,7 +240,9 @@ def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:
     if sent == taken:
         return None
     what = f"{name_op(program, receiver.index)}: it takes {taken} slots, but the message that reaches it has {sent}"
-    return Fault(what, (sender.index, receiver.index), hint="make both ends agree, in order and in size")
+    rows = (receiver.index, sender.index)
+    hint = f"make both ends agree, in order and in size: op {sender.index} sends it"
+    return Fault(what, rows[::-1], places_text(program, rows), hint, blamed=rows)
 
 
 def collective_fault(program: Program, members: Sequence[Op]) -> Fault | None:

@@ -14,19 +14,24 @@ CHECKS = ("bounds", "deadlock", "races", "result", "limits")
 
 
 class Fault(NamedTuple):
-    """What a check found: one sentence, the rows of the ops that show it, and what may be tried."""
+    """What a check found: one sentence, the rows of the ops that show it, and what may be tried.
+
+    `blamed`: those of the ops that are shown however many there are, first the one whose source line is told (none:
+    the first of the ops).
+    """
 
     what: str
     ops: tuple[int, ...] = ()
     found: str | None = None
     hint: str | None = None
+    blamed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Check:
     """One part of the proof. `ops` are rows, `schedule` the same ops in words: the least that shows the fault.
 
-    `where` is the source line of the first of them, `found` and `hint` as in every error of ours.
+    `where` is the source line of the one to look at first, `found` and `hint` as in every error of ours.
     """
 
     ok: bool
@@ -61,6 +66,8 @@ class Certificate:
 
     `min_fifo_depth`: the least depth (the same for every channel, at least 1) at which it completes; None where
     no depth helps, or where that was not reached. `collective_found`: the collective that the outputs hold, if one.
+    `safe_up_to_bytes`: the largest buffer for which an MSCCL file completes; None where every size that it is for is
+    safe, for other programs, and where it is not valid.
     """
 
     program: str
@@ -68,6 +75,7 @@ class Certificate:
     min_fifo_depth: int | None = None
     collective_found: str | None = None
     target: str | None = field(default=None)
+    safe_up_to_bytes: int | None = None
 
     def __post_init__(self) -> None:
         assert tuple(self.checks) == CHECKS, f"a certificate has the checks {CHECKS}, in this order"
@@ -96,7 +104,7 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The document of DESIGN section 10: `ok`, `checks`, `min_fifo_depth`, `collective_found`."""
+        """The document of DESIGN section 10: `ok`, `checks`, `min_fifo_depth`, `collective_found`, and the rest."""
         return {
             "schema": SCHEMA,
             "program": self.program,
@@ -105,6 +113,7 @@ class Certificate:
             "min_fifo_depth": self.min_fifo_depth,
             "collective_found": self.collective_found,
             "target": self.target,
+            "safe_up_to_bytes": self.safe_up_to_bytes,
         }
 
     @classmethod
@@ -116,4 +125,5 @@ class Certificate:
             document.get("min_fifo_depth"),
             document.get("collective_found"),
             document.get("target"),
+            document.get("safe_up_to_bytes"),
         )

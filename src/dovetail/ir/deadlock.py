@@ -13,6 +13,9 @@ from dovetail.ir.parts import RECVS, SENDS, Kind, Op
 from dovetail.ir.plain import name_op
 from dovetail.ir.program import Program
 
+_SHORT = 12  # waits in a circle that can all be shown
+_TOLD = 6  # of them that are told in one line
+
 
 class Wait(NamedTuple):
     """The head of a queue, what it waits for in words, and the op that would end the wait (None: there is none)."""
@@ -41,17 +44,26 @@ class Standstill:
         self._note_calls()
 
     def circle(self) -> list[Wait]:
-        """Waits that follow one another to a circle, or to one that nothing ends (then only that one)."""
+        """Waits that follow one another to a circle, or to one that nothing ends (then only that one).
+
+        The first such circle, unless it is long and there is a shorter one.
+        """
         chain: dict[int, Wait] = {}
-        queue = min(self.heads)
-        while queue not in chain:
-            wait = self._wait(self.program.op(self.heads[queue]))
-            chain[queue] = wait
-            if wait.next is None:
-                return [wait]
-            queue = int(self.queue_of[wait.next])
-        queues = list(chain)
-        return [chain[q] for q in queues[queues.index(queue) :]]
+        found: list[list[Wait]] = []
+        for head in sorted(self.heads):
+            queue, path = head, dict[int, None]()
+            while queue not in chain:
+                path[queue] = None
+                chain[queue] = wait = self._wait(self.program.op(self.heads[queue]))
+                if wait.next is None:
+                    return [wait]
+                queue = int(self.queue_of[wait.next])
+            if queue in path:
+                queues = list(path)
+                found.append([chain[q] for q in queues[queues.index(queue) :]])
+                if len(found[-1]) <= _SHORT:
+                    return found[-1]
+        return min(found, key=len)
 
     def _note_calls(self) -> None:
         col = self.program.columns
@@ -116,19 +128,38 @@ def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] 
     first = waits[0]
     full = depths is not None and any(" full" in wait.why for wait in waits)
     hint = "declare deeper channels, or receive earlier" if full else "reorder the ops, or add what is waited for"
+    hint += ": no depth of the channels helps" if depths is None and program.channels else ""
     if first.next is None:
         traffic = traffic_text(program, program.op(first.row))
         return Fault(f"{name_op(program, first.row)}: {first.why}", (first.row,), traffic, hint)
-    found = [f"op {wait.row} {wait.why}" for wait in waits[:6]] + ["..."] * (len(waits) > 6)
+    blamed = _odd_ones(program, waits)
+    told = [wait for wait in waits if len(waits) <= _TOLD or wait.row in blamed[:_TOLD]]
+    found = [f"op {wait.row} {wait.why}" for wait in told] + ["..."] * (len(waits) > len(told))
     circle = f"and so on in a circle of {len(waits)}" if len(waits) > 1 else "which is itself"
     what = f"{name_op(program, first.row)} {first.why}, {circle}"
-    return Fault(what, tuple(wait.row for wait in waits), "; ".join(found), hint)
+    return Fault(what, tuple(wait.row for wait in waits), "; ".join(found), hint, blamed)
 
 
-def too_shallow(program: Program, done: Sequence[int], least: int) -> Fault:
-    """The deadlock at the declared depths, with the depth that would do."""
+def _odd_ones(program: Program, waits: Sequence[Wait]) -> tuple[int, ...]:
+    """The rows of a circle, its first one first, then those that wait in a way in which few others do."""
+    ways = [(int(program.columns["kind"][wait.row]), wait.why.split(" ")[0], " full" in wait.why) for wait in waits]
+    number = Counter(ways)
+    rest = sorted(range(1, len(waits)), key=lambda at: number[ways[at]])
+    return tuple(waits[at].row for at in (0, *rest))
+
+
+def too_shallow(program: Program, done: Sequence[int], least: int, unmatched: int | None) -> Fault:
+    """The deadlock at the declared depths, with the depth that would do, and what would still be wrong then."""
     fault = deadlock_fault(program, done, [channel.depth for channel in program.channels])
-    return fault._replace(hint=f"declare depth {least}, the least that completes on every channel")
+    hint = f"declare depth {least}, the least that completes on every channel"
+    if unmatched is not None:
+        hint += f"; and nobody takes what op {unmatched} sends{_at_line(program, unmatched)}"
+    return fault._replace(hint=hint)
+
+
+def _at_line(program: Program, row: int) -> str:
+    line = program.op(row).line
+    return f" ({line})" if line else ""
 
 
 def unmatched_fault(program: Program, row: int) -> Fault:

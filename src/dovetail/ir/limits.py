@@ -34,7 +34,7 @@ class Target(NamedTuple):
 TARGETS = {
     "msccl": Target(threadblocks=216, threadblocks_per_channel=32, steps=256, channels=32, slots=71),
     "azure": Target(threadblocks=1024, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
-    "rccl": Target(threadblocks=64, threadblocks_per_channel=32, steps=64, channels=32, slots=71),
+    "rccl": Target(threadblocks=64, threadblocks_per_channel=32, steps=64, channels=128, slots=71),
 }
 _FOREIGN = (Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.compute, Kind.collective)
 
@@ -65,10 +65,13 @@ def _ops_fault(program: Program, name: str) -> Fault | None:
         return None
     op = program.op(int(np.argmax(bad)))
     if foreign[op.index]:
-        return Fault(f"{name_op(program, op.index)}: {name} has no such step", (op.index,))
+        known = "send, recv, copy, reduce and the fused forms of these"
+        what = f"{name_op(program, op.index)}: {name} has no step for a {op.kind.name}"
+        return Fault(what, (op.index,), hint=f"its steps are {known}")
     region = next(r for r in (*op.reads, *op.writes) if r.blocks != 1 or r.count > most)
-    what = f"{name_op(program, op.index)}: a step of {name} takes one run of at most {most} slots"
-    return Fault(what, (op.index,), found=str(region), hint="cut it into several ops")
+    found = f"{region}: {region.blocks} runs" if region.blocks != 1 else f"{region}: {region.count} slots"
+    what = f"{name_op(program, op.index)} is of {found}; a step of {name} is one run of at most {most} slots"
+    return Fault(what, (op.index,), hint="cut it into several ops")
 
 
 def _lanes_fault(program: Program, name: str) -> Fault | None:
@@ -87,12 +90,16 @@ def _lanes_fault(program: Program, name: str) -> Fault | None:
         several = _several(key[rows], values)
         if several is not None:
             first, found = int(rows[several[0]]), several[1]
-            what = f"{_lane_text(program, first)} {verb} {' and '.join(map(str, found))}; a threadblock has one"
-            return Fault(what, (first,))
+            own = rows[key[rows] == key[first]]
+            second = int(own[np.argmax(values[key[rows] == key[first]] != values[several[0]])])
+            what = f"{_lane_text(program, first)} {verb} {' and '.join(map(str, found))}"
+            one = "channel" if verb == "uses channel" else "peer each way"
+            hint = "spread these ops over several lanes"
+            return Fault(f"{what}; a threadblock of {name} has one {one}", (first, second), hint=hint)
     steps = np.bincount(key, weights=np.maximum(np.diff(col["dep_start"]), 1)).astype(np.int64)
     if steps.max() > target.steps:
         last = int(np.flatnonzero(key == steps.argmax())[-1])
-        what = f"{_lane_text(program, last)} has {steps.max()} steps; {name} takes {target.steps}"
+        what = f"{_lane_text(program, last)} has {steps.max()} steps; {name} takes {target.steps} of a threadblock"
         return Fault(what, (last,), hint="spread them over more threadblocks, or use fewer and larger chunks")
     return None
 
@@ -105,23 +112,44 @@ def _ranks_fault(program: Program, name: str) -> Fault | None:
     rank = col["rank"][first]
     if np.bincount(rank).max() > target.threadblocks:
         most = int(np.bincount(rank).argmax())
-        return Fault(f"rank {most} has more lanes than the {target.threadblocks} threadblocks of {name}")
-    for column in ("chan_out", "chan_in"):
+        what = f"rank {most} has {np.bincount(rank).max()} threadblocks; {name} takes {target.threadblocks} of a rank"
+        hint = "use fewer instances or channels, or let several ops share a lane"
+        return Fault(what, (int(first[rank == most][target.threadblocks]),), hint=hint)
+    fault = _channels_fault(program, name, key)
+    if fault:
+        return fault
+    number = np.arange(len(queues)) - np.searchsorted(rank, rank)  # of each queue: its place on its rank
+    places = number[np.searchsorted(queues, key[col["dep"]])]
+    named = np.flatnonzero(places >= target.named)
+    if not len(named):
+        return None
+    row = int(col["dep"][named[0]])
+    waits = int(np.searchsorted(col["dep_start"], named[0], side="right")) - 1
+    what = f"{_lane_text(program, row)}, its threadblock number {places[named[0]]}, is waited for; "
+    hint = "let lanes that are waited for come first, or use fewer"
+    return Fault(f"{what}{name} can wait for threadblocks 0 to {target.named - 1}", (row, waits), hint=hint)
+
+
+def _channels_fault(program: Program, name: str, key: Ints) -> Fault | None:
+    """Channels that there are, and how many threadblocks of a rank send, or receive, on one."""
+    col, target = program.columns, TARGETS[name]
+    for column, verb in (("chan_out", "send"), ("chan_in", "receive")):
         rows = np.flatnonzero(col[column] >= 0)
         ids = np.array([c.id for c in program.channels], dtype=np.int64)[col[column][rows]]
-        pairs, at = np.unique(np.stack([key[rows], ids]), axis=1, return_index=True)
-        over = ids[at] >= target.channels
-        lanes = np.unique(np.stack([rank[np.searchsorted(queues, pairs[0])], pairs[1]]), axis=1, return_inverse=True)[1]
-        over |= np.bincount(lanes.ravel(), minlength=1)[lanes.ravel()] > target.threadblocks_per_channel
-        if over.any():
-            row = int(rows[at[np.argmax(over)]])
-            text = f"{name} has {target.channels} channels, with {target.threadblocks_per_channel} threadblocks each"
-            return Fault(f"{_lane_text(program, row)}: {text}", (row,))
-    number = np.arange(len(queues)) - np.searchsorted(rank, rank)  # of each queue: its place on its rank
-    named = col["dep"][number[np.searchsorted(queues, key[col["dep"]])] >= target.named]
-    if len(named):
-        text = f"{name} has ids for the first {target.named} threadblocks only"
-        return Fault(f"{_lane_text(program, int(named[0]))} is waited for; {text}", (int(named[0]),))
+        over = np.flatnonzero(ids >= target.channels)
+        if len(over):
+            row = int(rows[over[0]])
+            what = f"{_lane_text(program, row)} uses channel {ids[over[0]]}; {name} has {target.channels} channels, "
+            return Fault(f"{what}0 to {target.channels - 1}", (row,), hint="use fewer channels or instances")
+        queues, at = np.unique(key[rows], return_index=True)  # each has one channel
+        ends = np.stack([queues // max(len(program.lanes), 1), ids[at]])
+        (owner, channel), first, count = np.unique(ends, axis=1, return_index=True, return_counts=True)
+        most = int(count.argmax()) if len(count) else 0
+        if len(count) and count[most] > target.threadblocks_per_channel:
+            what = f"{count[most]} threadblocks of rank {owner[most]} {verb} on channel {channel[most]}"
+            hint = "spread them over more channels"
+            row = int(rows[at[first[most]]])
+            return Fault(f"{what}; {name} takes {target.threadblocks_per_channel} of a channel", (row,), hint=hint)
     return None
 
 
@@ -133,12 +161,15 @@ def _queue_keys(program: Program) -> Ints:
 
 def _several(key: Ints, values: Ints) -> tuple[int, list[Any]] | None:
     """Where the first key stands that comes with several values, and these values."""
-    pairs = np.unique(np.stack([key, values]), axis=1)
-    twice = np.flatnonzero(np.diff(pairs[0]) == 0)
-    if not len(twice):
+    if not len(key):
         return None
-    lane = pairs[0][twice[0]]
-    return int(np.argmax(key == lane)), pairs[1][pairs[0] == lane].tolist()
+    some = np.zeros(int(key.max()) + 1, dtype=np.int64)
+    some[key] = values
+    other = np.flatnonzero(values != some[key])
+    if not len(other):
+        return None
+    lane = key[other].min()
+    return int(np.argmax(key == lane)), np.unique(values[key == lane]).tolist()
 
 
 def _lane_text(program: Program, row: int) -> str:

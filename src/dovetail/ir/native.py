@@ -20,12 +20,12 @@ Array = NDArray[Any]
 def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
     """What native/ir/verify.hpp calls a Verdict, as a dictionary. The program must pass check_columns and posts_fault.
 
-    `post_sets`: the program's own post-conditions first, then others to be judged apart. The key of the hashes is
-    drawn afresh for every call.
+    `post_sets`: the program's own post-conditions first, then others to be judged apart; none: neither races nor
+    results are looked at. The key of the hashes is drawn afresh for every call.
     """
     from dovetail._native import verify  # here, so that importing dovetail.ir needs nothing compiled
 
-    tables = _tables(program) | _post_tables(program, post_sets)
+    tables = _tables(program) | _post_tables(program, post_sets or [Posts.of(())])
     columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
     keys = (secrets.randbits(64), secrets.randbits(64))
     verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys)

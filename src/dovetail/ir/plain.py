@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,3 +80,9 @@ def name_op(program: Program, row: int) -> str:
     position = int(np.count_nonzero((col["rank"][:row] == rank) & (col["lane"][:row] == lane)))
     kind = Kind(int(col["kind"][row])).name
     return f"op {row} '{kind}' on rank {rank} (lane {program.lanes[lane].name}, index {position})"
+
+
+def places_text(program: Program, rows: Sequence[int]) -> str | None:
+    """`op 5 at ring.py:12, op 3 at ring.py:9`; None where no op has a source line."""
+    lines = [(row, program.op(row).line) for row in rows]
+    return ", ".join(f"op {row} at {line}" for row, line in lines if line is not None) or None

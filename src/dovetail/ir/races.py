@@ -20,7 +20,7 @@ from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.overlap import self_conflict
 from dovetail.ir.parts import RECVS, SENDS, Kind
-from dovetail.ir.plain import Plain, name_op, op_reads, op_writes, slots
+from dovetail.ir.plain import Plain, name_op, op_reads, op_writes, places_text, slots
 from dovetail.ir.program import Program
 from dovetail.ir.trains import in_step, seats
 
@@ -161,7 +161,9 @@ def turns_fault(program: Program, first: int, second: int) -> Fault:
         f"{name_op(program, second)} and {name_op(program, first)}: {what} that nothing orders, so which meets which "
         "depends on timing",
         (first, second),
-        hint="order them by a dependency, or give each lane a channel id of its own",
+        places_text(program, (second, first)),
+        "order them by a dependency, or give each lane a channel id of its own",
+        blamed=(second, first),
     )
 
 
@@ -185,5 +187,7 @@ def _race(program: Program, first: int, second: int, verb: str, before: str, key
         f"{name_op(program, second)} {verb} {buffer}[{slot}] of rank {rank}, which {name_op(program, first)} {before}; "
         "nothing orders the two",
         (first, second),
-        hint=f"let op {second} wait for op {first}, by a dependency or a message, or use another buffer",
+        places_text(program, (second, first)),
+        f"let op {second} wait for op {first}, by a dependency or a message, or use another buffer",
+        blamed=(second, first),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dovetail.ir.blame import too_much, wrong_fault
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.parts import Kind, Op, Region
 from dovetail.ir.program import Program
-from dovetail.ir.symbolic import Execution, Wrong, trail, wrong_fault, wrong_slot
+from dovetail.ir.symbolic import Wrong
 from dovetail.ir.symbols import Symbols, TooManyError
 
-SHOWN = 12  # ops of a counterexample that are put in words
+_SHOWN = 12  # ops that are pointed at where it takes too long to retrace
 _MOST_OPS = 10_000  # that are retraced, and slots that these touch, and atoms that are added in all
 _MOST_SLOTS = 200_000
 _MOST_ATOMS = 1_000_000
@@ -26,16 +27,11 @@ def retraced(program: Program, verdict: Mapping[str, Any]) -> Fault:
         touched = sum(region.num_slots for op in ops.values() for region in (*op.reads, *op.writes))
         try:
             if touched <= _MOST_SLOTS:
-                return _told(program, wrong, ops, _run(program, verdict, ops))
+                run = _run(program, verdict, ops)
+                return wrong_fault(program, run, ops, run.order, wrong, Symbols(_MOST_ATOMS))
         except TooManyError:
             pass
-    return wrong_slot(program, wrong, tuple(order[-SHOWN:]), f"too much to retrace: {len(order)} ops reach it")
-
-
-def _told(program: Program, wrong: Wrong, ops: Mapping[int, Op], run: Run) -> Fault:
-    execution = Execution(program, run, Symbols(_MOST_ATOMS))
-    execution.execute(ops, run.order)
-    return wrong_fault(execution, wrong, trail(program, run, ops, run.order, wrong))
+    return too_much(program, wrong, tuple(order[-_SHOWN:]), f"too much to retrace: {len(order)} ops reach it")
 
 
 def _run(program: Program, verdict: Mapping[str, Any], ops: Mapping[int, Op]) -> Run:

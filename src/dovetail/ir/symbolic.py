@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.parts import SENDS, Kernel, Kind, Op, Post, Region, Term
 from dovetail.ir.plain import rank_read, rank_written, slots
 from dovetail.ir.program import Program
-from dovetail.ir.symbols import Operand, Symbols, Trails
+from dovetail.ir.symbols import Operand, Symbols
 
 
 class Wrong(NamedTuple):
@@ -148,14 +147,14 @@ def _term_values(program: Program, symbols: Symbols, start: Memory, post: Post, 
     return kernel_values(symbols, kernel, operands, [post.region])[0]
 
 
-def _asked_value(program: Program, symbols: Symbols, post: Post, place: int) -> int:
+def asked_value(program: Program, symbols: Symbols, post: Post, place: int) -> int:
     """`asked_values`, of one slot; inputs are read at that slot only."""
     start = Memory(program, symbols)
     values = []
     for term in post.terms:
         if term.kernel is None:
             ((rank, region),) = term.args
-            values += start.read(rank, _slot(region, place))
+            values += start.read(rank, one_slot(region, place))
         else:
             values.append(_term_values(program, symbols, start, post, term)[place])
     return symbols.total(values)
@@ -173,44 +172,13 @@ def first_wrong(execution: Execution, posts: Sequence[Post]) -> Wrong | None:
     return None
 
 
-def trail(
-    program: Program, run: Run, ops: Sequence[Op] | Mapping[int, Op], order: Sequence[int], wrong: Wrong
-) -> tuple[int, ...]:
-    """The ops that made the wrong slot what it is, in the order in which they ran."""
-    trails = Trails()
-    execution = Execution(program, run, trails)
-    execution.execute(ops, order)
-    rows = trails.rows(_held(execution, wrong))
-    return tuple(row for row in order if row in rows)
-
-
-def _held(execution: Execution, wrong: Wrong) -> int:
+def held(execution: Execution, wrong: Wrong) -> int:
+    """The value that a wrong slot holds after the run."""
     region = execution.program.posts[wrong.post].region
-    return execution.memory.read(wrong.rank, _slot(region, wrong.place))[0]
+    return execution.memory.read(wrong.rank, one_slot(region, wrong.place))[0]
 
 
-def _slot(region: Region, place: int) -> Region:
+def one_slot(region: Region, place: int) -> Region:
     """Slot `place` of a region, alone."""
     block, inside = divmod(place, region.count)
     return Region(region.buffer, region.offset + block * region.stride + inside, 1)
-
-
-def wrong_fault(execution: Execution, wrong: Wrong, ops: tuple[int, ...]) -> Fault:
-    """The wrong slot in words: what it lacks, and what it has too much."""
-    program, symbols, post = execution.program, execution.symbols, execution.program.posts[wrong.post]
-    held = symbols.members(_held(execution, wrong))
-    asked = symbols.members(_asked_value(program, symbols, post, wrong.place))
-    found = []
-    for word, part in (("missing", asked - held), ("surplus", held - asked)):
-        texts = sorted(symbols.atom_text(atom, times) for atom, times in part.items())
-        more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
-        found += [f"{word} {' + '.join(texts[:4])}{more}"] if texts else []
-    return wrong_slot(program, wrong, ops, "; ".join(found))
-
-
-def wrong_slot(program: Program, wrong: Wrong, ops: tuple[int, ...], found: str) -> Fault:
-    """The fault of a wrong slot: where it is, the ops that made it, and what is wrong with it."""
-    region = program.posts[wrong.post].region
-    slot = _slot(region, wrong.place).offset
-    what = f"{region.buffer}[{slot}] of rank {wrong.rank} does not hold what post-condition {wrong.post} asks"
-    return Fault(what, ops, found=found)

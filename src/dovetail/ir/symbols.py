@@ -74,7 +74,13 @@ class Symbols:
 
     def text(self, value: int) -> str:
         """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`."""
-        return " + ".join(sorted(self.atom_text(a, n) for a, n in self.members(value).items())) or "nothing"
+        return self.sum_text(self.members(value)) or "nothing"
+
+    def sum_text(self, members: Counter[Atom], most: int | None = None) -> str:
+        """Atoms as a sum, of which at most so many are told."""
+        texts = sorted(self.atom_text(atom, times) for atom, times in members.items())
+        more = f" and {len(texts) - most} more" if most is not None and len(texts) > most else ""
+        return f"{' + '.join(texts[:most])}{more}"
 
     def atom_text(self, atom: Atom, times: int = 1) -> str:
         if atom[0] == "kernel":
@@ -98,36 +104,3 @@ class Symbols:
         if number == len(self._value_list):
             self._value_list.append(members)
         return number
-
-
-class Trails(Symbols):
-    """Values that remember the ops they came through instead of what they hold: for telling how a slot went wrong."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._nodes: list[tuple[int, tuple[int, ...]]] = []
-
-    def start(self, defined: bool, buffer: str, rank: int, slot: int) -> int:
-        return self._node(-1, ())
-
-    def total(self, values: Iterable[int]) -> int:
-        return self._node(-1, tuple(values))
-
-    def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
-        return self._node(-1, tuple(v for o in operands for v in ((o,) if isinstance(o, int) else o)))
-
-    def step(self, row: int, values: list[int]) -> list[int]:
-        return [self._node(row, (value,)) for value in values]
-
-    def rows(self, value: int) -> set[int]:
-        """The ops that a value came through."""
-        seen, todo = {value}, [value]
-        while todo:
-            new = set(self._nodes[todo.pop()][1]) - seen
-            seen |= new
-            todo.extend(new)
-        return {self._nodes[node][0] for node in seen} - {-1}
-
-    def _node(self, row: int, parents: tuple[int, ...]) -> int:
-        self._nodes.append((row, parents))
-        return len(self._nodes) - 1

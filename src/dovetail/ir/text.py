@@ -18,19 +18,15 @@ A peer is `1`, `1:2` where the channel's id is not 0, or `0->1:2` in full. A reg
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
-from dovetail.ir.parts import Kernel, Kind, Op, Post, Region, Term
+from dovetail.ir.lines import kernel_text, op_lines, post_lines, quote
+from dovetail.ir.parts import Kind, Op, Region
 from dovetail.ir.program import Program
-
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?:-[A-Za-z0-9_.]+)*")
-_LINE = re.compile(r"[^\s#\"]+")
 
 
 def to_text(program: Program) -> str:
@@ -38,7 +34,7 @@ def to_text(program: Program) -> str:
 
     Programs whose ops do not have the regions and channels that their kinds need have no text: ProgramError.
     """
-    return "\n".join([*_header(program), *_body(program)]) + "\n"
+    return "\n".join([*_header(program), *post_lines(program.posts), *_body(program), ""])
 
 
 def canonical(program: Program) -> Program:
@@ -75,18 +71,8 @@ def op_text(program: Program, row: int) -> str:
     return " ".join(_op_words(program, program.op(row)))
 
 
-def quote(name: str) -> str:
-    """A name as the text form writes it.
-
-    >>> quote("A_1"), quote("two words")
-    ('A_1', '"two words"')
-    """
-    return name if _PLAIN.fullmatch(name) else json.dumps(name)
-
-
-def region_text(region: Region, rank: int | None = None) -> str:
-    at = "" if rank is None else f"@{rank}"
-    text = f"{quote(region.buffer)}{at}[{region.offset}:{region.offset + region.count}"
+def _region_text(region: Region) -> str:
+    text = f"{quote(region.buffer)}[{region.offset}:{region.offset + region.count}"
     return f"{text}]" if (region.stride, region.blocks) == (0, 1) else f"{text}; {region.blocks} x {region.stride}]"
 
 
@@ -103,38 +89,18 @@ def _header(program: Program) -> Iterable[str]:
         yield " ".join(["kernel", quote(kernel.name), *kernel.modes] + ["accumulate"] * kernel.accumulate)
     for collective in program.collectives:
         yield f"collective {quote(collective.kind)} {' '.join(map(str, collective.group))}"
-    for post in program.posts:
-        yield _post_text(post)
 
 
-def _post_text(post: Post) -> str:
-    terms = " + ".join(map(_term_text, post.terms)) or "0"
-    return f"post {' '.join(map(str, post.ranks))} {region_text(post.region)} = {terms}"
-
-
-def _term_text(term: Term) -> str:
-    args = ", ".join(region_text(region, rank) for rank, region in term.args)
-    return args if term.kernel is None else f"{quote(term.kernel)}({args})"
-
-
-def _body(program: Program) -> Iterable[str]:
-    position = program.positions()
+def _body(program: Program) -> list[str]:
+    col, found = program.columns, list[str]()
+    nameless = np.flatnonzero(np.isin(col["kind"], (Kind.compute, Kind.collective)) & (col["call"] < 0))
+    if len(nameless):
+        op_text(program, int(nameless[0]))  # raises
+    lines = op_lines(program)
     for (rank, lane), rows in program.queues().items():
-        yield f"rank {rank} lane {quote(program.lanes[lane].name)}"
-        for row in rows:
-            op = program.op(int(row))
-            words = list(_op_words(program, op))
-            if op.after:
-                words += ["after", *(_dep_text(program, op, dep, int(position[dep])) for dep in op.after)]
-            if op.line is not None:
-                words += ["at", op.line if _LINE.fullmatch(op.line) else json.dumps(op.line)]
-            yield "  " + " ".join(words)
-
-
-def _dep_text(program: Program, op: Op, dep: int, position: int) -> str:
-    rank, lane = int(program.columns["rank"][dep]), program.lanes[int(program.columns["lane"][dep])]
-    other = f"{rank}/" if rank != op.rank else ""
-    return f"{other}{quote(lane.name)}.{position}"
+        found.append(f"rank {rank} lane {quote(program.lanes[lane].name)}")
+        found += [f"  {lines[row]}" for row in rows.tolist()]
+    return found
 
 
 def _op_words(program: Program, op: Op) -> Iterable[str]:
@@ -148,19 +114,13 @@ def _op_words(program: Program, op: Op) -> Iterable[str]:
         yield quote(program.collectives[op.call].kind)
     if op.chan_in >= 0:
         yield f"from {_peer_text(program, op.chan_in, op.rank, incoming=True)}"
-    yield from map(region_text, op.reads)
+    yield from map(_region_text, op.reads)
     if op.writes:
-        yield "-> " + " ".join(map(region_text, op.writes))
+        yield "-> " + " ".join(map(_region_text, op.writes))
     if op.chan_out >= 0:
         yield f"to {_peer_text(program, op.chan_out, op.rank, incoming=False)}"
     if op.kind == Kind.collective:
         yield f"group {' '.join(map(str, program.collectives[op.call].group))}"
-
-
-def kernel_text(kernels: tuple[Kernel, ...], row: int) -> str:
-    """A kernel's name, with `#row` where another one has the same name."""
-    name = kernels[row].name
-    return quote(name) + (f"#{row}" if sum(k.name == name for k in kernels) > 1 else "")
 
 
 def _peer_text(program: Program, row: int, rank: int, incoming: bool) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
+from dovetail.ir.blame import wrong_fault
 from dovetail.ir.bounds import bounds_fault, collective_fault, message_fault, op_fault, posts_fault
 from dovetail.ir.certificate import CHECKS, Certificate, Check, Fault
 from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
@@ -19,13 +21,14 @@ from dovetail.ir.plain import Plain, name_op
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
-from dovetail.ir.retrace import SHOWN, retraced
+from dovetail.ir.retrace import retraced
 from dovetail.ir.standard import questions
-from dovetail.ir.symbolic import Execution, first_wrong, trail, wrong_fault
+from dovetail.ir.symbolic import Execution, first_wrong
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.text import op_text
 
 Verdict = dict[str, Any]
+_SHOWN = 12  # ops of a counterexample that are put in words
 _PROVED = {
     "bounds": "every access, peer and call fits",
     "deadlock": "it completes in every timing",
@@ -55,7 +58,7 @@ def verify(program: Program, target: str | None = None) -> Certificate:
 
 def least_depth(program: Program) -> int | None:
     """The `min_fifo_depth` of a program that has passed the bounds check; nothing else is looked at."""
-    verdict = judge(program, [Posts.of(())])
+    verdict = judge(program, [])
     return int(verdict["depth"]) if verdict["complete"] else None
 
 
@@ -80,7 +83,7 @@ def _reference(program: Program) -> Findings:
     execution = Execution(program, run, Symbols())
     execution.execute(plain.ops, run.order)
     wrong = first_wrong(execution, program.posts)
-    fault = wrong_fault(execution, wrong, trail(program, run, plain.ops, run.order, wrong)) if wrong else None
+    fault = wrong_fault(program, run, plain.ops, run.order, wrong, Symbols()) if wrong else None
     faults |= {"races": races_fault(plain, run), "result": fault}
     found = next((name for name, posts in questions(program) if not first_wrong(execution, posts)), None)
     return Findings(faults, run.depth, found)
@@ -134,9 +137,10 @@ def _mismatch(program: Program, verdict: Verdict) -> Fault | None:
 def _native_deadlock(program: Program, verdict: Verdict) -> Fault | None:
     if not verdict["complete"]:
         return deadlock_fault(program, verdict["done"], None)
+    unmatched = verdict["unmatched"] if verdict["unmatched"] >= 0 else None
     if not verdict["deep_enough"]:
-        return too_shallow(program, verdict["done"], verdict["depth"])
-    return unmatched_fault(program, verdict["unmatched"]) if verdict["unmatched"] >= 0 else None
+        return too_shallow(program, verdict["done"], verdict["depth"], unmatched)
+    return None if unmatched is None else unmatched_fault(program, unmatched)
 
 
 def _native_races(program: Program, verdict: Verdict) -> Fault | None:
@@ -165,11 +169,12 @@ def _deadlock(plain: Plain, run: Run) -> Fault | None:
     if not run.complete:
         return deadlock_fault(plain.program, run.done, None)
     declared = [channel.depth for channel in plain.program.channels]
+    unmatched = run.unmatched[0] if run.unmatched else None
     if min(declared, default=run.depth) < run.depth:
         shallow = Greedy(plain, declared)()
         if not shallow.complete:
-            return too_shallow(plain.program, shallow.done, run.depth)
-    return unmatched_fault(plain.program, run.unmatched[0]) if run.unmatched else None
+            return too_shallow(plain.program, shallow.done, run.depth, unmatched)
+    return None if unmatched is None else unmatched_fault(plain.program, unmatched)
 
 
 def certify(program: Program, findings: Findings, target: str | None) -> Certificate:
@@ -192,11 +197,30 @@ def certify(program: Program, findings: Findings, target: str | None) -> Certifi
 
 def failed_check(program: Program, fault: Fault) -> Check:
     """A fault as a check that failed, its ops in words."""
-    shown = [schedule_line(program, row) for row in fault.ops[:SHOWN]]
-    if len(fault.ops) > SHOWN:
-        shown.append(f"... and {len(fault.ops) - SHOWN} more")
-    where = program.op(fault.ops[0]).line if fault.ops else None
-    return Check(False, fault.what, fault.ops, where, fault.found, fault.hint, tuple(shown))
+    blamed = fault.blamed or fault.ops[:1]
+    where = program.op(blamed[0]).line if blamed else None
+    return Check(False, fault.what, fault.ops, where, fault.found, fault.hint, _shown(program, fault.ops, blamed))
+
+
+def _shown(program: Program, ops: Sequence[int], blamed: Sequence[int]) -> tuple[str, ...]:
+    """The ops in words, and where there are many those that are blamed, the first and the last of them."""
+    kept = set(ops)
+    if len(kept) > _SHOWN:
+        ends = (op for pair in zip(ops, reversed(ops), strict=True) for op in pair)
+        kept = set(list(dict.fromkeys([*blamed[:_SHOWN], *ends]))[:_SHOWN])
+    lines, left_out = list[str](), 0
+    for op in ops:
+        if op in kept:
+            lines += [_left_out_text(left_out)] if left_out else []
+            lines.append(schedule_line(program, op))
+            left_out = 0
+        else:
+            left_out += 1
+    return tuple(lines + ([_left_out_text(left_out)] if left_out else []))
+
+
+def _left_out_text(count: int) -> str:
+    return f"... {count} {'op' if count == 1 else 'ops'} left out"
 
 
 def schedule_line(program: Program, row: int) -> str:

@@ -39,7 +39,7 @@ def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False)
     plain = Plain(program)
     run = Greedy(plain, [channel.depth for channel in program.channels])()
     before = _before(plain, run, ops)
-    waits = [row for row in ops if stuck or row not in before]
+    waits = [row for row in ops if row not in before] or (list(ops) if stuck else [])
     end: dict[int, int] = {}
     for row in run.order:
         if row in before and row not in waits:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Program
+from dovetail.ir.lines import op_lines
 from dovetail.report.kinds import GROUPS, span_groups
-from dovetail.report.optext import op_texts
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline
 from dovetail.timeline.partners import message_of
@@ -63,7 +63,7 @@ def _timeline(
 
 def _program(arrays: dict[str, NDArray[Any]], key: str, program: Program) -> dict[str, Any]:
     """Add op texts, source lines and messages of one program to `arrays`; returns its part of the header."""
-    texts = "\n".join(text.replace("\n", " ") for text in op_texts(program))
+    texts = "\n".join(text.replace("\n", " ") for text in op_lines(program, source=False))
     arrays[f"{key}.text"] = np.frombuffer(texts.encode("utf-8", "replace"), dtype=np.uint8)
     arrays[f"{key}.line"] = program.columns["line"].astype("<i4")
     arrays[f"{key}.message"] = message_of(program).astype("<i4")  # the op whose message each op takes, or -1

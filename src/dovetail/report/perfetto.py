@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dovetail.core import save_text
 from dovetail.ir import Program
+from dovetail.ir.lines import op_lines
 from dovetail.report.kinds import GROUPS, span_groups
-from dovetail.report.optext import op_texts
 from dovetail.report.parts import programs_of
 from dovetail.report.tracks import Track, tracks
 from dovetail.timeline import Timeline
@@ -104,7 +104,7 @@ class _Part:
 
     def _args(self, order: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
         """What is known of each span beside its name and times."""
-        texts = op_texts(self.program) if self.program is not None else []
+        texts = op_lines(self.program, source=False) if self.program is not None else []
         lines = self.program.columns["line"].tolist() if self.program is not None else []
         ops, sizes = (self.timeline.columns[name][order].tolist() for name in ("op", "num_bytes"))
         for op, size in zip(ops, sizes, strict=True):

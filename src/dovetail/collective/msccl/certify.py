@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
-from dovetail.collective.msccl.lower import by_chunk
 from dovetail.collective.msccl.parts import DIALECTS, MscclFile, Use
+from dovetail.collective.msccl.sizes import Split, largest, smallest_messages, too_large
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS, Fault
 from dovetail.ir.plain import name_op
-from dovetail.ir.verify import failed_check, least_depth
+from dovetail.ir.verify import failed_check
 
-_MOST_CHUNKS = 1 << 19  # that steps read and write, for which the depth of single chunks is found
 _TITLES = {False: "out of place", True: "in place"}
 
 
@@ -21,12 +21,14 @@ def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None =
     """Prove a file: its Program in each use, and what only the file tells (see MscclFile.faults and refusals).
 
     Channels hold what the protocol gives between GPUs of one node, or `fifo_depth` messages. Without a `target` the
-    schedule is judged; a header that no runtime takes is then a remark.
+    schedule is judged; a header that no runtime takes is then a remark. Where large buffers need more messages in
+    flight than that, `safe_up_to_bytes` says up to which size the verdict holds.
     """
     if file.header.kind == "custom":
         return _of_custom(file, target, fifo_depth)
     verdicts = [_of_use(file, use, target, fifo_depth) for use in file.uses]
-    verdict = next((one for one in verdicts if not one.ok), verdicts[0])
+    smallest = min(verdicts, key=lambda one: math.inf if one.safe_up_to_bytes is None else one.safe_up_to_bytes)
+    verdict = next((one for one in verdicts if not one.ok), smallest)
     depths = [one.min_fifo_depth for one in verdicts]
     if len(verdicts) > 1 and not verdict.ok:
         verdict = _titled(verdict, _TITLES[file.uses[verdicts.index(verdict)].in_place])
@@ -58,24 +60,47 @@ def _of_use(file: MscclFile, use: Use, target: str | None, fifo_depth: int | Non
     if not use.in_place and file.header.kind != "custom" and _writes_input(program) and verdict.checks["result"].ok:
         said = f"{verdict.checks['result'].message}; on the way it overwrites the caller's input, out of place"
         verdict = _replaced(verdict, "result", replace(verdict.checks["result"], message=said))
-    deadlock = verdict.checks["deadlock"]
-    need = _depth_of_chunks(program) if deadlock.ok else 0
-    if any(channel.depth < need for channel in program.channels):
-        said = f"{deadlock.message}; but {need} where a chunk fills a place, and a step sends cnt of them"
-        verdict = _replaced(verdict, "deadlock", replace(deadlock, message=said))
-    return _header(verdict, file, target)
+    verdict = _header(_unasked(verdict, file), file, target)
+    return _by_size(verdict, file, program, target) if verdict.ok else verdict
 
 
-def _depth_of_chunks(program: Program) -> int:
-    """The least depth where every chunk is a message of its own, as for large buffers; 0 where it always is one, and
-    where there are too many to try."""
-    col = program.columns
-    counts = [col[f"{side}_count"] for side in ("read", "write")]
-    if max(count.max(initial=0) for count in counts) < 2 or not program.channels:
-        return 0
-    if sum(int(count.sum()) for count in counts) > _MOST_CHUNKS:
-        return 0
-    return least_depth(by_chunk(program)) or 0
+def _by_size(verdict: Certificate, file: MscclFile, program: Program, target: str | None) -> Certificate:
+    """The verdict, with the largest buffer for which it holds: see sizes."""
+    if not program.channels:
+        return verdict
+    depth = min(channel.depth for channel in program.channels)
+    split = smallest_messages(program, depth)
+    found = largest(file.header, split.chunks, target, file.dialects)
+    least = dict(too_large(file.header, found)) if split.chunks > 1 else {}
+    if not least:
+        return verdict
+    name = min(least, key=least.__getitem__)
+    deadlock, why = verdict.checks["deadlock"], _why_by_size(file, split, depth)
+    if least[name] >= max(file.header.min_bytes or 0, 1):
+        said = replace(deadlock, message=f"{deadlock.message}; safe up to {least[name]} bytes: {why}")
+        return replace(_replaced(verdict, "deadlock", said), safe_up_to_bytes=least[name])
+    what = f"at no size from minBytes={file.header.min_bytes} on does it complete: {why}"
+    hint = "send fewer chunks a step, or spread them over channels"
+    failed = Check(
+        False, what, where=f"{file.place}:{file.line}", found=f"safe up to {least[name]} bytes ({name})", hint=hint
+    )
+    return replace(_replaced(verdict, "deadlock", failed), min_fifo_depth=split.depth)
+
+
+def _why_by_size(file: MscclFile, split: Split, depth: int) -> str:
+    what = f"of larger buffers a message holds fewer than {split.chunks} chunks, and steps of more become several"
+    if split.depth is None:
+        return f"{what}, which are too many to try here"
+    return f"{what}, which need up to {split.depth} places in a channel of {file.header.proto} where it has {depth}"
+
+
+def _unasked(verdict: Certificate, file: MscclFile) -> Certificate:
+    """The verdict on a collective of which no post-condition is known: that is said, and is no fault of the file."""
+    result = verdict.checks["result"]
+    if file.header.kind != "custom" or not result.ok:
+        return verdict
+    said = f"not judged: what coll={file.header.coll} should leave is not known here, so the file may be right or wrong"
+    return _replaced(verdict, "result", replace(result, message=said))
 
 
 def _writes_input(program: Program) -> bool:
@@ -85,11 +110,11 @@ def _writes_input(program: Program) -> bool:
 
 def _failed(verdict: Certificate, program: Program, name: str, fault: Fault) -> Certificate:
     """The verdict, with a fault that only the file shows; it stands before one that was found later."""
-    if not verdict.checks[name].ok and not verdict.checks[name].message.startswith("not reached"):
+    has_failed = not verdict.checks[name].ok and not verdict.checks[name].message.startswith("not reached")
+    if has_failed and name != "deadlock":  # a wait that nothing ends is in the Program too, in other words
         return verdict
     named = f"{name_op(program, fault.ops[0])}: " if fault.what.startswith("it ") else ""
-    verdict = _replaced(verdict, name, failed_check(program, fault._replace(what=named + fault.what)))
-    return replace(verdict, min_fifo_depth=None) if name == "deadlock" else verdict
+    return _replaced(verdict, name, failed_check(program, fault._replace(what=named + fault.what)))
 
 
 def _header(verdict: Certificate, file: MscclFile, target: str | None) -> Certificate:
@@ -98,13 +123,15 @@ def _header(verdict: Certificate, file: MscclFile, target: str | None) -> Certif
     if target is None and file.dialects:
         return verdict
     if target is not None:
-        why = file.refusals[target]
-        if why is None or not limits.ok:
+        no = file.refusals[target]
+        if no is None or not limits.ok:
             return verdict
-        return _replaced(verdict, "limits", Check(False, f"{target} does not take this file: {why}", where=file.place))
-    said = "; ".join(f"{name}: {file.refusals[name]}" for name in DIALECTS)
+        place = f"{file.place}:{no.line}"
+        return _replaced(verdict, "limits", Check(False, f"{target} does not take this file: {no.why}", where=place))
+    refused = [(name, no) for name in DIALECTS if (no := file.refusals[name]) is not None]
+    said = "; ".join(f"{name}: {no.why} (line {no.line})" for name, no in refused)
     return _replaced(
-        verdict, "limits", replace(limits, message=f"{limits.message}; no runtime takes the header ({said})")
+        verdict, "limits", replace(limits, message=f"{limits.message}; no runtime takes the file ({said})")
     )
 
 

@@ -81,32 +81,32 @@ def lower(program: Program, most: int) -> Program:
     return builder.build()
 
 
-def by_chunk(program: Program) -> Program:
-    """`lower(program, 1)` of a program of single runs, in bulk; nops stay, and nothing is asked.
+def in_pieces(program: Program, most: int) -> Program:
+    """`lower(program, most)` of a program of single runs, in bulk; nops stay, and nothing is asked.
 
     >>> from dovetail.ir import parse, to_text
     >>> whole = parse('''
     ... program two ranks 1
-    ... buffer x input 2
-    ... buffer y output 2
+    ... buffer x input 3
+    ... buffer y output 3
     ... lane a net
     ... lane b net
     ... rank 0 lane a
-    ...   copy x[0:2] -> y[0:2]
+    ...   copy x[0:3] -> y[0:3]
     ... rank 0 lane b
     ...   nop after a.0
     ... ''')
-    >>> print("\\n".join(to_text(by_chunk(whole)).splitlines()[-5:]))
+    >>> print("\\n".join(to_text(in_pieces(whole, 2)).splitlines()[-5:]))
     rank 0 lane a
-      copy x[0:1] -> y[0:1]
-      copy x[1:2] -> y[1:2]
+      copy x[0:2] -> y[0:2]
+      copy x[2:3] -> y[2:3]
     rank 0 lane b
       nop after a.1
     """
     col, new = program.columns, dict[str, Ints]()
     pieces = np.ones(program.num_ops, dtype=np.int64)
     for side in ("read", "write"):
-        pieces[np.diff(col[f"{side}_start"]) > 0] = col[f"{side}_count"]
+        pieces[np.diff(col[f"{side}_start"]) > 0] = np.maximum(-(-col[f"{side}_count"] // most), 1)
     last = np.cumsum(pieces) - 1
     number = np.arange(pieces.sum()) - np.repeat(last - pieces + 1, pieces)
     for name in ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line"):
@@ -114,10 +114,12 @@ def by_chunk(program: Program) -> Program:
     for side in ("read", "write"):
         has = np.repeat(np.diff(col[f"{side}_start"]), pieces)
         new[f"{side}_start"] = np.append(0, np.cumsum(has))
+        own = pieces[np.diff(col[f"{side}_start"]) > 0]
         for part in ("buffer", "offset", "count", "stride", "blocks"):
-            new[f"{side}_{part}"] = np.repeat(col[f"{side}_{part}"], col[f"{side}_count"])
-        new[f"{side}_offset"] += number[has > 0]
-        new[f"{side}_count"] = np.ones_like(new[f"{side}_count"])
+            new[f"{side}_{part}"] = np.repeat(col[f"{side}_{part}"], own)
+        done = number[has > 0] * most
+        new[f"{side}_offset"] += done
+        new[f"{side}_count"] = np.minimum(new[f"{side}_count"] - done, most)
     waits = np.where(number == 0, np.repeat(np.diff(col["dep_start"]), pieces), 0)
     new |= {"dep_start": np.append(0, np.cumsum(waits)), "dep": last[col["dep"]]}
     return replace(program, posts=()).with_columns(new)

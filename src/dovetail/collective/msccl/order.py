@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.collective.msccl.rows import Rows
+from dovetail.collective.msccl.rows import Flags, Rows
 from dovetail.core import ProgramError
 
 Ints = NDArray[np.int64]
@@ -21,36 +21,48 @@ MOST_FUSED = 16  # reductions that the interpreter joins into one
 class Order(NamedTuple):
     """Dependencies of the ops (steps that are no nops, in order): op i waits for `dep[start[i]:start[i + 1]]`.
 
-    `hanging`: (step that waits, threadblock, step named) for the first wait that nothing ends, or None.
+    An op that waits for what never comes waits for itself. `hanging`: (op, threadblock, step) of the first such wait,
+    and the op, `step` or the next one, that would have to publish (-1: the threadblock ends before); None without one.
     """
 
     start: Ints
     dep: Ints
-    hanging: tuple[int, int, int] | None
+    hanging: tuple[int, int, int, int] | None
 
 
 def order(rows: Rows) -> Order:
     """What each op waits for. ProgramError for waits that the runtimes refuse or cannot keep."""
     ops, waits = np.flatnonzero(~rows.is_nop), np.flatnonzero(rows.depid >= 0)
-    following = np.searchsorted(ops, waits)  # the op that a wait holds up: its own, or the next one
-    owner = np.append(ops, 0)[np.minimum(following, len(ops))]
-    held = (following < len(ops)) & (rows.block[owner] == rows.block[waits])  # nops at the end hold up nothing
-    unfinished = held & (rows.depid[owner] < 0)
-    if unfinished.any():
-        at = waits[np.argmax(unfinished)]
-        what = "the step after this nop waits for nothing, so the runtimes refuse the chain"
-        raise ProgramError(what, where=rows.where(at), hint="let the chain end in an op with a depid of its own")
-    waits, following = waits[held], following[held]
-    target = _blocks_named(rows, waits)
-    found = _publisher(rows, ops, target, rows.deps[waits])
-    hangs = np.flatnonzero(found < 0)
-    hanging = None
+    waits, owner = _handed_on(rows, waits)
+    target, following = _blocks_named(rows, waits), np.searchsorted(ops, owner)
+    flag = _flags(rows, ops, following[rows.is_nop[waits]])
+    found = _first_from(rows, ops, np.flatnonzero(rows.hasdep[ops] == 1), flag, target, rows.deps[waits])
+    hangs, hanging = np.flatnonzero(found < 0), None
     if len(hangs):
-        at = waits[hangs[0]]
-        hanging = (int(ops[following[hangs[0]]]), int(rows.depid[at]), int(rows.deps[at]))
-        following, found = following[found >= 0], found[found >= 0]
+        at = hangs[:1]
+        named = _first_from(rows, ops, np.arange(len(ops)), flag, target[at], rows.deps[waits[at]])
+        row = int(waits[at[0]])
+        hanging = (int(following[at[0]]), int(rows.depid[row]), int(rows.deps[row]), int(named[0]))
+        found[hangs] = following[hangs]
     start = np.concatenate([[0], np.cumsum(np.bincount(following, minlength=len(ops)))]).astype(np.int64)
     return Order(start, found, hanging)
+
+
+def _handed_on(rows: Rows, waits: Ints) -> tuple[Ints, Ints]:
+    """The waits that hold up a step, and the step that each holds up: its own, or for a nop's the next that begins a
+    transfer (a reduction that joins the one before it does not). Nops at the end of a threadblock hold up nothing."""
+    begins = np.flatnonzero(~rows.is_nop & ~_joined(rows))
+    following = np.searchsorted(begins, waits)
+    owner = np.append(begins, 0)[np.minimum(following, len(begins))]
+    held = (following < len(begins)) & (rows.block[owner] == rows.block[waits])
+    unfinished = held & (rows.depid[owner] < 0)
+    if unfinished.any():
+        at = int(np.argmax(unfinished))
+        what = f"the wait of this nop is handed to the step on line {rows.line[owner[at]]}, which has depid=-1"
+        found = "the runtimes refuse a chain of waits that does not end in an op with a wait of its own"
+        hint = f"give line {rows.line[owner[at]]} this nop's depid and deps, and drop the nop"
+        raise ProgramError(what, where=rows.where(waits[at]), found=found, hint=hint)
+    return waits[held], owner[held]
 
 
 def fused_counts(rows: Rows) -> tuple[Ints, int]:
@@ -59,27 +71,34 @@ def fused_counts(rows: Rows) -> tuple[Ints, int]:
     Neighbouring `re` of one destination and one source buffer are joined unless one publishes or waits; all then
     have the count of the last.
     """
-    count, too_long = rows.cnt.copy(), -1
+    count, too_long, joined = rows.cnt.copy(), -1, _joined(rows)
     adds = np.flatnonzero(rows.is_reduce)
-    if not len(adds):
-        return count, too_long
-    ops = np.flatnonzero(~rows.is_nop)
-    place = np.searchsorted(ops, adds)
-    before = ops[np.maximum(place - 1, 0)]
-    joined = (place > 0) & rows.is_reduce[before] & (rows.block[before] == rows.block[adds]) & (rows.depid[adds] == -1)
-    joined &= rows.hasdep[before] == 0
-    for column in (rows.src, rows.dst, rows.dstoff):
-        joined &= column[before] == column[adds]
-    number = chain = 0
-    for k, (row, is_joined) in enumerate(zip(adds.tolist(), joined.tolist(), strict=True)):
-        same = k > 0 and rows.block[row] == rows.block[adds[k - 1]]
-        number = number + 1 if same else 1
-        chain = chain + 1 if is_joined and number != MOST_FUSED + 1 else 1
+    chain = 1
+    for k, (row, is_joined) in enumerate(zip(adds.tolist(), joined[adds].tolist(), strict=True)):
+        chain = chain + 1 if is_joined else 1
         if chain > 1 and count[row] != count[adds[k - 1]]:
             count[adds[k - chain + 1 : k + 1]] = count[row]
         if chain > MOST_FUSED and too_long < 0:
             too_long = row
     return count, too_long
+
+
+def _joined(rows: Rows) -> Flags:
+    """Which steps are reductions that the interpreter joins to the one before; it ends a row at the 16th of a
+    threadblock, and never after. Nops between two do not part them."""
+    joined = np.zeros(len(rows.type), dtype=bool)
+    ops, adds = np.flatnonzero(~rows.is_nop), np.flatnonzero(rows.is_reduce)
+    if not len(adds):
+        return joined
+    place = np.searchsorted(ops, adds)
+    before = ops[np.maximum(place - 1, 0)]
+    alike = (place > 0) & rows.is_reduce[before] & (rows.block[before] == rows.block[adds]) & (rows.depid[adds] == -1)
+    alike &= rows.hasdep[before] == 0
+    for column in (rows.src, rows.dst, rows.dstoff):
+        alike &= column[before] == column[adds]
+    block = rows.block[adds]
+    joined[adds] = alike & (np.arange(len(adds)) - np.searchsorted(block, block) != MOST_FUSED)
+    return joined
 
 
 def _blocks_named(rows: Rows, waits: Ints) -> Ints:
@@ -94,22 +113,31 @@ def _blocks_named(rows: Rows, waits: Ints) -> Ints:
         )
     if (rows.deps[waits] < 0).any():
         at = waits[np.argmax(rows.deps[waits] < 0)]
-        raise ProgramError(f"it waits for step {rows.deps[at]}", where=rows.where(at), hint="deps is a step of depid")
+        raise ProgramError(
+            f"it waits for step {rows.deps[at]}",
+            where=rows.where(at),
+            hint="let deps name a step of depid; no wait is depid=-1",
+        )
     target: Ints = rows.first_block[gpu] + rows.depid[waits]
     return target
 
 
-def _publisher(rows: Rows, ops: Ints, target: Ints, step: Ints) -> Ints:
-    """The first op of each target threadblock that publishes a flag of at least `step`; -1 where none does."""
-    counted = ~(rows.is_nop & (rows.depid < 0))  # such a nop is not even counted
-    flag = np.cumsum(counted) - 1
-    first = rows.first_step[rows.block]
-    flag -= flag[first] - counted[first] + 1 if len(first) else 0
-    publishing = np.flatnonzero(rows.hasdep[ops] == 1)
-    span = int(flag.max(initial=0)) + 2
-    key = rows.block[ops[publishing]] * span + flag[ops[publishing]]
-    at = np.searchsorted(key, target * span + np.minimum(step, span - 1))
-    chosen = publishing[np.minimum(at, len(publishing) - 1)] if len(publishing) else np.full(len(at), -1)
-    missing = at >= len(publishing)
-    missing |= rows.block[ops[chosen]] != target if len(ops) else True
-    return np.where(missing, -1, chosen).astype(np.int64)
+def _flags(rows: Rows, ops: Ints, nops: Ints) -> Ints:
+    """The flag that each op publishes: its place in its threadblock, where a nop that waits is counted with the op that
+    it holds up (`nops`: those ops), and one that waits for nothing not at all."""
+    counted = 1 + np.bincount(nops, minlength=len(ops))
+    total, block = np.cumsum(counted), rows.block[ops]
+    first = np.searchsorted(block, block)
+    flag: Ints = total - (total - counted)[first] - 1
+    return flag
+
+
+def _first_from(rows: Rows, ops: Ints, some: Ints, flag: Ints, target: Ints, step: Ints) -> Ints:
+    """The first of `some` ops of each target threadblock whose flag is at least `step`; -1 where there is none."""
+    if not len(some):
+        return np.full(len(target), -1)
+    block, span = rows.block[ops[some]], int(flag.max()) + 2
+    at = np.searchsorted(block * span + flag[some], target * span + np.minimum(step, span - 1))
+    chosen = np.minimum(at, len(some) - 1)
+    missing = (at == len(some)) | (block[chosen] != target)
+    return np.where(missing, -1, some[chosen]).astype(np.int64)

@@ -13,6 +13,12 @@ from dovetail.ir.certificate import Fault
 
 DIALECTS = ("msccl", "azure", "rccl")
 FIFO_DEPTHS = PROTOCOLS  # messages in flight between two GPUs of one node
+_NCCL_BYTES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
+MESSAGE_BYTES: dict[str, dict[str, int]] = {  # data of one message, buffers (NCCL_BUFFSIZE and its like) being as built
+    "msccl": _NCCL_BYTES,
+    "azure": _NCCL_BYTES,
+    "rccl": {"Simple": 2 << 20, "LL": 16 << 10, "LL128": 50_176},
+}
 NOP = "nop"
 KINDS = {
     "s": Kind.send,
@@ -77,6 +83,13 @@ class Header:
         return (False,) * (away or not self.inplace) + (True,) * self.inplace
 
 
+class Refusal(NamedTuple):
+    """Why a runtime does not take a file, and the line that says so."""
+
+    why: str
+    line: int
+
+
 class Use(NamedTuple):
     """The Program that a file is when it runs in place, or out of place."""
 
@@ -88,15 +101,16 @@ class Use(NamedTuple):
 class MscclFile:
     """An MSCCL XML file that could be read. `program` is what it does in its first use.
 
-    `refusals`: for each dialect, why its runtime does not take this header; None where it does. `faults`: what no
-    Program can hold, by the check that fails for it. `notes`: remarks that change no verdict.
+    `refusals`: for each dialect, why its runtime does not take this file; None where it does. `faults`: what no
+    Program can hold, by the check that fails for it.
     """
 
     place: str
     header: Header
     uses: tuple[Use, ...]
-    refusals: Mapping[str, str | None]
+    refusals: Mapping[str, Refusal | None]
     faults: Mapping[str, Fault] = field(default_factory=dict)
+    line: int = 1  # of the header
 
     @property
     def program(self) -> Program:
@@ -108,7 +122,7 @@ class MscclFile:
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Those whose runtimes take the header."""
+        """Those whose runtimes take the file."""
         return tuple(name for name, why in self.refusals.items() if why is None)
 
 

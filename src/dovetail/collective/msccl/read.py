@@ -14,7 +14,7 @@ from dovetail.collective.msccl.order import Order, fused_counts, order
 from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
 from dovetail.collective.msccl.refuse import num_chunks, refusals
 from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
-from dovetail.collective.msccl.scan import MAX_CELLS, scan
+from dovetail.collective.msccl.scan import MAX_CELLS, Elements, scan
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
@@ -35,6 +35,12 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
         elements = scan(source if is_text else Path(source), place)  # type: ignore[arg-type]
     except OSError as error:
         raise ProgramError(f"cannot read {place}", found=error.strerror) from error
+    return of_elements(elements, dialect)
+
+
+def of_elements(elements: Elements, dialect: str | None = None) -> MscclFile:
+    """The file of these elements; see `read`."""
+    place = elements.place
     header = read_header(elements, Path(place).stem)
     rows = rows_of(elements, header.ngpus)
     counts, too_fused = fused_counts(rows)
@@ -42,10 +48,10 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
     where = f"{place}:{elements.algo_line}"
     task = _Task(header, rows, where, counts, links, chunks, scratch, False)
     uses = tuple(Use(in_place, _program(task._replace(in_place=in_place))) for in_place in _runs(header))
-    found = MscclFile(place, header, uses, refusals(header, rows, too_fused), _faults(rows, links, over))
-    if dialect is not None and (why := found.refusals[check_dialect(dialect)]) is not None:
-        raise ProgramError(f"{dialect} does not take this file: {why}", where=where)
-    return found
+    refused = refusals(header, elements.algo_line, rows, too_fused)
+    if dialect is not None and (no := refused[check_dialect(dialect)]) is not None:
+        raise ProgramError(f"{dialect} does not take this file: {no.why}", where=f"{place}:{no.line}")
+    return MscclFile(place, header, uses, refused, _faults(rows, links, over), elements.algo_line)
 
 
 class _Task(NamedTuple):
@@ -96,7 +102,7 @@ def _program(task: _Task) -> Program:
         **_regions("write", WRITES[rows.type[ops]] & ~same, target, task.counts[ops]),
     }
     lanes = tuple(Lane(f"tb{number}", "net") for number in range(int(rows.blocks_of.max(initial=0))))
-    lines = tuple(f"{rows.place}:{line}" for line in rows.line[ops].tolist())
+    lines = tuple([f"{rows.place}:{line}" for line in rows.line[ops].tolist()])
     typed = {name: np.ascontiguousarray(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
     for column in typed.values():
         column.flags.writeable = False
@@ -183,12 +189,11 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
     """What no Program can hold: scratch beyond s_chunks, waits that nothing ends, connections of two threadblocks."""
     faults, ops = {}, np.flatnonzero(~rows.is_nop)
     if over >= 0:
-        what = f"it leaves buffer s, of {rows.chunks[rows.rank[over], SCRATCH]} chunks on gpu {rows.rank[over]}"
-        faults["bounds"] = Fault(what, (int(np.searchsorted(ops, over)),), hint="make s_chunks larger")
+        held, need = rows.chunks[rows.rank[over], SCRATCH], _touched(rows, over)
+        what = f"it touches chunk {need - 1} of buffer s, which has {held} chunks on gpu {rows.rank[over]}"
+        faults["bounds"] = Fault(what, (int(np.searchsorted(ops, over)),), hint=f"make s_chunks at least {need}")
     if links.hanging is not None:
-        row, block, step = links.hanging
-        what = f"it waits for step {step} of threadblock {block}, but no step from there on publishes (hasdep=1)"
-        faults["deadlock"] = Fault(what, (int(np.searchsorted(ops, row)),), hint="give that step hasdep=1")
+        faults["deadlock"] = _hanging_fault(rows, ops, *links.hanging)
     for word, active, peer in (("send to", rows.sends, rows.send), ("receive from", rows.receives, rows.recv)):
         blocks = np.unique(rows.block[active])
         owners: dict[tuple[int, ...], int] = {}
@@ -204,3 +209,25 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
                 at = [int(np.searchsorted(ops, np.flatnonzero(active & (rows.block == b))[0])) for b in (first, block)]
                 faults["races"] = Fault(what, tuple(at), hint="give one of them another channel")
     return faults
+
+
+def _touched(rows: Rows, row: int) -> int:
+    """Chunks of scratch that a step needs."""
+    sides = ((READS, rows.src, rows.srcoff), (WRITES, rows.dst, rows.dstoff))
+    ends = [
+        offset[row] + rows.cnt[row] for used, side, offset in sides if used[rows.type[row]] and side[row] == SCRATCH
+    ]
+    return int(max(ends))
+
+
+def _hanging_fault(rows: Rows, ops: Ints, op: int, block: int, step: int, named: int) -> Fault:
+    """A wait that nothing ends: the step that waits, and the one that would have to publish."""
+    row = int(ops[op])
+    target = int(rows.first_block[rows.rank[row]]) + block
+    what = f"it waits for step {step} of threadblock {block}, but no step from there on publishes (hasdep=1)"
+    held = int(np.count_nonzero(rows.block == target))
+    if named < 0:
+        last = f"its last step is {held - 1}" if held else "it has no steps"
+        return Fault(what, (op,), f"threadblock {block} ends before: {last}", "let deps name a step that publishes")
+    hint = f"give step {rows.s[ops[named]]} of threadblock {block} (line {rows.line[ops[named]]}) hasdep=1"
+    return Fault(what, (op, named), f"hasdep=0 at {rows.where(ops[named])}", hint)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, MEANINGS, Header
+from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, MEANINGS, Header, Refusal
 from dovetail.collective.msccl.rows import Rows
+from dovetail.ir import TARGETS
 
 _MOST_NODES = 4095  # elements that the readers keep: the algo, all gpus, and one gpu's threadblocks and steps
 _MOST_NAMED = 127  # threadblocks that a wait can name: ids are kept in 8 bits
@@ -20,10 +21,17 @@ def num_chunks(header: Header, rows: Rows) -> int:
     return told.pop() if len(told) == 1 else max([header.nchunksperloop, *told]) if told else header.nchunksperloop
 
 
-def refusals(header: Header, rows: Rows, too_fused: int) -> dict[str, str | None]:
-    """For each dialect, the first thing for which its runtime refuses the file, or never picks it; None if nothing."""
-    shared = next(_shared(header, rows, too_fused), None)
-    return {name: next(_own(header, name), None) or shared for name in DIALECTS}
+def refusals(header: Header, line: int, rows: Rows, too_fused: int) -> dict[str, Refusal | None]:
+    """For each dialect, the first thing for which its runtime refuses the file, or never picks it; None if nothing.
+
+    `line` is the header's.
+    """
+    shared = next(_shared(header, line, rows, too_fused), None)
+    found: dict[str, Refusal | None] = {}
+    for name in DIALECTS:
+        own = next(_own(header, name), None)
+        found[name] = Refusal(own, line) if own else _too_high_step(rows, name) or shared
+    return found
 
 
 def _declared(header: Header, rows: Rows) -> Iterator[tuple[str, int]]:
@@ -35,7 +43,9 @@ def _declared(header: Header, rows: Rows) -> Iterator[tuple[str, int]]:
 
 def _own(header: Header, dialect: str) -> Iterator[str]:
     """What this dialect alone asks of the header."""
-    known = COLLECTIVES[dialect].values()
+    known, most = COLLECTIVES[dialect].values(), TARGETS[dialect].channels
+    if header.nchannels > most:
+        yield f"nchannels={header.nchannels}; {dialect} has {most} channels"
     if header.coll not in known and not (dialect != "msccl" and MEANINGS[header.coll] == "custom" != header.coll):
         yield f"no collective '{header.coll}' there: {', '.join(known)}"
     if dialect == "msccl":
@@ -45,6 +55,9 @@ def _own(header: Header, dialect: str) -> Iterator[str]:
     yield from (f"the algo has no {word}" for word, value in given.items() if value is None)
     if not header.inplace and not header.outofplace:
         yield "neither inplace nor outofplace is 1, so it is never picked"
+    least, end = header.min_bytes or 0, header.max_bytes or 0
+    if 0 < end < least:
+        yield f"minBytes={least} and maxBytes={end}: no size is at least the one and at most the other"
 
 
 def _own_of_msccl(header: Header) -> Iterator[str]:
@@ -55,23 +68,39 @@ def _own_of_msccl(header: Header) -> Iterator[str]:
         yield f"nthreads={header.nthreads} is no multiple of 32"
 
 
-def _shared(header: Header, rows: Rows, too_fused: int) -> Iterator[str]:
+def _too_high_step(rows: Rows, dialect: str) -> Refusal | None:
+    """A step whose number the runtime has no place for, however few steps there are."""
+    most = TARGETS[dialect].steps
+    over = np.flatnonzero(rows.s >= most)
+    if not len(over):
+        return None
+    why = f"step s={rows.s[over[0]]} of a threadblock; the steps of {dialect} are 0 to {most - 1}"
+    return Refusal(why, int(rows.line[over[0]]))
+
+
+def _shared(header: Header, line: int, rows: Rows, too_fused: int) -> Iterator[Refusal]:
     """What all runtimes ask alike, or do wrong alike."""
     for text, declared in _declared(header, rows):
         if declared != header.nchunksperloop:
-            yield f"{text} does not agree with nchunksperloop={header.nchunksperloop} for {header.coll}"
-    most = int(rows.chan[rows.block[rows.sends | rows.receives]].max(initial=-1))
-    if most >= header.nchannels:
-        yield f"a threadblock uses channel {most}, but nchannels={header.nchannels}"
+            why = f"{text} does not agree with nchunksperloop={header.nchunksperloop} for {header.coll}"
+            yield Refusal(why, line)
+    used = np.flatnonzero(rows.sends | rows.receives)
+    over = rows.block[used[rows.chan[rows.block[used]] >= header.nchannels]]
+    if len(over):
+        why = f"a threadblock uses channel {rows.chan[over[0]]}, but nchannels={header.nchannels}"
+        yield Refusal(why, int(rows.block_line[over[0]]))
     if (rows.chan < 0).any():
-        yield f"the threadblock on line {rows.block_line[np.argmax(rows.chan < 0)]} has chan=-1"
+        where = int(rows.block_line[np.argmax(rows.chan < 0)])
+        yield Refusal(f"the threadblock on line {where} has chan=-1; channels are 0 and up", where)
     steps = np.bincount(rows.rank, minlength=rows.num_ranks)
     nodes = 1 + rows.num_ranks + rows.blocks_of + steps
     if nodes.max() > _MOST_NODES:
         gpu = int(nodes.argmax())
-        yield f"gpu {gpu} makes {nodes[gpu]} elements; the reader keeps {_MOST_NODES}"
+        yield Refusal(f"gpu {gpu} makes {nodes[gpu]} elements; the readers keep {_MOST_NODES}", line)
     named = int(rows.depid.max(initial=-1))
     if named > _MOST_NAMED:
-        yield f"a step waits for threadblock {named}; ids up to {_MOST_NAMED} can be waited for"
+        why = f"a step waits for threadblock {named}; threadblocks 0 to {_MOST_NAMED} can be waited for"
+        yield Refusal(why, int(rows.line[np.argmax(rows.depid)]))
     if too_fused >= 0:
-        yield f"line {rows.line[too_fused]} is the 17th of a row of reductions that are done as one; 16 fit"
+        where = int(rows.line[too_fused])
+        yield Refusal(f"line {where} is the 17th of a row of reductions that are done as one; 16 fit", where)

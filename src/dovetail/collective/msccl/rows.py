@@ -35,6 +35,7 @@ class Rows:
     line: Ints
     block: Ints
     rank: Ints
+    s: Ints
     type: Ints
     src: Ints
     srcoff: Ints
@@ -94,7 +95,6 @@ def rows_of(elements: Elements, num_ranks: int) -> Rows:
     number = blocks[col.pop("tb")]
     ranks = np.array([elements.gpus[b.gpu].id for b in by_number], dtype=np.int64)
     per_gpu = np.bincount(ranks, minlength=num_ranks).astype(np.int64)
-    s = col.pop("s")
     rows = Rows(
         place,
         block=number,
@@ -109,7 +109,7 @@ def rows_of(elements: Elements, num_ranks: int) -> Rows:
         chunks=np.array([gpus[r][2:] for r in range(num_ranks)], dtype=np.int64),
         **col,
     )
-    _check_steps(rows, s)
+    _check_steps(rows)
     return rows
 
 
@@ -162,9 +162,9 @@ def _blocks(elements: Elements, num_ranks: int) -> Ints:
     return np.array(numbers, dtype=np.int64)
 
 
-def _check_steps(rows: Rows, s: Ints) -> None:
+def _check_steps(rows: Rows) -> None:
     """Numbers of steps, flags, counts, peers and offsets."""
-    same = np.diff(rows.block) == 0
+    s, same = rows.s, np.diff(rows.block) == 0
     _refuse(
         rows,
         np.append(False, same & (np.diff(s) <= 0)) | (s < 0),

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.collective.msccl.parts import BUFFERS, KINDS
 from dovetail.core import ProgramError
 
@@ -59,7 +62,7 @@ class Elements:
     algo_line: int = 0
     gpus: list[Gpu] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    steps: list[tuple[int, ...]] = field(default_factory=list)
+    steps: Sequence[tuple[int, ...]] | NDArray[np.int32] = field(default_factory=list)
 
 
 def scan(source: str | bytes | Path, place: str) -> Elements:
@@ -85,7 +88,23 @@ def scan(source: str | bytes | Path, place: str) -> Elements:
         if isinstance(error, ProgramError):
             raise
         raise ProgramError("it is not XML", where=place, found=str(error), hint="write it in UTF-8") from None
+    reader.found.steps = reader.steps
     return reader.found
+
+
+def check_sizes(elements: Elements) -> None:
+    """ProgramError for more gpus, chunks or steps than `scan` reads."""
+    count = 1 + len(elements.gpus) + len(elements.blocks) + len(elements.steps)
+    over = next((gpu for gpu in elements.gpus if max(gpu[2:]) > MAX_CHUNKS), None)
+    if len(elements.gpus) > MAX_GPUS:
+        what = f"{len(elements.gpus)} gpus; runtimes read at most {MAX_GPUS}"
+    elif over is not None:
+        what = f"{max(over[2:])} chunks on gpu {over.id}; runtimes keep offsets in 16 bits: at most {MAX_CHUNKS}"
+    elif count > MAX_ELEMENTS:
+        what = f"{count} gpus, threadblocks and steps; at most {MAX_ELEMENTS} are read"
+    else:
+        return
+    raise ProgramError(what, where=elements.place)
 
 
 def whole(text: str) -> int:
@@ -113,6 +132,7 @@ class _Numbers(dict[str, int]):
 class _Reader:
     def __init__(self, place: str) -> None:
         self.place, self.found = place, Elements(place)
+        self.steps: list[tuple[int, ...]] = []
         self.open: list[str] = []
         self.numbers = _Numbers()
         self.first = [0, 0, 0]  # of the open gpu its first block, of the open block its first step, of the gpu too
@@ -154,17 +174,17 @@ class _Reader:
             if not 0 <= value <= MAX_CHUNKS:
                 raise self.bad(f"{word}={value}", hint=f"0 to {MAX_CHUNKS}: the runtimes keep offsets in 16 bits")
         self.found.gpus.append(Gpu(self.parser.CurrentLineNumber, *values))
-        self.first[0], self.first[2] = len(self.found.blocks), len(self.found.steps)
+        self.first[0], self.first[2] = len(self.found.blocks), len(self.steps)
 
     def _tb(self, attributes: dict[str, str]) -> None:
         if len(self.found.blocks) - self.first[0] == MAX_BLOCKS:
             raise self.bad(f"more than {MAX_BLOCKS} threadblocks on one gpu", hint="no runtime has more")
         values = self._whole_numbers("tb", attributes, ("id", "send", "recv", "chan"))
         self.found.blocks.append(Block(self.parser.CurrentLineNumber, len(self.found.gpus) - 1, *values))
-        self.first[1] = len(self.found.steps)
+        self.first[1] = len(self.steps)
 
     def _step(self, a: dict[str, str]) -> None:
-        number, steps = self.numbers, self.found.steps
+        number, steps = self.numbers, self.steps
         if len(steps) - self.first[1] == MAX_STEPS:
             raise self.bad(f"more than {MAX_STEPS} steps in one threadblock", hint="no runtime runs more than 256")
         if len(steps) - self.first[2] == MAX_GPU_STEPS:

@@ -1,0 +1,74 @@
+"""sizes: up to which buffers a file completes, as large ones have the chunks of a step sent in several messages.
+
+The runtimes send as many chunks of a step at once as one message holds, and the bytes of a chunk grow with the buffer:
+a message holds `MESSAGE_BYTES // (bytes / nchunksperloop)` of them, at least 1. A step of more chunks is several
+messages, which need more places in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.collective.msccl.lower import in_pieces
+from dovetail.collective.msccl.parts import DIALECTS, MESSAGE_BYTES, Header
+from dovetail.ir import Program
+from dovetail.ir.verify import least_depth
+
+_MOST_MESSAGES = 1 << 19  # that a program is cut into
+_STEPS_IN_MESSAGE = 4  # of Simple, but for those of which one step is a message:
+_ONE_STEP = ("broadcast", "reduce")
+
+
+class Split(NamedTuple):
+    """How small messages may be: of `chunks` chunks at least, where `depth` is what smaller ones need (None: that
+    would be more messages than are tried)."""
+
+    chunks: int
+    depth: int | None
+
+
+def smallest_messages(program: Program, depth: int) -> Split:
+    """The fewest chunks a message at which channels of `depth` messages suffice; the whole program needs no more."""
+    counts = np.concatenate([program.columns[f"{side}_count"] for side in ("read", "write")])
+    low, high = _fewest(counts), int(counts.max(initial=1))
+    need = least_depth(in_pieces(program, low)) if low < high else depth
+    if need is not None and need <= depth:
+        return Split(low, None)
+    deeper = need if low == 1 else None
+    while low + 1 < high:  # low needs more than depth, high does not
+        middle = (low + high) // 2
+        tried = least_depth(in_pieces(program, middle))
+        low, high = (low, middle) if tried is not None and tried <= depth else (middle, high)
+    return Split(high, deeper)
+
+
+def largest(header: Header, chunks: int, target: str | None, takers: tuple[str, ...]) -> dict[str, int]:
+    """Of each runtime that is asked about, the largest buffer of which a message holds so many chunks, in bytes."""
+    share = 1 if header.proto != "Simple" or header.kind not in _ONE_STEP else _STEPS_IN_MESSAGE
+    asked = (target,) if target is not None else takers or DIALECTS
+    return {name: header.nchunksperloop * (MESSAGE_BYTES[name][header.proto] // share // chunks) for name in asked}
+
+
+def too_large(header: Header, found: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """The runtimes that pick the file for larger buffers than these, and the size."""
+    for name, limit in found.items():
+        most = header.max_bytes
+        if most is not None and name == "msccl":
+            most -= 1  # there a size must be less
+        endless = most is None or (most == 0 and name != "msccl")
+        if endless or (most is not None and most > limit):
+            yield name, limit
+
+
+def _fewest(counts: NDArray[np.int64]) -> int:
+    """The least size of messages at which there are not too many to try."""
+    low, high = 1, max(int(counts.max(initial=1)), 1)
+    while low < high:
+        middle = (low + high) // 2
+        many = int((-(-counts // middle)).sum()) > _MOST_MESSAGES
+        low, high = (middle + 1, high) if many else (low, middle)
+    return low

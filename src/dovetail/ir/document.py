@@ -1,0 +1,55 @@
+"""document: the JSON text of a Program, column by column, without the whole document in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from dovetail.ir.parts import COLUMNS, Post
+from dovetail.ir.posts import Posts
+from dovetail.ir.program import Program
+
+
+def json_text(program: Program) -> str:
+    """`json.dumps(program.to_json())`.
+
+    >>> from dovetail.ir import parse
+    >>> one = parse("program one ranks 1\\nlane net net\\nrank 0 lane net\\n  nop\\n")
+    >>> json_text(one) == json.dumps(one.to_json())
+    True
+    """
+    return "".join(_pieces(program))
+
+
+def _pieces(program: Program) -> Iterator[str]:
+    for number, (key, value) in enumerate(program.tables_json([]).items()):
+        yield f'{", " if number else "{"}"{key}": '
+        yield f"[{', '.join(_posts(program.posts))}]" if key == "posts" else json.dumps(value)
+    yield ', "columns": {'
+    for number, name in enumerate(COLUMNS):
+        yield f'{", " if number else ""}"{name}": '
+        yield json.dumps(program.columns[name].tolist())
+    yield "}}"
+
+
+def _posts(posts: Sequence[Post]) -> list[str]:
+    """The text of each post-condition."""
+    bulk = Posts.of(posts)
+    col = bulk.columns
+    ranks, kernels = list(map(str, col["post_rank"].tolist())), [json.dumps(name) for name in (*bulk.kernels, None)]
+    owners = zip(col["arg_rank"].tolist(), _regions(bulk, "arg"), strict=True)
+    args = [f"[{rank}, {region}]" for rank, region in owners]
+    calls = zip(col["term_kernel"].tolist(), pairwise(col["term_arg_start"].tolist()), strict=True)
+    terms = [f"[{kernels[kernel]}, [{', '.join(args[a:b])}]]" for kernel, (a, b) in calls]
+    starts = (pairwise(col[name].tolist()) for name in ("post_rank_start", "post_term_start"))
+    return [
+        f'{{"ranks": [{", ".join(ranks[a:b])}], "region": {region}, "terms": [{", ".join(terms[c:d])}]}}'
+        for region, (a, b), (c, d) in zip(_regions(bulk, "post"), *starts, strict=True)
+    ]
+
+
+def _regions(posts: Posts, side: str) -> list[str]:
+    names = [json.dumps(name) for name in posts.buffers]
+    parts = (posts.columns[f"{side}_{part}"].tolist() for part in ("buffer", "offset", "count", "stride", "blocks"))
+    return [f"[{names[row]}, {o}, {c}, {s}, {b}]" for row, o, c, s, b in zip(*parts, strict=True)]
