@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Tunes one operator: on two testbed hosts where this machine can have them, else on shared memory.
+# Tunes one operator, sized to the machine: on two testbed hosts where there can be such, else on shared memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 testbed="bench/testbed/testbed --name demo"
-if $testbed check >/dev/null 2>&1; then
-    echo "==> two hosts (network namespaces) joined by a 1 Gbit/s link"
+if why=$($testbed up 2 1gbit 2>&1 >/dev/null); then
     trap '$testbed down >/dev/null' EXIT
-    $testbed up 2 1gbit >/dev/null
     DOVETAIL_LAUNCH=$($testbed launcher)
     export DOVETAIL_LAUNCH
+    echo "==> two hosts (network namespaces) joined by a 1 Gbit/s link"
 else
-    echo "==> two ranks on shared memory: $($testbed check 2>&1 | tail -n 1)"
+    echo "==> two ranks on shared memory, for hosts cannot be made here: $(head -n 1 <<<"$why")"
 fi
-dovetail tune matmul_all_reduce --m 4096 --k 4096 --n 1024 --ranks 2 --out demo "$@"
+dovetail tune matmul_all_reduce --ranks 2 --out demo "$@"

@@ -91,19 +91,22 @@ def _operator(
     from dovetail.cli.tuning import tune as follow
     from dovetail.run.mpi import MpiExecutor
 
+    chosen, executor = find(machine) if machine else None, MpiExecutor(runs["launch"])
     missing = [f"--{name}" for name, value in sizes.items() if value is None]
-    if missing:
+    if len(missing) == len(sizes) and not machine:
+        wish = _balanced(executor, ranks, dtype)
+    elif missing:
         hint = f"dovetail tune {operator} --ranks {ranks} --m 4096 --k 3072 --n 8192"
         raise WishError(f"{operator} needs {', '.join(missing)}", hint=hint)
-    chosen = find(machine) if machine else None
-    wish = opt.wish_of(sizes["m"] or 0, sizes["k"] or 0, sizes["n"] or 0, dtype, chosen)
+    else:
+        wish = opt.wish_of(sizes["m"] or 0, sizes["k"] or 0, sizes["n"] or 0, dtype, chosen)
     folder = out or Path(f"dovetail-{operator}-m{wish.m}-k{wish.k}-n{wish.n}-{wish.dtype}-r{ranks}")
     with output.progress("tuning") as say:
         result = follow(
             wish,
             ranks,
             out=folder,
-            executor=MpiExecutor(runs["launch"]),
+            executor=executor,
             machine=chosen,
             schedule=schedule,
             rounds=runs["rounds"],
@@ -117,6 +120,20 @@ def _operator(
     files.drop_if_empty(folder / "runs")
     output.emit(result.to_json()) if runs["json"] else tell(result)
     return verdict(result)
+
+
+def _balanced(executor: Any, ranks: int, dtype: str | None) -> Any:
+    """Where no sizes are named: an operator that has something to gain on this machine, told what it is."""
+    from dovetail.probe.balance import balanced
+    from dovetail.report import num_bytes, seconds
+
+    wish, _, compute_s, comm_s = balanced(executor, ranks, dtype or "float32")
+    speeds = f"compute {2e-9 * wish.m * wish.n * wish.k / ranks / compute_s:.0f} GFLOP/s on each of {ranks} ranks"
+    sides = f"{seconds(compute_s)} of compute, {seconds(comm_s)} of the library's all_reduce"
+    output.note(f"No sizes named: --m {wish.m} --k {wish.k} --n {wish.n} balances this machine: {sides}")
+    size = wish.m * wish.workload(ranks).slot_bytes("C", 0)
+    output.note(f"({speeds}, all_reduce {num_bytes(size / comm_s)}/s).\n")
+    return wish
 
 
 def _collective(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LIMIT = 0.05  # of a round: a third of what an outlier must exceed its median by
 TICKS_PER_S = 100  # of /proc/stat, for every program that reads it (USER_HZ)
 LOST_TICKS = 2  # that a CPU's counters may lack or have too many, by rounding
+LEAST_S = 0.02  # between two readings of the counters
 BLOCK_S = 0.2  # in which /proc/stat counts 20 ticks; what is shorter cannot be judged by them
 INTERRUPTS_MET = 0.5  # of their time, by the ranks; up to 0.4 was ksoftirqd's, which a namespace may hide
 SAME_BOOT_S = 20e-6  # within which two readings of one machine's boot agree
@@ -315,24 +316,31 @@ def _summed(column: Numbers, labels: Sequence[int]) -> Numbers:
 
 
 class Meter:
-    """Reads the counters of all ranks between the rounds of a job; made, and called, on every rank at once."""
+    """Reads the counters of all ranks between the rounds of a job; made, and called, on every rank at once.
 
-    def __init__(self, world: World, limit_s: float) -> None:
-        self._world, self._limit_s = world, limit_s
+    Not after every short round: it leaves cold caches, which would slow the next. Rounds between two readings are
+    judged together.
+    """
+
+    def __init__(self, world: World, limit_s: float, least_s: float = LEAST_S) -> None:
+        self._world, self._limit_s, self._least_s = world, limit_s, least_s
         self._domains = domains(world.gather(place(), limit_s))  # none but on rank 0
         readers = world.share([domain.reader for domain in self._domains], limit_s)
         self._counters = Counters(world.rank in readers)
-        self._latest = self._sample()
+        self._latest, self._read_s = self._sample(), time.monotonic()
         self._spent: list[list[Spent | None]] = []  # by interval and domain
+        self._intervals: list[int] = []  # by round
 
     def disturbed(self) -> NDArray[np.bool_]:
-        """Ends an interval; which of all so far were disturbed. The same on every rank."""
-        before, self._latest = self._latest, self._sample()
-        self._spent.append([spent(domain, [before, self._latest]) for domain in self._domains])
-        bad = np.zeros(len(self._spent), np.bool_)
+        """Ends a round; which of all so far were disturbed, as far as is known. The same on every rank."""
+        self._intervals.append(len(self._spent))
+        if self._world.share(time.monotonic() - self._read_s >= self._least_s, self._limit_s):
+            before, self._latest, self._read_s = self._latest, self._sample(), time.monotonic()
+            self._spent.append([spent(domain, [before, self._latest]) for domain in self._domains])
+        bad = np.zeros(len(self._spent) + 1, np.bool_)
         for domain, found in self._known():
-            bad |= disturbed(domain, found)
-        shared: NDArray[np.bool_] = self._world.share(bad, self._limit_s)
+            bad[:-1] |= disturbed(domain, found)
+        shared: NDArray[np.bool_] = self._world.share(bad[self._intervals], self._limit_s)
         return shared
 
     def load(self) -> Load:
