@@ -24,6 +24,7 @@ from dovetail.collective.mscclpp.parts import (
     Loop,
     Place,
     Step,
+    is_raw,
     letters,
 )
 from dovetail.core import ProgramError
@@ -124,6 +125,7 @@ def _document(top: Item, place: str) -> Document:
     gpus = top.items("gpus", "gpu", MOST_GPUS)
     if not gpus:
         top.fail("a plan of no gpus", hint="is this an MSCCL++ execution plan?")
+    _refuse_older(top, gpus[0])
     if (count := _count(content["ops"] for gpu in gpus for content in _tables(gpu, "threadblocks"))) > MOST_OPS_READ:
         top.fail(f"a plan of more than {MOST_OPS_READ} ops", count)
     most = (1 << 64) - 1
@@ -141,6 +143,18 @@ def _document(top: Item, place: str) -> Document:
         top.number("min_message_size", most, 0),
         top.number("max_message_size", most, most),
     )
+
+
+def _refuse_older(top: Item, gpu: Item) -> None:
+    """Name the formats that plans had before DSL 0.8: their keys were in camel case, their ops named their own offsets."""
+    older = [key for key in ("inputChunks", "outputChunks", "scratchChunks", "chunkGroups") if gpu.has(key)]
+    misspelt = top.has("colletive")  # until executor 0.6
+    if older or misspelt:
+        version = "0.5" if misspelt else "0.6 or 0.7"
+        found = "`colletive`" if misspelt else f"`{older[0]}` of gpu 0"
+        what = f"a plan in the older MSCCL++ format of executor {version}; this reads that of 0.8 and 0.9"
+        hint = "make the plan again with the DSL of MSCCL++ 0.8 or later: executor 0.9 takes no older ones either"
+        top.fail(what, found, hint)
 
 
 def _tables(item: Item, key: str) -> list[Mapping[str, Any]]:
@@ -247,6 +261,8 @@ def _step(item: Item, block: _Block, inner: bool = False) -> Step:
         return step._replace(links=_links(item, block, by))
     reads, writes = _places(item, "src_buff", block, by), _places(item, "dst_buff", block, by)
     step = step._replace(reads=_formed(item, reads, form.reads), writes=_formed(item, writes, form.writes))
+    if is_raw(step):
+        step = step._replace(reads=tuple(place._replace(packets=place.buffer == "s") for place in step.reads))
     if name in PAIRED and len(reads) != len(writes):
         item.fail(f"'{name}' moves place i to place i", f"{len(reads)} to read, {len(writes)} to write")
     if by == "port":

@@ -94,8 +94,8 @@ def check_scratch(document: Document) -> None:
 class Memory:
     """Where chunks lie in the Program's buffers, and what the plan's collective asks of them."""
 
-    def __init__(self, document: Document, how: Cut, halves: int = 1) -> None:
-        self.how, self.num_gpus, self.halves = how, len(document.gpus), halves
+    def __init__(self, document: Document, how: Cut) -> None:
+        self.how, self.num_gpus = how, len(document.gpus)
         kind = COLLECTIVES.get(document.collective)
         unit = _unit(document, kind) if kind else 0
         self.in_place = document.in_place and kind not in (None, "sendrecv")
@@ -107,13 +107,9 @@ class Memory:
         scratch = [gpu.chunks["s"] * (2 if document.protocol == "LL" else 1) for gpu in document.gpus]
         packets = [count // 2 for count in scratch]
         for name, counts, slots in (("scratch", scratch, how.kept), ("packets", packets, how.grain)):
-            for half in range(halves):
-                self.buffers.append(Buffer(self._half(name, half), "scratch", tuple(n * slots for n in counts)))
+            self.buffers.append(Buffer(name, "scratch", tuple(n * slots for n in counts)))
 
-    def _half(self, buffer: str, run: int) -> str:
-        return f"{buffer}{run % self.halves}" if self.halves > 1 else buffer
-
-    def region(self, step: Step, place: Place, rank: int, turn: tuple[Loop, int] | None, run: int) -> Region:
+    def region(self, step: Step, place: Place, rank: int, turn: tuple[Loop, int] | None) -> Region:
         """The slots that a step touches of a place on one of its ranks; in a loop, at one of its turns."""
         grain, kept = self.how.grain, self.how.kept
         buffer, start, count = (
@@ -133,7 +129,7 @@ class Memory:
             done = turn[1] * unit
             count = min(count - done if done <= count else unit, unit)  # past the end the executor's count wraps around
             start += done % kept if buffer == "scratch" else done
-        return Region(self._half(buffer, run) if place.buffer == "s" else buffer, start, count)
+        return Region(buffer, start, count)
 
 
 def _unit(document: Document, kind: str) -> int:

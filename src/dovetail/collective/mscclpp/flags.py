@@ -1,0 +1,105 @@
+"""Flags of packets: who writes the packets that an op waits for, and which of them bear the flag of this run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from dovetail.collective.mscclpp.lower import Give, Lowering
+from dovetail.collective.mscclpp.rows import PACKET_IDS, End, Row, stuck
+from dovetail.ir import Kind, Region
+
+_NOBODY = -1
+
+
+class Packets:
+    """Packets of all gpus, slot by slot: the number of the first row that writes them with the flag of this run, and
+    whether there are others.
+
+    A reader waits for that row. Where several write a slot in one run, all with the same flag, any may let it go: with
+    threads at their own pace it is taken to wait for none of them.
+    """
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.meetings, self.is_loose = lowering.meetings, lowering.pieces is not None
+        sizes = next(buffer.slots for buffer in lowering.memory.buffers if buffer.name == "packets")
+        self.first = [np.full(size, _NOBODY, dtype=np.int64) for size in sizes]
+        self.several = [np.zeros(size, dtype=bool) for size in sizes]
+        self._ids: dict[tuple[int, int], int] = defaultdict(int)
+
+    def connect(self) -> None:
+        """Let readers wait for writers."""
+        copies = self._note()
+        if not self.is_loose:  # what is copied must be there: nothing waits for it, but if it came later, readers hang
+            for give in copies:
+                self._wait(give.row, give.source or give.row.reads[0])
+        for takes in self.meetings.takes.values():
+            for row, packets in takes:
+                missing = self._wait(row, packets)
+                if missing is not None:
+                    stuck(row, self._why(row.rank, missing, copies))
+
+    def _note(self) -> list[Give]:
+        """Note who writes each slot; returns those that copy packets as they are, which must have flags themselves."""
+        copies: list[tuple[int, int, Give]] = []
+        for rank, gives in self.meetings.gives.items():
+            for number, give in enumerate(gives):
+                if give.source is None:
+                    self._write(rank, give.row.writes[0], number)
+                else:
+                    copies.append((rank, number, give))
+        left = list(copies)
+        while left:  # copies of copies
+            done = [each for each in left if self._has(each[2])]
+            for rank, number, give in done:
+                self._write(rank, give.row.writes[0], number)
+            if not done:
+                break
+            left = [each for each in left if each not in done]
+        return [give for *_, give in copies]
+
+    def _has(self, give: Give) -> bool:
+        source = give.source
+        if source is None or source.buffer != "packets":
+            return False
+        return bool((self.first[give.row.rank][source.offset : source.offset + source.count] >= 0).all())
+
+    def _write(self, rank: int, region: Region, number: int) -> None:
+        slots = slice(region.offset, region.offset + region.count)
+        before = self.first[rank][slots]
+        self.several[rank][slots] |= before >= 0
+        before[before < 0] = number
+
+    def _wait(self, row: Row, packets: Region) -> int | None:
+        """Let a row wait for those that write the packets; returns the first slot that nobody does."""
+        if packets.buffer != "packets":
+            return None
+        slots = slice(packets.offset, packets.offset + packets.count)
+        first, gives = self.first[row.rank][slots], self.meetings.gives[row.rank]
+        if self.is_loose:
+            first = first[~self.several[row.rank][slots]]
+        for number in dict.fromkeys(first.tolist()):
+            if number >= 0 and gives[number].row is not row:
+                self._after(row, gives[number].row)
+        return packets.offset + int(np.argmin(first)) if (first < 0).any() else None
+
+    def _after(self, row: Row, give: Row) -> None:
+        """The flag is a signal, or within a gpu a dependency."""
+        if give.rank == row.rank:
+            row.after.append(give)
+            return
+        pair = (give.rank, row.rank)
+        flag = End(*pair, PACKET_IDS + self._ids[pair])
+        self._ids[pair] += 1
+        give.behind = (*give.behind, Row(Kind.signal, give.rank, give.lane, give.line, chan_out=flag))
+        row.before = (*row.before, Row(Kind.wait, row.rank, row.lane, row.line, chan_in=flag))
+
+    def _why(self, rank: int, slot: int, copies: list[Give]) -> str:
+        for give in copies:
+            target = give.row.writes[0]
+            is_here = give in self.meetings.gives[rank] and target.offset <= slot < target.offset + target.count
+            if is_here:
+                held = "scratch" if give.source and give.source.buffer == "packets" else "input or output"
+                return f"{give.row.line} copies its source as it is, and that part of {held} holds no packets of this run"
+        return "nobody writes the packets that it waits for"
