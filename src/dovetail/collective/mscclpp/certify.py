@@ -7,13 +7,17 @@ from dataclasses import replace
 from dovetail.collective.mscclpp import columns
 from dovetail.collective.mscclpp.columns import Launched
 from dovetail.collective.mscclpp.launch import launch
+from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.pieces import Pieces
 from dovetail.collective.mscclpp.plan import MscclppPlan
+from dovetail.collective.mscclpp.tell import retold
+from dovetail.core.collector import paused
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS
 from dovetail.ir.verify import verify_order
 
 
+@paused()
 def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
     times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
@@ -21,12 +25,14 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     The ops that checks name are rows of `launched(plan)`; those of races, with `loose`.
     """
     once = columns.launched(plan.rows)
-    verdict = verify(once.program, target)
+    verdict = retold(verify(once.program, target), plan.rows, once)
     for name, remark in plan.rows.faults.items():
         if verdict.checks[name].ok:
             verdict = _replaced(verdict, name, Check(False, remark.what, where=remark.where))
     if verdict.checks["bounds"].ok and verdict.checks["deadlock"].ok:
-        verdict = _replaced(verdict, "races", verify_order(_loose(plan).program).checks["races"])
+        lowering, several = _loose(plan)
+        races = retold(verify_order(several.program), lowering, several).checks["races"]
+        verdict = _replaced(verdict, "races", races)
     return replace(_with_limits(verdict, plan), min_fifo_depth=None)  # its channels hold no messages
 
 
@@ -35,15 +41,15 @@ def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
     output in place, which stand for what comes before and after. With `loose` threads run each at its own pace, and the
     plan several times in a row.
     """
-    return (_loose(plan) if loose else columns.launched(plan.rows)).program
+    return (_loose(plan)[1] if loose else columns.launched(plan.rows)).program
 
 
-def _loose(plan: MscclppPlan) -> Launched:
+def _loose(plan: MscclppPlan) -> tuple[Lowering, Launched]:
     """As many runs as it takes to come back to the same scratch. All of a run but its races follows from a run before
     it: signals, waits and semaphores come out even.
     """
     lowering = launch(plan.document, plan.rows.memory.how, Pieces(plan.rows.sweeps))
-    return columns.launched(lowering, 3 if plan.document.double_scratch else 2)
+    return lowering, columns.launched(lowering, 3 if plan.document.double_scratch else 2)
 
 
 def _with_limits(verdict: Certificate, plan: MscclppPlan) -> Certificate:

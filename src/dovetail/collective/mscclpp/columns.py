@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
-from dovetail.collective.mscclpp.parts import MOST_SLOTS
 from dovetail.collective.mscclpp.rows import End, Row
-from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Channel, Lane, Program, Region, check_columns
 from dovetail.ir.parts import COLUMNS
 
@@ -50,9 +48,6 @@ def _all(lowering: Lowering) -> list[Row]:
 def _program(lowering: Lowering, rows: Sequence[Row], runs: int) -> Program:
     """Of several runs, and of threads at their own pace, no result is asked."""
     buffers = _buffers(lowering)
-    if (total := sum(sum(buffer.slots) for buffer in buffers)) > MOST_SLOTS:
-        place = lowering.document.place
-        raise ProgramError(f"more than {MOST_SLOTS} chunks, or parts of them", where=place, found=str(total))
     table = _Table(rows, {buffer.name: at for at, buffer in enumerate(buffers)})
     columns = table.columns()
     if runs > 1:

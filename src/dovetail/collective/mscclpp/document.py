@@ -18,6 +18,7 @@ from dovetail.collective.mscclpp.parts import (
     PAIRED,
     PORT_ONLY,
     PROTOCOLS,
+    UNJUDGED,
     Document,
     Gpu,
     Link,
@@ -127,7 +128,7 @@ def _document(top: Item, place: str) -> Document:
         top.fail("a plan of no gpus", hint="is this an MSCCL++ execution plan?")
     _refuse_older(top, gpus[0])
     if (count := _count(content["ops"] for gpu in gpus for content in _tables(gpu, "threadblocks"))) > MOST_OPS_READ:
-        top.fail(f"a plan of more than {MOST_OPS_READ} ops", count)
+        top.fail(f"{UNJUDGED}: it has more than {MOST_OPS_READ} ops", count)
     most = (1 << 64) - 1
     return Document(
         place,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
 from dovetail.collective.mscclpp.lower import Give, Lowering
 from dovetail.collective.mscclpp.rows import PACKET_IDS, End, Row, stuck
 from dovetail.ir import Kind, Region
@@ -24,8 +22,8 @@ class Packets:
     def __init__(self, lowering: Lowering) -> None:
         self.meetings, self.is_loose = lowering.meetings, lowering.pieces is not None
         sizes = next(buffer.slots for buffer in lowering.memory.buffers if buffer.name == "packets")
-        self.first = [np.full(size, _NOBODY, dtype=np.int64) for size in sizes]
-        self.several = [np.zeros(size, dtype=bool) for size in sizes]
+        self.first = [[_NOBODY] * size for size in sizes]
+        self.several: list[set[int]] = [set() for _ in sizes]
         self._ids: dict[tuple[int, int], int] = defaultdict(int)
 
     def connect(self) -> None:
@@ -63,26 +61,26 @@ class Packets:
         source = give.source
         if source is None or source.buffer != "packets":
             return False
-        return bool((self.first[give.row.rank][source.offset : source.offset + source.count] >= 0).all())
+        return _NOBODY not in self.first[give.row.rank][source.offset : source.offset + source.count]
 
     def _write(self, rank: int, region: Region, number: int) -> None:
-        slots = slice(region.offset, region.offset + region.count)
-        before = self.first[rank][slots]
-        self.several[rank][slots] |= before >= 0
-        before[before < 0] = number
+        first = self.first[rank]
+        for slot in range(region.offset, min(region.offset + region.count, len(first))):
+            if first[slot] == _NOBODY:
+                first[slot] = number
+            else:
+                self.several[rank].add(slot)
 
     def _wait(self, row: Row, packets: Region) -> int | None:
         """Let a row wait for those that write the packets; returns the first slot that nobody does."""
         if packets.buffer != "packets":
             return None
-        slots = slice(packets.offset, packets.offset + packets.count)
-        first, gives = self.first[row.rank][slots], self.meetings.gives[row.rank]
-        if self.is_loose:
-            first = first[~self.several[row.rank][slots]]
-        for number in dict.fromkeys(first.tolist()):
+        first, several, gives = self.first[row.rank], self.several[row.rank], self.meetings.gives[row.rank]
+        slots = range(packets.offset, min(packets.offset + packets.count, len(first)))
+        for number in dict.fromkeys(first[slot] for slot in slots if not (self.is_loose and slot in several)):
             if number >= 0 and gives[number].row is not row:
                 self._after(row, gives[number].row)
-        return packets.offset + int(np.argmin(first)) if (first < 0).any() else None
+        return next((slot for slot in slots if first[slot] == _NOBODY), None)
 
     def _after(self, row: Row, give: Row) -> None:
         """The flag is a signal, or within a gpu a dependency."""
@@ -100,6 +98,6 @@ class Packets:
             target = give.row.writes[0]
             is_here = give in self.meetings.gives[rank] and target.offset <= slot < target.offset + target.count
             if is_here:
-                held = "scratch" if give.source and give.source.buffer == "packets" else "input or output"
-                return f"{give.row.line} copies its source as it is, and that part of {held} holds no packets of this run"
+                where = "on a port channel copies its source as it is, and there are no packets of this run in it"
+                return f"{give.row.line} {where}"
         return "nobody writes the packets that it waits for"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.memory import Cut, Memory
 from dovetail.collective.mscclpp.order import connect
-from dovetail.collective.mscclpp.parts import Document
+from dovetail.collective.mscclpp.parts import MOST_SLOTS, UNJUDGED, Document
 from dovetail.collective.mscclpp.pieces import Pieces
 from dovetail.collective.mscclpp.rows import Row
+from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Kind, Region
 
 KERNEL = "kernel"  # the lane of a gpu's starts and ends
@@ -22,6 +23,9 @@ def launch(document: Document, how: Cut, pieces: Pieces | None = None) -> Loweri
     kernel has started, and before it ends. Start and end are copies of them in place.
     """
     memory = Memory(document, how)
+    if (total := sum(sum(buffer.slots) for buffer in memory.buffers)) > MOST_SLOTS:
+        what = f"{UNJUDGED}: it has more than {MOST_SLOTS} chunks, or parts of them"
+        raise ProgramError(what, where=document.place, found=str(total))
     lowering = Lowering(document, memory, pieces)
     hosts = [buffer for buffer in memory.buffers if buffer.role != "scratch"]
     for rank, gpu in enumerate(document.gpus):

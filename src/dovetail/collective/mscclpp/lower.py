@@ -8,13 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dovetail.collective.mscclpp.memory import Memory
-from dovetail.collective.mscclpp.parts import PORT_ONLY, SIGNALS, Document, Link, Loop, Place, Remark, Step, is_raw
+from dovetail.collective.mscclpp.parts import (
+    PORT_ONLY,
+    SIGNALS,
+    UNJUDGED,
+    Document,
+    Link,
+    Loop,
+    Place,
+    Remark,
+    Step,
+    is_raw,
+)
 from dovetail.collective.mscclpp.pieces import Pieces, Span
 from dovetail.collective.mscclpp.rows import Block, End, LooseBlock, Row, Strand, end_in, end_out
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Region
 
-UNJUDGED = "this verifier cannot judge the plan, which may be right"
 Meeting = tuple[int, int]  # gpu, number of its semaphore or barrier
 
 
@@ -50,8 +60,9 @@ class Move(NamedTuple):
     def part(self, low: int, high: int) -> Move:
         if (low, high) == (0, self.source.count):
             return self
-        source, target = (r._replace(offset=r.offset + low, count=high - low) for r in (self.source, self.target))
-        return Move(self.kind, source, target, self.peer)
+        source, target, count = self.source, self.target, high - low
+        ends = Region(source.buffer, source.offset + low, count), Region(target.buffer, target.offset + low, count)
+        return Move(self.kind, *ends, self.peer)
 
 
 class Lowering:
@@ -251,7 +262,7 @@ class _Data:
             return
         for low, high in self._pieces((Span(self.rank, source),)):
             row = self.block.share(low, high).add(Kind.nop, self.line)
-            self.take(row, source._replace(offset=source.offset + low, count=high - low))
+            self.take(row, Region(source.buffer, source.offset + low, high - low))
         self.block.sync(self.line)
         for number, place in enumerate(step.writes):
             self._told(number, source, place)
@@ -297,9 +308,13 @@ class _Data:
         """gstore and gstorepkt: what this gpu holds, stored on all gpus of a switch channel."""
         self._store(self.at(self.step.reads[0]), self.step.writes[0], [])
 
+    def _beside(self, source: Region, target: Region) -> Region:
+        """Where a copy goes: nowhere, where it is one of packets onto themselves, which leaves all as it is."""
+        return self.temp(source) if self.is_packets and source == target else target
+
     def _store(self, source: Region, write: Place, before: list[Move]) -> None:
         stores = [
-            Move(Kind.copy, source, self.at(write, rank))
+            Move(Kind.copy, source, self._beside(source, self.at(write, rank)))
             if rank == self.rank
             else Move(Kind.put, source, self.at(write, rank), rank)
             for rank in write.ranks

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import NamedTuple
 
-from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Loop, Place, Step, steps_of
+from dovetail.collective.mscclpp.parts import COLLECTIVES, UNJUDGED, Document, Loop, Place, Step, steps_of
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Post, Region, Term
@@ -45,14 +45,15 @@ def cut(document: Document) -> Cut:
     fine = 1
     for (step, loop), ratio in zip(loops, ratios, strict=True):
         if (ratio / base).denominator != 1 or ratio / base > 16:
-            what = "loops that go round a different number of times for each size of message cannot be judged"
-            raise ProgramError(what, where=step.where, found=f"{loop.chunks} chunks by {loop.unit} bytes")
+            what = f"{UNJUDGED}: its pipelines go round a different number of times for each size of message"
+            raise ProgramError(what, where=f"{step.where} ({step.name})", found=f"{loop.chunks} chunks by {loop.unit} bytes")
         fine = lcm(fine, result.turns_of(loop) // gcd(loop.chunks, result.turns_of(loop)))
     for step in steps_of(document.gpus):
         for place in (*step.reads, *step.writes):
             fine = lcm(fine, step.part[1] // gcd(max(place.size, 1), step.part[1]))
             if fine > MOST_GRAIN:
-                raise ProgramError(f"chunks would have to be cut into more than {MOST_GRAIN} parts", where=step.where)
+                what = f"{UNJUDGED}: its chunks would have to be cut into more than {MOST_GRAIN} parts"
+                raise ProgramError(what, where=f"{step.where} ({step.name})")
     return result._replace(grain=fine, kept=fine if room is None else fine * room // (room + 1))
 
 
@@ -80,14 +81,14 @@ def check_scratch(document: Document) -> None:
         for place in (*step.reads, *step.writes):
             wide = 2 if place.packets else 1
             for rank in place.ranks if place.buffer == "s" and place.size else ():
-                span = (place.start * wide, (place.start + place.size) * wide, place.packets, step.where)
+                span = (place.start * wide, (place.start + place.size) * wide, place.packets, f"{step.where} ({step.name})")
                 spans[rank].append(span)
     for rank, found in enumerate(spans):
         ends = {True: 0, False: 0}  # of packets, and of plain chunks
         for start, end, packets, where in sorted(found):
             if start < ends[not packets]:
-                what = f"packets and plain chunks share scratch of gpu {rank}: a chunk of packets is two chunks long"
-                raise ProgramError(what, where=where, hint="keep them in plans of their own, or further apart")
+                what = f"packets and plain chunks share scratch of gpu {rank}, where a chunk of packets is two chunks long"
+                raise ProgramError(f"{UNJUDGED}: {what}", where=where, hint="keep them in plans of their own, or further apart")
             ends[packets] = max(ends[packets], end)
 
 
@@ -135,18 +136,27 @@ class Memory:
 def _unit(document: Document, kind: str) -> int:
     """Chunks of what the collective moves whole; ProgramError where the gpus' counts do not fit it, or one another."""
     n = len(document.gpus)
+    for rank, gpu in enumerate(document.gpus):
+        for letter, name in (("i", "input"), ("o", "output")):
+            if not gpu.chunks[letter]:
+                what = f"gpu {rank} has 0 chunks of {name}, and {_an(document.collective)} moves some"
+                hint = f"state {name}_chunks, in place too: executor 0.9 divides the message by their number"
+                raise ProgramError(what, where=f"{document.place}, gpu {rank}", hint=hint)
     parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(kind, (1, 1))
     found = {
         Fraction(gpu.chunks[letter], part)
         for gpu in document.gpus
         for letter, part in zip("io", parts, strict=True)
-        if gpu.chunks[letter]
     }
     if len(found) != 1 or min(found).denominator != 1:
         counts = ", ".join(sorted({f"{gpu.chunks['i']} and {gpu.chunks['o']}" for gpu in document.gpus}))
-        what = f"chunks of input and output do not fit an {document.collective} of {n} gpus"
+        what = f"chunks of input and output do not fit {_an(document.collective)} of {n} gpus"
         raise ProgramError(what, where=document.place, found=f"{counts} chunks")
     return int(min(found))
+
+
+def _an(word: str) -> str:
+    return f"an {word}" if word[:1] in "aeiou" else f"a {word}"
 
 
 def _buffers(document: Document, how: Cut) -> list[Buffer]:

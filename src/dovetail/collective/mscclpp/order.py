@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from dovetail.collective.mscclpp.flags import Packets
-from dovetail.collective.mscclpp.lower import UNJUDGED, Lowering, Meetings
-from dovetail.collective.mscclpp.parts import Remark
+from dovetail.collective.mscclpp.lower import Lowering, Meetings
+from dovetail.collective.mscclpp.parts import UNJUDGED, Remark
 from dovetail.collective.mscclpp.rows import Row, stuck
 from dovetail.core import ProgramError
 
@@ -73,8 +73,9 @@ def _barrier(uses: list[tuple[int, int, Row, Row]], name: str) -> None:
     for meeting in rounds.values():
         for wanted, arrive, leave in meeting:
             if len(meeting) > wanted:
-                what = f"{len(meeting)} threadblocks come to {name} for {wanted}: who meets whom depends on timing"
-                raise ProgramError(what, where=arrive.line)
+                what = f"{len(meeting)} threadblocks come to {name} for {wanted}, and who meets whom depends on timing"
+                hint = "give those that meet a barrier of their own"
+                raise ProgramError(f"{UNJUDGED}: {what}", where=arrive.line, hint=hint)
             leave.after += [other for _, other, _ in meeting if other is not arrive]
             if len(meeting) < wanted:
                 stuck(leave, f"{len(meeting)} of {wanted} threadblocks come")

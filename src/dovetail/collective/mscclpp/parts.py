@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 MOST_GPUS, MOST_CHUNKS, MOST_OPS_READ, MOST_ROWS, MOST_SLOTS = 1024, 1 << 18, 1 << 16, 1 << 20, 1 << 19
 MOST_BYTES = 1 << 26  # of a file; beyond any of these a plan is refused
+UNJUDGED = "this verifier cannot judge the plan, which may be right"
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",

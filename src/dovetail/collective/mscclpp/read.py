@@ -11,8 +11,10 @@ from dovetail.collective.mscclpp.launch import launch
 from dovetail.collective.mscclpp.limits import limits_of, notes_of
 from dovetail.collective.mscclpp.memory import check_scratch, cut
 from dovetail.collective.mscclpp.plan import MscclppPlan
+from dovetail.core.collector import paused
 
 
+@paused()
 def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = None) -> MscclppPlan:
     """Read an MSCCL++ execution plan: a file (a path), a JSON text, or the object; lines are called by `name`.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dovetail.collective.mscclpp.parts import MOST_ROWS, Link
+from dovetail.collective.mscclpp.parts import MOST_ROWS, UNJUDGED, Link
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Region
 
@@ -79,7 +79,7 @@ class Strand:
         self._after, self.last = [], row
         self.block.rows.append(row)
         if len(self.block.rows) > MOST_ROWS:
-            raise ProgramError(f"a plan of more than {MOST_ROWS} ops", where=line)
+            raise ProgramError(f"{UNJUDGED}: it comes to more than {MOST_ROWS} steps", where=line)
         return row
 
 
