@@ -1,10 +1,10 @@
 """A machine that runs MSCCL++ plans as the executor's threads do, in random order: an oracle that shares no code.
 
-Four threads a threadblock, six elements a chunk; every read and every write is a step of its own. Element i of an op on
-packets, from where the op starts, is thread i's, modulo their number; of other ops the thread differs from op to op. Port
-channels do what they were told later, in order. Gpus start their kernels at random, with garbage in their buffers before,
-and write garbage over them as soon as they end. Memory is coherent at once: what relaxed signals do not order does not
-show.
+Five threads a threadblock, twelve elements a chunk; every read and every write is a step of its own. Element i of an
+op on packets, from where the op starts, is thread i's, modulo their number; of other ops the thread differs from op to
+op. Port channels do what they were told later, in order. Gpus start their kernels at random, with garbage in their
+buffers before, and write garbage over them as soon as they end. Memory is coherent at once: what relaxed signals do not
+order does not show.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-THREADS, ELEMENTS = 4, 6
+THREADS, ELEMENTS = 5, 12
 SPEEDS = (1.0, 0.5, 0.02)
 Cell = tuple[list[int], int]
 Steps = Iterator[bool]  # True: a step was done, False: it waits
@@ -56,7 +56,11 @@ class Machine:
     def run(self) -> str:
         """right, wrong, or hang."""
         live = [(self.launch(rank), 1.0) for rank in range(self.n)]
-        live += [(self.port(rank, number), self.rng.choice(SPEEDS)) for rank in range(self.n) for number in range(self.ports(rank))]
+        live += [
+            (self.port(rank, number), self.rng.choice(SPEEDS))
+            for rank in range(self.n)
+            for number in range(self.ports(rank))
+        ]
         while any(steps.gi_code is not Machine.port.__code__ for steps, _ in live):  # type: ignore[attr-defined]
             chosen = [self.rng.random() < speed for _, speed in live]
             moved = [next(steps, None) if goes else True for (steps, _), goes in zip(live, chosen, strict=True)]
@@ -94,6 +98,8 @@ class Machine:
             return total
         if self.kind == "allgather":
             return [value for values in self.inputs for value in values]
+        if self.kind == "sendrecv":
+            return self.inputs[(rank + 1) % self.n]
         if self.kind == "reducescatter":
             return total[rank * part : (rank + 1) * part]
         return [value for values in self.inputs for value in values[rank * part : (rank + 1) * part]]

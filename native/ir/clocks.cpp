@@ -172,8 +172,8 @@ bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
 
 namespace {
 
-// Order that is quickly seen: by a signal straight from the one queue to the other, or through the hub of the first op's
-// rank, the queue that waits most for others. Clocks of hubs are few, those of all queues many.
+// Order that is quickly seen: by a signal straight from the one queue to the other, or through the hub of the first
+// op's rank, the queue that waits most for others. Clocks of hubs are few, those of all queues many.
 class Shortcuts {
   public:
     Shortcuts(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {

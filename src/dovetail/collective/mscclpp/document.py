@@ -147,15 +147,12 @@ def _document(top: Item, place: str) -> Document:
 
 
 def _refuse_older(top: Item, gpu: Item) -> None:
-    """Name the formats that plans had before DSL 0.8: their keys were in camel case, their ops named their own offsets."""
+    """Name the format that plans had until the DSL of MSCCL++ 0.8: other keys, and ops that name their own offsets."""
     older = [key for key in ("inputChunks", "outputChunks", "scratchChunks", "chunkGroups") if gpu.has(key)]
-    misspelt = top.has("colletive")  # until executor 0.6
-    if older or misspelt:
-        version = "0.5" if misspelt else "0.6 or 0.7"
-        found = "`colletive`" if misspelt else f"`{older[0]}` of gpu 0"
-        what = f"a plan in the older MSCCL++ format of executor {version}; this reads that of 0.8 and 0.9"
-        hint = "make the plan again with the DSL of MSCCL++ 0.8 or later: executor 0.9 takes no older ones either"
-        top.fail(what, found, hint)
+    if older or top.has("colletive"):  # so spelt at first
+        found = f"`{older[0]}` of gpu 0" if older else "`colletive`"
+        what = "a plan in the format of MSCCL++ before 0.8; this reads that of 0.8 and 0.9, as executor 0.9 does"
+        top.fail(what, found, "make the plan again with the DSL of MSCCL++ 0.8 or later")
 
 
 def _tables(item: Item, key: str) -> list[Mapping[str, Any]]:

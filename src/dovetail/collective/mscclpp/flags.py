@@ -8,22 +8,19 @@ from dovetail.collective.mscclpp.lower import Give, Lowering
 from dovetail.collective.mscclpp.rows import PACKET_IDS, End, Row, stuck
 from dovetail.ir import Kind, Region
 
-_NOBODY = -1
-
 
 class Packets:
-    """Packets of all gpus, slot by slot: the number of the first row that writes them with the flag of this run, and
-    whether there are others.
+    """Packets of all gpus, slot by slot: the rows that write them with the flag of this run.
 
     A reader waits for that row. Where several write a slot in one run, all with the same flag, any may let it go: with
-    threads at their own pace it is taken to wait for none of them.
+    threads in step it is taken to wait for the first, each at its own pace, for none. An op that writes packets that it
+    read writes them afterwards.
     """
 
     def __init__(self, lowering: Lowering) -> None:
         self.meetings, self.is_loose = lowering.meetings, lowering.pieces is not None
         sizes = next(buffer.slots for buffer in lowering.memory.buffers if buffer.name == "packets")
-        self.first = [[_NOBODY] * size for size in sizes]
-        self.several: list[set[int]] = [set() for _ in sizes]
+        self.writers: list[list[tuple[Row, ...]]] = [[()] * size for size in sizes]
         self._ids: dict[tuple[int, int], int] = defaultdict(int)
 
     def connect(self) -> None:
@@ -40,47 +37,44 @@ class Packets:
 
     def _note(self) -> list[Give]:
         """Note who writes each slot; returns those that copy packets as they are, which must have flags themselves."""
-        copies: list[tuple[int, int, Give]] = []
+        copies = [(rank, give) for rank, gives in self.meetings.gives.items() for give in gives if give.source]
         for rank, gives in self.meetings.gives.items():
-            for number, give in enumerate(gives):
-                if give.source is None:
-                    self._write(rank, give.row.writes[0], number)
-                else:
-                    copies.append((rank, number, give))
-        left = list(copies)
-        while left:  # copies of copies
-            done = [each for each in left if self._has(each[2])]
-            for rank, number, give in done:
-                self._write(rank, give.row.writes[0], number)
-            if not done:
-                break
+            for give in gives:
+                if not give.source:
+                    self._write(rank, give.row)
+        left = copies
+        while done := [each for each in left if self._has(each[1])]:  # copies of copies
+            for rank, give in done:
+                self._write(rank, give.row)
             left = [each for each in left if each not in done]
-        return [give for *_, give in copies]
+        return [give for _, give in copies]
 
     def _has(self, give: Give) -> bool:
         source = give.source
         if source is None or source.buffer != "packets":
             return False
-        return _NOBODY not in self.first[give.row.rank][source.offset : source.offset + source.count]
+        return all(self.writers[give.row.rank][source.offset : source.offset + source.count])
 
-    def _write(self, rank: int, region: Region, number: int) -> None:
-        first = self.first[rank]
-        for slot in range(region.offset, min(region.offset + region.count, len(first))):
-            if first[slot] == _NOBODY:
-                first[slot] = number
-            else:
-                self.several[rank].add(slot)
+    def _write(self, rank: int, row: Row) -> None:
+        region, writers = row.writes[0], self.writers[rank]
+        for slot in range(region.offset, min(region.offset + region.count, len(writers))):
+            writers[slot] += (row,)
 
     def _wait(self, row: Row, packets: Region) -> int | None:
         """Let a row wait for those that write the packets; returns the first slot that nobody does."""
         if packets.buffer != "packets":
             return None
-        first, several, gives = self.first[row.rank], self.several[row.rank], self.meetings.gives[row.rank]
-        slots = range(packets.offset, min(packets.offset + packets.count, len(first)))
-        for number in dict.fromkeys(first[slot] for slot in slots if not (self.is_loose and slot in several)):
-            if number >= 0 and gives[number].row is not row:
-                self._after(row, gives[number].row)
-        return next((slot for slot in slots if first[slot] == _NOBODY), None)
+        missing, found = None, dict[int, Row]()
+        writers = self.writers[row.rank][packets.offset : packets.offset + packets.count]
+        for slot, rows in enumerate(writers, packets.offset):
+            others = [other for other in rows if other.line != row.line]
+            if len(others) == 1 or (others and not self.is_loose):
+                found[id(others[0])] = others[0]
+            elif not others and missing is None:
+                missing = slot
+        for other in found.values():
+            self._after(row, other)
+        return missing
 
     def _after(self, row: Row, give: Row) -> None:
         """The flag is a signal, or within a gpu a dependency."""

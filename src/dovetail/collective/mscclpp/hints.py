@@ -15,11 +15,9 @@ _PLACE = re.compile(r"gpu (\d+), threadblock (\d+), op (\d+)")
 
 def race_hint(lowering: Lowering, one: Row, other: Row, *, is_again: bool) -> str:
     """How to order two rows, the earlier one first."""
-    for row in (one, other):
-        step = _step(lowering, row)
-        if row.kind == Kind.put and row.chan_out and PORT_IDS <= row.chan_out.id and step:
-            if row is one and step.name in ("put", "pws", "ppkt", "rppkt"):
-                return _port_hint(lowering, row, step)
+    step = _step(lowering, one)
+    if step and step.name != "pwsf" and one.kind == Kind.put and one.chan_out and one.chan_out.id >= PORT_IDS:
+        return _port_hint(lowering, one, step)
     if is_again and "scratch" in _buffers(one, other):
         return "set use_double_scratch_buffer, or end with signals and waits after which nobody touches that scratch"
     if KERNEL in (one.lane, other.lane):
@@ -38,7 +36,9 @@ def _kernel_hint(one: Row, other: Row) -> str:
     if kernel is one:
         return f"let gpu {kernel.rank} signal gpu {op.rank} when it has started, and wait for that before: wait, nop"
     told = "; a rlxsignal promises nothing of what was written" if op.kind == Kind.put else ""
-    return f"let gpu {op.rank} signal gpu {kernel.rank} after it (nop, signal), and gpu {kernel.rank} wait for that{told}"
+    return (
+        f"let gpu {op.rank} signal gpu {kernel.rank} after it (nop, signal), and gpu {kernel.rank} wait for that{told}"
+    )
 
 
 def _port_hint(lowering: Lowering, row: Row, step: Step) -> str:

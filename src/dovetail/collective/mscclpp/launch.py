@@ -23,9 +23,6 @@ def launch(document: Document, how: Cut, pieces: Pieces | None = None) -> Loweri
     kernel has started, and before it ends. Start and end are copies of them in place.
     """
     memory = Memory(document, how)
-    if (total := sum(sum(buffer.slots) for buffer in memory.buffers)) > MOST_SLOTS:
-        what = f"{UNJUDGED}: it has more than {MOST_SLOTS} chunks, or parts of them"
-        raise ProgramError(what, where=document.place, found=str(total))
     lowering = Lowering(document, memory, pieces)
     hosts = [buffer for buffer in memory.buffers if buffer.role != "scratch"]
     for rank, gpu in enumerate(document.gpus):
@@ -34,6 +31,9 @@ def launch(document: Document, how: Cut, pieces: Pieces | None = None) -> Loweri
         blocks = [lowering.block(rank, number, start[-1:]) for number in range(len(gpu.blocks))]
         ends = [row for block in blocks for row in block.ends()]
         _touch(lowering.rows, hosts, rank, f"{where}: its kernel ends", ends)
+    if (total := sum(sum(buffer.slots) for buffer in memory.buffers) + sum(lowering.temp)) > MOST_SLOTS:
+        what = f"{UNJUDGED}: it has more than {MOST_SLOTS} chunks, or parts of them"
+        raise ProgramError(what, where=document.place, found=str(total))
     lowering.faults = connect(lowering)
     return lowering
 

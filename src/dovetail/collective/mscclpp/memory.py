@@ -46,7 +46,9 @@ def cut(document: Document) -> Cut:
     for (step, loop), ratio in zip(loops, ratios, strict=True):
         if (ratio / base).denominator != 1 or ratio / base > 16:
             what = f"{UNJUDGED}: its pipelines go round a different number of times for each size of message"
-            raise ProgramError(what, where=f"{step.where} ({step.name})", found=f"{loop.chunks} chunks by {loop.unit} bytes")
+            raise ProgramError(
+                what, where=f"{step.where} ({step.name})", found=f"{loop.chunks} chunks by {loop.unit} bytes"
+            )
         fine = lcm(fine, result.turns_of(loop) // gcd(loop.chunks, result.turns_of(loop)))
     for step in steps_of(document.gpus):
         for place in (*step.reads, *step.writes):
@@ -81,14 +83,23 @@ def check_scratch(document: Document) -> None:
         for place in (*step.reads, *step.writes):
             wide = 2 if place.packets else 1
             for rank in place.ranks if place.buffer == "s" and place.size else ():
-                span = (place.start * wide, (place.start + place.size) * wide, place.packets, f"{step.where} ({step.name})")
+                span = (
+                    place.start * wide,
+                    (place.start + place.size) * wide,
+                    place.packets,
+                    f"{step.where} ({step.name})",
+                )
                 spans[rank].append(span)
     for rank, found in enumerate(spans):
         ends = {True: 0, False: 0}  # of packets, and of plain chunks
         for start, end, packets, where in sorted(found):
             if start < ends[not packets]:
-                what = f"packets and plain chunks share scratch of gpu {rank}, where a chunk of packets is two chunks long"
-                raise ProgramError(f"{UNJUDGED}: {what}", where=where, hint="keep them in plans of their own, or further apart")
+                what = (
+                    f"packets and plain chunks share scratch of gpu {rank}, where a chunk of packets is two chunks long"
+                )
+                raise ProgramError(
+                    f"{UNJUDGED}: {what}", where=where, hint="keep them in plans of their own, or further apart"
+                )
             ends[packets] = max(ends[packets], end)
 
 
@@ -144,9 +155,7 @@ def _unit(document: Document, kind: str) -> int:
                 raise ProgramError(what, where=f"{document.place}, gpu {rank}", hint=hint)
     parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(kind, (1, 1))
     found = {
-        Fraction(gpu.chunks[letter], part)
-        for gpu in document.gpus
-        for letter, part in zip("io", parts, strict=True)
+        Fraction(gpu.chunks[letter], part) for gpu in document.gpus for letter, part in zip("io", parts, strict=True)
     }
     if len(found) != 1 or min(found).denominator != 1:
         counts = ", ".join(sorted({f"{gpu.chunks['i']} and {gpu.chunks['o']}" for gpu in document.gpus}))

@@ -79,5 +79,3 @@ def _barrier(uses: list[tuple[int, int, Row, Row]], name: str) -> None:
             leave.after += [other for _, other, _ in meeting if other is not arrive]
             if len(meeting) < wanted:
                 stuck(leave, f"{len(meeting)} of {wanted} threadblocks come")
-
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from dovetail.ir import Region
@@ -37,7 +38,7 @@ class Pieces:
         if span not in self._known:
             count = span.region.count
             bounds = [i for i in range(count) if i == 0 or self._within(span) >> i & 1] + [count]
-            self._known[span] = list(zip(bounds, bounds[1:], strict=False)) if count else [(0, 0)]
+            self._known[span] = list(pairwise(bounds)) if count else [(0, 0)]
         return self._known[span]
 
     def _close(self, sweeps: Sequence[Sequence[Span]]) -> None:

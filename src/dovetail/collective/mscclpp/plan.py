@@ -15,8 +15,8 @@ from dovetail.ir import Program
 class MscclppPlan:
     """An MSCCL++ execution plan that could be read. `rows` is what its ops do, threads in step.
 
-    `limits`: what executor 0.9 would not run as it is written. `notes`: remarks that change no verdict. Whether the plan
-    is right is for `certify` to say.
+    `limits`: what executor 0.9 would not run as it is written. `notes`: remarks that change no verdict. Whether it is
+    right is for `certify` to say.
     """
 
     document: Document = field(repr=False)

@@ -1,7 +1,8 @@
-"""What is wrong with a plan, in the words of the plan: each failed check told anew with its ops, chunks and channels."""
+"""What is wrong with a plan, in its own words: each failed check told anew with ops, chunks and channels."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from dovetail.collective.mscclpp.rows import PACKET_IDS, Row
 from dovetail.ir import Certificate, Check, Kind
 
 _SHOWN = 12
+_WRONG = re.compile(r"(\w+)\[(\d+)\] of rank (\d+)")
 
 
 def retold(verdict: Certificate, lowering: Lowering, launched: Launched) -> Certificate:
@@ -26,7 +28,9 @@ def retold(verdict: Certificate, lowering: Lowering, launched: Launched) -> Cert
         "result": tell.result,
     }
     checks = {
-        name: ways[name](check) if name in ways and not check.ok and not check.message.startswith("not reached") else check
+        name: ways[name](check)
+        if name in ways and not check.ok and not check.message.startswith("not reached")
+        else check
         for name, check in verdict.checks.items()
     }
     return replace(verdict, checks=checks)
@@ -56,8 +60,12 @@ class _Tell:
                 verb = "writes" if touch.writes else "reads"
                 last = max(touch.region.offset + touch.region.count - 1, touch.region.offset)
                 chunk = self.names.chunk(touch.region.buffer, last, touch.rank)
-                message = f"{self.names.op(self.row(index))} {verb} up to {chunk}, {self._room(touch.region.buffer, size)}"
-                return self._check(check, index, message, None, "give the buffer more chunks, or correct the index or size")
+                message = (
+                    f"{self.names.op(self.row(index))} {verb} up to {chunk}, {self._room(touch.region.buffer, size)}"
+                )
+                return self._check(
+                    check, index, message, None, "give the buffer more chunks, or correct the index or size"
+                )
         return replace(check, message=self.names.chunks(check.message), where=self.row(index).line)
 
     def _room(self, buffer: str, size: int) -> str:
@@ -79,8 +87,9 @@ class _Tell:
             message = f"{name(first)} waits for {self._awaited(first)}, and so on in a circle of {len(rows)}"
             return self._check(check, check.ops[0], message, circle + "; ..." * (len(rows) > 6), "reorder the ops")
         end = first.chan_in or first.chan_out
-        if end is None:
-            return replace(check, message=self.names.chunks(check.message), where=first.line)
+        if end is None or first.kind not in (Kind.signal, Kind.wait):
+            message = f"{name(first)} waits for {self._awaited(first)}, which waits for it"
+            return self._check(check, check.ops[0], message, None, "reorder the ops")
         signals, waits = self._traffic(end)
         found = f"{signals} signals, {waits} waits on {self.names.channel(end)}"
         if first.kind == Kind.signal:
@@ -114,11 +123,15 @@ class _Tell:
         again = "when it is called again: " if self.launched.run(second) else ""
         clash = self._clash(first, second)
         if clash is None:
-            message = f"{self.names.op(one)} and {self.names.op(other)} use one end of a channel, and nothing orders the two"
+            message = (
+                f"{self.names.op(one)} and {self.names.op(other)} use one end of a channel, and nothing orders the two"
+            )
             hint = "give each threadblock a channel of its own, or order them by a barrier or semaphore"
             return self._check(check, blamed, again + message, None, hint)
         verb, chunk, before = clash
-        message = f"{self.names.actor(other)} {verb} {chunk}, which {self.names.actor(one)} {before}; nothing orders the two"
+        message = (
+            f"{self.names.actor(other)} {verb} {chunk}, which {self.names.actor(one)} {before}; nothing orders the two"
+        )
         hint = race_hint(self.lowering, one, other, is_again=bool(again))
         return self._check(check, blamed, again + message, None, hint)
 
@@ -135,11 +148,11 @@ class _Tell:
     def result(self, check: Check) -> Check:
         ops = [index for index in check.ops if self.row(index).lane != KERNEL]
         message = self.names.chunks(check.message)
-        what = f"what {self.lowering.document.collective} asks"
-        message = message.replace("does not hold what post-condition", f"does not hold {what}; post-condition")
+        if slot := _WRONG.match(check.message):
+            chunk = self.names.chunk(slot[1], int(slot[2]), int(slot[3]))
+            message = f"{chunk} does not hold what {self.lowering.document.collective} asks"
         found = self.names.chunks(check.found) if check.found else None
-        told = self._check(check, ops[-1] if ops else None, message.split("; post-condition")[0], found, check.hint)
-        return told
+        return self._check(check, ops[-1] if ops else None, message, found, None)
 
 
 def _way_out(why: str) -> str:
