@@ -148,11 +148,14 @@ RankClocks::RankClocks(const Program& p, const Queues& q)
         }
         widest = std::max<std::int64_t>(widest, last - first);
     }
+    is_narrow_ = widest <= kWidth;
+    if (!is_narrow_) return;
     counts_.assign(total, 0);
     kept_ = ClockStore(p.num_ops(), widest);
 }
 
 void RankClocks::step(std::int32_t op) {
+    if (!is_narrow_) return;
     const std::int32_t queue = q_.queue_of[op];
     const Clock clock = std::span(counts_).subspan(start_[queue], width_[queue]);
     for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) {
@@ -165,15 +168,15 @@ void RankClocks::step(std::int32_t op) {
 }
 
 bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
-    if (p_.rank[first] != p_.rank[second]) return false;
+    if (!is_narrow_ || p_.rank[first] != p_.rank[second]) return false;
     const std::int64_t clock = start_[q_.queue_of[second]];
     return counts_[clock + place_[q_.queue_of[first]]] > q_.position[first];
 }
 
 namespace {
 
-// Order that is quickly seen: by a signal straight from the one queue to the other, or through the hub of the first
-// op's rank, the queue that waits most for others. Clocks of hubs are few, those of all queues many.
+// Order that is quickly seen: by a signal or dependency straight from the one queue to the other, or through the hub of
+// the first op's rank, the queue that waits most for others. Clocks of hubs are few, those of all queues many.
 class Shortcuts {
   public:
     Shortcuts(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {
@@ -183,7 +186,7 @@ class Shortcuts {
 
     // The pairs that are not ordered so, in their order.
     std::vector<std::size_t> unseen(std::span<const Pair> pairs, Moment moment) const {
-        std::vector<bool> seen = by_signal(pairs);
+        std::vector<bool> seen = by_hand(pairs);
         for (std::int32_t low = 0; low < p_.num_ranks; low += kWidth) by_hub(pairs, moment, low, seen);
         std::vector<std::size_t> rest;
         for (std::size_t i = 0; i < pairs.size(); ++i)
@@ -217,21 +220,24 @@ class Shortcuts {
         }
     }
 
-    std::vector<bool> by_signal(std::span<const Pair> pairs) const {
+    std::vector<bool> by_hand(std::span<const Pair> pairs) const {
         std::vector<bool> seen(pairs.size(), false);
-        std::unordered_map<std::int64_t, std::int32_t> told;  // by the two queues: the last signal that came through
+        std::unordered_map<std::int64_t, std::int32_t>
+            told;  // by the two queues: the last op that the one is known to come after
         const auto key = [&](std::int32_t to, std::int32_t from) { return std::int64_t{to} * q_.size() + from; };
+        const auto tell = [&](std::int32_t op, std::int64_t cause) {
+            const auto [at, fresh] = told.try_emplace(key(q_.queue_of[op], q_.queue_of[cause]), q_.position[cause]);
+            at->second = std::max(at->second, q_.position[cause]);
+        };
         std::size_t next = 0;
         for (const std::int32_t op : run_.order) {
+            for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) tell(op, p_.dep[i]);
             for (; next < pairs.size() && pairs[next].second == op; ++next) {
                 const std::int32_t first = pairs[next].first;
                 const auto found = told.find(key(q_.queue_of[op], q_.queue_of[first]));
-                seen[next] = found != told.end() && found->second > q_.position[first];
+                seen[next] = found != told.end() && found->second >= q_.position[first];
             }
-            if (p_.kind[op] != kWait) continue;
-            const std::int32_t signal = run_.matched[op];
-            std::int32_t& last = told[key(q_.queue_of[op], q_.queue_of[signal])];
-            last = std::max(last, q_.position[signal]);
+            if (p_.kind[op] == kWait) tell(op, run_.matched[op]);
         }
         return seen;
     }
@@ -247,8 +253,8 @@ class Shortcuts {
             replay.step(op);
             for (; next < pairs.size() && pairs[next].second == op; ++next) {
                 const std::int32_t first = pairs[next].first, rank = p_.rank[first];
-                if (rank >= low && rank < high && way_[first] >= 0 && replay.ordered({way_[first], op}))
-                    seen[next] = true;
+                const std::int32_t to = q_.queue_of[first] == hub_[rank] ? first : way_[first];
+                if (rank >= low && rank < high && to >= 0 && replay.ordered({to, op})) seen[next] = true;
             }
             if (next == pairs.size()) return;
         }

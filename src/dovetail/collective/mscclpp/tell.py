@@ -15,6 +15,7 @@ from dovetail.collective.mscclpp.rows import PACKET_IDS, Row
 from dovetail.ir import Certificate, Check, Kind
 
 _SHOWN = 12
+_REORDER = "reorder the ops: let one of these signal, or write its packets, before it waits"
 _WRONG = re.compile(r"(\w+)\[(\d+)\] of rank (\d+)")
 
 
@@ -85,11 +86,11 @@ class _Tell:
         if len(rows) > 1:
             circle = "; ".join(f"{name(row)} waits for {self._awaited(row)}" for row in rows[:6])
             message = f"{name(first)} waits for {self._awaited(first)}, and so on in a circle of {len(rows)}"
-            return self._check(check, check.ops[0], message, circle + "; ..." * (len(rows) > 6), "reorder the ops")
+            return self._check(check, check.ops[0], message, circle + "; ..." * (len(rows) > 6), _REORDER)
         end = first.chan_in or first.chan_out
         if end is None or first.kind not in (Kind.signal, Kind.wait):
             message = f"{name(first)} waits for {self._awaited(first)}, which waits for it"
-            return self._check(check, check.ops[0], message, None, "reorder the ops")
+            return self._check(check, check.ops[0], message, None, _REORDER)
         signals, waits = self._traffic(end)
         found = f"{signals} signals, {waits} waits on {self.names.channel(end)}"
         if first.kind == Kind.signal:
