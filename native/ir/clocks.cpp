@@ -148,14 +148,11 @@ RankClocks::RankClocks(const Program& p, const Queues& q)
         }
         widest = std::max<std::int64_t>(widest, last - first);
     }
-    is_narrow_ = widest <= kWidth;
-    if (!is_narrow_) return;
     counts_.assign(total, 0);
     kept_ = ClockStore(p.num_ops(), widest);
 }
 
 void RankClocks::step(std::int32_t op) {
-    if (!is_narrow_) return;
     const std::int32_t queue = q_.queue_of[op];
     const Clock clock = std::span(counts_).subspan(start_[queue], width_[queue]);
     for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) {
@@ -168,7 +165,7 @@ void RankClocks::step(std::int32_t op) {
 }
 
 bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
-    if (!is_narrow_ || p_.rank[first] != p_.rank[second]) return false;
+    if (p_.rank[first] != p_.rank[second]) return false;
     const std::int64_t clock = start_[q_.queue_of[second]];
     return counts_[clock + place_[q_.queue_of[first]]] > q_.position[first];
 }

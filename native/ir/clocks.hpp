@@ -48,8 +48,7 @@ class ClockStore {
     std::vector<std::int32_t> counts_, place_, free_;
 };
 
-// Order that needs no message: lanes and dependencies within each rank. Fed with the ops of a run, one by one. Where a
-// rank has many queues it would take too long, and no order is seen.
+// Order that needs no message: lanes and dependencies within each rank. Fed with the ops of a run, one by one.
 class RankClocks {
   public:
     RankClocks(const Program& program, const Queues& queues);
@@ -66,7 +65,6 @@ class RankClocks {
     std::vector<std::int32_t> counts_;
     std::vector<std::int32_t> uses_;  // of each op: dependents that have not run
     ClockStore kept_;                 // clocks of ops that have uses
-    bool is_narrow_ = true;
 };
 
 // What a pair asks: that its first op has ended when the second begins, knowing nothing of the message it is to

@@ -34,7 +34,7 @@ def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
 
 def _tables(program: Program) -> dict[str, Any]:
     names: dict[str, int] = {}
-    channels, kernels, collectives = program.channel_table, program.kernels, program.collectives
+    channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
     return {
         "num_lanes": len(program.lanes),
         "buffer_slots": _array("i8", (n for b in program.buffers for n in b.slots)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, get_args
 
@@ -71,7 +70,6 @@ class Program:
     def num_ops(self) -> int:
         return len(self.columns["kind"])
 
-    @cached_property
     def channel_table(self) -> NDArray[np.int64]:
         """A row for each channel: source, destination, id, depth."""
         numbers = chain.from_iterable(self.channels)
@@ -262,7 +260,7 @@ def _check_tables(program: Program) -> None:
 def _check_channels(program: Program) -> None:
     """All at once: flags of packets make hundreds of thousands of them."""
     try:
-        table = program.channel_table
+        table = program.channel_table()
     except OverflowError:
         raise ProgramError("malformed program: a channel has a number beyond 64 bits") from None
     _require(len(np.unique(table[:, :3], axis=0)) == len(table), "a channel is declared twice")
