@@ -55,6 +55,7 @@ def _retype(ops: Ops, at: int, rng: random.Random) -> None:
 
 def _relax(ops: Ops, at: int, rng: random.Random) -> None:
     renames = {"rlxsignal": "signal", "rlxwait": "wait", "rre": "rres", "res": "re", "copy": "cpkt", "upkt": "copy"}
+    renames |= {"pwsf": "pws", "pws": "pwsf", "rppkt": "ppkt", "recpkt": "repkt", "cpkt": "copy"}
     if ops[at]["name"] in renames:
         ops[at]["name"] = renames[ops[at]["name"]]
 
@@ -65,7 +66,30 @@ def _cut(ops: Ops, at: int, rng: random.Random) -> None:
             ops[at][key].pop(rng.randrange(len(ops[at][key])))
 
 
+def _reroute(ops: Ops, at: int, rng: random.Random) -> None:
+    """Another channel or remote buffer."""
+    for key in rng.sample(("channel_ids", "dst_buff", "src_buff"), 3):
+        entries = ops[at].get(key, [])
+        if key == "channel_ids" and entries:
+            entries[rng.randrange(len(entries))] = rng.randrange(3)
+        elif places := [place for place in entries if isinstance(place, dict) and "buffer_id" in place]:
+            rng.choice(places)["buffer_id"] = rng.randrange(3)
+
+
+def _resize(ops: Ops, at: int, rng: random.Random) -> None:
+    for place in ops[at].get("src_buff", []) + ops[at].get("dst_buff", []):
+        place["size"] = max(0, place["size"] + 1)
+
+
+def _regroup(ops: Ops, at: int, rng: random.Random) -> None:
+    """Another part of a threadblock group, or all of it."""
+    if "tbg_info" in ops[at]:
+        ops[at]["tbg_info"]["tb_id"] = rng.randrange(ops[at]["tbg_info"]["tbg_size"])
+        if rng.randrange(2):
+            del ops[at]["tbg_info"]
+
+
 CHANGES: tuple[Callable[[Ops, int, random.Random], None], ...] = (
     *(_drop, _drop, _drop_sync, _drop_sync, _swap, _swap),
-    *(_double, _shift, _retype, _relax, _cut),
+    *(_double, _shift, _retype, _relax, _cut, _reroute, _resize, _regroup),
 )

@@ -1,18 +1,22 @@
 """A machine that runs MSCCL++ plans as the executor's threads do, in random order: an oracle that shares no code.
 
-Two threads a threadblock, four elements a chunk; every read and every write is a step of its own. Which thread handles
-which element differs from op to op. Gpus start their kernels at random, with garbage in their buffers before, and write
-garbage over them as soon as they end. Memory is coherent at once: what relaxed signals do not order does not show.
+Five threads a threadblock, twelve elements a chunk; every read and every write is a step of its own. Element i of an
+op on packets, from where the op starts, is thread i's, modulo their number; of other ops the thread differs from op to
+op. Port channels do what they were told later, in order. Gpus start their kernels at random, with garbage in their
+buffers before, and write garbage over them as soon as they end. Memory is coherent at once: what relaxed signals do not
+order does not show.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-THREADS, ELEMENTS = 2, 4
+THREADS, ELEMENTS = 5, 12
+SPEEDS = (1.0, 0.5, 0.02)
 Cell = tuple[list[int], int]
 Steps = Iterator[bool]  # True: a step was done, False: it waits
 
@@ -31,6 +35,8 @@ class Machine:
         self.left = Counter({rank: THREADS * len(g["threadblocks"]) for rank, g in enumerate(self.gpus)})
         self.outputs: dict[int, list[int]] = {}
         self.started: list[Steps] = []  # threads of a kernel that starts now
+        self.told: dict[Any, list[Callable[[], Steps]]] = defaultdict(list)  # what each port channel has yet to do
+        self.done: Counter[Any] = Counter()  # and how much it has done
 
     def size(self, gpu: dict[str, Any], buffer: str) -> int:
         return gpu[f"{buffer}_chunks"] * ELEMENTS
@@ -50,7 +56,12 @@ class Machine:
     def run(self) -> str:
         """right, wrong, or hang."""
         live = [(self.launch(rank), 1.0) for rank in range(self.n)]
-        while live:
+        live += [
+            (self.port(rank, number), self.rng.choice(SPEEDS))
+            for rank in range(self.n)
+            for number in range(self.ports(rank))
+        ]
+        while any(steps.gi_code is not Machine.port.__code__ for steps, _ in live):  # type: ignore[attr-defined]
             chosen = [self.rng.random() < speed for _, speed in live]
             moved = [next(steps, None) if goes else True for (steps, _), goes in zip(live, chosen, strict=True)]
             if False in moved and not any(did for did, goes in zip(moved, chosen, strict=True) if goes):
@@ -60,7 +71,7 @@ class Machine:
                 live = [each for each in live if each[0].gi_frame is not None]  # type: ignore[attr-defined]
             else:
                 live = [each for each, did in zip(live, moved, strict=True) if did is not None]
-            live += [(steps, self.rng.choice((1.0, 0.5, 0.02))) for steps in self.started]
+            live += [(steps, self.rng.choice(SPEEDS)) for steps in self.started]
             self.started = []
         return "right" if all(self.outputs[rank] == self.wanted(rank) for rank in range(self.n)) else "wrong"
 
@@ -87,6 +98,8 @@ class Machine:
             return total
         if self.kind == "allgather":
             return [value for values in self.inputs for value in values]
+        if self.kind == "sendrecv":
+            return self.inputs[(rank + 1) % self.n]
         if self.kind == "reducescatter":
             return total[rank * part : (rank + 1) * part]
         return [value for values in self.inputs for value in values[rank * part : (rank + 1) * part]]
@@ -110,7 +123,15 @@ class Machine:
         elif name in ("signal", "rlxsignal", "wait", "rlxwait"):
             for number, channel in enumerate(op["channel_ids"]):
                 if number % THREADS == tid:
-                    yield from self.talk(rank, self.channel(rank, block, channel), name.removeprefix("rlx") == "wait")
+                    waits, port = name.removeprefix("rlx") == "wait", self.number(block, "port", channel)
+                    talk = partial(self.talk, rank, self.channel(rank, block, op, channel), waits)
+                    if op["channel_type"] == "port" and not waits:
+                        self.told[rank, port].append(talk)
+                        yield True
+                    else:
+                        yield from talk()
+        elif name == "flush":  # it looks for its channels among places to write, and there are none
+            yield True
         elif name in ("sem_acquire", "sem_release"):
             for number, semaphore in enumerate(op["semaphore_ids"]):
                 if number % THREADS == tid:
@@ -118,9 +139,61 @@ class Machine:
                         yield False
                     self.values[rank, semaphore] += 1 if name == "sem_release" else -1
                     yield True
+        elif op.get("channel_type") == "port":
+            yield from self.tell(rank, block, op, turn, tid)
         else:
-            shift = self.shifts.setdefault(id(op), self.rng.randrange(THREADS))
+            shift = 0 if name.endswith("pkt") else self.shifts.setdefault(id(op), self.rng.randrange(THREADS))
             yield from self.data(rank, block, op, turn, lambda element: (element + shift) % THREADS == tid)
+
+    def tell(self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, tid: int) -> Steps:
+        """One thread of an op that a port channel does: rppkt first sees that the packets are there."""
+        name = op["name"]
+        if name == "rppkt":
+            for memory, element in self.cells(rank, block, op, op["src_buff"][0], turn, True)[rank][tid::THREADS]:
+                while memory[element] is None:
+                    yield False
+                yield True
+            yield from self.meet(("nop", rank, block["id"]), THREADS)
+        for number, place in enumerate(op["dst_buff"]):
+            if number % THREADS == tid:
+                source = op["src_buff"][0 if name == "rppkt" else number]
+                port = (rank, self.number(block, "port", op["channel_ids"][number]))
+                sides = (source, place)
+                self.told[port].append(partial(self.copy, rank, block, op, turn, sides))
+                position = self.done[port] + len(self.told[port])
+                if name in ("pws", "pwsf"):
+                    channel = self.channel(rank, block, op, op["channel_ids"][number])
+                    self.told[port].append(partial(self.talk, rank, channel, False))
+                    position += 1
+                yield True
+                while name == "pwsf" and self.done[port] < position:
+                    yield False
+
+    def copy(self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, sides: Any) -> Steps:
+        """What a port channel copies, flags and all; what was no packet becomes none."""
+        packed = op["name"].endswith("pkt")
+        reads, writes = (self.cells(rank, block, op, side, turn, packed) for side in sides)
+        raw = packed and sides[0]["type"] != "s"
+        (targets,) = writes.values()
+        for (source, at), (target, to) in zip(reads[rank], targets, strict=True):
+            value = None if raw else source[at]
+            yield True
+            target[to] = value
+            yield True
+
+    def ports(self, rank: int) -> int:
+        return len(self.peers(rank, "port"))
+
+    def port(self, rank: int, number: int) -> Steps:
+        """A port channel, which never ends."""
+        while True:
+            if self.told[rank, number]:
+                yield from self.told[rank, number][0]()
+                del self.told[rank, number][0]
+                self.done[rank, number] += 1
+                yield True
+            else:
+                yield False
 
     def meet(self, what: Any, size: int) -> Steps:
         mine = self.arrived[what]
@@ -129,22 +202,29 @@ class Machine:
         while self.arrived[what] < (mine // size + 1) * size:
             yield False
 
-    def channel(self, rank: int, block: dict[str, Any], local: int) -> tuple[int, int]:
-        """The peer, and which of the channels to it."""
-        number = next(c for c in block["channels"] if c["channel_type"] == "memory")["channel_ids"][local]
-        peers = next(c for c in self.gpus[rank]["channels"] if c["channel_type"] == "memory")["connected_to"]
-        return peers[number], peers[:number].count(peers[number])
+    def peers(self, rank: int, kind: str) -> list[int]:
+        return [peer for c in self.gpus[rank]["channels"] if c["channel_type"] == kind for peer in c["connected_to"]]
 
-    def talk(self, rank: int, channel: tuple[int, int], waits: bool) -> Steps:
-        peer, number = channel
+    def number(self, block: dict[str, Any], kind: str, local: int) -> int:
+        ids = [number for c in block["channels"] if c["channel_type"] == kind for number in c["channel_ids"]]
+        return ids[local] if local < len(ids) else -1
+
+    def channel(self, rank: int, block: dict[str, Any], op: dict[str, Any], local: int) -> tuple[Any, ...]:
+        """The kind, the peer, and which of the channels to it."""
+        kind = op["channel_type"]
+        number, peers = self.number(block, kind, local), self.peers(rank, kind)
+        return kind, peers[number], peers[:number].count(peers[number])
+
+    def talk(self, rank: int, channel: tuple[Any, ...], waits: bool) -> Steps:
+        kind, peer, number = channel
         if waits:
-            key = (peer, rank, number)
+            key = (kind, peer, rank, number)
             self.taken[key] += 1
             wanted = self.taken[key]
             while self.signals[key] < wanted:
                 yield False
         else:
-            self.signals[rank, peer, number] += 1
+            self.signals[kind, rank, peer, number] += 1
         yield True
 
     def cells(self, rank: int, block: dict[str, Any], op: dict[str, Any], place: Any, turn: Any, packets: bool) -> Any:
@@ -158,7 +238,8 @@ class Machine:
             start, count = start + turn[1] * unit, min(unit, count - turn[1] * unit)
         ranks, letter = [rank], place.get("type")
         if "buffer_id" in place:
-            number = block["remote_buffer_refs"][0]["remote_buffer_ids"][place["buffer_id"]]
+            refs = [r for r in block["remote_buffer_refs"] if r["access_channel_type"] == op["channel_type"]]
+            number = refs[0]["remote_buffer_ids"][place["buffer_id"]]
             remote = self.gpus[rank]["remote_buffers"][number]
             ranks, letter = [remote["rank"]], remote["type"]
         if "switch_channel_id" in place:
@@ -168,7 +249,7 @@ class Machine:
         found = {}
         for each in ranks:
             first = start + (self.base(each, letter) if letter != "s" else 0)
-            memory = self.memory[each]["p" if packets else letter]
+            memory = self.memory[each]["p" if packets and letter == "s" else letter]
             found[each] = [(memory, element) for element in range(first, first + count)]
         return found
 

@@ -1,6 +1,8 @@
 // Clocks: see clocks.hpp.
 #include "ir/clocks.hpp"
 
+#include <unordered_map>
+
 namespace dovetail::ir {
 namespace {
 
@@ -168,8 +170,103 @@ bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
     return counts_[clock + place_[q_.queue_of[first]]] > q_.position[first];
 }
 
-std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs,
-                             Moment moment, const std::function<bool(const Pair&)>& excused) {
+namespace {
+
+// Order that is quickly seen: by a signal or dependency straight from the one queue to the other, or through the hub of
+// the first op's rank, the queue that waits most for others. Clocks of hubs are few, those of all queues many.
+class Shortcuts {
+  public:
+    Shortcuts(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {
+        find_hubs();
+        find_ways();
+    }
+
+    // The pairs that are not ordered so, in their order.
+    std::vector<std::size_t> unseen(std::span<const Pair> pairs, Moment moment) const {
+        std::vector<bool> seen = by_hand(pairs);
+        for (std::int32_t low = 0; low < p_.num_ranks; low += kWidth) by_hub(pairs, moment, low, seen);
+        std::vector<std::size_t> rest;
+        for (std::size_t i = 0; i < pairs.size(); ++i)
+            if (!seen[i]) rest.push_back(i);
+        return rest;
+    }
+
+  private:
+    void find_hubs() {
+        std::vector<std::int32_t> waits(q_.size(), 0);
+        for (std::int32_t op = 0; op < p_.num_ops(); ++op)
+            for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i)
+                if (q_.queue_of[p_.dep[i]] != q_.queue_of[op]) ++waits[q_.queue_of[op]];
+        for (std::int32_t queue = 0; queue < q_.size(); ++queue) {
+            std::int32_t& hub = hub_[p_.rank[q_.rows[q_.start[queue]]]];
+            if (hub < 0 || waits[queue] > waits[hub]) hub = queue;
+        }
+    }
+
+    // Backwards: the first op of the hub that comes after each op.
+    void find_ways() {
+        way_.assign(p_.num_ops(), -1);
+        const auto lead = [&](std::int64_t op, std::int32_t to) {
+            if (to >= 0 && (way_[op] < 0 || q_.position[to] < q_.position[way_[op]])) way_[op] = to;
+        };
+        for (auto at = run_.order.rbegin(); at != run_.order.rend(); ++at) {
+            const std::int32_t op = *at, queue = q_.queue_of[op];
+            const std::int32_t to = queue == hub_[p_.rank[op]] ? op : way_[op];
+            for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) lead(p_.dep[i], to);
+            if (q_.position[op] > 0) lead(q_.rows[q_.start[queue] + q_.position[op] - 1], to);
+        }
+    }
+
+    std::vector<bool> by_hand(std::span<const Pair> pairs) const {
+        std::vector<bool> seen(pairs.size(), false);
+        std::unordered_map<std::int64_t, std::int32_t>
+            told;  // by the two queues: the last op that the one is known to come after
+        const auto key = [&](std::int32_t to, std::int32_t from) { return std::int64_t{to} * q_.size() + from; };
+        const auto tell = [&](std::int32_t op, std::int64_t cause) {
+            const auto [at, fresh] = told.try_emplace(key(q_.queue_of[op], q_.queue_of[cause]), q_.position[cause]);
+            at->second = std::max(at->second, q_.position[cause]);
+        };
+        std::size_t next = 0;
+        for (const std::int32_t op : run_.order) {
+            for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) tell(op, p_.dep[i]);
+            for (; next < pairs.size() && pairs[next].second == op; ++next) {
+                const std::int32_t first = pairs[next].first;
+                const auto found = told.find(key(q_.queue_of[op], q_.queue_of[first]));
+                seen[next] = found != told.end() && found->second >= q_.position[first];
+            }
+            if (p_.kind[op] == kWait) tell(op, run_.matched[op]);
+        }
+        return seen;
+    }
+
+    void by_hub(std::span<const Pair> pairs, Moment moment, std::int32_t low, std::vector<bool>& seen) const {
+        std::vector<std::int32_t> column(q_.size(), -1);
+        const std::int32_t high = std::min(low + static_cast<std::int32_t>(kWidth), p_.num_ranks);
+        for (std::int32_t rank = low; rank < high; ++rank)
+            if (hub_[rank] >= 0) column[hub_[rank]] = rank - low;
+        Replay replay(p_, q_, run_, std::move(column), moment);
+        std::size_t next = 0;
+        for (const std::int32_t op : run_.order) {
+            replay.step(op);
+            for (; next < pairs.size() && pairs[next].second == op; ++next) {
+                const std::int32_t first = pairs[next].first, rank = p_.rank[first];
+                const std::int32_t to = q_.queue_of[first] == hub_[rank] ? first : way_[first];
+                if (rank >= low && rank < high && to >= 0 && replay.ordered({to, op})) seen[next] = true;
+            }
+            if (next == pairs.size()) return;
+        }
+    }
+
+    const Program& p_;
+    const Queues& q_;
+    const Run& run_;
+    std::vector<std::int32_t> hub_;  // of each rank: its queue
+    std::vector<std::int32_t> way_;  // of each op: the op of its rank's hub; -1 for none
+};
+
+// The number of the first of some pairs that is not ordered: clocks of the queues of their first ops, a few at a time.
+std::int64_t first_of(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs, Moment moment,
+                      const std::function<bool(const Pair&)>& excused) {
     std::vector<std::int32_t> number(q.size(), -1);  // of each queue of a first op
     std::int32_t count = 0;
     for (const Pair& pair : pairs)
@@ -192,6 +289,18 @@ std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, 
         }
     }
     return best < pairs.size() ? static_cast<std::int64_t>(best) : -1;
+}
+
+}  // namespace
+
+std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs,
+                             Moment moment, const std::function<bool(const Pair&)>& excused) {
+    if (pairs.empty()) return -1;
+    const std::vector<std::size_t> rest = Shortcuts(p, q, run).unseen(pairs, moment);
+    std::vector<Pair> left;
+    for (const std::size_t i : rest) left.push_back(pairs[i]);
+    const std::int64_t found = first_of(p, q, run, left, moment, excused);
+    return found < 0 ? -1 : static_cast<std::int64_t>(rest[found]);
 }
 
 }  // namespace dovetail::ir

@@ -25,6 +25,7 @@ void note_result(const Program& p, const Queues& queues, const Run& run, const K
     const Layout layout(p);
     verdict.has_result = true;
     verdict.races = find_races(p, queues, run, layout);
+    if (num_sets == 0) return;
     verdict.results = execute(p, run, layout, key, num_sets);
     if (verdict.results.wrong.empty() || verdict.results.wrong[0].post < 0) return;
     verdict.slice = slice(p, run, layout, verdict.results.wrong[0]);

@@ -10,6 +10,7 @@ import typer
 from dovetail.cli import files, output
 from dovetail.cli.options import Json, nearest
 from dovetail.core import ProgramError
+from dovetail.core.collector import paused
 
 if TYPE_CHECKING:
     from dovetail.ir import Certificate, Program
@@ -51,8 +52,9 @@ def verify(
     return 0 if certificate.ok else 1
 
 
+@paused()
 def proved(place: str, target: str | None = None, fifo_depth: int | None = None) -> tuple[list[Program], Certificate]:
-    """The programs whose ops the verdict on a file names (several where it serves in place and out of place)."""
+    """The programs whose ops the verdict on a file may name (several where it serves in place and out of place)."""
     from dovetail.ir import verify as prove
 
     kind, content = files.read(place)
@@ -70,7 +72,7 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
             output.warn("MSCCL++ plans write into each other's memory: --fifo-depth means nothing to them")
         plan = files.mscclpp_of(place, content)
         verdict = mscclpp.certify(plan, target)
-        return [mscclpp.launched(plan, loose=verdict.failed == "races")], verdict
+        return [] if verdict.ok else [mscclpp.launched(plan, loose=verdict.failed == "races")], verdict
     program = files.program_from(kind, content, place)
     program = program if fifo_depth is None else program.with_depth(fifo_depth)
     return [program], prove(program, target)

@@ -34,14 +34,14 @@ def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
 
 def _tables(program: Program) -> dict[str, Any]:
     names: dict[str, int] = {}
-    channels, kernels, collectives = program.channels, program.kernels, program.collectives
+    channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
     return {
         "num_lanes": len(program.lanes),
         "buffer_slots": _array("i8", (n for b in program.buffers for n in b.slots)),
         "buffer_is_input": _array("u1", (b.role == "input" for b in program.buffers)),
-        "chan_src": _array("i4", (c.src for c in channels)),
-        "chan_dst": _array("i4", (c.dst for c in channels)),
-        "chan_depth": _array("i8", (c.depth for c in channels)),
+        "chan_src": channels[:, 0].astype("i4"),
+        "chan_dst": channels[:, 1].astype("i4"),
+        "chan_depth": channels[:, 3].copy(),
         "mode_start": _starts(k.modes for k in kernels),
         "mode_each": _array("u1", (mode == "each" for k in kernels for mode in k.modes)),
         "accumulate": _array("u1", (k.accumulate for k in kernels)),

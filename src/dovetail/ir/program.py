@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -68,6 +69,11 @@ class Program:
     @property
     def num_ops(self) -> int:
         return len(self.columns["kind"])
+
+    def channel_table(self) -> NDArray[np.int64]:
+        """A row for each channel: source, destination, id, depth."""
+        numbers = chain.from_iterable(self.channels)
+        return np.fromiter(numbers, dtype=np.int64, count=4 * len(self.channels)).reshape(-1, 4)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Program):
@@ -238,7 +244,6 @@ def _check_tables(program: Program) -> None:
     for what, names in (
         ("buffer", [b.name for b in program.buffers]),
         ("lane", [lane.name for lane in program.lanes]),
-        ("channel", [c[:3] for c in program.channels]),
         ("kernel", list(program.kernels)),
         ("collective", list(program.collectives)),
     ):
@@ -249,9 +254,7 @@ def _check_tables(program: Program) -> None:
         _require(sizes, f"buffer '{buffer.name}' needs a number of slots for each rank")
     for lane in program.lanes:
         _require(lane.engine in get_args(Engine), f"lane '{lane.name}' has engine '{lane.engine}'")
-    for c in program.channels:
-        _require(c.src in ranks and c.dst in ranks, f"channel {c.src}->{c.dst} joins ranks that do not exist")
-        _require(1 <= c.depth < 1 << 31, f"channel {c.src}->{c.dst} has depth {c.depth}, not at least 1")
+    _check_channels(program)
     for kernel in program.kernels:
         _require(all(mode in get_args(Mode) for mode in kernel.modes), f"kernel '{kernel.name}' has an unknown mode")
     for collective in program.collectives:
@@ -259,6 +262,22 @@ def _check_tables(program: Program) -> None:
         good = len(group) > 0 and len(set(group)) == len(group) and all(rank in ranks for rank in group)
         _require(good, f"the group of a collective is not a set of ranks: {group}")
     _check_posts(Posts.of(program.posts), program.num_ranks, buffers)
+
+
+def _check_channels(program: Program) -> None:
+    """All at once: flags of packets make hundreds of thousands of them."""
+    try:
+        table = program.channel_table()
+    except OverflowError:
+        raise ProgramError("malformed program: a channel has a number beyond 64 bits") from None
+    _require(len(np.unique(table[:, :3], axis=0)) == len(table), "a channel is declared twice")
+    for rows, what in (
+        (((table[:, :2] < 0) | (table[:, :2] >= program.num_ranks)).any(axis=1), "joins ranks that do not exist"),
+        ((table[:, 3] < 1) | (table[:, 3] >= 1 << 31), "has a depth that is not at least 1"),
+    ):
+        if rows.any():
+            bad = program.channels[int(np.argmax(rows))]
+            raise ProgramError(f"malformed program: channel {bad.src}->{bad.dst} {what}")
 
 
 def _check_posts(posts: Posts, num_ranks: int, buffers: set[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,13 @@ def verify(program: Program, target: str | None = None) -> Certificate:
     return certify(program, _native(program), target)
 
 
+def verify_order(program: Program) -> Certificate:
+    """`verify` without the result: whatever the slots hold, whether it completes and what it touches is ordered."""
+    findings = _native(replace(program, posts=()), ask=False)
+    faults = {name: fault for name, fault in findings.faults.items() if name != "result"}
+    return certify(program, findings._replace(faults=faults), None)
+
+
 def least_depth(program: Program) -> int | None:
     """The `min_fifo_depth` of a program that has passed the bounds check; nothing else is looked at."""
     verdict = judge(program, [])
@@ -89,13 +97,15 @@ def _reference(program: Program) -> Findings:
     return Findings(faults, run.depth, found)
 
 
-def _native(program: Program) -> Findings:
+def _native(program: Program, ask: bool = True) -> Findings:
+    """What C++ finds; without `ask`, not which collective the outputs hold."""
     bounds = _tables_fault(program)
     if bounds:
         return Findings({"bounds": bounds})
     posts = posts_fault(program)
-    own = None if posts else next((each for each in questions(program) if each[1] == program.posts), None)
-    asked = [] if posts or own else list(questions(program))
+    usual = list(questions(program)) if ask and not posts else []
+    own = next((each for each in usual if each[1] == program.posts), None)
+    asked = [] if own else usual
     verdict = judge(program, [Posts.of(() if posts else program.posts), *(each for _, each in asked)])
     if verdict["unfit"] >= 0:
         return Findings({"bounds": op_fault(program, program.op(verdict["unfit"]))})
@@ -113,7 +123,7 @@ def _native(program: Program) -> Findings:
     if own and not faults["result"]:
         return Findings(faults, depth, own[0])
     if own:
-        asked = list(questions(program))
+        asked = usual
         verdict = judge(program, [Posts.of(()), *(each for _, each in asked)])
     found = (name for (name, _), wrong in zip(asked, verdict["wrong"][1:], strict=True) if wrong is None)
     return Findings(faults, depth, next(found, None))

@@ -1,7 +1,7 @@
 """mscclpp: MSCCL++ JSON execution plans, read, proved and written."""
 
 from dovetail.collective.mscclpp.certify import certify, launched
-from dovetail.collective.mscclpp.parts import MscclppPlan
+from dovetail.collective.mscclpp.plan import MscclppPlan
 from dovetail.collective.mscclpp.read import read
 from dovetail.collective.mscclpp.write import write
 

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.collective.mscclpp.launch import launch, program_of
-from dovetail.collective.mscclpp.memory import cut
-from dovetail.collective.mscclpp.parts import MscclppPlan
+from dovetail.collective.mscclpp import columns
+from dovetail.collective.mscclpp.columns import Launched
+from dovetail.collective.mscclpp.launch import launch
+from dovetail.collective.mscclpp.lower import Lowering
+from dovetail.collective.mscclpp.pieces import Pieces
+from dovetail.collective.mscclpp.plan import MscclppPlan
+from dovetail.collective.mscclpp.tell import retold
+from dovetail.core.collector import paused
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS
+from dovetail.ir.verify import verify_order
 
 
+@paused()
 def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
     times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
 
     The ops that checks name are rows of `launched(plan)`; those of races, with `loose`.
     """
-    verdict = _judged(plan, 1, target)
-    for name, remark in plan.faults.items():
+    once = columns.launched(plan.rows)
+    verdict = retold(verify(once.program, target), plan.rows, once)
+    for name, remark in plan.rows.faults.items():
         if verdict.checks[name].ok:
             verdict = _replaced(verdict, name, Check(False, remark.what, where=remark.where))
-    if verdict.ok:
-        for name, check in _judged(plan, 3 if plan.document.double_scratch else 2).checks.items():
-            if not check.ok:
-                check = replace(check, message=f"when it is called again: {check.message}", ops=())
-                verdict = _replaced(verdict, name, check)
+    if verdict.checks["bounds"].ok and verdict.checks["deadlock"].ok:
+        lowering, several = _loose(plan)
+        races = retold(verify_order(several.program), lowering, several).checks["races"]
+        verdict = _replaced(verdict, "races", races)
     return replace(_with_limits(verdict, plan), min_fifo_depth=None)  # its channels hold no messages
 
 
 def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
     """The plan between the starts and ends of its kernels: `plan.program`, and for each gpu copies of its input and
-    output in place, which stand for what comes before and after. With `loose` threads run each at its own pace.
+    output in place, which stand for what comes before and after. With `loose` threads run each at its own pace, and the
+    plan several times in a row.
     """
-    return program_of(plan.document, launch(plan.document, cut(plan.document), 1, loose))
+    return (_loose(plan)[1] if loose else columns.launched(plan.rows)).program
 
 
-def _judged(plan: MscclppPlan, runs: int, target: str | None = None) -> Certificate:
-    """Races as threads run each at its own pace, everything else as they run in step."""
-    document, how = plan.document, cut(plan.document)
-    verdict = verify(program_of(document, launch(document, how, runs)), target)
-    if not verdict.checks["deadlock"].ok or not verdict.checks["bounds"].ok:
-        return verdict
-    loose = verify(program_of(document, launch(document, how, runs, loose=True)))
-    return _replaced(verdict, "races", loose.checks["races"])
+def _loose(plan: MscclppPlan) -> tuple[Lowering, Launched]:
+    """As many runs as it takes to come back to the same scratch. All of a run but its races follows from a run before
+    it: signals, waits and semaphores come out even.
+    """
+    lowering = launch(plan.document, plan.rows.memory.how, Pieces(plan.rows.sweeps))
+    return lowering, columns.launched(lowering, 3 if plan.document.double_scratch else 2)
 
 
 def _with_limits(verdict: Certificate, plan: MscclppPlan) -> Certificate:

@@ -18,12 +18,14 @@ from dovetail.collective.mscclpp.parts import (
     PAIRED,
     PORT_ONLY,
     PROTOCOLS,
+    UNJUDGED,
     Document,
     Gpu,
     Link,
     Loop,
     Place,
     Step,
+    is_raw,
     letters,
 )
 from dovetail.core import ProgramError
@@ -124,8 +126,9 @@ def _document(top: Item, place: str) -> Document:
     gpus = top.items("gpus", "gpu", MOST_GPUS)
     if not gpus:
         top.fail("a plan of no gpus", hint="is this an MSCCL++ execution plan?")
+    _refuse_older(top, gpus[0])
     if (count := _count(content["ops"] for gpu in gpus for content in _tables(gpu, "threadblocks"))) > MOST_OPS_READ:
-        top.fail(f"a plan of more than {MOST_OPS_READ} ops", count)
+        top.fail(f"{UNJUDGED}: it has more than {MOST_OPS_READ} ops", count)
     most = (1 << 64) - 1
     return Document(
         place,
@@ -141,6 +144,15 @@ def _document(top: Item, place: str) -> Document:
         top.number("min_message_size", most, 0),
         top.number("max_message_size", most, most),
     )
+
+
+def _refuse_older(top: Item, gpu: Item) -> None:
+    """Name the format that plans had until the DSL of MSCCL++ 0.8: other keys, and ops that name their own offsets."""
+    older = [key for key in ("inputChunks", "outputChunks", "scratchChunks", "chunkGroups") if gpu.has(key)]
+    if older or top.has("colletive"):  # so spelt at first
+        found = f"`{older[0]}` of gpu 0" if older else "`colletive`"
+        what = "a plan in the format of MSCCL++ before 0.8; this reads that of 0.8 and 0.9, as executor 0.9 does"
+        top.fail(what, found, "make the plan again with the DSL of MSCCL++ 0.8 or later")
 
 
 def _tables(item: Item, key: str) -> list[Mapping[str, Any]]:
@@ -247,6 +259,8 @@ def _step(item: Item, block: _Block, inner: bool = False) -> Step:
         return step._replace(links=_links(item, block, by))
     reads, writes = _places(item, "src_buff", block, by), _places(item, "dst_buff", block, by)
     step = step._replace(reads=_formed(item, reads, form.reads), writes=_formed(item, writes, form.writes))
+    if is_raw(step):
+        step = step._replace(reads=tuple(place._replace(packets=place.buffer == "s") for place in step.reads))
     if name in PAIRED and len(reads) != len(writes):
         item.fail(f"'{name}' moves place i to place i", f"{len(reads)} to read, {len(writes)} to write")
     if by == "port":

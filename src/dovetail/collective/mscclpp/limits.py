@@ -24,7 +24,9 @@ def notes_of(document: Document, how: Cut) -> tuple[str, ...]:
     if any(step.loop for step in steps_of(document.gpus)):
         notes.append(f"pipelines are judged for {how.turns} turns")
     if any(step.name == "flush" for step in steps_of(document.gpus)):
-        notes.append("executor 0.9 does nothing for a flush of its own; it is taken to wait, as meant")
+        notes.append("executor 0.9 does nothing for a flush of its own, only for that of a pwsf")
+    if any(not gpu.chunks[letter] for gpu in document.gpus for letter in "io"):
+        notes.append("executor 0.9 divides messages by the number of chunks, and would not take a gpu that has 0")
     return tuple(notes)
 
 

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.collective.mscclpp.memory import Memory
-from dovetail.collective.mscclpp.parts import PORT_ONLY, SIGNALS, Document, Link, Loop, Place, Step
+from dovetail.collective.mscclpp.parts import (
+    PORT_ONLY,
+    SIGNALS,
+    UNJUDGED,
+    Document,
+    Link,
+    Loop,
+    Place,
+    Remark,
+    Step,
+    is_raw,
+)
+from dovetail.collective.mscclpp.pieces import Pieces, Span
 from dovetail.collective.mscclpp.rows import Block, End, LooseBlock, Row, Strand, end_in, end_out
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Region
 
-Flag = tuple[int, int]  # gpu, run: the flag of packets is another one in each run
-Meeting = tuple[int, int, int]  # gpu, number of its semaphore or barrier, run
+Meeting = tuple[int, int]  # gpu, number of its semaphore or barrier
+
+
+class Give(NamedTuple):
+    """A row that writes packets; `source`: the packets that it copies as they are, if it makes none."""
+
+    row: Row
+    source: Region | None = None
 
 
 @dataclass
@@ -24,25 +42,45 @@ class Meetings:
     releases: dict[Meeting, list[Row]] = field(default_factory=lambda: defaultdict(list))
     acquires: dict[Meeting, list[Row]] = field(default_factory=lambda: defaultdict(list))
     barriers: dict[Meeting, list[tuple[int, int, Row, Row]]] = field(default_factory=lambda: defaultdict(list))
-    gives: dict[Flag, list[Row]] = field(default_factory=lambda: defaultdict(list))  # rows that write packets
-    takes: dict[Flag, list[tuple[Row, Region]]] = field(default_factory=lambda: defaultdict(list))  # that wait for them
+    gives: dict[int, list[Give]] = field(default_factory=lambda: defaultdict(list))  # that write packets of a gpu
+    takes: dict[int, list[tuple[Row, Region]]] = field(default_factory=lambda: defaultdict(list))  # that wait for them
 
 
 Turn = tuple[Loop, int] | None
 
 
-class Lowering:
-    """Writes the rows of one threadblock after another."""
+class Move(NamedTuple):
+    """A copy or a sum on one gpu, or a put to or a get from `peer`."""
 
-    def __init__(self, document: Document, memory: Memory, loose: bool) -> None:
-        self.document, self.memory, self.loose, self.run = document, memory, loose, 0
+    kind: Kind
+    source: Region
+    target: Region
+    peer: int = -1
+
+    def part(self, low: int, high: int) -> Move:
+        if (low, high) == (0, self.source.count):
+            return self
+        source, target, count = self.source, self.target, high - low
+        ends = Region(source.buffer, source.offset + low, count), Region(target.buffer, target.offset + low, count)
+        return Move(self.kind, *ends, self.peer)
+
+
+class Lowering:
+    """Writes the rows of one threadblock after another: in step, or, where there are `pieces`, each thread at its own
+    pace.
+    """
+
+    def __init__(self, document: Document, memory: Memory, pieces: Pieces | None = None) -> None:
+        self.document, self.memory, self.pieces = document, memory, pieces
         self.rows: list[Row] = []
         self.meetings = Meetings()
+        self.sweeps: list[tuple[Span, ...]] = []  # what ops on packets touch together
+        self.faults: dict[str, Remark] = {}
         self.temp = [0] * len(document.gpus)  # slots of each gpu's buffer `temp`, for what its threads hold meanwhile
 
     def block(self, rank: int, number: int, start: Sequence[Row]) -> Block:
         """Threadblock `number` of gpu `rank`, whose kernel starts with the rows `start`."""
-        block = (LooseBlock if self.loose else Block)(self.rows, rank, number, start)
+        block = (LooseBlock if self.pieces else Block)(self.rows, rank, number, start)
         for step in self.document.gpus[rank].blocks[number]:
             if step.loop is None:
                 self._step(block, step, None)
@@ -55,13 +93,13 @@ class Lowering:
     def _step(self, block: Block, step: Step, turn: Turn) -> None:
         line = step.where + (f", turn {turn[1]}" if turn else "") + f" ({step.name})"
         if turn and any(place.packets for place in (*step.reads, *step.writes)):
-            raise ProgramError("packets in a pipeline: they bear one flag in all its turns", where=step.where)
+            raise unjudged("packets in a pipeline: they bear one flag in all its turns", step)
         if step.links and not step.writes:
             self._threads(block, step, line)
         elif step.name == "nop":
             block.sync(line)
         elif step.name == "barrier":
-            self.meetings.barriers[block.rank, step.barrier[0], self.run].append(
+            self.meetings.barriers[block.rank, step.barrier[0]].append(
                 (block.number, step.barrier[1], block.sync(line), block.leave(line))
             )
         elif step.semaphores:
@@ -70,12 +108,12 @@ class Lowering:
             _Data(self, block, step, turn, line).lower()
 
     def _threads(self, block: Block, step: Step, line: str) -> None:
-        """Signals, waits and flushes: each of its channels is the business of one thread."""
-        for thread, link in enumerate(step.links):
+        """Signals and waits: each of its channels is the business of one thread. A flush of its own does nothing: the
+        executor looks for its channels among places to write, and it has none.
+        """
+        for thread, link in enumerate(step.links if step.name != "flush" else ()):
             if step.name in SIGNALS:
                 block.signal(link, thread, line, relaxed=step.name == "rlxsignal")
-            elif step.name == "flush":
-                block.flush(link, thread, line)
             else:
                 block.wait(link, thread, line)
 
@@ -86,10 +124,15 @@ class Lowering:
                 raise ProgramError(f"gpu {block.rank} has no semaphore {semaphore}", where=step.where)
             row = block.thread(thread).add(Kind.nop, line)
             if step.name == "sem_release":
-                self.meetings.releases[block.rank, semaphore, self.run].append(row)
+                self.meetings.releases[block.rank, semaphore].append(row)
             else:
-                self.meetings.acquires[block.rank, semaphore, self.run].append(row)
+                self.meetings.acquires[block.rank, semaphore].append(row)
                 block.waits(row)
+
+
+def unjudged(what: str, step: Step) -> ProgramError:
+    """What this verifier has no rules for."""
+    return ProgramError(f"{UNJUDGED}: {what}", where=f"{step.where} ({step.name})")
 
 
 class _Data:
@@ -97,7 +140,9 @@ class _Data:
 
     def __init__(self, to: Lowering, block: Block, step: Step, turn: Turn, line: str) -> None:
         self.to, self.block, self.step, self.turn, self.line = to, block, step, turn, line
-        self.rank = block.rank
+        self.rank, self.is_packets = block.rank, step.name.endswith("pkt")
+        self._strand: Strand | None = None
+        self._done: list[Span] = []  # by the sweeps of this op
 
     def lower(self) -> None:
         name = self.step.name
@@ -108,35 +153,62 @@ class _Data:
         elif name in ("get", "put", "pws", "pwsf", "ppkt"):
             self._pairs()
         elif name in ("copy", "cpkt", "upkt"):
-            self.copy(self.block.strand(), self.at(self.step.reads[0]), self.at(self.step.writes[0]))
+            self.sweep(Move(Kind.copy, self.at(self.step.reads[0]), self.at(self.step.writes[0])))
         else:
             self._reduce()
 
     def at(self, place: Place, rank: int | None = None) -> Region:
-        return self.to.memory.region(self.step, place, place.ranks[0] if rank is None else rank, self.turn, self.to.run)
+        return self.to.memory.region(self.step, place, place.ranks[0] if rank is None else rank, self.turn)
 
-    def add(self, strand: Strand, kind: Kind, source: Region, target: Region, peer: int | None = None) -> Row:
-        """One row; a put to or a get from `peer`. Rows that touch packets are noted."""
+    def spans(self, move: Move) -> tuple[Span, Span]:
+        """Whose memory a move reads and writes, and where."""
+        peer = self.rank if move.peer < 0 else move.peer
+        source, target = (peer if move.kind == end else self.rank for end in (Kind.get, Kind.put))
+        return Span(source, move.source), Span(target, move.target)
+
+    def sweep(self, *moves: Move, after: Callable[[Row, Move], None] | None = None) -> None:
+        """Moves that each thread makes for one of its elements after another. Ops on packets give element i to the same
+        thread: they go by pieces. Other ops, and sweeps of one that overlap without being the same, are in no order.
+        """
+        spans = [span for move in moves for span in self.spans(move)]
+        if self.is_packets:
+            strands = [(low, high, self.block.share(low, high)) for low, high in self._pieces(spans)]
+        else:
+            if self._strand is None or any(_clash(a, b) for a in spans for b in self._done):
+                self._strand = self.block.strand()
+            strands, self._done = [(0, moves[0].source.count, self._strand)], self._done + spans
+        for low, high, strand in strands:
+            for move in moves:
+                part = move.part(low, high)
+                row = self.add(strand, part)
+                if after:
+                    after(row, part)
+
+    def _pieces(self, spans: Sequence[Span]) -> Sequence[tuple[int, int]]:
+        if self.to.pieces:
+            return self.to.pieces.of(spans[0])
+        self.to.sweeps.append(tuple(spans))
+        return ((0, spans[0].region.count),)
+
+    def add(self, strand: Strand, move: Move, link: Link | None = None) -> Row:
+        """One row; where it goes by a channel of the plan, `link`. Rows that touch packets are noted."""
+        kind, source, target, peer = move
         ends: dict[str, Any] = {}
         if kind == Kind.put:
-            ends = {"chan_out": End(self.rank, peer if peer is not None else -1, 0)}
+            ends = {"chan_out": end_out(self.rank, link) if link else End(self.rank, peer, 0)}
         elif kind == Kind.get:
-            ends = {"chan_in": End(peer if peer is not None else -1, self.rank, 0)}
-        row = strand.add(kind, self.line, reads=[source], writes=[target], **ends)
-        if target.buffer.startswith("packets"):
-            self.to.meetings.gives[self.rank if peer is None else peer, self.to.run].append(row)
-        if (
-            source.buffer.startswith("packets") and self.step.by != "port"
-        ):  # a port channel does not look at their flags
+            ends = {"chan_in": end_in(self.rank, link) if link else End(peer, self.rank, 0)}
+        row = strand.add(kind, self.line, reads=(source,), writes=(target,), **ends)
+        if target.buffer == "packets":
+            raw = source if is_raw(self.step) else None
+            self.to.meetings.gives[self.rank if peer < 0 else peer].append(Give(row, raw))
+        if source.buffer == "packets" and self.step.by != "port":  # a port channel does not look at their flags
             self.take(row, source)
         return row
 
     def take(self, row: Row, packets: Region) -> None:
-        self.to.meetings.takes[self.rank, self.to.run].append((row, packets))
+        self.to.meetings.takes[self.rank].append((row, packets))
         self.block.waits(row)
-
-    def copy(self, strand: Strand, source: Region, target: Region) -> Row:
-        return self.add(strand, Kind.copy, source, target)
 
     def temp(self, like: Region) -> Region:
         """Slots that nobody else uses: what threads hold in registers."""
@@ -145,28 +217,38 @@ class _Data:
         return Region("temp", start, like.count)
 
     def _pairs(self) -> None:
-        """put and get: place i to place i. Pairs that overlap but are not the same race with one another."""
-        step, done, strand = self.step, list[tuple[int, Region]](), None
+        """put and get: place i to place i."""
+        step, links = self.step, self.step.links
         for number, (read, write) in enumerate(zip(step.reads, step.writes, strict=True)):
-            source, target = self.at(read), self.at(write)
             if step.by == "port":
-                self._told(step.links[number], number, source, target)
-                continue
-            touched = [(read.ranks[0], source), (write.ranks[0], target)]
-            if strand is None or any(a == b and _clash(one, other) for a, one in touched for b, other in done):
-                strand = self.block.strand()
-            done += touched
-            if step.name == "get":
-                row = self.add(strand, Kind.get, source, target, read.ranks[0])
-                row.chan_in = end_in(self.rank, step.links[number]) if number < len(step.links) else row.chan_in
+                self._told(number, self.raw(read) if is_raw(step) else self.at(read), write)
+            elif step.name == "get":
+                move = Move(Kind.get, self.at(read), self.at(write), read.ranks[0])
+                self.sweep(move, after=self._by(links[number]) if number < len(links) else None)
             else:
-                self.add(strand, Kind.put, source, target, write.ranks[0])
+                self.sweep(Move(Kind.put, self.at(read), self.at(write), write.ranks[0]))
 
-    def _told(self, link: Link, thread: int, source: Region, target: Region) -> None:
+    def _by(self, link: Link) -> Callable[[Row, Move], None]:
+        def name(row: Row, _: Move) -> None:
+            row.chan_in = end_in(self.rank, link)
+
+        return name
+
+    def raw(self, place: Place) -> Region:
+        """What a port channel takes for packets: those in scratch, or what is in the bytes of input or output."""
+        return self.at(place) if place.packets else self.temp(self.at(place))
+
+    def _told(self, thread: int, source: Region, write: Place) -> None:
         """A put by a port channel, and the signal and flush that may come with it."""
+        link, move = self.step.links[thread], Move(Kind.put, source, self.at(write), self.step.links[thread].peer)
         strand = self.block.port(link, thread)
-        row = self.add(strand, Kind.put, source, target, link.peer)
-        row.chan_out = end_out(self.rank, link)
+        pieces = self._pieces(self.spans(move)) if self.is_packets else ((0, source.count),)
+        if len(pieces) == 1:
+            row = self.add(strand, move, link)
+        else:  # each packet is there by itself; the channel goes on when all are
+            lanes = [strand.fork(low) for low, _ in pieces]
+            rows = [self.add(lane, move.part(*piece), link) for lane, piece in zip(lanes, pieces, strict=True)]
+            row = strand.add(Kind.nop, self.line, after=rows)
         if self.step.name in PORT_ONLY:
             strand.add(Kind.signal, self.line, chan_out=row.chan_out)
         if self.step.name == "pwsf":
@@ -174,82 +256,84 @@ class _Data:
 
     def _forward(self) -> None:
         """rppkt: packets, as they come, into the packets of others."""
-        source = self.at(self.step.reads[0])
-        if self.step.by == "port":
-            self.take(self.block.strand().add(Kind.nop, self.line), source)
-            self.block.sync(self.line)
-        strand = None
-        for number, place in enumerate(self.step.writes):
-            if self.step.by == "port":
-                self._told(self.step.links[number], number, source, self.at(place))
-            else:
-                strand = strand or self.block.strand()
-                self.add(strand, Kind.put, source, self.at(place), place.ranks[0])
+        step, source = self.step, self.at(self.step.reads[0])
+        if step.by != "port":
+            self.sweep(*(Move(Kind.put, source, self.at(place), place.ranks[0]) for place in step.writes))
+            return
+        for low, high in self._pieces((Span(self.rank, source),)):
+            row = self.block.share(low, high).add(Kind.nop, self.line)
+            self.take(row, Region(source.buffer, source.offset + low, high - low))
+        self.block.sync(self.line)
+        for number, place in enumerate(step.writes):
+            self._told(number, source, place)
 
     def _reduce(self) -> None:
         """re, res, rre, rres and their forms for packets: the sum of all that is read, here and on other gpus."""
-        step, strand = self.step, self.block.strand()
-        total = self.at(step.writes[0])
-        parts = []
-        for place in step.reads:
-            part = self.at(place)
-            if place.ranks[0] != self.rank:
-                held = self.temp(part)
-                self.add(strand, Kind.get, part, held, place.ranks[0])
-                part = held
-            parts.append(part)
-        self.sum(strand, parts, total)
-        for place in step.writes[1:]:
-            if place.ranks[0] == self.rank:
-                self.copy(strand, total, self.at(place))
-            else:
-                self.add(strand, Kind.put, total, self.at(place), place.ranks[0])
+        step, total = self.step, self.at(self.step.writes[0])
+        moves, parts = self._gathered((place.ranks[0], self.at(place)) for place in step.reads)
+        rest = [Move(Kind.copy, total, self.at(place)) for place in step.writes[1:] if place.ranks[0] == self.rank]
+        rest += [
+            Move(Kind.put, total, self.at(place), place.ranks[0])
+            for place in step.writes[1:]
+            if place.ranks[0] != self.rank
+        ]
+        self._sum(moves, parts, total, rest)
 
-    def sum(self, strand: Strand, parts: list[Region], total: Region) -> None:
+    def _gathered(self, found: Iterable[tuple[int, Region]]) -> tuple[list[Move], list[Region]]:
+        """Gets of what other gpus hold, and where all parts lie then."""
+        moves, parts = [], []
+        for rank, part in found:
+            held = part if rank == self.rank else self.temp(part)
+            moves += [] if rank == self.rank else [Move(Kind.get, part, held, rank)]
+            parts.append(held)
+        return moves, parts
+
+    def _sum(self, moves: list[Move], parts: list[Region], total: Region, rest: list[Move]) -> None:
         """total = the sum of `parts`, all on this gpu. Where it overlaps one but is not the same, threads race."""
-        if total in parts:
-            rest = list(parts)
-            rest.remove(total)
-        elif any(_clash(total, part) for part in parts):
+        if total not in parts and any(_clash(Span(self.rank, total), Span(self.rank, part)) for part in parts):
             held = self.temp(total)
-            self.sum(strand, parts, held)
-            self.copy(self.block.strand(), held, total)
-            return
+            self.sweep(*moves, *_added(parts, held))
+            self.sweep(Move(Kind.copy, held, total), *rest)
         else:
-            self.copy(strand, parts[0], total)
-            rest = parts[1:]
-        for part in rest:
-            self.add(strand, Kind.reduce, part, total)
+            self.sweep(*moves, *_added(parts, total), *rest)
 
     def _reduce_switch(self) -> None:
         """glres: the sum over the gpus of a switch channel, stored on all of them."""
         (read,), (write,) = self.step.reads, self.step.writes
-        strand, parts = self.block.strand(), []
-        for rank in read.ranks:
-            part = self.at(read, rank)
-            if rank != self.rank:
-                held = self.temp(part)
-                self.add(strand, Kind.get, part, held, rank)
-                part = held
-            parts.append(part)
+        moves, parts = self._gathered((rank, self.at(read, rank)) for rank in read.ranks)
         total = self.temp(self.at(write, self.rank))
-        self.sum(strand, parts, total)
-        self._store(strand, total, write)
+        self._store(total, write, [*moves, *_added(parts, total)])
 
     def _store_switch(self) -> None:
         """gstore and gstorepkt: what this gpu holds, stored on all gpus of a switch channel."""
-        self._store(self.block.strand(), self.at(self.step.reads[0]), self.step.writes[0])
+        self._store(self.at(self.step.reads[0]), self.step.writes[0], [])
 
-    def _store(self, strand: Strand, source: Region, write: Place) -> None:
-        for rank in write.ranks:
-            target = self.at(write, rank)
-            if rank == self.rank:
-                row = self.copy(strand, source, target)
-            else:
-                row = self.add(strand, Kind.put, source, target, rank)
-        self.block.stores(row)
+    def _beside(self, source: Region, target: Region) -> Region:
+        """Where a copy goes: nowhere, where it is one of packets onto themselves, which leaves all as it is."""
+        return self.temp(source) if self.is_packets and source == target else target
+
+    def _store(self, source: Region, write: Place, before: list[Move]) -> None:
+        stores = [
+            Move(Kind.copy, source, self._beside(source, self.at(write, rank)))
+            if rank == self.rank
+            else Move(Kind.put, source, self.at(write, rank), rank)
+            for rank in write.ranks
+        ]
+        last = stores[-1].target
+        self.sweep(*before, *stores, after=lambda row, move: self.block.stores(row) if move.target is last else None)
 
 
-def _clash(a: Region, b: Region) -> bool:
+def _added(parts: Sequence[Region], total: Region) -> list[Move]:
+    """total = the sum of parts; in place where it is one of them."""
+    rest = list(parts)
+    if total in rest:
+        rest.remove(total)
+        return [Move(Kind.reduce, part, total) for part in rest]
+    return [Move(Kind.copy, rest[0], total), *(Move(Kind.reduce, part, total) for part in rest[1:])]
+
+
+def _clash(a: Span, b: Span) -> bool:
     """Whether two regions overlap without being the same."""
-    return a.buffer == b.buffer and a != b and a.offset < b.offset + b.count and b.offset < a.offset + a.count
+    one, other = a.region, b.region
+    overlap = one.offset < other.offset + other.count and other.offset < one.offset + one.count
+    return a.rank == b.rank and one.buffer == other.buffer and one != other and overlap

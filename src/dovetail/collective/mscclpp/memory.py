@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import NamedTuple
 
-from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Loop, Place, Step, steps_of
+from dovetail.collective.mscclpp.parts import COLLECTIVES, UNJUDGED, Document, Loop, Place, Step, steps_of
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Post, Region, Term
@@ -45,14 +45,17 @@ def cut(document: Document) -> Cut:
     fine = 1
     for (step, loop), ratio in zip(loops, ratios, strict=True):
         if (ratio / base).denominator != 1 or ratio / base > 16:
-            what = "loops that go round a different number of times for each size of message cannot be judged"
-            raise ProgramError(what, where=step.where, found=f"{loop.chunks} chunks by {loop.unit} bytes")
+            what = f"{UNJUDGED}: its pipelines go round a different number of times for each size of message"
+            raise ProgramError(
+                what, where=f"{step.where} ({step.name})", found=f"{loop.chunks} chunks by {loop.unit} bytes"
+            )
         fine = lcm(fine, result.turns_of(loop) // gcd(loop.chunks, result.turns_of(loop)))
     for step in steps_of(document.gpus):
         for place in (*step.reads, *step.writes):
             fine = lcm(fine, step.part[1] // gcd(max(place.size, 1), step.part[1]))
             if fine > MOST_GRAIN:
-                raise ProgramError(f"chunks would have to be cut into more than {MOST_GRAIN} parts", where=step.where)
+                what = f"{UNJUDGED}: its chunks would have to be cut into more than {MOST_GRAIN} parts"
+                raise ProgramError(what, where=f"{step.where} ({step.name})")
     return result._replace(grain=fine, kept=fine if room is None else fine * room // (room + 1))
 
 
@@ -80,22 +83,31 @@ def check_scratch(document: Document) -> None:
         for place in (*step.reads, *step.writes):
             wide = 2 if place.packets else 1
             for rank in place.ranks if place.buffer == "s" and place.size else ():
-                span = (place.start * wide, (place.start + place.size) * wide, place.packets, step.where)
+                span = (
+                    place.start * wide,
+                    (place.start + place.size) * wide,
+                    place.packets,
+                    f"{step.where} ({step.name})",
+                )
                 spans[rank].append(span)
     for rank, found in enumerate(spans):
         ends = {True: 0, False: 0}  # of packets, and of plain chunks
         for start, end, packets, where in sorted(found):
             if start < ends[not packets]:
-                what = f"packets and plain chunks share scratch of gpu {rank}: a chunk of packets is two chunks long"
-                raise ProgramError(what, where=where, hint="keep them in plans of their own, or further apart")
+                what = (
+                    f"packets and plain chunks share scratch of gpu {rank}, where a chunk of packets is two chunks long"
+                )
+                raise ProgramError(
+                    f"{UNJUDGED}: {what}", where=where, hint="keep them in plans of their own, or further apart"
+                )
             ends[packets] = max(ends[packets], end)
 
 
 class Memory:
     """Where chunks lie in the Program's buffers, and what the plan's collective asks of them."""
 
-    def __init__(self, document: Document, how: Cut, halves: int = 1) -> None:
-        self.how, self.num_gpus, self.halves = how, len(document.gpus), halves
+    def __init__(self, document: Document, how: Cut) -> None:
+        self.how, self.num_gpus = how, len(document.gpus)
         kind = COLLECTIVES.get(document.collective)
         unit = _unit(document, kind) if kind else 0
         self.in_place = document.in_place and kind not in (None, "sendrecv")
@@ -107,13 +119,9 @@ class Memory:
         scratch = [gpu.chunks["s"] * (2 if document.protocol == "LL" else 1) for gpu in document.gpus]
         packets = [count // 2 for count in scratch]
         for name, counts, slots in (("scratch", scratch, how.kept), ("packets", packets, how.grain)):
-            for half in range(halves):
-                self.buffers.append(Buffer(self._half(name, half), "scratch", tuple(n * slots for n in counts)))
+            self.buffers.append(Buffer(name, "scratch", tuple(n * slots for n in counts)))
 
-    def _half(self, buffer: str, run: int) -> str:
-        return f"{buffer}{run % self.halves}" if self.halves > 1 else buffer
-
-    def region(self, step: Step, place: Place, rank: int, turn: tuple[Loop, int] | None, run: int) -> Region:
+    def region(self, step: Step, place: Place, rank: int, turn: tuple[Loop, int] | None) -> Region:
         """The slots that a step touches of a place on one of its ranks; in a loop, at one of its turns."""
         grain, kept = self.how.grain, self.how.kept
         buffer, start, count = (
@@ -133,24 +141,31 @@ class Memory:
             done = turn[1] * unit
             count = min(count - done if done <= count else unit, unit)  # past the end the executor's count wraps around
             start += done % kept if buffer == "scratch" else done
-        return Region(self._half(buffer, run) if place.buffer == "s" else buffer, start, count)
+        return Region(buffer, start, count)
 
 
 def _unit(document: Document, kind: str) -> int:
     """Chunks of what the collective moves whole; ProgramError where the gpus' counts do not fit it, or one another."""
     n = len(document.gpus)
+    for rank, gpu in enumerate(document.gpus):
+        for letter, name in (("i", "input"), ("o", "output")):
+            if not gpu.chunks[letter]:
+                what = f"gpu {rank} has 0 chunks of {name}, and {_an(document.collective)} moves some"
+                hint = f"state {name}_chunks, in place too: executor 0.9 divides the message by their number"
+                raise ProgramError(what, where=f"{document.place}, gpu {rank}", hint=hint)
     parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(kind, (1, 1))
     found = {
-        Fraction(gpu.chunks[letter], part)
-        for gpu in document.gpus
-        for letter, part in zip("io", parts, strict=True)
-        if gpu.chunks[letter]
+        Fraction(gpu.chunks[letter], part) for gpu in document.gpus for letter, part in zip("io", parts, strict=True)
     }
     if len(found) != 1 or min(found).denominator != 1:
         counts = ", ".join(sorted({f"{gpu.chunks['i']} and {gpu.chunks['o']}" for gpu in document.gpus}))
-        what = f"chunks of input and output do not fit an {document.collective} of {n} gpus"
+        what = f"chunks of input and output do not fit {_an(document.collective)} of {n} gpus"
         raise ProgramError(what, where=document.place, found=f"{counts} chunks")
     return int(min(found))
+
+
+def _an(word: str) -> str:
+    return f"an {word}" if word[:1] in "aeiou" else f"a {word}"
 
 
 def _buffers(document: Document, how: Cut) -> list[Buffer]:

@@ -1,15 +1,13 @@
-"""The words of MSCCL++ execution plans (DSL and executor 0.9): ops, places, channels, and what a plan was read as."""
+"""The words of MSCCL++ execution plans (DSL and executor 0.9): ops, places, channels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-from dovetail.ir import Program
 
 MOST_GPUS, MOST_CHUNKS, MOST_OPS_READ, MOST_ROWS, MOST_SLOTS = 1024, 1 << 18, 1 << 16, 1 << 20, 1 << 19
 MOST_BYTES = 1 << 26  # of a file; beyond any of these a plan is refused
+UNJUDGED = "this verifier cannot judge the plan, which may be right"
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -125,6 +123,11 @@ class Step(NamedTuple):
     reduce: str = "sum"
 
 
+def is_raw(step: Step) -> bool:
+    """Whether a step copies its source as it is, packets with their flags: a port channel does not make packets."""
+    return step.name == "ppkt" and step.by == "port"
+
+
 class Gpu(NamedTuple):
     """One gpu: chunks of its buffers i, o and s, what its semaphores hold at first, the steps of each threadblock."""
 
@@ -166,38 +169,3 @@ class Remark(NamedTuple):
 
     where: str
     what: str
-
-
-@dataclass(frozen=True)
-class MscclppPlan:
-    """An MSCCL++ execution plan that could be read. `program` is what its ops do, a lane for each threadblock.
-
-    `faults`: what no Program can hold, by the check that fails for it. `limits`: what executor 0.9 would not run as it
-    is written. `notes`: remarks that change no verdict. Whether the plan is right is for `certify` to say.
-    """
-
-    document: Document = field(repr=False)
-    program: Program
-    faults: Mapping[str, Remark] = field(default_factory=dict)
-    limits: tuple[Remark, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> str:
-        return self.document.place
-
-    @property
-    def name(self) -> str:
-        return self.document.name
-
-    @property
-    def collective(self) -> str:
-        return self.document.collective
-
-    @property
-    def protocol(self) -> str:
-        return self.document.protocol
-
-    @property
-    def in_place(self) -> bool:
-        return self.document.in_place

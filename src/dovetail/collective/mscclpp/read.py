@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.collective.mscclpp.document import load
-from dovetail.collective.mscclpp.launch import launch, program_of
+from dovetail.collective.mscclpp.launch import launch
 from dovetail.collective.mscclpp.limits import limits_of, notes_of
 from dovetail.collective.mscclpp.memory import check_scratch, cut
-from dovetail.collective.mscclpp.order import surplus
-from dovetail.collective.mscclpp.parts import MscclppPlan
+from dovetail.collective.mscclpp.plan import MscclppPlan
+from dovetail.core.collector import paused
 
 
+@paused()
 def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = None) -> MscclppPlan:
     """Read an MSCCL++ execution plan: a file (a path), a JSON text, or the object; lines are called by `name`.
 
@@ -23,7 +24,5 @@ def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = N
     document = load(source, name)
     how = cut(document)
     check_scratch(document)
-    lowering = launch(document, how, runs=0)
-    over = surplus(lowering.meetings, document)
-    faults = {"deadlock": over} if over else {}
-    return MscclppPlan(document, program_of(document, lowering), faults, limits_of(document), notes_of(document, how))
+    lowering = launch(document, how)
+    return MscclppPlan(document, lowering, limits_of(document), notes_of(document, how))

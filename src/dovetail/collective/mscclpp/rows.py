@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dovetail.collective.mscclpp.parts import MOST_ROWS, Link
+from dovetail.collective.mscclpp.parts import MOST_ROWS, UNJUDGED, Link
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Region
 
@@ -35,7 +35,7 @@ def end_in(rank: int, link: Link) -> End:
     return End(link.peer, rank, link.number + PORT_IDS * (link.kind == "port"))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Row:
     """One op before it has a number. `before` and `behind` are rows of the same lane that go around it."""
 
@@ -48,8 +48,15 @@ class Row:
     chan_in: End | None = None
     chan_out: End | None = None
     after: list[Row] = field(default_factory=list)
-    before: list[Row] = field(default_factory=list)
-    behind: list[Row] = field(default_factory=list)
+    before: Sequence[Row] = ()
+    behind: Sequence[Row] = ()
+    why: str | None = None  # nothing ever lets it go on
+
+
+def stuck(row: Row, why: str) -> None:
+    """Let a row wait for itself."""
+    row.after.append(row)
+    row.why = why
 
 
 class Strand:
@@ -63,12 +70,16 @@ class Strand:
         """Let the next row come after these, and after no others but the last one here."""
         self._after = list(rows)
 
+    def fork(self, number: int) -> Strand:
+        """A lane beside this one, that goes on from here."""
+        return Strand(self.block, f"{self.lane}.{number}", [*self._after, *([self.last] if self.last else [])])
+
     def add(self, kind: Kind, line: str, *, after: Sequence[Row] = (), **ends: Any) -> Row:
         row = Row(kind, self.block.rank, self.lane, line, after=[*self._after, *after], **ends)
         self._after, self.last = [], row
         self.block.rows.append(row)
         if len(self.block.rows) > MOST_ROWS:
-            raise ProgramError(f"a plan of more than {MOST_ROWS} ops", where=line)
+            raise ProgramError(f"{UNJUDGED}: it comes to more than {MOST_ROWS} steps", where=line)
         return row
 
 
@@ -82,6 +93,10 @@ class Block:
 
     def strand(self) -> Strand:
         """A lane for an op that all threads share in."""
+        return self._main
+
+    def share(self, low: int, high: int) -> Strand:
+        """The lane of the threads that handle slots `low` to `high` of an op on packets."""
         return self._main
 
     def thread(self, number: int) -> Strand:
@@ -141,6 +156,7 @@ class LooseBlock(Block):
         self._synced = list(start)  # what everything until the next sync comes after
         self._open: list[Strand] = []
         self._threads: dict[int, Strand] = {}
+        self._shares: dict[tuple[int, int], Strand] = {}
         self._waited = list(start)  # waits before the last sync, and those since
         self._waiting: list[Row] = []
         self._strong: list[Row] = []  # likewise ops of switch channels that no relaxed signal has followed
@@ -154,6 +170,11 @@ class LooseBlock(Block):
         self._open.append(Strand(self, lane, self._synced if self._open else self._outside()))
         return self._open[-1]
 
+    def share(self, low: int, high: int) -> Strand:
+        if (low, high) not in self._shares:
+            self._shares[low, high] = self.strand()
+        return self._shares[low, high]
+
     def thread(self, number: int) -> Strand:
         if number not in self._threads:
             self._threads[number] = self.strand()
@@ -166,7 +187,8 @@ class LooseBlock(Block):
         row = main.add(Kind.nop, line, after=[*ends, *([self._last_relaxed] if self._last_relaxed else [])])
         self._waited, self._waiting = self._waiting or self._waited, []
         self._strong, self._storing = self._strong + self._storing, []
-        self._synced, self._open, self._threads, self._last_relaxed = [row], [], {}, None
+        self._synced, self._open, self._last_relaxed = [row], [], None
+        self._threads, self._shares = {}, {}
         return row
 
     def leave(self, line: str) -> Row:

@@ -9,7 +9,8 @@ from typing import Any
 from dovetail.collective.mscclpp.certify import certify
 from dovetail.collective.mscclpp.dump import dump
 from dovetail.collective.mscclpp.express import Express
-from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Gpu, MscclppPlan
+from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Gpu
+from dovetail.collective.mscclpp.plan import MscclppPlan
 from dovetail.collective.mscclpp.read import read
 from dovetail.collective.mscclpp.regroup import Regroup, is_of_a_plan
 from dovetail.core import ProgramError

@@ -1,0 +1,67 @@
+"""What may be tried against a race, in ops that MSCCL++ has."""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.collective.mscclpp.launch import KERNEL
+from dovetail.collective.mscclpp.lower import Lowering
+from dovetail.collective.mscclpp.parts import Step
+from dovetail.collective.mscclpp.rows import PORT_IDS, Row
+from dovetail.ir import Kind
+
+_PLACE = re.compile(r"gpu (\d+), threadblock (\d+), op (\d+)")
+
+
+def race_hint(lowering: Lowering, one: Row, other: Row, *, is_again: bool) -> str:
+    """How to order two rows, the earlier one first."""
+    step = _step(lowering, one)
+    if step and step.name != "pwsf" and one.kind == Kind.put and one.chan_out and one.chan_out.id >= PORT_IDS:
+        return _port_hint(lowering, one, step)
+    if is_again and "scratch" in _buffers(one, other):
+        return "set use_double_scratch_buffer, or end with signals and waits after which nobody touches that scratch"
+    if KERNEL in (one.lane, other.lane):
+        return _kernel_hint(one, other)
+    if one.rank != other.rank:
+        return f"let gpu {one.rank} signal gpu {other.rank} in between: nop, signal there; wait, nop here"
+    if _block(one) == _block(other):
+        return "add a nop between the two: until one, each thread goes at its own pace"
+    return "add a barrier of the two threadblocks between, or a semaphore that one releases and the other acquires"
+
+
+def _kernel_hint(one: Row, other: Row) -> str:
+    op, kernel = (other, one) if one.lane == KERNEL else (one, other)
+    if op.rank == kernel.rank:
+        return "let its threadblock come past it before it ends: a nop, and on port channels pwsf"
+    if kernel is one:
+        return f"let gpu {kernel.rank} signal gpu {op.rank} when it has started, and wait for that before: wait, nop"
+    told = "; a rlxsignal promises nothing of what was written" if op.kind == Kind.put else ""
+    return (
+        f"let gpu {op.rank} signal gpu {kernel.rank} after it (nop, signal), and gpu {kernel.rank} wait for that{told}"
+    )
+
+
+def _port_hint(lowering: Lowering, row: Row, step: Step) -> str:
+    found = _PLACE.search(row.line)
+    block = lowering.document.gpus[int(found[1])].blocks[int(found[2])] if found else ()
+    flushed = "; a flush op of its own does nothing in executor 0.9" if any(s.name == "flush" for s in block) else ""
+    if step.name == "pws":
+        return f"a port channel reads its source later: write pwsf for pws, and a nop after it{flushed}"
+    return f"a port channel reads its source later: let a pwsf follow on the same channel, and a nop after it{flushed}"
+
+
+def _step(lowering: Lowering, row: Row) -> Step | None:
+    found = _PLACE.search(row.line)
+    if not found:
+        return None
+    rank, block, op = map(int, found.groups())
+    return lowering.document.gpus[rank].blocks[block][op]
+
+
+def _block(row: Row) -> str:
+    return row.lane.split(".")[0]
+
+
+def _buffers(*rows: Row) -> set[str]:
+    names = {region.buffer for row in rows for region in (*row.reads, *row.writes)}
+    return {"scratch" if name in ("scratch", "packets") else name for name in names}

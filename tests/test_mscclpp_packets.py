@@ -1,0 +1,237 @@
+"""MSCCL++ packets: the thread that does each element, flags, and what port channels make of them."""
+
+from __future__ import annotations
+
+import copy
+import cProfile
+import csv
+import random
+from collections import Counter
+from typing import Any
+
+import mscclpp_faults
+import mscclpp_machine
+import pytest
+from mscclpp_plans import NOP, all_gather, all_reduce, here, move, ops_of, plan, tell, there
+from needs import SHARED
+
+from dovetail.collective.mscclpp import certify, read
+from dovetail.core import ProgramError
+from dovetail.ir import Certificate
+
+REPROS = SHARED / "corpus" / "repros"
+LL: dict[str, Any] = {"protocol": "LL", "use_double_scratch_buffer": True, "in_place": False}
+
+
+def proved(document: dict[str, Any]) -> Certificate:
+    return certify(read(document, name="p.json"))
+
+
+def refuted(document: dict[str, Any], check: str, *words: str) -> None:
+    """It fails `check`, in these words, and goes wrong in some run."""
+    found = proved(document)
+    assert found.failed == check, found
+    told = found.checks[check]
+    text = "\n".join([told.message, told.found or "", told.where or "", told.hint or ""])
+    assert all(word in text for word in words), text
+    assert mscclpp_machine.verdicts(document, 200)["right"] < 200
+
+
+def holds(document: dict[str, Any]) -> None:
+    found = proved(document)
+    assert found.ok, found.checks
+    assert mscclpp_machine.verdicts(document, 40) == {"right": 40}
+
+
+@pytest.mark.needs("shared")
+class TestRepros:
+    def test_verdicts(self) -> None:
+        """Of the collected plans, as their index gives them."""
+        with (REPROS / "INDEX.tsv").open() as file:
+            rows = [row for row in csv.DictReader(file, delimiter="\t") if row["file"].endswith(".json")]
+        assert len(rows) >= 9
+        wanted = {row["file"]: row["right verdict"] for row in rows}
+        checks = {name: certify(read(REPROS / name)).failed for name in wanted}
+        failed = {"valid": None, "race": "races", "invalid": "deadlock"}
+        assert checks == {name: failed[verdict] for name, verdict in wanted.items()}
+
+
+def pair(*ops: Any, chunks: tuple[int, int, int] = (1, 1, 4), remote: str = "s") -> dict[str, Any]:
+    """An allreduce of two gpus that do the same."""
+    return plan("allreduce", chunks, [[list(ops)]] * 2, remote=remote, **LL)
+
+
+PUT = move("ppkt", here("i", 0), there(0, 0))
+PACK = move("cpkt", here("i", 0), here("s", 1), "none")
+UNPACK = move("upkt", here("s", 1), here("o", 0), "none")
+ADD = move("repkt", [here("o", 0), here("s", 0)], here("o", 0), "none")
+
+
+class TestOneThread:
+    """Ops on packets give element i, from where they start, to thread i modulo the number of threads."""
+
+    @pytest.mark.parametrize("sync", [(), (NOP,)])
+    def test_does_both(self, sync: tuple[Any, ...]) -> None:
+        holds(pair(PUT, PACK, UNPACK, *sync, ADD))
+
+    def test_other_ops_have_other_threads(self) -> None:
+        """A copy goes by 16 bytes, a packet holds 4 or 8: neither copy-then-repkt nor upkt-then-copy is in order."""
+        plain = move("copy", here("i", 0), here("o", 0), "none")
+        refuted(pair(PUT, plain, ADD), "races", "add a nop between the two", "op 1 (copy)", "op 2 (repkt)")
+        holds(pair(PUT, plain, NOP, ADD))
+        more = move("copy", here("o", 0), here("o", 1), "none")
+        text = plan("test", (1, 2, 4), [[[PACK, UNPACK, more]]], **LL)
+        assert proved(text).failed == "races"
+        ops_of(text).insert(2, NOP)
+        assert proved(text).ok
+
+    def test_starts_where_the_op_does(self) -> None:
+        """Chunk 1 of two, unpacked together, belongs to other threads than chunk 1 alone."""
+        put, pack = (move(op["name"], here("i", 0, 2), to, op["channel_type"]) for op, to in
+                     ((PUT, there(0, 0, 2)), (PACK, here("s", 2, 2))))  # fmt: skip
+        both = move("upkt", here("s", 2, 2), here("o", 0, 2), "none")
+        adds = [move("repkt", [here("o", c), here("s", c)], here("o", c), "none") for c in (0, 1)]
+        refuted(pair(put, pack, both, *adds, chunks=(2, 2, 4)), "races", "output[1] of gpu", "op 4 (repkt)")
+        holds(pair(put, pack, both, NOP, *adds, chunks=(2, 2, 4)))
+        alone = [move("upkt", here("s", 2 + c), here("o", c), "none") for c in (0, 1)]
+        holds(pair(put, pack, *alone, *adds, chunks=(2, 2, 4)))
+        whole = move("repkt", [here("o", 0, 2), here("s", 0, 2)], here("o", 0, 2), "none")
+        holds(pair(put, pack, both, whole, chunks=(2, 2, 4)))
+        first = [both, adds[0], NOP, adds[1]]  # the first chunk starts where both do
+        holds(pair(put, pack, *first, chunks=(2, 2, 4)))
+
+    def test_of_parts_of_a_group(self) -> None:
+        """Each threadblock unpacks and adds its own third; another third is another threadblock's."""
+        parts = [{"tb_id": t, "tbg_size": 3} for t in range(3)]
+        blocks = [[UNPACK | {"tbg_info": part}, ADD | {"tbg_info": part}] for part in parts]
+        document = plan("allreduce", (1, 1, 4), [[[PUT, PACK], *blocks]] * 2, remote="s", **LL)
+        holds(document)
+        for gpu in (0, 1):
+            ops_of(document, gpu, 1)[1]["tbg_info"], ops_of(document, gpu, 2)[1]["tbg_info"] = parts[1], parts[0]
+        refuted(document, "races", "(part", "add a barrier of the two threadblocks")
+
+    def test_tells_by_flags_only_of_what_it_did(self) -> None:
+        """A reader of the first chunk's packets knows of the first chunk, not of the second that the op did too."""
+        pack = move("recpkt", [here("i", 0, 2), here("s", 0, 2)], [here("o", 0, 2), here("s", 2, 2)], "none")
+        put = move("ppkt", here("i", 0, 2), there(0, 0, 2))
+        for chunk, ok in ((0, True), (1, False)):
+            after = [move("upkt", here("s", 2), here("o", 2), "none"), NOP, move("copy", here("o", chunk), here("o", 3),
+                     "none")]  # fmt: skip
+            document = plan("test", (2, 4, 4), [[[put, pack], after]] * 2, remote="s", **LL)
+            assert proved(document).ok == ok
+            assert ok or proved(document).failed == "races"
+
+
+class TestPorts:
+    """A port channel copies the bytes of its source: packets with their flags, anything else without."""
+
+    def plan(self, *before: Any, source: Any = None) -> dict[str, Any]:
+        blocks = []
+        for rank in (0, 1):
+            put = move("ppkt", source or here("s", 2), there(0, rank), "port", channel_ids=[0])
+            out = move("upkt", here("s", 1 - rank), here("o", 1 - rank), "none")
+            blocks.append([[*before, put, out, move("copy", here("i", 0), here("o", rank), "none")]])
+        return plan("allgather", (1, 2, 3), blocks, remote="s", by="port", **LL)
+
+    def flushed(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Each gpu ends when the other has had its packets."""
+        for gpu in (0, 1):
+            document["gpus"][gpu]["threadblocks"][0]["ops"] += [
+                NOP, tell("signal", 0, by="port"), tell("wait", 0, by="port"), NOP]  # fmt: skip
+        return document
+
+    def test_packets_arrive_as_packets(self) -> None:
+        pack = move("cpkt", here("i", 0), here("s", 2), "none")
+        holds(self.flushed(self.plan(pack, NOP)))
+        refuted(self.plan(pack), "races", "op 0 (cpkt)", "op 1 (ppkt)")
+
+    @pytest.mark.parametrize("source", [here("i", 0), here("s", 2)])
+    def test_other_bytes_hang_their_reader(self, source: Any) -> None:
+        document = self.flushed(self.plan(source=source))
+        refuted(document, "deadlock", "gpu 1, threadblock 0, op 0 (ppkt)", "gpu 0, threadblock 0, op 1 (upkt)", "cpkt")
+        assert mscclpp_machine.verdicts(document, 10) == {"hang": 10}
+
+    def test_packets_made_too_late(self) -> None:
+        document = self.flushed(self.plan())
+        for gpu in (0, 1):
+            ops_of(document, gpu).insert(1, NOP)
+            ops_of(document, gpu).insert(2, move("cpkt", here("i", 0), here("s", 2), "none"))
+        refuted(document, "races", "op 2 (cpkt)", "op 0 (ppkt)", "let a pwsf follow")
+
+    def test_packets_of_packets(self) -> None:
+        """From gpu to gpu by rppkt, which waits for flags, on either kind of channel."""
+        document = self.plan(move("cpkt", here("i", 0), here("s", 2), "none"))
+        for gpu in (0, 1):
+            ops_of(document, gpu)[1]["name"] = "rppkt"
+        holds(self.flushed(document))
+
+
+def test_a_switch_stores_packets_that_its_own_threads_made() -> None:
+    """cpkt then gstorepkt, of one place on all gpus: the store leaves the gpu's own packets as they are."""
+    document = all_gather(2)
+    for rank, gpu in enumerate(document["gpus"]):
+        first, second = gpu["threadblocks"]
+        pack = move("cpkt", here("i", 0), here("s", rank), "none")
+        store = move("gstorepkt", here("s", rank), {"switch_channel_id": 0, "index": rank, "size": 1}, "switch")
+        first["ops"] = [pack, store]
+        first["channels"] = [{"channel_type": "switch", "channel_ids": [0]}]
+        second.update(channels=[], remote_buffer_refs=[])
+        second["ops"] = [move("upkt", here("s", c), here("o", c), "none") for c in (0, 1)]
+        group = {"size": 2, "ranks": [0, 1]}
+        gpu["channels"] = [{"channel_type": "switch", "buffer_type": "s", "rank_groups": [group]}]
+    holds(document)
+
+
+def test_work_grows_as_ops_do() -> None:
+    """Calls of functions in reading and proving a plan: four times the ops, about four times the calls."""
+    few, many = (_calls(all_gather(n)) for n in (8, 16))
+    assert many < 5 * few
+
+
+def _calls(document: dict[str, Any]) -> int:
+    profile = cProfile.Profile()
+    profile.runcall(proved, document)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_zero_chunks() -> None:
+    """Places of no chunks touch nothing and wait for nothing; a collective of no chunks is refused by name."""
+    pack, unpack = (("cpkt", "i", "s"), ("upkt", "s", "o"))
+    nothing = [move(name, here(a, 0, 0), here(b, 0, 0), "none") for name, a, b in (pack, unpack)]
+    assert proved(plan("test", (1, 1, 1), [[nothing[::-1]]], **LL)).ok
+    for chunks, name in (((0, 0, 0), "input"), ((2, 0, 0), "output")):
+        with pytest.raises(ProgramError, match=f"gpu 0 has 0 chunks of {name}, and an allreduce moves some") as error:
+            read(plan("allreduce", chunks, [[[NOP]]] * 2), name="p")
+        assert error.value.where == "p, gpu 0"
+    found = proved(plan("test", (0, 0, 0), [[[NOP]]] * 2))
+    assert found.ok
+    assert "would not take a gpu that has 0" in found.checks["limits"].message
+
+
+def test_random_faults_of_packets() -> None:
+    """What is accepted is right in every random run."""
+    seen: Counter[str] = Counter()
+    plans = [pair(PUT, PACK, UNPACK, ADD), all_gather(3), all_reduce(2)]
+    plans.append(TestPorts().flushed(TestPorts().plan(move("cpkt", here("i", 0), here("s", 2), "none"), NOP)))
+    for seed in range(60):
+        rng = random.Random(seed)
+        document = mscclpp_faults.mutated(copy.deepcopy(rng.choice(plans)), rng)
+        try:
+            verdict = proved(document)
+        except ProgramError:
+            continue
+        seen["accepted" if verdict.ok else "rejected"] += 1
+        if verdict.ok:
+            assert mscclpp_machine.verdicts(document, 12, seed) == {"right": 12}, seed
+    assert seen["accepted"] > 8
+    assert seen["rejected"] > 15
+
+
+def test_packets_may_be_added_to_where_they_lie() -> None:
+    """recpkt from and to one place: its threads read before they write. Another threadblock may read either."""
+    put = move("ppkt", here("i", 0), there(0, 0))
+    add = move("recpkt", [here("i", 0), here("s", 0)], [here("o", 0), here("s", 0)], "none")
+    take = move("upkt", here("s", 0), here("o", 0), "none")
+    holds(pair(put, add, take))
+    document = plan("allreduce", (1, 1, 4), [[[put, add], [take]]] * 2, remote="s", **LL)
+    assert proved(document).failed == "races"
