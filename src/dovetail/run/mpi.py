@@ -26,6 +26,9 @@ from dovetail.run.shim import build_shim, find_tool
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
+HANG_S = 3.0  # after one rank has told of a failure, for the others to end by themselves
+PATIENCE_S = (1.0, 1.0, 2.0)  # for each step of `stop`
+STOP_S = sum(PATIENCE_S)
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -125,7 +128,7 @@ def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> int:
         now = time.monotonic()
         if failed_s is None and any(place.glob("failure.*.json")):
             failed_s = now
-        if failed_s is not None and now - failed_s > 3.0:
+        if failed_s is not None and now - failed_s > HANG_S:
             return 3
         if failed_s is None and now - looked_s > 0.25:
             looked_s = now
@@ -138,12 +141,12 @@ def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> int:
 def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
     """End the launcher and all it started: by the ranks of this host, which first save what they had done; then
     politely; then not."""
-    steps: tuple[tuple[Callable[[], None], float], ...] = (
-        (lambda: terminate_ranks(place), 1.0),
-        (lambda: os.killpg(launcher.pid, signal.SIGTERM), 1.0),
-        (lambda: os.killpg(launcher.pid, signal.SIGKILL), 2.0),
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: terminate_ranks(place),
+        lambda: os.killpg(launcher.pid, signal.SIGTERM),
+        lambda: os.killpg(launcher.pid, signal.SIGKILL),
     )
-    for step, patience_s in steps:
+    for step, patience_s in zip(steps, PATIENCE_S, strict=True):
         if launcher.poll() is not None:
             return
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):

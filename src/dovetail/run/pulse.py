@@ -26,7 +26,8 @@ RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 class Pulse:
-    """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end.
+    """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end: a
+    number that grows, and what `doing` says.
 
     When the launcher ends the job, which it does by SIGTERM, `last_words` is called and the process ends: at any
     moment, for the signal comes to a thread of its own, not to one that is inside a kernel or MPI.
@@ -37,6 +38,7 @@ class Pulse:
         self._path = folder / f"alive.{rank}.{_host()}.{os.getpid()}"
         self._lock, self._ended = threading.Lock(), False
         self.last_words: Callable[[], None] = lambda: None
+        self.doing: Callable[[], str] = lambda: "starting"
 
     def __enter__(self) -> Pulse:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
@@ -52,7 +54,7 @@ class Pulse:
         for count in itertools.count():
             with self._lock, suppress(OSError):  # a full disk is told by what needs it
                 if not self._ended:
-                    self._path.write_text(str(count))
+                    self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):
                 try:
                     self.last_words()
@@ -92,7 +94,8 @@ class Watch:
         silent = [name for name in here if now - self._seen[name][1] > patience_s]
         if silent:
             _, rank, host, pid = min(silent).split(".")
-            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s (process {pid} on {host}): it is stopped"
+            place = f"process {pid} on {host}, {self._seen[min(silent)][0].partition(' ')[2]}"
+            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s ({place}): it is stopped"
         waited_s = now - self._first_s
         if len(self._seen) < self._ranks and waited_s > LATE_S + 0.25 * self._ranks:
             begun = {name.split(".")[1] for name in self._seen}
