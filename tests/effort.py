@@ -32,7 +32,7 @@ def ratio(
     clock: Callable[[], float] = time.process_time,
     rounds: int = 20,
 ) -> float:
-    """Least time of `call` over the least of `other`, in turn: of three rounds, and of more while it exceeds `enough`."""
+    """Least time of `call` over the least of `other`, in turn: of 3 rounds, and of more while that exceeds `enough`."""
     least = [inf, inf]
     for number in range(rounds):
         for i, each in enumerate((call, other)):

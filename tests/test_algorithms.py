@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from effort import ratio
 import numpy as np
 import pytest
 from collective_data import check
+from effort import ratio
 
 from dovetail.collective import ALGORITHMS, KINDS, Algorithm, algorithms_for, build, custom, make_algorithm, spec_of
 from dovetail.collective.algorithms.double_tree import _edges_up

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from effort import ratio
 import numpy as np
 import pytest
+from effort import ratio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces import Trace, assert_good, kinds, random_trace, ring

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from effort import ratio
 import numpy as np
 import pytest
+from effort import ratio
 
 from dovetail.core import CostError
 from dovetail.cost import CostModel, Curve, Samples, fit_factor, price

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +22,8 @@ import dovetail as dt
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault, RunError, WishError, save_json
 from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
-from dovetail.run.pulse import LATE_S, SILENT_S, Pulse, Watch
+from dovetail.run.pulse import LATE_S, SILENT_S, Deaths, Pulse, Watch
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory, monkeypatch):
@@ -238,14 +241,40 @@ def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):
 
 def test_pulse_beats_and_cleans_up(tmp_path):
     code = "import sys, time, pathlib; from dovetail.run.pulse import Pulse; p = pathlib.Path(sys.argv[1])\n"
-    code += "with Pulse(p):\n    while [f.read_text()[:1] for f in p.iterdir()] != ['1']: time.sleep(0.01)\n"
-    code += "    print(*(f.read_text() for f in p.iterdir()))\n"
+    code += "with Pulse(p):\n    while [f.read_text()[:1] for f in p.glob('alive.*')] != ['1']: time.sleep(0.01)\n"
+    code += "    print(*(f.read_text() for f in p.glob('alive.*')))\n"
     code += "print(*p.iterdir(), 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     count, rest = done.stdout.splitlines()
     assert count == "1 starting"
     assert rest == "False"
     assert Pulse(tmp_path).last_words() is None
+
+
+BEATING = """
+import sys
+from pathlib import Path
+from dovetail.run.pulse import Pulse
+with Pulse(Path(sys.argv[1])):
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_deaths_are_told_in_their_order(tmp_path, first):
+    """However late one looks. A rank that ends by itself, even before, is not meant."""
+    line, ranks = [sys.executable, "-c", BEATING, tmp_path], []
+    for rank in map(str, range(3)):
+        ranks.append(subprocess.Popen(line, stdin=subprocess.PIPE, env=os.environ | {"PMI_RANK": rank}))
+    while len(list(tmp_path.glob("alive.*"))) < 3:
+        time.sleep(0.01)
+    with closing(Deaths(tmp_path)) as deaths:
+        assert deaths.look(0.0) is None
+        ranks[(first + 1) % 3].communicate()
+        for rank in (first, (first + 2) % 3):
+            ranks[rank].kill()
+            ranks[rank].communicate()
+        assert re.fullmatch(f"rank {first} on .+ died", deaths.look(0.0))
 
 
 # Arrays that do not fit

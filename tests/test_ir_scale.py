@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-
-from effort import ratio
 import numpy as np
+from effort import ratio
 
 from dovetail.ir import Program, parse, verify, verify_reference
 from dovetail.ir.shapes import ring_all_reduce

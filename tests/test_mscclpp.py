@@ -7,11 +7,11 @@ import json
 import random
 from typing import Any
 
-from effort import assert_quick
 import mscclpp_faults
 import mscclpp_machine
 import numpy as np
 import pytest
+from effort import assert_quick
 from mscclpp_plans import (
     NOP,
     all_gather,

@@ -1,9 +1,8 @@
 """Tilings: the seed's worked example, its uncovered cases, and the optimum against brute force."""
 
-
-from effort import assert_quick
 import numpy as np
 import pytest
+from effort import assert_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,9 +8,9 @@ import re
 import zlib
 from base64 import b64decode
 
-from effort import assert_quick
 import numpy as np
 import pytest
+from effort import assert_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_programs import programs

@@ -280,7 +280,7 @@ class TestFaults:
                 workload,
                 fresh_inputs(b.build(), workload, 0),
                 kernels={"bad": lambda reads, writes: 1 // 0},
-                options=RunOptions(progress, stall_s=3600),  # longer than a test may take: the others are not waited for
+                options=RunOptions(progress, stall_s=3600),  # longer than a test may take
             )
 
     def test_a_message_of_another_size(self):

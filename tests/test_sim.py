@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-
 from functools import partial
 
-from effort import ratio
 import numpy as np
 import pytest
+from effort import ratio
 
 from dovetail.core import CostError, ProgramError
 from dovetail.cost.prices import Prices

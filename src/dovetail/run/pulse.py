@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import select
 import signal
 import threading
 import time
@@ -27,7 +28,7 @@ RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 class Pulse:
     """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end: a
-    number that grows, and what `doing` says.
+    number that grows, and what `doing` says. Holds the FIFO `held.…` open, by which the parent sees it die.
 
     When the launcher ends the job, which it does by SIGTERM, `last_words` is called and the process ends: at any
     moment, for the signal comes to a thread of its own, not to one that is inside a kernel or MPI.
@@ -36,12 +37,16 @@ class Pulse:
     def __init__(self, folder: Path) -> None:
         rank = next((os.environ[name] for name in RANK_NAMES if os.environ.get(name, "").isdigit()), "x")
         self._path = folder / f"alive.{rank}.{_host()}.{os.getpid()}"
+        self._held = self._path.with_name(self._path.name.replace("alive", "held", 1))
         self._lock, self._ended = threading.Lock(), False
         self.last_words: Callable[[], None] = lambda: None
         self.doing: Callable[[], str] = lambda: "starting"
 
     def __enter__(self) -> Pulse:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
+        with suppress(OSError):  # a file system without FIFOs: the launcher's word must do
+            os.mkfifo(self._held)
+            os.open(self._held, os.O_RDWR | os.O_NONBLOCK)  # before MPI's own, as they are closed in this order
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -49,6 +54,7 @@ class Pulse:
         with self._lock:
             self._ended = True
             self._path.unlink(missing_ok=True)
+            self._held.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         for count in itertools.count():
@@ -120,6 +126,43 @@ class Watch:
         if self._first_s is None and self._seen:
             self._first_s = now
         return [name for name in here if name in self._seen]
+
+
+class Deaths:
+    """In the parent: which rank of this host was the first to end without a word, in the order of their ends.
+
+    A launcher that sees one die kills the rest at once, and may name any of them. The kernel closes a FIFO that a rank
+    holds open as the rank dies, and notes in which order; a rank that ends by itself takes its FIFO away before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._fds = folder, dict[int, Path]()
+        self._ends = select.epoll() if hasattr(select, "epoll") else None  # Linux only
+        self._first: str | None = None
+
+    def look(self, wait_s: float) -> str | None:
+        """That rank, in words; None so far. Waits so long for an end."""
+        if self._ends is None:
+            time.sleep(wait_s)
+            return None
+        for path in set(self._folder.glob("held.*")) - set(self._fds.values()):
+            with suppress(OSError):  # it has just ended
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                self._fds[fd] = path
+                self._ends.register(fd, 0)
+        for fd, _ in self._ends.poll(wait_s):
+            self._ends.unregister(fd)
+            if self._first is None and self._fds[fd].exists():
+                _, rank, host, _ = self._fds[fd].name.split(".")
+                self._first = f"{_rank(rank)} on {host} died"
+        return self._first
+
+    def close(self) -> None:
+        for fd, path in self._fds.items():
+            os.close(fd)
+            path.unlink(missing_ok=True)
+        if self._ends is not None:
+            self._ends.close()
 
 
 def crowding() -> float:
