@@ -441,10 +441,11 @@ def mismatch(comm):
 
 def late(comm):
     """A rank that gave up has its memory to itself: what another sends after all does not land there."""
-    service.STALL_S = 0.5
+    service.STALL_S = 2.0
     use(comm, forced(comm, "ring_all_gather"))
     mine, out = np.full(1000, comm.rank), np.zeros(2000, int)
     for _ in range(3):
+        comm.Barrier()
         dc.all_gather(mine, comm, out)
     if comm.rank:
         comm.recv(source=0)

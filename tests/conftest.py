@@ -1,7 +1,12 @@
 """Tests marked `needs(cause, …)` skip where a cause is missing; where CI promises things, no other skip passes."""
 
+import signal
+
 import needs
 import pytest
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
+    signal.signal(signal.SIGINT, lambda number, frame: None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
