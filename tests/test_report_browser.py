@@ -10,7 +10,7 @@ from timelines import overlapped, pair, run_of
 from dovetail.cost import Curve
 from dovetail.report import Losses, Row, Summary, write_curves, write_page
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 HOSTILE = '<img src="http://x.invalid/" onerror="document.title=1"></script>'
 
 

@@ -179,7 +179,8 @@ def crowding() -> float:
 
 
 def terminate_ranks(folder: Path) -> None:
-    """Send SIGTERM to the ranks of a job that run on this host, whatever the launcher does: they save and end."""
+    """End the ranks of a job that run on this host by SIGTERM, whatever the launcher does: they save what they have,
+    those that were stopped too."""
     for path in folder.glob("alive.*"):
         _, _, host, pid = path.name.split(".")
         try:
@@ -189,6 +190,7 @@ def terminate_ranks(folder: Path) -> None:
         if host == _host() and os.fsencode(folder) in command:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGTERM)
+                os.kill(int(pid), signal.SIGCONT)
 
 
 def _host() -> str:
