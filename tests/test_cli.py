@@ -528,7 +528,7 @@ def test_probe_then_plan_then_tune(document, call, tmp_path):
     assert (tmp_path / "machine.json").exists()
     planned = document("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--extrapolate")
     assert planned["machine"] == machine["name"]
-    sizes = [*SIZES, "--ranks", "2", "--rounds", "3", "--budget", "5", "--seed", "7"]
+    sizes = [*SIZES, "--ranks", "2", "--rounds", "3", "--budget", "2", "--seed", "7"]
     found = document("tune", "matmul_all_reduce", *sizes, "--out", tmp_path / "out")
     keys = {"measured_s", "serial_s", "ideal_gain", "max_rel_error", "report", "tiles", "losses", "rivals"}
     assert keys <= set(found)

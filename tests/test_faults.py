@@ -22,7 +22,7 @@ import dovetail as dt
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault, RunError, WishError, save_json
 from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
-from dovetail.run.pulse import LATE_S, SILENT_S, Deaths, Pulse, Watch
+from dovetail.run.pulse import LATE_S, SILENT_S, Deaths, Pulse, Watch, slowness
 
 
 @pytest.fixture(autouse=True)
@@ -161,11 +161,11 @@ def test_rank_that_is_stopped_before_it_begins(mpi, planned, tmp_path, good_run_
         f'echo $$ >> {tmp_path}/pid && kill -STOP $$\nexec "$@"\n'
     )
     wrapper.chmod(0o755)
-    launch = " ".join([*mpi.mpiexec(2), str(wrapper)])
+    launch, before = " ".join([*mpi.mpiexec(2), str(wrapper)]), slowness()
     run = LongRun(planned, tmp_path / "out", mpi, launch)
     code, err, spent = run.ends()
     assert code == 2
-    assert spent < LATE_S + 0.25 * 2 + STOP_S + 3 * good_run_s(mpi)
+    assert spent < (LATE_S + 0.25 * 2) * max(before, slowness()) + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1 never arrived")
     assert not is_running(int((tmp_path / "pid").read_text()))
 
@@ -217,7 +217,8 @@ def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
     assert "process 11 on host, in variant 'x'" in trouble
 
 
-def test_watch_knows_who_is_late(tmp_path):
+def test_watch_knows_who_is_late(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)
     clock = Clock()
     watch = Watch(tmp_path, 3, clock)
     for second in range(9):
@@ -227,6 +228,22 @@ def test_watch_knows_who_is_late(tmp_path):
         late = second > LATE_S + 0.75
         assert (watch.trouble() is not None) == late
     assert watch.trouble().startswith("rank 1 never arrived: 1 of 3")
+
+
+def test_watch_is_patient_on_a_busy_machine(tmp_path, monkeypatch):
+    clock, busy = Clock(), 3.0
+    monkeypatch.delenv("DOVETAIL_ARRIVE_S", raising=False)
+    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: busy)
+    watch = Watch(tmp_path, 2, clock)
+    clock.now = 23.0
+    assert watch.trouble() is None
+    clock.now = 25.0
+    assert watch.trouble() == "no rank has begun after 24 s"
+    beat(tmp_path, 0, 0)
+    assert watch.trouble() is None
+    clock.now += 3 * (LATE_S + 0.5) + 1
+    beat(tmp_path, 0, 1)
+    assert watch.trouble().startswith("rank 1 never arrived")
 
 
 def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):

@@ -85,15 +85,15 @@ class Watch:
         self._begin_s = now_s()
         self._first_s: float | None = None
         self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when that was new
-        self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or ARRIVE_S)
+        self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or 0.0)
 
     def trouble(self) -> str | None:
         """What is wrong with the ranks, in words; None while nothing is."""
         now = self._now_s()
         here = self._read(now)
         if self._first_s is None:
-            late = now - self._begin_s > self._limit_s
-            return f"no rank has begun after {self._limit_s:.0f} s" if late else None
+            limit_s = self._limit_s or ARRIVE_S * slowness()
+            return f"no rank has begun after {limit_s:.0f} s" if now - self._begin_s > limit_s else None
         unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
         shared = max(1.0, min(crowding(), self._ranks / (os.cpu_count() or 1)))  # ranks that a core may serve
         patience_s = (2 * SILENT_S if unready else SILENT_S) * shared  # imports may keep a rank from beating
@@ -103,7 +103,7 @@ class Watch:
             place = f"process {pid} on {host}, {self._seen[min(silent)][0].partition(' ')[2]}"
             return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s ({place}): it is stopped"
         waited_s = now - self._first_s
-        if len(self._seen) < self._ranks and waited_s > LATE_S + 0.25 * self._ranks:
+        if len(self._seen) < self._ranks and waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
             begun = {name.split(".")[1] for name in self._seen}
             missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
             count = self._ranks - len(self._seen)
@@ -163,6 +163,11 @@ class Deaths:
             path.unlink(missing_ok=True)
         if self._ends is not None:
             self._ends.close()
+
+
+def slowness() -> float:
+    """How much longer a program may take to start beside what else this machine does: 1 to 4 times."""
+    return min(crowding(), 4.0)
 
 
 def crowding() -> float:
