@@ -57,6 +57,7 @@ def test_a_lowered_trace_means_the_same(rng, fuse, most):
     assert_same(program, lowered, 1)
 
 
+@pytest.mark.slow
 @given(RANDOM, st.integers(1, 3))
 @SLOW
 def test_a_trace_with_wishes_lowered_in_instances_means_the_same(rng, instances):
@@ -68,6 +69,7 @@ def test_a_trace_with_wishes_lowered_in_instances_means_the_same(rng, instances)
     assert_same(program, lowered, parts)
 
 
+@pytest.mark.slow
 @given(RANDOM)
 @SLOW
 def test_passes_one_by_one_give_programs_that_hold(rng):

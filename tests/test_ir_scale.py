@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from effort import ratio
 
 from dovetail.ir import Program, parse, verify, verify_reference
@@ -18,6 +19,7 @@ def judging(judge, program: Program):
     return call
 
 
+@pytest.mark.slow
 def test_a_million_ops_cost_about_ten_times_a_hundred_thousand() -> None:
     small, large = ring_all_reduce(64, 6), ring_all_reduce(64, 62)
     assert large.num_ops > 999_000
@@ -25,6 +27,7 @@ def test_a_million_ops_cost_about_ten_times_a_hundred_thousand() -> None:
     assert ratio(judging(verify, large), judging(verify, small), most) < most
 
 
+@pytest.mark.slow
 def test_the_reference_is_left_far_behind() -> None:
     program = ring_all_reduce(16, 16)
     assert ratio(judging(verify, program), judging(verify_reference, program), 1 / 20) < 1 / 20

