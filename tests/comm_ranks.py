@@ -441,10 +441,11 @@ def mismatch(comm):
 
 def late(comm):
     """A rank that gave up has its memory to itself: what another sends after all does not land there."""
-    service.STALL_S = 0.5
+    service.STALL_S = 2.0
     use(comm, forced(comm, "ring_all_gather"))
     mine, out = np.full(1000, comm.rank), np.zeros(2000, int)
     for _ in range(3):
+        comm.Barrier()
         dc.all_gather(mine, comm, out)
     if comm.rank:
         comm.recv(source=0)
@@ -490,6 +491,13 @@ def plant(fault):
         service._sizes = lambda program, asked: sizes(program, asked._replace(elements=asked.elements - 1))
 
 
+def meet(comm):
+    """A barrier that leaves the cores to those who still work."""
+    waiting = comm.Ibarrier()
+    while not waiting.Test():
+        time.sleep(1e-3)
+
+
 def main(what="all", *names):
     if what in ALONE:
         globals()[what](MPI.COMM_WORLD)
@@ -503,7 +511,7 @@ def main(what="all", *names):
             test(comm)
         if member:
             comm.Free()
-        MPI.COMM_WORLD.Barrier()
+        meet(MPI.COMM_WORLD)
     if MPI.COMM_WORLD.rank == 0:
         print("all the same")
 

@@ -1,7 +1,30 @@
 """Tests marked `needs(cause, …)` skip where a cause is missing; where CI promises things, no other skip passes."""
 
+import signal
+from pathlib import Path
+
 import needs
 import pytest
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """For `make test`, two workers: file by file, and all files that start ranks or hosts on one of them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    marks = ("mark.mpi", "mark.testbed")
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
+    ranks = {f"tests/{name}" for name, source in sources.items() if any(mark in source for mark in marks)}
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "ranks" if file in ranks else file
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

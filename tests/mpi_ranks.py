@@ -22,7 +22,7 @@ def main(path: str) -> None:
             arrays = allocate_rank(program, workload, world.rank)
             engine = bind(world.transport, program, world.rank, arrays, KERNELS, sizes=workload.sizes)
             for how in options:
-                run(world, program, workload, inputs, arrays, engine, replace(how, stall_s=20.0), number)
+                run(world, program, workload, inputs, arrays, engine, replace(how, stall_s=120.0), number)
         if world.rank == 0:
             print("all the same")
     except BaseException as error:

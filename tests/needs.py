@@ -51,7 +51,7 @@ class Mpi:
             ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return os.environ | ours
 
-    def run(self, num_ranks: int, *args: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, num_ranks: int, *args: object, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run `python args…` on ranks, with its output captured; the caller judges the exit code."""
         command = [*self.mpiexec(num_ranks), str(self.python), *map(str, args)]
         return subprocess.run(command, env=self.env, text=True, capture_output=True, timeout=timeout_s, check=False)

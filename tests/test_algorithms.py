@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collective_data import check
+from effort import ratio
 
 from dovetail.collective import ALGORITHMS, KINDS, Algorithm, algorithms_for, build, custom, make_algorithm, spec_of
 from dovetail.collective.algorithms.double_tree import _edges_up
@@ -210,12 +210,9 @@ def test_sccl_keeps_to_the_links_of_its_machine() -> None:
 
 
 def test_tracing_takes_time_in_proportion() -> None:
-    def seconds(n: int) -> float:
-        start = time.process_time()
-        make_algorithm("ring_all_reduce", n).trace()
-        return (time.process_time() - start) / (n * n)
-
-    assert min(seconds(128) for _ in range(3)) < 3 * min(seconds(32) for _ in range(3))
+    small, large = (make_algorithm("ring_all_reduce", n).trace for n in (32, 128))
+    most = 3 * (128 / 32) ** 2
+    assert ratio(large, small, most) < most
 
 
 # On real data

@@ -49,6 +49,7 @@ def test_protocol_switches_are_found_where_they_are() -> None:
         assert found == pytest.approx(true, rel=0.2)
 
 
+@pytest.mark.slow
 def test_breaks_are_as_many_as_there_are() -> None:
     def straight(b: ArrayLike) -> Floats:
         return 50e-6 + 1e-9 * np.asarray(b, dtype=np.float64)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import needs
@@ -18,15 +21,8 @@ import pytest
 import dovetail as dt
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault, RunError, WishError, save_json
-from dovetail.run.mpi import MpiExecutor, default_launch, last_line
-from dovetail.run.pulse import LATE_S, SILENT_S, Pulse, Watch
-
-LIMIT_S = 10.0  # on a machine that is not busy otherwise
-
-
-def limit_s() -> float:
-    """LIMIT_S, and longer where others use the cores."""
-    return LIMIT_S * max(1.0, os.getloadavg()[0] / os.cpu_count() - 0.5)
+from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
+from dovetail.run.pulse import LATE_S, SILENT_S, Deaths, Pulse, Watch, slowness
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +34,22 @@ def _own_cache(tmp_path_factory, monkeypatch):
 @pytest.fixture(scope="module")
 def plan():
     return dt.plan(dt.matmul_all_reduce(256, 128, 64), "shared-memory-2", schedule="uniform")
+
+
+@pytest.fixture(scope="module")
+def good_run_s(plan, tmp_path_factory):
+    """How long a good run takes with an MPI, from start to end: seconds as they are on this machine now."""
+
+    @cache
+    def measured(mpi: needs.Mpi) -> float:
+        folder = tmp_path_factory.mktemp("good")
+        save_json(folder / "plan.json", plan.to_json())
+        begin = time.monotonic()
+        line = command("run", folder, "--rounds", 1, bin=mpi.bin)
+        subprocess.run(line, env=mpi.env, capture_output=True, check=True, timeout=240)
+        return time.monotonic() - begin
+
+    return measured
 
 
 @pytest.fixture
@@ -53,7 +65,7 @@ def command(*words: object, bin: Path | None = None) -> list[str]:
 
 
 def call(*words: object, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=60, **options)
+    return subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=240, **options)
 
 
 def is_running(pid: int) -> bool:
@@ -86,19 +98,18 @@ class LongRun:
 
     def pids(self) -> list[int]:
         """Both ranks' process ids, once they are in the midst of their rounds."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:
-            found = sorted(self.out.glob("runs/*/ready.*.json"))
-            if len(found) == 2:
-                time.sleep(1.5)
-                return [json.loads(path.read_text())["pid"] for path in found]
+            found = sorted(self.out.glob("runs/*/alive.*"))
+            if len(found) == 2 and all("in variant" in path.read_text() for path in found):
+                return [int(path.name.split(".")[3]) for path in found]
             time.sleep(0.05)
         raise AssertionError(f"the ranks did not begin: {self.process.communicate(timeout=5)}")
 
     def ends(self) -> tuple[int, str, float]:
         """Exit code, stderr, and the seconds until then."""
         begin = time.monotonic()
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=240)
         return self.process.returncode, err, time.monotonic() - begin
 
     def left(self) -> list[int]:
@@ -116,25 +127,25 @@ class LongRun:
 
 
 @pytest.mark.mpi
-def test_killed_rank(mpi, planned, tmp_path):
+def test_killed_rank(mpi, planned, tmp_path, good_run_s):
     run = LongRun(planned, tmp_path / "out", mpi)
     os.kill(run.pids()[1], signal.SIGKILL)
     code, err, spent = run.ends()
     assert code == 2
-    assert spent < limit_s()
+    assert spent < HANG_S + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1", "died", str(tmp_path / "out"))
     assert (tmp_path / "out" / "plan.json").exists()
     assert run.left() == []
 
 
 @pytest.mark.mpi
-def test_stopped_rank(mpi, planned, tmp_path):
+def test_stopped_rank(mpi, planned, tmp_path, good_run_s):
     """A rank that stops in the midst: no launcher notices. What the others had done is kept."""
     run = LongRun(planned, tmp_path / "out", mpi)
     os.kill(run.pids()[1], signal.SIGSTOP)
     code, err, spent = run.ends()
     assert code == 2
-    assert spent < limit_s()
+    assert spent < SILENT_S + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1", "no sign of life", "it is stopped")
     assert (tmp_path / "out" / "plan.json").exists()
     assert run.left() == []
@@ -143,28 +154,28 @@ def test_stopped_rank(mpi, planned, tmp_path):
 
 
 @pytest.mark.mpi
-def test_rank_that_is_stopped_before_it_begins(mpi, planned, tmp_path):
+def test_rank_that_is_stopped_before_it_begins(mpi, planned, tmp_path, good_run_s):
     wrapper = tmp_path / "stop_rank_1"
     wrapper.write_text(
         '#!/bin/sh\n[ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ] && '
         f'echo $$ >> {tmp_path}/pid && kill -STOP $$\nexec "$@"\n'
     )
     wrapper.chmod(0o755)
-    launch = " ".join([*mpi.mpiexec(2), str(wrapper)])
+    launch, before = " ".join([*mpi.mpiexec(2), str(wrapper)]), slowness()
     run = LongRun(planned, tmp_path / "out", mpi, launch)
     code, err, spent = run.ends()
     assert code == 2
-    assert spent < limit_s()
+    assert spent < (LATE_S + 0.25 * 2) * max(before, slowness()) + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1 never arrived")
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.mpi
-def test_one_rank_too_few(mpi, planned, tmp_path):
+def test_one_rank_too_few(mpi, planned, tmp_path, good_run_s):
     run = LongRun(planned, tmp_path / "out", mpi, " ".join(mpi.mpiexec(1)))
     code, err, spent = run.ends()
     assert code == 2
-    assert spent < limit_s()
+    assert spent < HANG_S + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "the job has 2 ranks, the launcher started 1")
 
 
@@ -187,7 +198,7 @@ class Clock:
 
 
 def beat(folder: Path, rank: int, count: int) -> None:
-    (folder / f"alive.{rank}.host.1{rank}").write_text(str(count))
+    (folder / f"alive.{rank}.host.1{rank}").write_text(f"{count} in variant 'x'")
 
 
 def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
@@ -203,10 +214,11 @@ def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
         trouble = watch.trouble()
         assert (trouble is not None) == (second - 5 > SILENT_S), second
     assert trouble.startswith("rank 1 gave no sign of life")
-    assert "process 11 on host" in trouble
+    assert "process 11 on host, in variant 'x'" in trouble
 
 
-def test_watch_knows_who_is_late(tmp_path):
+def test_watch_knows_who_is_late(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)
     clock = Clock()
     watch = Watch(tmp_path, 3, clock)
     for second in range(9):
@@ -216,6 +228,22 @@ def test_watch_knows_who_is_late(tmp_path):
         late = second > LATE_S + 0.75
         assert (watch.trouble() is not None) == late
     assert watch.trouble().startswith("rank 1 never arrived: 1 of 3")
+
+
+def test_watch_is_patient_on_a_busy_machine(tmp_path, monkeypatch):
+    clock, busy = Clock(), 3.0
+    monkeypatch.delenv("DOVETAIL_ARRIVE_S", raising=False)
+    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: busy)
+    watch = Watch(tmp_path, 2, clock)
+    clock.now = 23.0
+    assert watch.trouble() is None
+    clock.now = 25.0
+    assert watch.trouble() == "no rank has begun after 24 s"
+    beat(tmp_path, 0, 0)
+    assert watch.trouble() is None
+    clock.now += 3 * (LATE_S + 0.5) + 1
+    beat(tmp_path, 0, 1)
+    assert watch.trouble().startswith("rank 1 never arrived")
 
 
 def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):
@@ -230,13 +258,40 @@ def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):
 
 def test_pulse_beats_and_cleans_up(tmp_path):
     code = "import sys, time, pathlib; from dovetail.run.pulse import Pulse; p = pathlib.Path(sys.argv[1])\n"
-    code += "with Pulse(p):\n    time.sleep(1.2); print(*(f.read_text() for f in p.iterdir()))\n"
+    code += "with Pulse(p):\n    while [f.read_text()[:1] for f in p.glob('alive.*')] != ['1']: time.sleep(0.01)\n"
+    code += "    print(*(f.read_text() for f in p.glob('alive.*')))\n"
     code += "print(*p.iterdir(), 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     count, rest = done.stdout.splitlines()
-    assert int(count) >= 1
+    assert count == "1 starting"
     assert rest == "False"
     assert Pulse(tmp_path).last_words() is None
+
+
+BEATING = """
+import sys
+from pathlib import Path
+from dovetail.run.pulse import Pulse
+with Pulse(Path(sys.argv[1])):
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_deaths_are_told_in_their_order(tmp_path, first):
+    """However late one looks. A rank that ends by itself, even before, is not meant."""
+    line, ranks = [sys.executable, "-c", BEATING, tmp_path], []
+    for rank in map(str, range(3)):
+        ranks.append(subprocess.Popen(line, stdin=subprocess.PIPE, env=os.environ | {"PMI_RANK": rank}))
+    while len(list(tmp_path.glob("alive.*"))) < 3:
+        time.sleep(0.01)
+    with closing(Deaths(tmp_path)) as deaths:
+        assert deaths.look(0.0) is None
+        ranks[(first + 1) % 3].communicate()
+        for rank in (first, (first + 2) % 3):
+            ranks[rank].kill()
+            ranks[rank].communicate()
+        assert re.fullmatch(f"rank {first} on .+ died", deaths.look(0.0))
 
 
 # Arrays that do not fit
@@ -279,7 +334,7 @@ def inside(mpi: needs.Mpi, ranks: int, which: str) -> subprocess.CompletedProces
     threads = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     line = [*mpi.mpiexec(ranks), str(mpi.python), "-c", INSIDE, which]
     environ = {**mpi.env, **threads}
-    return subprocess.run(line, capture_output=True, text=True, check=False, env=environ, timeout=120)
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=environ, timeout=240)
 
 
 @pytest.mark.mpi
@@ -301,9 +356,8 @@ def test_plan_runs_inside_a_users_program(mpi, which):
     ],
 )
 def test_bad_array_of_one_rank_is_refused_by_all(mpi, which, told):
-    begin = time.monotonic()
     done = inside(mpi, 2, which)
-    assert time.monotonic() - begin < limit_s()
+    assert "stalled" not in done.stdout + done.stderr  # nobody waits for the watchdog
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("WishError") == 2
     assert done.stdout.count(told) == 2
@@ -317,9 +371,8 @@ def test_plan_for_other_ranks(mpi):
 
 @pytest.mark.mpi
 def test_exception_of_one_rank_ends_the_others(mpi):
-    begin = time.monotonic()
     done = inside(mpi, 2, "raise")
-    assert time.monotonic() - begin < limit_s()
+    assert "stalled" not in done.stdout + done.stderr
     assert done.returncode != 0
     assert "planted" in done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import ir_programs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -
     assert found.ok, [check for check in found.checks.values() if not check.ok]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(RNG, SIZES, st.integers(1, 3))
 def test_mutated_programs_are_judged_alike(rng: random.Random, num_ops: int, changes: int) -> None:
@@ -53,6 +55,7 @@ def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: i
     assert oks(certificate(ir_programs.scaled(program, factor))) == oks(certificate(program))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
 def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, changes: int) -> None:
@@ -68,6 +71,7 @@ def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, 
     assert found.checks["races"].ok == (not alone and not ir_programs.has_race(program))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(RNG)
 def test_messages_that_come_back_in_parts(rng: random.Random) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import msccl_files as files
 import numpy as np
 import pytest
+from effort import assert_quick
 from msccl_files import index, verdict, xml
 
 from dovetail.cli import main
@@ -31,6 +32,7 @@ PAIR = {
 RELAY = {(0, 0): ("1 1 0", "s i0 - 1", "r - i0 1"), (1, 0): ("0 0 0", "rrcs i0 i0 1")}
 SHOWN = index()
 corpus = pytest.mark.needs("shared")
+AT_ONCE = 200  # as long as so many plain loops of a million turns
 
 
 def pair(**changes: object) -> str:
@@ -81,13 +83,15 @@ def test_a_file_gets_its_verdict(row):
         assert not certify(read(files.path(row)), fifo_depth=found.min_fifo_depth - 1).ok
 
 
+@pytest.mark.slow
 @corpus
 def test_the_whole_corpus_takes_seconds_of_one_core():
-    start = time.process_time()
-    for row in SHOWN:
-        if verdict(row) != "unreadable":
-            certify(read(files.path(row)))
-    assert time.process_time() - start < 5
+    def judge_all():
+        for row in SHOWN:
+            if verdict(row) != "unreadable":
+                certify(read(files.path(row)))
+
+    assert_quick(judge_all, 500)
 
 
 @pytest.mark.parametrize("row", [row for row in SHOWN if verdict(row) == "valid"], ids=lambda row: row["file"])
@@ -577,25 +581,31 @@ MALFORMED = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_files_are_refused_at_once(name):
     text, line, what = MALFORMED[name]
-    start = time.process_time()
-    with pytest.raises(ProgramError) as raised:
-        certify(read(text, name="bad.xml"))
-    assert what in raised.value.what
-    assert raised.value.where == f"bad.xml:{line}"
-    assert time.process_time() - start < 1
+
+    def refused():
+        with pytest.raises(ProgramError) as raised:
+            certify(read(text, name="bad.xml"))
+        assert what in raised.value.what
+        assert raised.value.where == f"bad.xml:{line}"
+
+    assert_quick(refused, AT_ONCE)
 
 
+@pytest.mark.slow
 def test_a_million_steps_are_refused_at_once(tmp_path):
     step = pair().splitlines()[3].replace('s="0"', 's="{}"')
     head, tail = pair().splitlines()[:3], pair().splitlines()[5:]
     lines = [step.replace("{}", str(number)) for number in range(1_000_000)]
     for steps, what in ((100_000, "more than 4096 steps in one threadblock"), (1_000_000, "more than 524288 gpus")):
         (tmp_path / "long.xml").write_text("\n".join([*head, *lines[:steps], *tail]))
-        start = time.process_time()
-        with pytest.raises(ProgramError, match=what) as raised:
-            read(tmp_path / "long.xml")
-        assert raised.value.where == f"{tmp_path}/long.xml:{4100 if steps < 1_000_000 else 524_289}"
-        assert time.process_time() - start < 1
+        where = f"{tmp_path}/long.xml:{4100 if steps < 1_000_000 else 524_289}"
+
+        def refused(what=what, where=where):
+            with pytest.raises(ProgramError, match=what) as raised:
+                read(tmp_path / "long.xml")
+            assert raised.value.where == where
+
+        assert_quick(refused, AT_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -606,10 +616,7 @@ def test_a_thousand_gpus_are_judged_at_once(coll, in_place):
     steps = {(rank, 0): ("-1 -1 0", "cpy i0 o0 1") for rank in range(1024)}
     io = (1 if coll == "allgather" else 1024, 1 if coll == "reduce_scatter" else 1024)
     text = xml(steps, coll, 1024, 1024, io=io, head=f'inplace="{in_place}"')
-    start = time.process_time()
-    certificate = judged(text)
-    assert certificate.ok == (coll == "custom")
-    assert time.process_time() - start < 1
+    assert assert_quick(lambda: judged(text), AT_ONCE).ok == (coll == "custom")
 
 
 WIDE = {
@@ -624,9 +631,7 @@ WIDE = {
 def test_small_files_of_large_steps_are_judged_at_once(name):
     ranks = 1 + max(rank for rank, _ in WIDE[name])
     text = xml(WIDE[name], chunks=32767, ranks=ranks)
-    start = time.process_time()
-    assert "result" in failures(judged(text))
-    assert time.process_time() - start < 1
+    assert "result" in failures(assert_quick(lambda: judged(text), AT_ONCE))
 
 
 @corpus
@@ -648,24 +653,33 @@ def test_unfinished_chain_of_nops():
         read(xml(steps, "custom", scratch=1))
 
 
+@pytest.mark.slow
 def test_mutated_files_raise_nothing_but_what_they_should():
-    """Every file that random changes make is judged or refused, quickly."""
-    rng, slowest, judged_files = random.Random(7), 0.0, 0
+    """Every file that random changes make is judged or refused, quickly: the slowest is judged once more for that."""
+    rng, slowest, judged_files = random.Random(7), (0.0, ("", None, None)), 0
     seeds = [pair(), xml(RELAY), xml(RELAY, "custom", chunks=3), pair(coll="broadcast", proto="LL")]
     seeds += [pair(head='inplace="1" outofplace="1" minBytes="0" maxBytes="0"', io=(1, 1))]
     for _ in range(1500):
         text = _mutated(rng, rng.choice(seeds))
+        how = rng.choice((None, *DIALECTS)), rng.choice((None, 1, 9)), rng.choice(DIALECTS)
         start = time.process_time()
-        try:
-            file = read(text)
-            judged_files += 1
-            certify(file, rng.choice((None, *DIALECTS)), rng.choice((None, 1, 9)))
-            write(file.program, rng.choice(DIALECTS), header=file.header)
-        except ProgramError:
-            pass  # any other error fails this test
-        slowest = max(slowest, time.process_time() - start)
+        judged_files += _is_read(text, *how)
+        slowest = max(slowest, (time.process_time() - start, (text, *how)), key=lambda found: found[0])
     assert judged_files > 250
-    assert slowest < 1
+    assert_quick(lambda: _is_read(*slowest[1]), AT_ONCE)
+
+
+def _is_read(text, target, fifo_depth, dialect):
+    """Whether the file can be read, judged as what it is or refused with the error meant for that and no other."""
+    is_read = False
+    try:
+        file = read(text)
+        is_read = True
+        certify(file, target, fifo_depth)
+        write(file.program, dialect, header=file.header)
+    except ProgramError:
+        pass
+    return is_read
 
 
 def _mutated(rng: random.Random, text: str) -> str | bytes:

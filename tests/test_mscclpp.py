@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import random
-import time
 from typing import Any
 
 import mscclpp_faults
 import mscclpp_machine
 import numpy as np
 import pytest
+from effort import assert_quick
 from mscclpp_plans import (
     NOP,
     all_gather,
@@ -436,11 +436,13 @@ class TestHostile:
         change, what, where = BAD[name]
         document = all_reduce(2)
         change(document)
-        start = time.process_time()
-        with pytest.raises(ProgramError, match=what.replace("+", r"\+")) as error:
-            read(document, name="p")
-        assert error.value.where.endswith(where)
-        assert time.process_time() - start < 1
+
+        def refused() -> None:
+            with pytest.raises(ProgramError, match=what.replace("+", r"\+")) as error:
+                read(document, name="p")
+            assert error.value.where.endswith(where)
+
+        assert_quick(refused, 100)
 
     @pytest.mark.parametrize(
         "text", ["{", "{}", '{"gpus": 1}', "[" * 10**5, '{"a": ' * 10**5, b"\xff{", '{"gpus": [NaN]}']
@@ -477,6 +479,7 @@ def nodes(value: Any, path: tuple[Any, ...] = ()) -> Any:
         yield from nodes(each, (*path, key))
 
 
+@pytest.mark.slow
 def test_what_is_proved_goes_right_on_the_machine() -> None:
     """Random faults: what certify accepts is right in every random run; most of what it rejects goes wrong in some."""
     accepted = rejected = seen = 0

@@ -136,6 +136,7 @@ def assert_same_meaning(before: Program, after: Program) -> None:
         np.testing.assert_equal(execute(after, inputs, seed=seed, workload=workload).outputs, wanted)
 
 
+@pytest.mark.slow
 @given(collective_programs(), st.sampled_from(["exchange", "ring"]), st.integers(1, 3))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_expanded_collectives_mean_the_same(before, algorithm, max_slots):
@@ -147,6 +148,7 @@ def test_expanded_collectives_mean_the_same(before, algorithm, max_slots):
     assert_same_meaning(before, fuse(after))
 
 
+@pytest.mark.slow
 @given(messages(), st.integers(1, 3))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_fused_and_sliced_messages_mean_the_same(before, max_slots):

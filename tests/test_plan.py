@@ -159,6 +159,7 @@ machines = st.builds(
 wishes = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300), st.integers(0, 300))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     wish=wishes,

@@ -30,7 +30,7 @@ options = st.builds(
     window=st.sampled_from([1, 2, 3, 32]),
     block_rows=st.sampled_from([0, 1, 3]),
     poll_s=st.sampled_from([0.0, 1e-4]),
-    stall_s=st.just(5.0),
+    stall_s=st.just(60.0),
 )
 
 
@@ -218,7 +218,7 @@ class TestFifo:
         b.add(Kind.recv, 1, net, writes=[Region("y", 0, 1)], chan_in=channel)
         for _ in range(20):
             b.add(Kind.wait, 1, net, chan_in=channel)
-        check(b.build(), workload_of(b.build(), (4,), "float32"), RunOptions(stall_s=2))
+        check(b.build(), workload_of(b.build(), (4,), "float32"), RunOptions(stall_s=60))
 
     def test_collectives_of_one_group_meet_by_name(self):
         """Two lanes call two collectives of the same ranks, in whatever order they come to it."""
@@ -249,10 +249,8 @@ class TestFaults:
     def test_a_dropped_op_stalls_and_is_named(self, kind, progress):
         asked = dropped(ring_all_reduce(3, 1).with_depth(1), kind)
         workload = workload_of(asked, (1 << 10,), "float32")
-        begin = time.monotonic()
-        with pytest.raises(RunError, match=r"rank \d stalled: no op moved") as error:
+        with pytest.raises(RunError, match=r"rank \d stalled: no op moved for 1 s") as error:  # 0.3 s, rounded up
             run_unverified(asked, workload, fresh_inputs(asked, workload, 0), options=RunOptions(progress, stall_s=0.3))
-        assert time.monotonic() - begin < 3
         assert "lane 0 waits at its op" in str(error.value) or "was never taken" in str(error.value)
         assert 0 < len(error.value.timeline.columns["op"]) < asked.num_ops
 
@@ -275,16 +273,15 @@ class TestFaults:
         made = b.add(Kind.compute, 1, b.lane("work", engine), reads=[x], writes=[y], call=call)
         b.add(Kind.send, 1, net, reads=[y], chan_out=b.channel(1, 0), after=[made])
         b.add(Kind.recv, 0, net, writes=[y], chan_in=b.channel(1, 0))
-        workload, begin = workload_of(b.build(), (1,), "int8"), time.monotonic()
+        workload = workload_of(b.build(), (1,), "int8")
         with pytest.raises(ZeroDivisionError):
             execute_local(
                 b.build(),
                 workload,
                 fresh_inputs(b.build(), workload, 0),
                 kernels={"bad": lambda reads, writes: 1 // 0},
-                options=RunOptions(progress, stall_s=60),
+                options=RunOptions(progress, stall_s=3600),  # longer than a test may take
             )
-        assert time.monotonic() - begin < 10
 
     def test_a_message_of_another_size(self):
         b = Builder("sizes", 3)
@@ -296,7 +293,7 @@ class TestFaults:
         slots = {"x": (Slot((4,), "int8"),) * 3, "y": (Slot((4,), "int8"), Slot((3,), "int8"), Slot((4,), "int8"))}
         workload = Workload(slots, {})
         with pytest.raises(RunError, match=r"rank [01]: the two sides of a message"):
-            execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0), options=RunOptions(stall_s=60))
+            execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0), options=RunOptions(stall_s=3600))
 
     def test_slots_of_another_shape_and_missing_inputs(self):
         b = Builder("copy", 1)

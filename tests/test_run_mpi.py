@@ -5,7 +5,6 @@ import pickle
 import random
 import shutil
 import subprocess
-import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -101,7 +100,7 @@ def shipped_cases(ranks: int):
 def test_results_equal_the_reference(mpi, ranks, tmp_path):
     cases = tmp_path / "cases"
     cases.write_bytes(pickle.dumps([*random_cases(ranks, 30), *shipped_cases(ranks), *collective_cases(ranks)]))
-    done = mpi.run(ranks, HERE / "mpi_ranks.py", cases, timeout_s=120)
+    done = mpi.run(ranks, HERE / "mpi_ranks.py", cases, timeout_s=280)
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
 
@@ -175,7 +174,7 @@ def answers(request, tmp_path_factory):
     }
     (place / "ask").write_bytes(pickle.dumps(list(jobs.values())))
     command = [str(mpi.python), str(HERE / "mpi_job.py"), str(place / "ask"), str(place / "answer")]
-    done = needs.subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=120, check=False)
+    done = needs.subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(zip(jobs, pickle.loads((place / "answer").read_bytes()), strict=True))
 
@@ -190,35 +189,39 @@ class TestJobs:
             assert len(outcome.seconds) == result.rounds
 
     def test_timelines_tell_one_story(self, answers):
+        slowest = max(max(outcome.seconds) for outcome in answers["products"].outcomes)
         for variant, outcome in zip(product_job().variants, answers["products"].outcomes, strict=True):
             for timeline in outcome.timelines:
-                self.check_timeline(variant.program, timeline)
+                self.check_timeline(variant.program, timeline, slowest)
             longest = max(outcome.seconds)
             ends = [timeline.columns["end_s"].max() for timeline in outcome.timelines]
-            assert np.median(ends) < 3 * longest + 0.01
+            assert np.median(ends) < 3 * longest + 2 * outcome.timelines[0].meta["clock_error_s"]
 
-    def check_timeline(self, asked, timeline):
+    def check_timeline(self, asked, timeline, longest_s):
         col = timeline.columns
         assert sorted(col["op"]) == list(range(asked.num_ops))
         assert (col["start_s"] >= 0).all()
         assert (col["end_s"] >= col["start_s"]).all()
         error_s = timeline.meta["clock_error_s"]
-        assert 0 <= error_s < 0.05
+        assert 0 < error_s < longest_s  # the best of many short messages' ways, half as long as there and back
         row = {int(op): i for i, op in enumerate(col["op"])}
         start, end = ([col[f"{side}_s"][row[i]] for i in range(asked.num_ops)] for side in ("start", "end"))
         for op in asked.ops():
             assert all(end[before] <= start[op.index] + 1e-9 for before in op.after)
+        begun = list(start)
         for rows in asked.queues().values():
             order = sorted(rows, key=lambda i: (start[i], end[i]))
             assert all(end[a] <= start[b] + 1e-9 for a, b in pairwise(order))
-        self.check_messages(asked, start, end, 2 * error_s + 1e-3)
+            for a, b in pairwise(order):  # what began beside the one before is shown after it
+                begun[b] = begun[a] if start[b] <= end[a] + 1e-9 else start[b]
+        self.check_messages(asked, begun, end, 2 * error_s)
 
-    def check_messages(self, asked, start, end, slack_s):
+    def check_messages(self, asked, begun, end, slack_s):
         """No message comes before it was sent, on the common clock."""
         ends = {}
         for op in asked.ops():
             if op.kind == Kind.send:
-                ends.setdefault(op.chan_out, ([], []))[0].append(start[op.index])
+                ends.setdefault(op.chan_out, ([], []))[0].append(begun[op.index])
             elif op.chan_in >= 0:
                 ends.setdefault(op.chan_in, ([], []))[1].append(end[op.index])
         for sent, came in ends.values():
@@ -347,10 +350,11 @@ class TestShim:
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
         first = shim.build_shim()
         stamp = first.stat().st_mtime_ns
-        begin = time.monotonic()
+        asked, run = [], subprocess.run
+        monkeypatch.setattr(subprocess, "run", lambda line, **how: asked.append(line) or run(line, **how))
         assert shim.build_shim() == first
         assert first.stat().st_mtime_ns == stamp
-        assert time.monotonic() - begin < 2
+        assert [line[1:] for line in asked] == [["-show"]]
         assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
 
     def test_another_source_is_another_shim(self, tmp_path, monkeypatch):

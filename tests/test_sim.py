@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
 import numpy as np
 import pytest
+from effort import ratio
 
 from dovetail.core import CostError, ProgramError
 from dovetail.cost.prices import Prices
@@ -312,17 +313,10 @@ class TestStuck:
 
 def test_near_linear() -> None:
     """Ten times the ops take at most twice the CPU seconds an op."""
-    seconds = []
-    for chunks in (1, 10):
-        program = ring_all_reduce(64, chunks)
-        prices = Prices.plain(program, 1.0, 2.0)
-        runs = []
-        for _ in range(5):
-            start = time.process_time()
-            simulate(program, prices)
-            runs.append((time.process_time() - start) / program.num_ops)
-        seconds.append(min(runs))
-    assert seconds[1] < 2 * seconds[0]
+    small, large = ring_all_reduce(64, 1), ring_all_reduce(64, 10)
+    calls = [partial(simulate, program, Prices.plain(program, 1.0, 2.0)) for program in (large, small)]
+    most = 2 * large.num_ops / small.num_ops
+    assert ratio(*calls, most) < most
 
 
 class TestRefusals:

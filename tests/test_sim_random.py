@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -53,6 +54,7 @@ def critical_path_s(program: Program, prices: Prices) -> float:
     return float(end.max()) if program.num_ops else 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_native_equals_reference(data: st.DataObject) -> None:

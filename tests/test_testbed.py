@@ -277,7 +277,7 @@ def processes(words: str) -> list[str]:
     return found
 
 
-def eventually(question, timeout_s: float = 20) -> bool:
+def eventually(question, timeout_s: float = 240) -> bool:
     end_s = time.monotonic() + timeout_s
     while not (answer := question()) and time.monotonic() < end_s:
         time.sleep(0.05)

@@ -13,19 +13,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault, RunError, load_json
 from dovetail.run.job import Job, JobResult, verify_job
-from dovetail.run.pulse import Watch, terminate_ranks
+from dovetail.run.pulse import Deaths, Watch, terminate_ranks
 from dovetail.run.shim import build_shim, find_tool
 
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
+HANG_S = 3.0  # after one rank has told of a failure, for the others to end by themselves
+PATIENCE_S = (1.0, 1.0, 2.0)  # for each step of `stop`
+STOP_S = sum(PATIENCE_S)
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -76,10 +79,10 @@ class MpiExecutor:
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
         command += [sys.executable, "-m", "dovetail.run.rank", str(place), str(shim)]
-        code = watch(command, place, num_ranks)
+        code, died = watch(command, place, num_ranks)
         result = place / "result.pkl"
         if code or not result.exists():
-            raise failure(place, num_ranks, code)
+            raise failure(place, num_ranks, code, died)
         loaded: JobResult = pickle.loads(result.read_bytes())
         shutil.rmtree(place, ignore_errors=True)
         return loaded
@@ -100,8 +103,10 @@ class MpiExecutor:
             raise EnvironmentFault("cannot make a folder for the run", found=str(error)) from error
 
 
-def watch(command: list[str], place: Path, ranks: int) -> int:
-    """Run the launcher to its end; stop it where ranks never arrive. Its output goes to `output.txt`."""
+def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
+    """Run the launcher to its end; stop it where ranks never arrive. Its output goes to `output.txt`.
+
+    Its exit code, and the rank that died before any other told of a failure, in words (None where none did)."""
     environment = OPEN_MPI | dict(os.environ)
     with (place / "output.txt").open("wb") as output:
         try:
@@ -116,34 +121,37 @@ def watch(command: list[str], place: Path, ranks: int) -> int:
             stop(launcher, place)
 
 
-def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> int:
-    """The launcher's exit code; a RunError where a rank does not arrive or falls silent, 3 where one failed and others
+def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[int, str | None]:
+    """What `watch` returns; a RunError where a rank does not arrive or falls silent, code 3 where one failed and others
     hang."""
-    ranks_seen, failed_s, looked_s = Watch(place, ranks), None, time.monotonic()
-    while launcher.poll() is None:
-        time.sleep(0.01)
-        now = time.monotonic()
-        if failed_s is None and any(place.glob("failure.*.json")):
-            failed_s = now
-        if failed_s is not None and now - failed_s > 3.0:
-            return 3
-        if failed_s is None and now - looked_s > 0.25:
-            looked_s = now
-            if trouble := ranks_seen.trouble():
-                hint = f"reason, output and partial timelines are in {place}"
-                raise RunError(trouble, found=last_line(place), hint=hint)
-    return launcher.returncode
+    seen, looked_s = Watch(place, ranks), time.monotonic()
+    failed_s, died = None, None
+    with closing(Deaths(place)) as deaths:
+        while True:
+            is_running = launcher.poll() is None
+            dead, now = deaths.look(0.01 if is_running else 0.0), time.monotonic()
+            if failed_s is None and ((told := any(place.glob("failure.*.json"))) or dead):
+                failed_s, died = now, None if told else dead
+            if not is_running:
+                return launcher.returncode, died
+            if failed_s is not None and now - failed_s > HANG_S:
+                return 3, died
+            if failed_s is None and now - looked_s > 0.25:
+                looked_s = now
+                if trouble := seen.trouble():
+                    hint = f"reason, output and partial timelines are in {place}"
+                    raise RunError(trouble, found=last_line(place), hint=hint)
 
 
 def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
     """End the launcher and all it started: by the ranks of this host, which first save what they had done; then
     politely; then not."""
-    steps: tuple[tuple[Callable[[], None], float], ...] = (
-        (lambda: terminate_ranks(place), 1.0),
-        (lambda: os.killpg(launcher.pid, signal.SIGTERM), 1.0),
-        (lambda: os.killpg(launcher.pid, signal.SIGKILL), 2.0),
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: terminate_ranks(place),
+        lambda: os.killpg(launcher.pid, signal.SIGTERM),
+        lambda: os.killpg(launcher.pid, signal.SIGKILL),
     )
-    for step, patience_s in steps:
+    for step, patience_s in zip(steps, PATIENCE_S, strict=True):
         if launcher.poll() is not None:
             return
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
@@ -151,14 +159,17 @@ def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
             launcher.wait(patience_s)
 
 
-def failure(place: Path, ranks: int, code: int) -> RunError:
-    """What the ranks and the launcher left behind, as one error."""
+def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunError:
+    """What the ranks and the launcher left behind, as one error; `died` as `watch` returns it."""
     reasons = sorted((load_json(path) for path in place.glob("failure.*.json")), key=lambda d: d["rank"])
+    told = [f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons]
     kept = f"reason, output and partial timelines are in {place}"
+    if died:
+        found = "; ".join(told[:2]) or last_line(place)
+        return RunError(f"{died} (launcher exit code {code})", found=found, hint=kept)
     if reasons:
         first, *rest = reasons[0]["reason"].split("\n")
-        more = "; ".join(f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons[1:3])
-        found = "\n".join(rest).strip() + (f"\n{more}" if more else "")
+        found = "\n".join(rest).strip() + ("\n" + "; ".join(told[1:3]) if told[1:] else "")
         return RunError(f"rank {reasons[0]['rank']} failed: {first}", found=found or None, hint=kept)
     missing = [r for r in range(ranks) if not (place / f"ready.{r}.json").exists()]
     if missing:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import select
 import signal
 import threading
 import time
@@ -26,7 +27,8 @@ RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 class Pulse:
-    """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end.
+    """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end: a
+    number that grows, and what `doing` says. Holds the FIFO `held.…` open, by which the parent sees it die.
 
     When the launcher ends the job, which it does by SIGTERM, `last_words` is called and the process ends: at any
     moment, for the signal comes to a thread of its own, not to one that is inside a kernel or MPI.
@@ -35,11 +37,16 @@ class Pulse:
     def __init__(self, folder: Path) -> None:
         rank = next((os.environ[name] for name in RANK_NAMES if os.environ.get(name, "").isdigit()), "x")
         self._path = folder / f"alive.{rank}.{_host()}.{os.getpid()}"
+        self._held = self._path.with_name(self._path.name.replace("alive", "held", 1))
         self._lock, self._ended = threading.Lock(), False
         self.last_words: Callable[[], None] = lambda: None
+        self.doing: Callable[[], str] = lambda: "starting"
 
     def __enter__(self) -> Pulse:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
+        with suppress(OSError):  # a file system without FIFOs: the launcher's word must do
+            os.mkfifo(self._held)
+            os.open(self._held, os.O_RDWR | os.O_NONBLOCK)  # before MPI's own, as they are closed in this order
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -47,12 +54,13 @@ class Pulse:
         with self._lock:
             self._ended = True
             self._path.unlink(missing_ok=True)
+            self._held.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         for count in itertools.count():
             with self._lock, suppress(OSError):  # a full disk is told by what needs it
                 if not self._ended:
-                    self._path.write_text(str(count))
+                    self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):
                 try:
                     self.last_words()
@@ -77,24 +85,25 @@ class Watch:
         self._begin_s = now_s()
         self._first_s: float | None = None
         self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when that was new
-        self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or ARRIVE_S)
+        self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or 0.0)
 
     def trouble(self) -> str | None:
         """What is wrong with the ranks, in words; None while nothing is."""
         now = self._now_s()
         here = self._read(now)
         if self._first_s is None:
-            late = now - self._begin_s > self._limit_s
-            return f"no rank has begun after {self._limit_s:.0f} s" if late else None
+            limit_s = self._limit_s or ARRIVE_S * slowness()
+            return f"no rank has begun after {limit_s:.0f} s" if now - self._begin_s > limit_s else None
         unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
         shared = max(1.0, min(crowding(), self._ranks / (os.cpu_count() or 1)))  # ranks that a core may serve
         patience_s = (2 * SILENT_S if unready else SILENT_S) * shared  # imports may keep a rank from beating
         silent = [name for name in here if now - self._seen[name][1] > patience_s]
         if silent:
             _, rank, host, pid = min(silent).split(".")
-            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s (process {pid} on {host}): it is stopped"
+            place = f"process {pid} on {host}, {self._seen[min(silent)][0].partition(' ')[2]}"
+            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s ({place}): it is stopped"
         waited_s = now - self._first_s
-        if len(self._seen) < self._ranks and waited_s > LATE_S + 0.25 * self._ranks:
+        if len(self._seen) < self._ranks and waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
             begun = {name.split(".")[1] for name in self._seen}
             missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
             count = self._ranks - len(self._seen)
@@ -119,6 +128,48 @@ class Watch:
         return [name for name in here if name in self._seen]
 
 
+class Deaths:
+    """In the parent: which rank of this host was the first to end without a word, in the order of their ends.
+
+    A launcher that sees one die kills the rest at once, and may name any of them. The kernel closes a FIFO that a rank
+    holds open as the rank dies, and notes in which order; a rank that ends by itself takes its FIFO away before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._fds = folder, dict[int, Path]()
+        self._ends = select.epoll() if hasattr(select, "epoll") else None  # Linux only
+        self._first: str | None = None
+
+    def look(self, wait_s: float) -> str | None:
+        """That rank, in words; None so far. Waits so long for an end."""
+        if self._ends is None:
+            time.sleep(wait_s)
+            return None
+        for path in set(self._folder.glob("held.*")) - set(self._fds.values()):
+            with suppress(OSError):  # it has just ended
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                self._fds[fd] = path
+                self._ends.register(fd, 0)
+        for fd, _ in self._ends.poll(wait_s):
+            self._ends.unregister(fd)
+            if self._first is None and self._fds[fd].exists():
+                _, rank, host, _ = self._fds[fd].name.split(".")
+                self._first = f"{_rank(rank)} on {host} died"
+        return self._first
+
+    def close(self) -> None:
+        for fd, path in self._fds.items():
+            os.close(fd)
+            path.unlink(missing_ok=True)
+        if self._ends is not None:
+            self._ends.close()
+
+
+def slowness() -> float:
+    """How much longer a program may take to start beside what else this machine does: 1 to 4 times."""
+    return min(crowding(), 4.0)
+
+
 def crowding() -> float:
     """How many runnable threads this machine has for each of its cores, now or over the last minute; at least 1.
 
@@ -133,7 +184,8 @@ def crowding() -> float:
 
 
 def terminate_ranks(folder: Path) -> None:
-    """Send SIGTERM to the ranks of a job that run on this host, whatever the launcher does: they save and end."""
+    """End the ranks of a job that run on this host by SIGTERM, whatever the launcher does: they save what they have,
+    those that were stopped too."""
     for path in folder.glob("alive.*"):
         _, _, host, pid = path.name.split(".")
         try:
@@ -143,6 +195,7 @@ def terminate_ranks(folder: Path) -> None:
         if host == _host() and os.fsencode(folder) in command:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGTERM)
+                os.kill(int(pid), signal.SIGCONT)
 
 
 def _host() -> str:

@@ -43,7 +43,7 @@ def serve(folder: str, shim: str, pulse: Pulse) -> int:
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
         rank = _Rank(world, job, place)
-        pulse.last_words = rank.save_latest
+        pulse.last_words, pulse.doing = rank.save_latest, rank.doing
         result = rank.run()
         if world.rank == 0:
             (place / "result.part").write_bytes(pickle.dumps(result))
@@ -92,7 +92,8 @@ class _Rank:
         self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
         self.engines = {v.name: self.bound(v) for v in job.variants}
         world.barrier(SETUP_LIMIT_S)
-        self.offset_s, self.clock_error_s = world.clock_offset_s()
+        self.offset_s, error_s = world.clock_offset_s()
+        self.clock_error_s = max(world.gather(error_s, SETUP_LIMIT_S), default=error_s)  # on rank 0 that of all
 
     def bound(self, variant: Variant) -> _native.Engine:
         about = self.world.transport, variant.program, self.world.rank, self.memory(variant)
@@ -157,6 +158,9 @@ class _Rank:
     def on_common_clock(self, begin_s: float, rows: Any, start_s: Any, end_s: Any) -> Spans:
         times = (np.asarray(values) + self.offset_s for values in (start_s, end_s))
         return Spans(begin_s + self.offset_s, rows, *times)
+
+    def doing(self) -> str:
+        return f"in variant '{self.latest[0].name}'" if self.latest else "before its first run"
 
     def save_latest(self) -> None:
         """Keep what this rank has done of its latest run, which is being ended from outside."""
