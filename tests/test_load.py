@@ -317,8 +317,9 @@ PLANTED = 3
 
 @contextmanager
 def spinning(cpu: int, count: int = PLANTED) -> Iterator[list[subprocess.Popen]]:
-    """Busy programs on one CPU, until the end of `with`."""
-    found = [subprocess.Popen([sys.executable, "-c", SPIN, str(cpu)]) for _ in range(count)]
+    """Busy programs on one CPU, until the end of `with`; each a session, for some kernels give all of these the same."""
+    command = [sys.executable, "-c", SPIN, str(cpu)]
+    found = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         yield found
     finally:
@@ -385,7 +386,7 @@ def shared_core_job() -> Job:
 @pytest.mark.mpi
 @pytest.mark.needs("proc", "mpich")
 def test_a_job_tells_who_else_had_its_core(tmp_path) -> None:
-    """Two ranks and three programs on one core, whoever else is there; some kernels give each session the same."""
+    """Two ranks and three programs on one core, whoever else is there."""
     from dovetail.run.mpi import MpiExecutor
 
     cpu = max(os.sched_getaffinity(0))
