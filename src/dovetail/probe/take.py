@@ -28,7 +28,7 @@ class Budget:
     """How long a probe may take: seconds for each size of each cost, and the trips that this is worth at most."""
 
     each_s: float = 0.15
-    least: int = 4
+    least: int = 2
     most: int = 60
 
     def trips(self, expected_s: float) -> int:
