@@ -10,7 +10,7 @@ import pytest
 from dovetail.cli.collectives import sizes_between
 from dovetail.cli.telling import summary
 from dovetail.cli.tune import tell
-from dovetail.cli.tuning import LEAST_GAIN_S, TuneResult, adjusted_ideals_s, choose, fresh_seed, loses
+from dovetail.cli.tuning import LEAST_GAIN_S, TuneResult, adjusted_ideals_s, choose, contention, fresh_seed, loses
 from dovetail.core import WishError
 from dovetail.cost import Curve, Segment
 from dovetail.machine import Machine, load
@@ -72,7 +72,8 @@ def test_the_fastest_measured_is_chosen_unless_serial_is_as_good(
 def test_adjusted_ideals_stretch_by_the_measured_factors(planned: Plan, machine: Machine) -> None:
     factors = {"cil:compute": 1.5, "cil:net": 1.25}
     flat = {key: Curve("bytes", (Segment(0, f, 0),), high=1e9, rising=False).to_json() for key, f in factors.items()}
-    whole, shared = adjusted_ideals_s(planned, measured(1.0, 0.8, 0.4, 0.4), machine.with_costs(flat))
+    cil = contention(planned, machine.with_costs(flat))
+    whole, shared = adjusted_ideals_s(measured(1.0, 0.8, 0.4, 0.4), cil)
     assert whole == pytest.approx(0.6)
     # for 0.5 s both go on: messages end, of compute 0.5 / 1.5 is done, and the rest takes 0.4 - 1/3 s more
     assert shared == pytest.approx(0.5 + 0.4 - 0.5 / 1.5)
@@ -97,6 +98,15 @@ def test_a_kept_serial_has_a_reason_and_no_gain(planned: Plan, machine: Machine,
     out = capsys.readouterr().out
     assert "; serial kept: what is predicted to be faster was measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
+
+
+def test_a_kept_serial_says_where_there_was_nothing_to_hide(planned: Plan, machine: Machine, capsys) -> None:
+    serial = planned.with_choices(planned.serial, "serial", machine)
+    result = replace(result_of(serial, measured(1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
+    tell(result)
+    assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
+    tell(replace(result, adjusted_ideal_s=0.9))
+    assert "side by side" not in capsys.readouterr().out
 
 
 def test_what_stays_disturbed_is_told_everywhere(planned: Plan, machine: Machine, capsys) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.plan import Plan
+from dovetail.plan.explain import why_serial
 from dovetail.report import Losses, Provenance, Row, Summary, seconds
 
 if TYPE_CHECKING:
     from dovetail.cli.tuning import TuneResult
+
+LITTLE = 0.03  # of serial: what may be gained against contention, and nobody would notice
 
 
 def title(best: Plan) -> str:
@@ -33,6 +36,15 @@ def summary(result: TuneResult, command: str = "") -> Summary:
     where = f"{result.machine.name}: {facts.get('cpu')}, {facts.get('mpi')}, {best.ranks} ranks"
     notes = (*result.notes, *_reasons(best), *_earlier(result))
     return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""))
+
+
+def why_kept(result: TuneResult) -> str:
+    """Why serial is kept, and whether there was anything to gain."""
+    why, (compute, net) = why_serial(result.plan), result.cil
+    if result.adjusted_ideal_s < (1 - LITTLE) * result.measured.serial.median_s:
+        return why
+    both = f"side by side compute takes {compute:.2f} and messages {net:.2f} times as long here"
+    return f"{why}; {both}, so that there is next to nothing to hide"
 
 
 def _reasons(best: Plan) -> list[str]:

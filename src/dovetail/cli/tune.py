@@ -196,15 +196,14 @@ def tell_collective(result: Tuned) -> None:
 
 def tell(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
-    from dovetail.cli.telling import summary
-    from dovetail.plan.explain import why_serial
+    from dovetail.cli.telling import summary, why_kept
     from dovetail.report import percent, seconds, summary_table
 
     m = result.measured
     print(summary_table(summary(result), terminal=output.is_terminal(), width=output.width()))
     disturbed = f"; {m.result.disturbed} disturbed" if m.result.disturbed else ""
     gain = None if result.ideal_gain is None else f"{percent(result.ideal_gain)} of the ideal gain"
-    print(f"\nMedians of {m.result.rounds} rounds{disturbed}; {gain or f'serial kept: {why_serial(result.plan)}'}.")
+    print(f"\nMedians of {m.result.rounds} rounds{disturbed}; {gain or f'serial kept: {why_kept(result)}'}.")
     for text in m.result.load.warnings:
         print(f"{text}.")
     lost = sorted(((s, name) for name, s in result.losses.items() if abs(s) > 1e-3 * m.planned.median_s), reverse=True)

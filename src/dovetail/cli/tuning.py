@@ -36,7 +36,8 @@ class TuneResult:
     """What one tuning found: the plan, the final measurement, and where its page is (None: it could not be written).
 
     `losses`: what `measured` exceeds its ideal by, by name. `adjusted_ideal_s`: the ideal where each side is
-    stretched by its measured contention; `shared_ideal_s`: the same only while both are going on.
+    stretched by its measured contention; `shared_ideal_s`: the same only while both are going on. `cil`: what compute,
+    and messages of the plan's size, take beside the other side over what they take alone, as probed.
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class TuneResult:
     report: Path | None
     seed: int
     notes: tuple[str, ...] = ()
+    cil: tuple[float, float] = (1.0, 1.0)
 
     @property
     def speedup(self) -> float:
@@ -72,6 +74,7 @@ class TuneResult:
         del document["schema"], document["predicted"]
         sides = {"compute_s": m.compute_s, "comm_s": m.comm_s, "own_comm_s": m.own_comm_s}
         adjusted = {"adjusted_ideal_s": self.adjusted_ideal_s, "shared_ideal_s": self.shared_ideal_s}
+        adjusted |= dict(zip(("cil_compute", "cil_net"), self.cil, strict=True))
         gains = {
             "ideal_gain": self.ideal_gain,
             "adjusted_gain": self.gain_of(self.adjusted_ideal_s),
@@ -217,10 +220,9 @@ def loses(best: Plan, measured: Measured) -> bool:
 def explained(best: Plan, measured: Measured, machine: Machine, out: Path, command: str, seed: int) -> TuneResult:
     """Compare prediction and measurement, and write the page; a page that cannot be written costs only the page."""
     timeline = measured.planned.timelines[0]
-    ideals = adjusted_ideals_s(best, measured, machine)
-    report = out / "report.html"
+    cil, report = contention(best, machine), out / "report.html"
     losses, warnings = measured_losses(best, measured, machine), measured.result.load.warnings
-    result = TuneResult(best, measured, losses, *ideals, machine, report, seed, warnings)
+    result = TuneResult(best, measured, losses, *adjusted_ideals_s(measured, cil), machine, report, seed, warnings, cil)
     try:
         save_json(out / "predicted.json", best.predicted.to_json())
         save_json(out / "measured.json", timeline.to_json())
@@ -246,17 +248,21 @@ def measured_losses(best: Plan, measured: Measured, machine: Machine) -> dict[st
         return {}
 
 
-def adjusted_ideals_s(best: Plan, measured: Measured, machine: Machine) -> tuple[float, float]:
-    """The ideal under contention, by the measured factors at the plan's own message size: each side stretched whole,
-    and each stretched only while the other is going on."""
+def contention(best: Plan, machine: Machine) -> tuple[float, float]:
+    """What compute, and messages of the plan's size, take beside the other over alone, as probed."""
     if best.ranks < 2 or not best.tiles:
-        return measured.ideal_s, measured.ideal_s
+        return 1.0, 1.0
     model, row_bytes = CostModel.of(machine), best.wish.workload(best.ranks).slot_bytes("C", 0)
     size = (best.choices.rows_per_message or max(best.tiles)) * row_bytes
-    compute, net = (float(model.factor(key, size)) for key in ("cil:compute", "cil:net"))
-    work = (measured.compute_s, compute), (measured.comm_s, net)
+    return float(model.factor("cil:compute", size)), float(model.factor("cil:net", size))
+
+
+def adjusted_ideals_s(measured: Measured, cil: tuple[float, float]) -> tuple[float, float]:
+    """The ideal under contention: each side stretched whole, and each stretched only while the other is going on.
+
+    While both go on, the one that ends first takes all of its stretched time; the other does as much as fits in that.
+    """
+    work = zip((measured.compute_s, measured.comm_s), cil, strict=True)
     (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])
-    both_s = (
-        first_s * first
-    )  # while both go on, the one that ends first takes so long, and the other does both_s / last
-    return max(seconds * factor for seconds, factor in work), both_s + max(last_s - both_s / last, 0.0)
+    both_s = first_s * first
+    return max(both_s, last_s * last), both_s + max(last_s - both_s / last, 0.0)
