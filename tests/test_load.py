@@ -317,7 +317,7 @@ PLANTED = 3
 
 @contextmanager
 def spinning(cpu: int, count: int = PLANTED) -> Iterator[list[subprocess.Popen]]:
-    """Busy programs on one CPU, until the end of `with`; each a session, for some kernels give all of these the same."""
+    """Busy programs on one CPU, until the end of `with`; each a session, for some kernels share by these."""
     command = [sys.executable, "-c", SPIN, str(cpu)]
     found = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
