@@ -540,6 +540,31 @@ def test_probe_then_plan_then_tune(document, call, tmp_path):
     assert out.splitlines()[-1] == str(tmp_path / "serial" / "report.html")
 
 
+def test_an_operator_without_sizes_is_balanced(call, monkeypatch):
+    from dovetail.cli import tuning
+    from dovetail.core import PlanError
+    from dovetail.matmul import MatmulAllReduce
+    from dovetail.probe import balance
+
+    def stop(wish, ranks, **_):
+        raise PlanError(f"planted: {wish.m} on {ranks}")
+
+    found = balance.Balanced(MatmulAllReduce(192, 64, 128), 3, 0.02, 0.025)
+    monkeypatch.setattr(balance, "balanced", lambda executor, ranks, dtype: found)
+    monkeypatch.setattr(tuning, "tune", stop)
+    code, out, err = call("tune", "matmul_all_reduce", "--ranks", "3")
+    assert (code, out) == (1, "")
+    assert "--m 192 --k 64 --n 128 balances this machine: 20.0 ms of compute, 25.0 ms of the library's" in err
+    assert "planted: 192 on 3" in err
+
+
+def test_one_rank_without_sizes_has_nothing_to_balance(call):
+    code, _, err = call("tune", "matmul_all_reduce", "--ranks", "1")
+    assert code == 2
+    assert "one rank has no communication to balance with" in err
+    assert "--m, --k and --n" in err
+
+
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
