@@ -1,9 +1,9 @@
 """Ops on packets that a group of threadblocks shares, as ops of one threadblock: fewer rows, less order.
 
 Part p of a group's op is done by one threadblock, element by element by its threads. Ops that the same threadblocks
-share in the same way give each slot to one thread: taken whole, on a threadblock of their own, they are in order slot by
-slot, as ops on packets of any one threadblock are. That threadblock comes to the barriers of those it stands for. What
-else orders these is left out, so that a plan without races here has none, and one with races must be looked at op by op.
+share in the same way give each slot to one thread. Taken whole, on a threadblock of their own, they are in order slot
+by slot, as ops on packets of any one threadblock are. That threadblock comes to the barriers of those it stands for.
+What else orders these is left out: a plan shown to be free of races so is free of them, of any other nothing is known.
 """
 
 from __future__ import annotations
