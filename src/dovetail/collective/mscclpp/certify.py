@@ -44,14 +44,19 @@ def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
 
 
 def _races(plan: MscclppPlan) -> Check:
-    """What threadblock groups share is taken whole at first; only where that shows no order, part by part."""
-    how, whole = plan.rows.memory.how, joined(plan.document)
-    if whole is not None:
-        order = verify_order(_several(launch(whole, how, Pieces(sweeps_of(whole, how)))).program)
-        if all(order.checks[name].ok for name in ("bounds", "deadlock", "races")):
-            return order.checks["races"]
+    if (whole := taken_whole(plan)) is not None:
+        return whole
     lowering, several = _loose(plan)
     return retold(verify_order(several.program), lowering, several).checks["races"]
+
+
+def taken_whole(plan: MscclppPlan) -> Check | None:
+    """That there are no races, where ops that threadblocks share show it without a look at each part; None: unknown."""
+    document, how = joined(plan.document), plan.rows.memory.how
+    if document is None:
+        return None
+    checks = verify_order(_several(launch(document, how, Pieces(sweeps_of(document, how)))).program).checks
+    return checks["races"] if all(checks[name].ok for name in ("bounds", "deadlock", "races")) else None
 
 
 def _loose(plan: MscclppPlan) -> tuple[Lowering, Launched]:
