@@ -110,6 +110,21 @@ def all_gather(n: int = 2, **header: Any) -> dict[str, Any]:
     return plan("allgather", (1, n, n), blocks, remote="s", in_place=False, **said)
 
 
+def shared_sum(n: int, group: int) -> dict[str, Any]:
+    """All-reduce out of place, by packets: each gpu puts its input to all, and `group` threadblocks share the sum."""
+    blocks: list[list[list[Op]]] = []
+    for rank in range(n):
+        peers = [peer for peer in range(n) if peer != rank]
+        puts = [move("ppkt", here("i", 0), there(c, rank - (rank > peer))) for c, peer in enumerate(peers)]
+        parts = [here("i", 0), *(here("s", c) for c in range(n - 1))]
+        sums = [
+            move("repkt", parts, here("o", 0), "none", tbg_info={"tb_id": t, "tbg_size": group}) for t in range(group)
+        ]
+        blocks.append([[*puts[t : t + 1], *sums[t : t + 1]] for t in range(max(n - 1, group))])
+    said: dict[str, Any] = {"protocol": "LL", "use_double_scratch_buffer": True}
+    return plan("allreduce", (1, 1, n - 1), blocks, remote="s", in_place=False, **said)
+
+
 def ops_of(document: dict[str, Any], gpu: int = 0, threadblock: int = 0) -> list[Op]:
     ops: list[Op] = document["gpus"][gpu]["threadblocks"][threadblock]["ops"]
     return ops

@@ -5,19 +5,25 @@ from __future__ import annotations
 import copy
 import cProfile
 import csv
+import gc
 import random
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import mscclpp_faults
 import mscclpp_machine
 import pytest
-from mscclpp_plans import NOP, all_gather, all_reduce, here, move, ops_of, plan, tell, there
+from mscclpp_plans import NOP, all_gather, all_reduce, barrier, here, move, ops_of, plan, shared_sum, tell, there
 from needs import SHARED
 
-from dovetail.collective.mscclpp import certify, read
+from dovetail.collective.mscclpp import certify, launched, read
+from dovetail.collective.mscclpp.certify import taken_whole
 from dovetail.core import ProgramError
-from dovetail.ir import Certificate
+from dovetail.core.collector import paused
+from dovetail.ir import Certificate, verify
+from dovetail.ir.verify import verify_order
 
 REPROS = SHARED / "corpus" / "repros"
 LL: dict[str, Any] = {"protocol": "LL", "use_double_scratch_buffer": True, "in_place": False}
@@ -184,14 +190,74 @@ def test_a_switch_stores_packets_that_its_own_threads_made() -> None:
 
 def test_work_grows_as_ops_do() -> None:
     """Calls of functions in reading and proving a plan: four times the ops, about four times the calls."""
-    few, many = (_calls(all_gather(n)) for n in (8, 16))
+    few, many = (_calls(proved, all_gather(n)) for n in (8, 16))
     assert many < 5 * few
 
 
-def _calls(document: dict[str, Any]) -> int:
+def test_work_grows_as_ops_do_where_chunks_are_cut() -> None:
+    """The more threadblocks share an op, the finer chunks are cut; what they share is judged whole all the same."""
+    few, many = (_calls(proved, shared_sum(4, group)) for group in (8, 32))
+    assert many < 1.25 * few * (3 + 32) / (3 + 8)  # puts and sums of each gpu
+    document = shared_sum(4, 32)
+    assert _calls(proved, document) < _calls(_part_by_part, document)
+
+
+def _part_by_part(document: dict[str, Any]) -> Certificate:
+    return verify_order(launched(read(document, name="p.json"), loose=True))
+
+
+def _calls(function: Callable[[dict[str, Any]], object], document: dict[str, Any]) -> int:
     profile = cProfile.Profile()
-    profile.runcall(proved, document)
+    profile.runcall(function, document)
     return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_nothing_is_left_for_the_collector() -> None:
+    """Rows go when nobody names them any more; a search for cycles among so many would take as long as the proof."""
+    document = all_gather(8)
+    proved(document)
+    gc.collect()
+    with paused():
+        proved(document)
+        assert gc.collect() < 100
+
+
+def test_what_threadblocks_share() -> None:
+    """Whole, or part by part where an op among the parts is at fault, or their order is told by more than flags."""
+    holds(shared_sum(3, 4))
+    document = shared_sum(3, 4)
+    ops_of(document, 0, 1).append(move("copy", here("o", 0), here("o", 0), "none"))
+    assert "gpu 0, threadblock 1, op 2 (copy) reads" in (found := proved(document).checks["races"].message), found
+    document = shared_sum(2, 2)
+    for t in (0, 1):  # a sync between each part and what follows it
+        part = {"tb_id": t, "tbg_size": 2}
+        ops_of(document, 0, t).extend([NOP, move("copy", here("o", 0), here("o", 0), "none", tbg_info=part)])
+    holds(document)
+
+
+def test_taken_whole_no_race_is_missed() -> None:
+    """Whatever is free of races where groups are taken whole is so part by part; often they say the same."""
+    seen: Counter[tuple[bool, bool]] = Counter()
+    plans = [shared_sum(2, 3), shared_sum(3, 2), _with_barriers()]
+    for seed in range(150):
+        rng = random.Random(seed)
+        document = mscclpp_faults.mutated(copy.deepcopy(rng.choice(plans)), rng)
+        with suppress(ProgramError):
+            plan = read(document, name="p")
+            if verify(launched(plan)).failed in (None, "races", "result"):
+                whole, parts = taken_whole(plan), verify_order(launched(plan, loose=True))
+                seen[whole is not None, parts.checks["races"].ok] += 1
+    assert not seen[True, False]
+    assert min(seen[True, True], seen[False, False]) > 10
+
+
+def _with_barriers() -> dict[str, Any]:
+    """A second sum of the same threadblocks after a barrier of them all."""
+    document = shared_sum(2, 2)
+    for rank in (0, 1):
+        for ops in (ops_of(document, rank, t) for t in (0, 1)):
+            ops.extend([barrier(0, 2), copy.deepcopy(ops[-1])])
+    return document
 
 
 def test_zero_chunks() -> None:

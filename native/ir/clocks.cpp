@@ -173,7 +173,8 @@ bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
 namespace {
 
 // Order that is quickly seen: by a signal or dependency straight from the one queue to the other, or through the hub of
-// the first op's rank, the queue that waits most for others. Clocks of hubs are few, those of all queues many.
+// the first op's rank, the queue that waits most for others; where none of its ops comes after the first op, through
+// another rank's. Clocks of hubs are few, those of all queues many.
 class Shortcuts {
   public:
     Shortcuts(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {
@@ -203,17 +204,21 @@ class Shortcuts {
         }
     }
 
-    // Backwards: the first op of the hub that comes after each op.
+    // Backwards: the first op of the hub, or else one of another hub, that comes after each op.
     void find_ways() {
         way_.assign(p_.num_ops(), -1);
         const auto lead = [&](std::int64_t op, std::int32_t to) {
-            if (to >= 0 && (way_[op] < 0 || q_.position[to] < q_.position[way_[op]])) way_[op] = to;
+            const std::int32_t old = way_[op];
+            if (to < 0 || to == old) return;
+            const bool same = old >= 0 && q_.queue_of[old] == q_.queue_of[to];
+            if (old < 0 || (same ? q_.position[to] < q_.position[old] : p_.rank[to] == p_.rank[op])) way_[op] = to;
         };
         for (auto at = run_.order.rbegin(); at != run_.order.rend(); ++at) {
             const std::int32_t op = *at, queue = q_.queue_of[op];
             const std::int32_t to = queue == hub_[p_.rank[op]] ? op : way_[op];
             for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) lead(p_.dep[i], to);
             if (q_.position[op] > 0) lead(q_.rows[q_.start[queue] + q_.position[op] - 1], to);
+            if (receives(p_.kind[op]) || p_.kind[op] == kWait) lead(run_.matched[op], to);
         }
     }
 
@@ -249,9 +254,10 @@ class Shortcuts {
         for (const std::int32_t op : run_.order) {
             replay.step(op);
             for (; next < pairs.size() && pairs[next].second == op; ++next) {
-                const std::int32_t first = pairs[next].first, rank = p_.rank[first];
-                const std::int32_t to = q_.queue_of[first] == hub_[rank] ? first : way_[first];
-                if (rank >= low && rank < high && to >= 0 && replay.ordered({to, op})) seen[next] = true;
+                const std::int32_t first = pairs[next].first;
+                const std::int32_t to = q_.queue_of[first] == hub_[p_.rank[first]] ? first : way_[first];
+                if (to < 0 || p_.rank[to] < low || p_.rank[to] >= high) continue;
+                if (replay.ordered({to, op})) seen[next] = true;
             }
             if (next == pairs.size()) return;
         }
@@ -261,7 +267,7 @@ class Shortcuts {
     const Queues& q_;
     const Run& run_;
     std::vector<std::int32_t> hub_;  // of each rank: its queue
-    std::vector<std::int32_t> way_;  // of each op: the op of its rank's hub; -1 for none
+    std::vector<std::int32_t> way_;  // of each op: the op of a hub; -1 for none
 };
 
 // The number of the first of some pairs that is not ordered: clocks of the queues of their first ops, a few at a time.

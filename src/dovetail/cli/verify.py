@@ -130,7 +130,8 @@ def _failure(name: str, check: object) -> list[str]:
 
 def _write_page(folder: Path, programs: list[Program], certificate: Certificate, place: str) -> Path | None:
     """The minimal schedule that shows the first failure, as a page; None where no ops show it."""
-    from dovetail.report import Summary, counterexample, write_page
+    from dovetail.report import Summary, write_page
+    from dovetail.report.counterexample import counterexample
 
     name = certificate.failed
     if name in (None, "bounds") or not programs or not certificate.checks[name].ops:

@@ -6,13 +6,13 @@ The calls on arrays (`all_reduce(array, comm)` and its kin) live in `dovetail.co
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dovetail.collective.algorithm import Algorithm
-from dovetail.collective.algorithms import ALGORITHMS, algorithms_for, build, make_algorithm
-from dovetail.collective.compile import PROTOCOLS, compile_traced
-from dovetail.collective.ref import Ref
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
 
 if TYPE_CHECKING:
+    from dovetail.collective.algorithm import Algorithm
+    from dovetail.collective.algorithms import ALGORITHMS, algorithms_for, build, make_algorithm
+    from dovetail.collective.compile import PROTOCOLS, compile_traced
+    from dovetail.collective.ref import Ref
     from dovetail.comm import (
         all_gather,
         all_gather_v,
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
         reduce_scatter_v,
         scatter,
     )
+
+# Who reads or proves a file needs no algorithms: these, and the calls, are imported when they are first asked for.
+_LATER = {
+    "Algorithm": "collective.algorithm",
+    "ALGORITHMS": "collective.algorithms",
+    "algorithms_for": "collective.algorithms",
+    "build": "collective.algorithms",
+    "make_algorithm": "collective.algorithms",
+    "PROTOCOLS": "collective.compile",
+    "compile_traced": "collective.compile",
+    "Ref": "collective.ref",
+    **dict.fromkeys(KINDS, "comm"),
+}
 
 __all__ = [
     "ALGORITHMS",
@@ -58,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in KINDS:
+    if name not in _LATER:
         raise AttributeError(f"module 'dovetail.collective' has no attribute '{name}'")
-    call = globals()[name] = getattr(import_module("dovetail.comm"), name)  # so that the next look-up costs nothing
-    return call
+    found = globals()[name] = getattr(import_module(f"dovetail.{_LATER[name]}"), name)  # the next look-up costs nothing
+    return found

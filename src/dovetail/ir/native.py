@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -27,7 +27,7 @@ def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
 
     tables = _tables(program) | _post_tables(program, post_sets or [Posts.of(())])
     columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
-    keys = (secrets.randbits(64), secrets.randbits(64))
+    keys = (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
     verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys)
     return verdict
 

@@ -1,13 +1,29 @@
 """report: what is made for eyes and for other tools: tables, the HTML page, plots, pictures, traces."""
 
-from dovetail.report.counterexample import counterexample
-from dovetail.report.html import page, write_page
-from dovetail.report.perfetto import chrome_trace, write_perfetto
-from dovetail.report.picture import svg, write_svg
-from dovetail.report.plots import curves_page, write_curves
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.tables import is_colour_terminal, plain_table, render_table, rich_table, summary_table
 from dovetail.report.units import num_bytes, percent, seconds, seconds_column, significant
+
+if TYPE_CHECKING:
+    from dovetail.report.html import page, write_page
+    from dovetail.report.perfetto import chrome_trace, write_perfetto
+    from dovetail.report.picture import svg, write_svg
+    from dovetail.report.plots import curves_page, write_curves
+
+# Who prints a table needs no page: what makes these is imported when it is first asked for.
+_LATER = {
+    "page": "html",
+    "write_page": "html",
+    "chrome_trace": "perfetto",
+    "write_perfetto": "perfetto",
+    "svg": "picture",
+    "write_svg": "picture",
+    "curves_page": "plots",
+    "write_curves": "plots",
+}
 
 __all__ = [
     "Losses",
@@ -15,7 +31,6 @@ __all__ = [
     "Row",
     "Summary",
     "chrome_trace",
-    "counterexample",
     "curves_page",
     "is_colour_terminal",
     "num_bytes",
@@ -34,3 +49,10 @@ __all__ = [
     "write_perfetto",
     "write_svg",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'dovetail.report' has no attribute '{name}'")
+    found = globals()[name] = getattr(import_module(f"dovetail.report.{_LATER[name]}"), name)
+    return found

@@ -8,7 +8,7 @@ from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.memory import Cut, Memory
 from dovetail.collective.mscclpp.order import connect
 from dovetail.collective.mscclpp.parts import MOST_SLOTS, UNJUDGED, Document
-from dovetail.collective.mscclpp.pieces import Pieces
+from dovetail.collective.mscclpp.pieces import Pieces, Span
 from dovetail.collective.mscclpp.rows import Row
 from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Kind, Region
@@ -36,6 +36,15 @@ def launch(document: Document, how: Cut, pieces: Pieces | None = None) -> Loweri
         raise ProgramError(what, where=document.place, found=str(total))
     lowering.faults = connect(lowering)
     return lowering
+
+
+def sweeps_of(document: Document, how: Cut) -> list[tuple[Span, ...]]:
+    """What ops on packets touch together."""
+    lowering = Lowering(document, Memory(document, how))
+    for rank, gpu in enumerate(document.gpus):
+        for number in range(len(gpu.blocks)):
+            lowering.block(rank, number, ())
+    return lowering.sweeps
 
 
 def _touch(rows: list[Row], buffers: Sequence[Buffer], rank: int, line: str, after: list[Row]) -> list[Row]:

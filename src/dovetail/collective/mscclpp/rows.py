@@ -60,10 +60,10 @@ def stuck(row: Row, why: str) -> None:
 
 
 class Strand:
-    """A lane of a threadblock, from one sync to the next."""
+    """A lane of a threadblock of gpu `rank`, from one sync to the next; its rows go to `rows`."""
 
-    def __init__(self, block: Block, lane: str, after: Sequence[Row]) -> None:
-        self.block, self.lane, self._after = block, lane, list(after)
+    def __init__(self, rows: list[Row], rank: int, lane: str, after: Sequence[Row]) -> None:
+        self.rows, self.rank, self.lane, self._after = rows, rank, lane, list(after)
         self.last: Row | None = None
 
     def follow(self, rows: Sequence[Row]) -> None:
@@ -72,13 +72,15 @@ class Strand:
 
     def fork(self, number: int) -> Strand:
         """A lane beside this one, that goes on from here."""
-        return Strand(self.block, f"{self.lane}.{number}", [*self._after, *([self.last] if self.last else [])])
+        return Strand(
+            self.rows, self.rank, f"{self.lane}.{number}", [*self._after, *([self.last] if self.last else [])]
+        )
 
     def add(self, kind: Kind, line: str, *, after: Sequence[Row] = (), **ends: Any) -> Row:
-        row = Row(kind, self.block.rank, self.lane, line, after=[*self._after, *after], **ends)
+        row = Row(kind, self.rank, self.lane, line, after=[*self._after, *after], **ends)
         self._after, self.last = [], row
-        self.block.rows.append(row)
-        if len(self.block.rows) > MOST_ROWS:
+        self.rows.append(row)
+        if len(self.rows) > MOST_ROWS:
             raise ProgramError(f"{UNJUDGED}: it comes to more than {MOST_ROWS} steps", where=line)
         return row
 
@@ -88,8 +90,11 @@ class Block:
 
     def __init__(self, rows: list[Row], rank: int, number: int, start: Sequence[Row]) -> None:
         self.rows, self.rank, self.number, self.lane = rows, rank, number, f"tb{number}"
-        self._start, self._main = list(start), Strand(self, f"tb{number}", start)
+        self._start, self._main = list(start), Strand(rows, rank, self.lane, start)
         self._ports: dict[int, Strand] = {}
+
+    def _new(self, lane: str, after: Sequence[Row]) -> Strand:
+        return Strand(self.rows, self.rank, lane, after)
 
     def strand(self) -> Strand:
         """A lane for an op that all threads share in."""
@@ -105,7 +110,7 @@ class Block:
 
     def port(self, link: Link, thread: int) -> Strand:
         """The lane of a port channel, which does what it was told later, in order; thread `thread` tells it now."""
-        strand = self._ports.setdefault(link.local, Strand(self, f"{self.lane}.port{link.local}", ()))
+        strand = self._ports.setdefault(link.local, self._new(f"{self.lane}.port{link.local}", ()))
         strand.follow(self._told(thread))
         return strand
 
@@ -161,13 +166,13 @@ class LooseBlock(Block):
         self._waiting: list[Row] = []
         self._strong: list[Row] = []  # likewise ops of switch channels that no relaxed signal has followed
         self._storing: list[Row] = []
-        self._relaxed = Strand(self, f"{self.lane}.relaxed", ())
+        self._relaxed = self._new(f"{self.lane}.relaxed", ())
         self._last_relaxed: Row | None = None  # since the last sync
         self._signals: dict[End, Row] = {}
 
     def strand(self) -> Strand:
         lane = f"{self.lane}.{len(self._open)}" if self._open else self.lane
-        self._open.append(Strand(self, lane, self._synced if self._open else self._outside()))
+        self._open.append(self._new(lane, self._synced if self._open else self._outside()))
         return self._open[-1]
 
     def share(self, low: int, high: int) -> Strand:
@@ -182,7 +187,7 @@ class LooseBlock(Block):
 
     def sync(self, line: str) -> Row:
         is_first = not any(strand.lane == self.lane for strand in self._open)
-        main = Strand(self, self.lane, self._outside() if is_first else ())
+        main = self._new(self.lane, self._outside() if is_first else ())
         ends = [strand.last for strand in self._open if strand.last and strand.lane != self.lane]
         row = main.add(Kind.nop, line, after=[*ends, *([self._last_relaxed] if self._last_relaxed else [])])
         self._waited, self._waiting = self._waiting or self._waited, []
@@ -192,7 +197,7 @@ class LooseBlock(Block):
         return row
 
     def leave(self, line: str) -> Row:
-        row = Strand(self, self.lane, ()).add(Kind.nop, line)
+        row = self._new(self.lane, ()).add(Kind.nop, line)
         self._synced = [row]
         return row
 
