@@ -218,6 +218,7 @@ def test_tracing_takes_time_in_proportion() -> None:
 # On real data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("instances", [1, 3])
 def test_real_data_comes_out_as_defined(name: str, instances: int) -> None:
@@ -228,6 +229,7 @@ def test_real_data_comes_out_as_defined(name: str, instances: int) -> None:
             check(p.spec, p.compile(instances), rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_instances_in_runs_and_unfused_programs_too(name: str) -> None:
     rng = np.random.default_rng(0)

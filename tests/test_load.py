@@ -352,6 +352,7 @@ def one_cpu() -> Iterator[int]:
     os.sched_setaffinity(0, before)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("proc")
 def test_planted_programs_are_foreign_and_own_threads_are_not(one_cpu: int) -> None:
     """Spells with and without the planted ones alternate, so that both meet the same neighbours."""

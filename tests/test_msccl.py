@@ -94,6 +94,7 @@ def test_the_whole_corpus_takes_seconds_of_one_core():
     assert_quick(judge_all, 500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in SHOWN if verdict(row) == "valid"], ids=lambda row: row["file"])
 def test_import_export_import_is_the_identity(row):
     file = read(files.path(row))
@@ -122,6 +123,7 @@ def test_conversion_to_the_other_dialects(row):
         assert certify(other, dialect).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in SHOWN if verdict(row) == "valid"], ids=lambda row: row["file"])
 def test_real_data_against_the_definition(row):
     file = read(files.path(row))
@@ -608,6 +610,7 @@ def test_a_million_steps_are_refused_at_once(tmp_path):
         assert_quick(refused, AT_ONCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coll", "in_place"), [("alltoall", 0), ("reduce_scatter", 1), ("allgather", 0), ("custom", 1)]
 )

@@ -35,6 +35,7 @@ def test_missing_thing_skips_with_its_cause(run):
     result.stdout.fnmatch_lines(["*needs mpich: planted*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
