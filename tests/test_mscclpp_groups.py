@@ -80,7 +80,7 @@ def by_port(*, again: bool) -> Document:
         mine, theirs, own = 2 * rank, 2 - 2 * rank, here("i", 0)
         puts = [move("ppkt", here("s", 4 + k, 2), there(0, k, 2), "port", channel_ids=[0]) for k in (0, 2)]
         packs = [pack(here("i", 0, 2), at, 2) for at in (4, 6)]
-        tell = [unpack(2, here("s", 30)), put(own, 8), unpack(8, here("s", 31)), NOP, *([pack(own, 5)] if again else [])]
+        tell = [unpack(2, here("s", 30)), put(own, 8), unpack(8, here("s", 31)), NOP, *[pack(own, 5)] * again]
         out = [unpack(0, here("o", theirs, 2), 2), unpack(2, here("s", 32, 2), 2), NOP, put(own, 9)]
         out += [unpack(9, here("s", 34)), move("copy", here("i", 0, 2), here("o", mine, 2), "none")]
         members = [[barrier(0, 3), *ops] for ops in shared(*puts)]
