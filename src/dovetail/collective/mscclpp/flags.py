@@ -67,7 +67,7 @@ class Packets:
         missing, found = None, dict[int, Row]()
         writers = self.writers[row.rank][packets.offset : packets.offset + packets.count]
         for slot, rows in enumerate(writers, packets.offset):
-            others = [other for other in rows if other.line != row.line]
+            others = [other for other in rows if (other.line, other.lane) != (row.line, row.lane)]
             if len(others) == 1 or (others and not self.is_loose):
                 found[id(others[0])] = others[0]
             elif not others and missing is None:

@@ -30,6 +30,8 @@ def joined(document: Document) -> Document | None:
 
 
 def _joined(gpu: Gpu) -> Gpu:
+    if any(step.loop for block in gpu.blocks for step in block):
+        return gpu  # a pipeline comes to its barriers once a turn
     taken, more, comers = set[tuple[int, int]](), list[Block](), Counter[int]()
     for team, ops in _teams(gpu).items():
         lists = [_with_barriers(gpu.blocks[number], at) for number, at in zip(team.blocks, ops, strict=True)]
