@@ -13,8 +13,8 @@ class Packets:
     """Packets of all gpus, slot by slot: the rows that write them with the flag of this run.
 
     A reader waits for that row. Where several write a slot in one run, all with the same flag, any may let it go: with
-    threads in step it is taken to wait for the first, each at its own pace, for none. An op that writes packets that it
-    read writes them afterwards.
+    threads in step it is taken to wait for the first, each at its own pace, for none. Threads that write packets where
+    they read some write afterwards; what other threads of their op write there may let them go.
     """
 
     def __init__(self, lowering: Lowering) -> None:
