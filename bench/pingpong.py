@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    testbed("up", "2", args.rate, "--mtu", "9000")  # a frame is under way no longer than a small message should be
+    testbed("up", "2", args.rate, "--mtu", "9000")  # a frame is shaped as a whole: large ones hide latencies
     os.environ["DOVETAIL_LAUNCH"] = testbed("launcher", "--env-dir", sys.prefix).strip()
     try:
         turns = [(ours(), theirs(args.imb)) for _ in range(TURNS)]
