@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 import dovetail.collective as dc
 from dovetail.collective import algorithms_for
-from dovetail.comm import attach, choice_for, use
-from dovetail.comm.attach import communicator
+from dovetail.comm import choice_for, rules, use
+from dovetail.comm.rules import communicator
 from dovetail.core import RunError, WishError
 from dovetail.plan.selection import Row, Selection
 from dovetail.run import comm as run_comm
@@ -481,8 +481,8 @@ def plant(fault):
         homes = service._homes
         service._homes = lambda program, arrays, has_result: homes(program, arrays, False)
     elif fault == "threshold":
-        rules = attach.rules_of
-        attach.rules_of = lambda *asked: {k: [(a + 1, c) for a, c in steps] for k, steps in rules(*asked).items()}
+        rules_of = rules.rules_of
+        rules.rules_of = lambda *asked: {k: [(a + 1, c) for a, c in steps] for k, steps in rules_of(*asked).items()}
     elif fault == "root":
         program = service.program_of
         service.program_of = lambda kind, choice, ranks, nodes, root: program(kind, choice, ranks, nodes, 0)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from dovetail.ir import Builder, Kernel, Kind, Post, Program, Region, Term
 from dovetail.ir.greedy import Greedy, Run
-from dovetail.ir.parts import RECVS, SENDS
-from dovetail.ir.plain import Plain, op_reads, op_writes, slots
+from dovetail.ir.op_lists import Plain, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
+from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (
     Kernel("f", ("each",)),

@@ -337,7 +337,7 @@ def test_wishes_beyond_all_ranks_and_memory(make: Callable[[], object], what: st
 
 
 def test_operations_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.collective.tape.MOST_OPS", 5)
+    monkeypatch.setattr("dovetail.collective.recorder.MOST_OPS", 5)
     with pytest.raises(WishError, match="more than 5 operations"):
         build("ring_all_gather", 4)
 

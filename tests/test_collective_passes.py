@@ -26,7 +26,7 @@ from dovetail.passes import (
     lower,
     replicate,
 )
-from dovetail.passes.rows import NONE, Rows
+from dovetail.passes.columns import NONE, Rows
 from dovetail.run import execute, fresh_inputs
 
 SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,9 +8,9 @@ import needs
 import numpy as np
 import pytest
 
-from dovetail.comm.attach import rules_of
-from dovetail.comm.check import _asked as asked
-from dovetail.comm.sides import even_sides, part_of, uneven_sides, whole_counts
+from dovetail.comm.arguments import even_sides, part_of, uneven_sides, whole_counts
+from dovetail.comm.rules import rules_of
+from dovetail.comm.slow_path import _asked as asked
 from dovetail.core import WishError
 from dovetail.plan.selection import Choice, Row, Selection
 from dovetail.run.comm import KINDS

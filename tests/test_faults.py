@@ -21,8 +21,8 @@ import pytest
 import dovetail as dt
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault, RunError, WishError, save_json
+from dovetail.run.heartbeat import LATE_S, SILENT_S, Deaths, Pulse, Watch, slowness
 from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
-from dovetail.run.pulse import LATE_S, SILENT_S, Deaths, Pulse, Watch, slowness
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def beat(folder: Path, rank: int, count: int) -> None:
 
 
 def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)  # one core, calm
+    monkeypatch.setattr("dovetail.run.heartbeat.crowding", lambda: 1.0)  # one core, calm
     clock = Clock()
     watch = Watch(tmp_path, 2, clock)
     for rank in (0, 1):
@@ -218,7 +218,7 @@ def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
 
 
 def test_watch_knows_who_is_late(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: 1.0)
+    monkeypatch.setattr("dovetail.run.heartbeat.crowding", lambda: 1.0)
     clock = Clock()
     watch = Watch(tmp_path, 3, clock)
     for second in range(9):
@@ -233,7 +233,7 @@ def test_watch_knows_who_is_late(tmp_path, monkeypatch):
 def test_watch_is_patient_on_a_busy_machine(tmp_path, monkeypatch):
     clock, busy = Clock(), 3.0
     monkeypatch.delenv("DOVETAIL_ARRIVE_S", raising=False)
-    monkeypatch.setattr("dovetail.run.pulse.crowding", lambda: busy)
+    monkeypatch.setattr("dovetail.run.heartbeat.crowding", lambda: busy)
     watch = Watch(tmp_path, 2, clock)
     clock.now = 23.0
     assert watch.trouble() is None
@@ -257,7 +257,7 @@ def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):
 
 
 def test_pulse_beats_and_cleans_up(tmp_path):
-    code = "import sys, time, pathlib; from dovetail.run.pulse import Pulse; p = pathlib.Path(sys.argv[1])\n"
+    code = "import sys, time, pathlib; from dovetail.run.heartbeat import Pulse; p = pathlib.Path(sys.argv[1])\n"
     code += "with Pulse(p):\n    while [f.read_text()[:1] for f in p.glob('alive.*')] != ['1']: time.sleep(0.01)\n"
     code += "    print(*(f.read_text() for f in p.glob('alive.*')))\n"
     code += "print(*p.iterdir(), 'numpy' in sys.modules)"
@@ -271,7 +271,7 @@ def test_pulse_beats_and_cleans_up(tmp_path):
 BEATING = """
 import sys
 from pathlib import Path
-from dovetail.run.pulse import Pulse
+from dovetail.run.heartbeat import Pulse
 with Pulse(Path(sys.argv[1])):
     sys.stdin.read()
 """
@@ -301,7 +301,7 @@ import os
 import sys
 import numpy as np
 import dovetail as dt
-from dovetail.run.inside import this_world
+from dovetail.run.embedded import this_world
 
 which, world = sys.argv[1], this_world()
 if which == "mpi4py":

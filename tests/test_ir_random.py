@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dovetail.ir import Certificate, Program, verify, verify_reference
 from dovetail.ir.greedy import Greedy
+from dovetail.ir.op_lists import Plain
 from dovetail.ir.overlap import self_conflict
-from dovetail.ir.plain import Plain
 from dovetail.ir.symbolic import Execution, first_wrong
 from dovetail.ir.symbols import Symbols
 

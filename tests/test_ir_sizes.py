@@ -11,7 +11,7 @@ from run_programs import Mover, all_to_all, uneven_of
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, region_bytes, sizes_fault, slot_classes, slot_sizes
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.plain import Plain, slots
+from dovetail.ir.op_lists import Plain, slots
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.ir.sizes import matches
 

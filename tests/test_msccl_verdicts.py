@@ -15,7 +15,7 @@ from dovetail.collective.msccl.lower import in_pieces
 from dovetail.core import ProgramError
 from dovetail.ir import TARGETS, Certificate, parse, verify, verify_reference
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.plain import Plain
+from dovetail.ir.op_lists import Plain
 from dovetail.ir.verify import least_depth
 from dovetail.report.counterexample import counterexample
 

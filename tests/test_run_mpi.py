@@ -26,7 +26,7 @@ from dovetail.run.mpi import MpiExecutor
 from dovetail.run.options import RunOptions
 from dovetail.run.product import product_error
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.serve import closest_to_median, merge_facts
+from dovetail.run.worker import closest_to_median, merge_facts
 
 HERE = Path(__file__).parent
 REDUCING = ("all_reduce", "reduce_scatter")
@@ -305,7 +305,7 @@ class TestRounds:
         assert 3 <= len(ran.seconds) <= 5
 
     def test_the_round_shown_is_the_median(self):
-        from dovetail.run.serve import Spans
+        from dovetail.run.worker import Spans
 
         spans = [Spans(0.0, [0], [0.0], [end]) for end in (5.0, 1.0, 3.0)]
         assert closest_to_median([5.0, 1.0, 3.0], spans) == 2

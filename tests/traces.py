@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.collective import Spec, spec_of
 from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.plain import Plain
+from dovetail.ir.op_lists import Plain
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
 from dovetail.passes import Hints

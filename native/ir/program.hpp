@@ -6,7 +6,7 @@
 
 namespace dovetail::ir {
 
-// Numbers of dovetail.ir.parts.Kind.
+// Numbers of dovetail.ir.types.Kind.
 enum Kind : std::uint8_t {
     kNop,
     kCopy,

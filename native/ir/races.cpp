@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-#include "ir/trains.hpp"
+#include "ir/message_paths.hpp"
 
 namespace dovetail::ir {
 namespace {

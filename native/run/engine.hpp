@@ -77,7 +77,7 @@ class Engine {
   private:
     class Busy;
 
-    // moves.cpp: what is known before a run
+    // prepare.cpp: what is known before a run
     void index_ops();
     void index_messages();
     void index_writers();

@@ -76,7 +76,7 @@ def told(kind: str, content: Any, place: str) -> str:
 def summary(program: Program) -> str:
     """What a program computes and what it takes, in one line."""
     from dovetail.ir import SENDS, Kind, verify
-    from dovetail.ir.plain import message_slots
+    from dovetail.ir.op_lists import message_slots
 
     found = verify(program).collective_found or "no standard collective"
     lanes, steps, messages, slots = (dict.fromkeys(range(program.num_ranks), 0) for _ in range(4))

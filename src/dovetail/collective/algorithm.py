@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 from dovetail.collective.compile import Lanes, Replicate, check_instances, compile_traced, depth_of
+from dovetail.collective.emit import trace
+from dovetail.collective.recorder import MOST_INSTANCES, Tape
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import Spec, spec_of
-from dovetail.collective.tape import MOST_INSTANCES, Tape
-from dovetail.collective.trace import trace
 from dovetail.core import ProgramError, WishError, parse_count
 from dovetail.ir import Program
 from dovetail.passes.hints import Hints

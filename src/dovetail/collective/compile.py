@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from dovetail.collective.tape import MOST_INSTANCES, MOST_OPS
+from dovetail.collective.recorder import MOST_INSTANCES, MOST_OPS
 from dovetail.core import ProgramError, WishError, parse_count
 from dovetail.ir import Program, verify
 from dovetail.passes.hints import Hints

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.collective.tape import COPY, MOST, REDUCE, SEND_COPY, SEND_REDUCE, Store, Tape
+from dovetail.collective.recorder import COPY, MOST, REDUCE, SEND_COPY, SEND_REDUCE, Store, Tape
 
 
 class Ref:

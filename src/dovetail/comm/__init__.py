@@ -1,6 +1,5 @@
 """comm: collectives on arrays inside a user's MPI program, by whichever algorithm was measured to be the fastest."""
 
-from dovetail.comm.attach import choice_for, use
 from dovetail.comm.calls import (
     all_gather,
     all_gather_v,
@@ -15,6 +14,7 @@ from dovetail.comm.calls import (
     reduce_scatter_v,
     scatter,
 )
+from dovetail.comm.rules import choice_for, use
 
 __all__ = [
     "all_gather",

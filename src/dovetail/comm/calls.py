@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dovetail.comm.check import settle
+from dovetail.comm.slow_path import settle
 from dovetail.run.arrays import Array
 from dovetail.run.comm import KINDS, call
 

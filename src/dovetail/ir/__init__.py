@@ -4,7 +4,10 @@ from dovetail.ir.build import Builder
 from dovetail.ir.certificate import Certificate, Check
 from dovetail.ir.limits import TARGETS, Target
 from dovetail.ir.parse import parse
-from dovetail.ir.parts import (
+from dovetail.ir.program import Program, check_columns
+from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
+from dovetail.ir.text import canonical, to_text
+from dovetail.ir.types import (
     COLUMNS,
     RECVS,
     SENDS,
@@ -19,9 +22,6 @@ from dovetail.ir.parts import (
     Region,
     Term,
 )
-from dovetail.ir.program import Program, check_columns
-from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
-from dovetail.ir.text import canonical, to_text
 from dovetail.ir.verify import verify, verify_reference
 from dovetail.ir.workload import Sizes, Slot, Work, Workload, dtype_bytes, region_bytes
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
-from dovetail.ir.parts import Kernel, Kind, Op, Region
 from dovetail.ir.program import Program
 from dovetail.ir.symbolic import Execution, Wrong, asked_value, held, one_slot
 from dovetail.ir.symbols import Atom, Operand, Symbols
+from dovetail.ir.types import Kernel, Kind, Op, Region
 from dovetail.ir.workload import owners
 
 _TERMS = 4  # of a sum that are told

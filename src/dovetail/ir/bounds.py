@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
-from dovetail.ir.parts import Kind, Op, Post, Region, Role, Term
-from dovetail.ir.plain import message_slots, name_op, places_text, rank_read, rank_written
+from dovetail.ir.op_lists import message_slots, name_op, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
+from dovetail.ir.types import Kind, Op, Post, Region, Role, Term
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import ProgramError
-from dovetail.ir.parts import (
+from dovetail.ir.program import Program
+from dovetail.ir.types import (
     COLUMNS,
     Buffer,
     Channel,
@@ -23,7 +24,6 @@ from dovetail.ir.parts import (
     Role,
     Term,
 )
-from dovetail.ir.program import Program
 
 
 class Builder:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.ir.certificate import Fault
-from dovetail.ir.parts import RECVS, SENDS, Kind, Op
-from dovetail.ir.plain import name_op
+from dovetail.ir.op_lists import name_op
 from dovetail.ir.program import Program
+from dovetail.ir.types import RECVS, SENDS, Kind, Op
 
 _SHORT = 12  # waits in a circle that can all be shown
 _TOLD = 6  # of them that are told in one line

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from dovetail.ir.parts import COLUMNS, Post
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program
+from dovetail.ir.types import COLUMNS, Post
 
 
 def json_text(program: Program) -> str:

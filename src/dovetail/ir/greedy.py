@@ -10,8 +10,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dovetail.ir.parts import RECVS, SENDS, Kind, Op
-from dovetail.ir.plain import Plain
+from dovetail.ir.op_lists import Plain
+from dovetail.ir.types import RECVS, SENDS, Kind, Op
 
 
 @dataclass

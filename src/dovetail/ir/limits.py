@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir.certificate import Fault
-from dovetail.ir.parts import RECVS, SENDS, Kind
-from dovetail.ir.plain import name_op
+from dovetail.ir.op_lists import name_op
 from dovetail.ir.program import Program
+from dovetail.ir.types import RECVS, SENDS, Kind
 
 Ints = NDArray[np.int64]
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir.parts import Kernel, Kind, Post
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program
+from dovetail.ir.types import Kernel, Kind, Post
 
 Texts = NDArray[np.object_]
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?:-[A-Za-z0-9_.]+)*")

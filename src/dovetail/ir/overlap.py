@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.ir.parts import Kind, Op, Region
-from dovetail.ir.plain import slots
+from dovetail.ir.op_lists import slots
 from dovetail.ir.program import Program
+from dovetail.ir.types import Kind, Op, Region
 
 
 def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple[str, int] | None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dovetail.core import ProgramError
 from dovetail.ir.build import Builder
 from dovetail.ir.lines import kernel_text
-from dovetail.ir.parts import Channel, Collective, Engine, Kernel, Kind, Mode, Role, Term
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.scan import Line, unquote
+from dovetail.ir.types import Channel, Collective, Engine, Kernel, Kind, Mode, Role, Term
 
 _ROLES: dict[str, Role] = {"input": "input", "output": "output", "scratch": "scratch"}
 _ENGINES: dict[str, Engine] = {"compute": "compute", "copy": "copy", "net": "net"}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.core import ProgramError
-from dovetail.ir.parts import Post, Region, Term
+from dovetail.ir.types import Post, Region, Term
 
 Column = NDArray[Any]
 _REGION = ("buffer", "offset", "count", "stride", "blocks")

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import DovetailError, ProgramError, check_schema, read_arrays
-from dovetail.ir.parts import (
+from dovetail.ir.posts import Posts
+from dovetail.ir.types import (
     COLUMNS,
     Buffer,
     Channel,
@@ -27,7 +28,6 @@ from dovetail.ir.parts import (
     Role,
     Term,
 )
-from dovetail.ir.posts import Posts
 
 SCHEMA = "dovetail.program/1"
 MAX_SLOTS = 1 << 40  # of one buffer on one rank

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
+from dovetail.ir.message_paths import in_step, seats
+from dovetail.ir.op_lists import Plain, name_op, op_reads, op_writes, places_text, slots
 from dovetail.ir.overlap import self_conflict
-from dovetail.ir.parts import RECVS, SENDS, Kind
-from dovetail.ir.plain import Plain, name_op, op_reads, op_writes, places_text, slots
 from dovetail.ir.program import Program
-from dovetail.ir.trains import in_step, seats
+from dovetail.ir.types import RECVS, SENDS, Kind
 
 Clock = NDArray[np.int32]
 

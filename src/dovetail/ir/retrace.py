@@ -8,10 +8,10 @@ from typing import Any
 from dovetail.ir.blame import too_much, wrong_fault
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
-from dovetail.ir.parts import Kind, Op, Region
 from dovetail.ir.program import Program
 from dovetail.ir.symbolic import Wrong
 from dovetail.ir.symbols import Symbols, TooManyError
+from dovetail.ir.types import Kind, Op, Region
 
 _SHOWN = 12  # ops that are pointed at where it takes too long to retrace
 _MOST_OPS = 10_000  # that are retraced, and slots that these touch, and atoms that are added in all

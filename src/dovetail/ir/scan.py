@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from dovetail.core import ProgramError
-from dovetail.ir.parts import Region
+from dovetail.ir.types import Region
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _NAME = rf"(?:{_STRING}|[A-Za-z_][A-Za-z0-9_.]*(?:-[A-Za-z0-9_.]+)*)"

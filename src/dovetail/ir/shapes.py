@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from dovetail.core import parse_count
 from dovetail.ir.build import Builder
-from dovetail.ir.parts import COLUMNS, Kind, Region, Term
 from dovetail.ir.program import Program
+from dovetail.ir.types import COLUMNS, Kind, Region, Term
 
 
 def ring_all_reduce(num_ranks: int, chunks_per_rank: int, lanes: int = 1) -> Program:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from dovetail.core import ProgramError, WishError
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.parts import RECVS, SENDS, Kind, Region
-from dovetail.ir.plain import Plain
+from dovetail.ir.op_lists import Plain
 from dovetail.ir.program import Program
+from dovetail.ir.types import RECVS, SENDS, Kind, Region
 from dovetail.ir.workload import Sizes, Slot, Workload, owners
 
 Ints = NDArray[np.int64]

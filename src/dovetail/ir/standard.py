@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir.parts import Buffer, Kind
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program
+from dovetail.ir.types import Buffer, Kind
 
 Ints = NDArray[np.int64]
 _MOST_RANKS = 1024  # above, no question is put whose terms are quadratic in the ranks

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dovetail.ir.greedy import Run
-from dovetail.ir.parts import SENDS, Kernel, Kind, Op, Post, Region, Term
-from dovetail.ir.plain import rank_read, rank_written, slots
+from dovetail.ir.op_lists import rank_read, rank_written, slots
 from dovetail.ir.program import Program
 from dovetail.ir.symbols import Operand, Symbols
+from dovetail.ir.types import SENDS, Kernel, Kind, Op, Post, Region, Term
 
 
 class Wrong(NamedTuple):

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from dovetail.ir.parts import Kernel
+from dovetail.ir.types import Kernel
 
 Atom = tuple[object, ...]
 Operand = int | tuple[int, ...]

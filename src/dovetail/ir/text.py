@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir.lines import kernel_text, op_lines, post_lines, quote
-from dovetail.ir.parts import Kind, Op, Region
 from dovetail.ir.program import Program
+from dovetail.ir.types import Kind, Op, Region
 
 
 def to_text(program: Program) -> str:

@@ -17,8 +17,7 @@ from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
 from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.limits import check_target, limits_fault
 from dovetail.ir.native import judge
-from dovetail.ir.parts import Kind
-from dovetail.ir.plain import Plain, name_op
+from dovetail.ir.op_lists import Plain, name_op
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
@@ -27,6 +26,7 @@ from dovetail.ir.standard import questions
 from dovetail.ir.symbolic import Execution, first_wrong
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.text import op_text
+from dovetail.ir.types import Kind
 
 Verdict = dict[str, Any]
 _SHOWN = 12  # ops of a counterexample that are put in words

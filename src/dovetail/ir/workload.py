@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError
-from dovetail.ir.parts import Kind
 from dovetail.ir.program import Program
+from dovetail.ir.types import Kind
 
 Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
 

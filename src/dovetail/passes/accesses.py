@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.ir import Kind, Program
-from dovetail.passes.rows import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, Rows, first_of_run, spread
+from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, Rows, first_of_run, spread
 
 READ, WRITE = 1, 2
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.ir import Buffer, Program
-from dovetail.passes.rows import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, Rows, edges
+from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, Rows, edges
 
 NAME = "scratch"
 

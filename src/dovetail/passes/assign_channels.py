@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.ir import Program
+from dovetail.passes.columns import Array, ints, ranked
 from dovetail.passes.hints import Hints
-from dovetail.passes.rows import Array, ints, ranked
 from dovetail.passes.spread_channels import spread_channels
 from dovetail.passes.transfers import messages
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.ir import Channel, Lane, Program
+from dovetail.passes.columns import Array, Rows, moved, ranked
 from dovetail.passes.hints import Hints
 from dovetail.passes.lanes import share_lanes
 from dovetail.passes.order import in_order
-from dovetail.passes.rows import Array, Rows, moved, ranked
 from dovetail.passes.transfers import messages
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.ir import Program
 from dovetail.passes.accesses import WRITE, Accesses, accesses
-from dovetail.passes.rows import Array, dep_columns
+from dovetail.passes.columns import Array, dep_columns
 
 
 def depend(program: Program) -> Program:

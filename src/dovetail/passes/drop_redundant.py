@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 
 from dovetail.ir import Program
-from dovetail.passes.rows import Array, dep_columns, edges, first_of_run
+from dovetail.passes.columns import Array, dep_columns, edges, first_of_run
 
 
 def drop_redundant(program: Program) -> Program:

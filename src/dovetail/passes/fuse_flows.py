@@ -6,8 +6,8 @@ import numpy as np
 
 from dovetail.ir import Kind, Program
 from dovetail.passes.accesses import WRITE, accesses
+from dovetail.passes.columns import BUFFER, Array, Rows, moved
 from dovetail.passes.hints import Hints
-from dovetail.passes.rows import BUFFER, Array, Rows, moved
 from dovetail.passes.transfers import levels, messages
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from dovetail.ir import Kind, Program
 from dovetail.passes.accesses import READ, WRITE, accesses
+from dovetail.passes.columns import NONE, Array, Rows
 from dovetail.passes.hints import Hints
-from dovetail.passes.rows import NONE, Array, Rows
 from dovetail.passes.transfers import messages
 
 

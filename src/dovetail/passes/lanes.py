@@ -8,8 +8,8 @@ import numpy as np
 
 from dovetail.core import ProgramError
 from dovetail.ir import Program
+from dovetail.passes.columns import Array, edges, ranked, spread
 from dovetail.passes.hints import Hints
-from dovetail.passes.rows import Array, edges, ranked, spread
 from dovetail.passes.transfers import messages
 
 IN, OUT = 0, 1

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from dovetail.ir import Program
-from dovetail.passes.rows import Array, edges, ints, starts
+from dovetail.passes.columns import Array, edges, ints, starts
 from dovetail.passes.transfers import levels, messages
 
 _MOST_TRIES = 6

@@ -12,9 +12,9 @@ import numpy as np
 
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Buffer, Lane, Post, Program, Region, Term
+from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, Rows, ranked, spread
 from dovetail.passes.depend import depend
 from dovetail.passes.hints import Hints
-from dovetail.passes.rows import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, Rows, ranked, spread
 
 How = Literal["interleaved", "batched"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dovetail.core import WishError
 from dovetail.ir import Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
+from dovetail.passes.message_paths import by_channel, trains
 from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut
-from dovetail.passes.trains import by_channel, trains
 
 
 def slice_messages(program: Program, max_slots: int) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.passes.rows import Array, ranked
+from dovetail.passes.columns import Array, ranked
 
 CROWD = 32  # lanes of a rank on one channel: what all MSCCL runtimes take (references: section 1.4)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Program
-from dovetail.passes.rows import Array, edges, ints
+from dovetail.passes.columns import Array, edges, ints
 
 
 class Messages(NamedTuple):

@@ -25,7 +25,7 @@ from dovetail.sim import simulate
 from dovetail.timeline import Alone, Timeline, losses
 
 if TYPE_CHECKING:
-    from dovetail.run.inside import Inside
+    from dovetail.run.embedded import Inside
 
 SCHEMA = "dovetail.plan/1"
 PATIENCE = 4.0
@@ -217,7 +217,7 @@ class Plan:
 
     @cached_property
     def _inside(self) -> Inside:
-        from dovetail.run.inside import Inside
+        from dovetail.run.embedded import Inside
 
         options = RunOptions(progress=self.choices.progress, block_rows=self.choices.block_rows)
         return Inside(self.program, self.wish.workload(self.ranks), options)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.ir import Kind, Program
 from dovetail.ir.greedy import Greedy, Run
-from dovetail.ir.plain import Plain
+from dovetail.ir.op_lists import Plain
 from dovetail.ir.text import op_text
 from dovetail.timeline import Span, Timeline, from_spans
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from dovetail import __version__
 from dovetail.core import save_text
 from dovetail.ir import Program
-from dovetail.report.parts import fill, part, programs_of, provenance_list
 from dovetail.report.payload import encode
 from dovetail.report.summary import Losses, Provenance, Row, Summary
+from dovetail.report.template import fill, part, programs_of, provenance_list
 from dovetail.report.units import percent, second_unit, seconds, seconds_column, significant
 from dovetail.timeline import Label, Timeline
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Program
 from dovetail.ir.lines import op_lines
-from dovetail.report.kinds import GROUPS, span_groups
+from dovetail.report.span_classes import GROUPS, span_groups
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline
 from dovetail.timeline.partners import message_of

@@ -12,10 +12,10 @@ import numpy as np
 
 from dovetail.core import save_text
 from dovetail.ir import Program
-from dovetail.report.kinds import GROUPS, span_groups
-from dovetail.report.parts import programs_of
+from dovetail.report.span_classes import GROUPS, span_groups
 from dovetail.report.summary import Provenance
 from dovetail.report.tables import visible
+from dovetail.report.template import programs_of
 from dovetail.report.tracks import Track, tracks
 from dovetail.report.units import second_unit, seconds
 from dovetail.timeline import Timeline

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from dovetail import __version__
 from dovetail.core import save_text
 from dovetail.cost import Curve, Samples
-from dovetail.report.parts import fill, part, provenance_list
 from dovetail.report.summary import Provenance
+from dovetail.report.template import fill, part, provenance_list
 from dovetail.report.units import num_bytes, percent, seconds, significant
 
 FIT, SAMPLE, MEDIAN, OTHER = "#c9774a", "#5b8fc9", "#4b7cb3", "#9a6fb0"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault, RunError, load_json
+from dovetail.run.heartbeat import Deaths, Watch, terminate_ranks
 from dovetail.run.job import Job, JobResult, verify_job
-from dovetail.run.pulse import Deaths, Watch, terminate_ranks
 from dovetail.run.shim import build_shim, find_tool
 
 PHRASES = re.compile(

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from dovetail.run.pulse import Pulse
+from dovetail.run.heartbeat import Pulse
 
 
 def use_own_cores() -> None:
@@ -21,7 +21,7 @@ def use_own_cores() -> None:
 if __name__ == "__main__":
     use_own_cores()
     with Pulse(Path(sys.argv[1])) as pulse:
-        from dovetail.run.serve import serve
+        from dovetail.run.worker import serve
 
         code = serve(sys.argv[1], sys.argv[2], pulse)
     sys.exit(code)

@@ -11,7 +11,7 @@ from dovetail.collective.msccl.parts import DIALECTS, MscclFile, Use
 from dovetail.collective.msccl.sizes import Split, largest, smallest_messages, too_large
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS, Fault
-from dovetail.ir.plain import name_op
+from dovetail.ir.op_lists import name_op
 from dovetail.ir.verify import failed_check
 
 _TITLES = {False: "out of place", True: "in place"}

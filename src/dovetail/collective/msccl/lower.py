@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Kind, Op, Program, Region
-from dovetail.passes.trains import trains
+from dovetail.passes.message_paths import trains
 
 Ints = NDArray[np.int64]
 

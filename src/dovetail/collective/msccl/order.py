@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.collective.msccl.rows import Flags, Rows
+from dovetail.collective.msccl.steps import Flags, Rows
 from dovetail.core import ProgramError
 
 Ints = NDArray[np.int64]

@@ -13,8 +13,8 @@ from dovetail.collective.msccl.header import read_header
 from dovetail.collective.msccl.order import Order, fused_counts, order
 from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
 from dovetail.collective.msccl.refuse import num_chunks, refusals
-from dovetail.collective.msccl.rows import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
 from dovetail.collective.msccl.scan import MAX_CELLS, Elements, scan
+from dovetail.collective.msccl.steps import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program

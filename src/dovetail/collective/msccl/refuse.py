@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, MEANINGS, Header, Refusal
-from dovetail.collective.msccl.rows import Rows
+from dovetail.collective.msccl.steps import Rows
 from dovetail.ir import TARGETS
 
 _MOST_NODES = 4095  # elements that the readers keep: the algo, all gpus, and one gpu's threadblocks and steps

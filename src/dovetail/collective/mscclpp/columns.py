@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
-from dovetail.collective.mscclpp.rows import End, Row
+from dovetail.collective.mscclpp.steps import End, Row
 from dovetail.ir import Buffer, Channel, Lane, Program, Region, check_columns
-from dovetail.ir.parts import COLUMNS
+from dovetail.ir.types import COLUMNS
 
 _DEPTH = 8  # of channels, as everywhere; those of a plan hold no messages
 

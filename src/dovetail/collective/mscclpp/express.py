@@ -16,7 +16,7 @@ from dovetail.collective.mscclpp.parts import Link, Place, Step
 from dovetail.core import ProgramError
 from dovetail.ir import RECVS, SENDS, Kind, Op, Program, Region
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.plain import Plain
+from dovetail.ir.op_lists import Plain
 
 
 class _Message(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from dovetail.collective.mscclpp.lower import Give, Lowering
-from dovetail.collective.mscclpp.rows import PACKET_IDS, End, Row, stuck
+from dovetail.collective.mscclpp.steps import PACKET_IDS, End, Row, stuck
 from dovetail.ir import Kind, Region
 
 

@@ -7,7 +7,7 @@ import re
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.parts import Step
-from dovetail.collective.mscclpp.rows import PORT_IDS, Row
+from dovetail.collective.mscclpp.steps import PORT_IDS, Row
 from dovetail.ir import Kind
 
 _PLACE = re.compile(r"gpu (\d+), threadblock (\d+), op (\d+)")

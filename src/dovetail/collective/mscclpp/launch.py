@@ -9,7 +9,7 @@ from dovetail.collective.mscclpp.memory import Cut, Memory
 from dovetail.collective.mscclpp.order import connect
 from dovetail.collective.mscclpp.parts import MOST_SLOTS, UNJUDGED, Document
 from dovetail.collective.mscclpp.pieces import Pieces, Span
-from dovetail.collective.mscclpp.rows import Row
+from dovetail.collective.mscclpp.steps import Row
 from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Kind, Region
 

@@ -21,7 +21,7 @@ from dovetail.collective.mscclpp.parts import (
     is_raw,
 )
 from dovetail.collective.mscclpp.pieces import Pieces, Span
-from dovetail.collective.mscclpp.rows import Block, End, LooseBlock, Row, Strand, end_in, end_out
+from dovetail.collective.mscclpp.steps import Block, End, LooseBlock, Row, Strand, end_in, end_out
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Region
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dovetail.collective.mscclpp.columns import Launched
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
-from dovetail.collective.mscclpp.rows import PACKET_IDS, PORT_IDS, End, Row
+from dovetail.collective.mscclpp.steps import PACKET_IDS, PORT_IDS, End, Row
 from dovetail.ir import Kind, Region
 
 _SLOTS = re.compile(r"\b(input|output|scratch|packets|temp)(1?)(?:@(\d+))?\[(\d+)(?::(\d+))?\]")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dovetail.collective.mscclpp.flags import Packets
 from dovetail.collective.mscclpp.lower import Lowering, Meetings
 from dovetail.collective.mscclpp.parts import UNJUDGED, Remark
-from dovetail.collective.mscclpp.rows import Row, stuck
+from dovetail.collective.mscclpp.steps import Row, stuck
 from dovetail.core import ProgramError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from dovetail.collective.mscclpp.parts import OPS, REDUCES, SIGNALS, WAITS, Link, Place, Step
-from dovetail.collective.mscclpp.rows import PACKET_IDS, PORT_IDS
+from dovetail.collective.mscclpp.steps import PACKET_IDS, PORT_IDS
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Op, Program, Region
 

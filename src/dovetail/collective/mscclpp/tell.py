@@ -11,7 +11,7 @@ from dovetail.collective.mscclpp.hints import race_hint
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.names import Names
-from dovetail.collective.mscclpp.rows import PACKET_IDS, Row
+from dovetail.collective.mscclpp.steps import PACKET_IDS, Row
 from dovetail.ir import Certificate, Check, Kind
 
 _SHOWN = 12

@@ -1,4 +1,4 @@
-"""The parts of a Program: kinds of ops, regions, the tables of names, and the columns."""
+"""The types of a Program: kinds of ops, regions, the tables of names, and the columns."""
 
 from __future__ import annotations
 

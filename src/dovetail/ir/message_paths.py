@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dovetail.ir.greedy import Run
-from dovetail.ir.parts import RECVS, SENDS
-from dovetail.ir.plain import Access, Plain, op_reads, op_writes, slots
+from dovetail.ir.op_lists import Access, Plain, op_reads, op_writes, slots
+from dovetail.ir.types import RECVS, SENDS
 
 
 class Seat(NamedTuple):

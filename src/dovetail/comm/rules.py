@@ -1,4 +1,4 @@
-"""attach: which selection table a user's communicator goes by."""
+"""rules: which selection table a user's communicator goes by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Trains: the ops that one message passes through. Equals dovetail/ir/trains.py, which explains the rule.
+// Trains: the ops that one message passes through. Equals dovetail/ir/message_paths.py, which explains the rule.
 #pragma once
 
 #include <cstdint>

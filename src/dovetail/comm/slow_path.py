@@ -1,4 +1,4 @@
-"""check: a call that is new, rare or wrong. Its arguments are looked at one by one, then it is done."""
+"""slow_path: a call that is new, rare or wrong. Its arguments are looked at one by one, then it is done."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dovetail.comm.attach import checks_calls, communicator
-from dovetail.comm.sides import (
+from dovetail.comm.arguments import (
     Counts,
     counts_of,
     even_sides,
@@ -17,6 +16,7 @@ from dovetail.comm.sides import (
     uneven_sides,
     whole_counts,
 )
+from dovetail.comm.rules import checks_calls, communicator
 from dovetail.core import DovetailError, WishError
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.comm import KINDS, Communicator, call

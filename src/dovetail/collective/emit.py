@@ -1,4 +1,4 @@
-"""trace: a tape of chunk operations as a Program, one net lane a rank, all columns made in bulk."""
+"""emit: a tape of chunk operations as a Program, one net lane a rank, all columns made in bulk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.collective.tape import COPY, FIELDS, REDUCE, SEND_COPY, SEND_REDUCE, Tape
+from dovetail.collective.recorder import COPY, FIELDS, REDUCE, SEND_COPY, SEND_REDUCE, Tape
 from dovetail.ir import COLUMNS, Builder, Kind, Program
 from dovetail.passes.hints import Hints
 

@@ -1,5 +1,5 @@
-// Trains: see trains.hpp.
-#include "ir/trains.hpp"
+// Trains: see message_paths.hpp.
+#include "ir/message_paths.hpp"
 
 #include <unordered_map>
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.ir.parts import Kind, Op, Region
 from dovetail.ir.program import Program
+from dovetail.ir.types import Kind, Op, Region
 
 
 class Access(NamedTuple):

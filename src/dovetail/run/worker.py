@@ -20,11 +20,11 @@ from dovetail.core import RunError, save_json
 from dovetail.ir import Buffer, Slot
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.engine import bind, run_engines, timeline_of
+from dovetail.run.heartbeat import Pulse
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.postcheck import posts_error
 from dovetail.run.product import product_error
-from dovetail.run.pulse import Pulse
 from dovetail.run.shim import World
 from dovetail.timeline import Timeline
 
