@@ -11,7 +11,7 @@ from dovetail.core.errors import (
     RunError,
     WishError,
 )
-from dovetail.core.units import parse_bytes, parse_count, parse_seconds
+from dovetail.core.units import parse_bytes, parse_count, parse_seconds, seconds_text, share_text
 
 __all__ = [
     "CostError",
@@ -30,4 +30,6 @@ __all__ = [
     "read_arrays",
     "save_json",
     "save_text",
+    "seconds_text",
+    "share_text",
 ]

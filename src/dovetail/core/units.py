@@ -1,4 +1,4 @@
-"""Reading numbers with units. Inside, everything is seconds and bytes; formatting belongs to `report`."""
+"""Numbers with units: read, and told within a sentence. Inside, everything is seconds and bytes; tables: `report`."""
 
 from __future__ import annotations
 
@@ -46,3 +46,26 @@ def parse_count(value: object, name: str, least: int = 0) -> int:
     if count < least:
         raise WishError(f"{name} must be at least {least}", found=str(count))
     return count
+
+
+def seconds_text(value: float) -> str:
+    """Seconds within a sentence.
+
+    >>> seconds_text(0.001283), seconds_text(0.1806), seconds_text(2.5), seconds_text(0.0)
+    ('1283 µs', '180.6 ms', '2.500 s', '0 µs')
+    """
+    if value >= 1.0:
+        return f"{value:.3f} s"
+    if value >= 10e-3:
+        return f"{value * 1e3:.1f} ms"
+    micros = value * 1e6
+    return f"{micros:.0f} µs" if micros >= 100 or not micros else f"{micros:.3g} µs"
+
+
+def share_text(value: float) -> str:
+    """A share within a sentence.
+
+    >>> share_text(0.327)
+    '32.7 %'
+    """
+    return f"{100 * value:.1f} %"

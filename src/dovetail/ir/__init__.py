@@ -5,6 +5,7 @@ from dovetail.ir.certificate import Certificate, Check
 from dovetail.ir.limits import TARGETS, Target
 from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
+from dovetail.ir.schedule import SERIAL, Progress, Schedule
 from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
 from dovetail.ir.text import canonical, to_text
 from dovetail.ir.types import (
@@ -23,30 +24,38 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
+from dovetail.ir.wish import Collected, Option, Sample, Wish
 from dovetail.ir.workload import Sizes, Slot, Work, Workload, dtype_bytes, region_bytes
 
 __all__ = [
     "COLUMNS",
     "RECVS",
     "SENDS",
+    "SERIAL",
     "TARGETS",
     "Buffer",
     "Builder",
     "Certificate",
     "Channel",
     "Check",
+    "Collected",
     "Collective",
     "Kernel",
     "Kind",
     "Lane",
     "Op",
+    "Option",
     "Post",
     "Program",
+    "Progress",
     "Region",
+    "Sample",
+    "Schedule",
     "Sizes",
     "Slot",
     "Target",
     "Term",
+    "Wish",
     "Work",
     "Workload",
     "canonical",

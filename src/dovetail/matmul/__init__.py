@@ -1,6 +1,19 @@
 """matmul: the front door for matrix products with a collective: wish → Program."""
 
-from dovetail.matmul.schedule import AllReduce, program
-from dovetail.matmul.wish import DTYPES, MatmulAllReduce, shard_k
+from dovetail.matmul.all_reduce import MatmulAllReduce
+from dovetail.matmul.optimum import optimal
+from dovetail.matmul.product import DTYPES, Product, shard
+from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 
-__all__ = ["DTYPES", "AllReduce", "MatmulAllReduce", "program", "shard_k"]
+__all__ = [
+    "DTYPES",
+    "MatmulAllReduce",
+    "Product",
+    "Tiling",
+    "mc2",
+    "optimal",
+    "pipeline_s",
+    "serial",
+    "shard",
+    "uniform",
+]

@@ -3,12 +3,11 @@
 import sys
 from types import ModuleType
 
-from dovetail.plan.optimum import optimal
-from dovetail.plan.plan import Choices, Plan, Rival
+from dovetail.plan.plan import Plan, Rival
 from dovetail.plan.search import plan
-from dovetail.plan.tiles import Tiling, mc2, pipeline_s, serial, uniform
+from dovetail.plan.wishes import wish_class, wish_from, wishes
 
-__all__ = ["Choices", "Plan", "Rival", "Tiling", "mc2", "optimal", "pipeline_s", "plan", "serial", "uniform"]
+__all__ = ["Plan", "Rival", "plan", "wish_class", "wish_from", "wishes"]
 
 
 class _Room(ModuleType):

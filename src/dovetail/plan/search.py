@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from dovetail.core import PlanError
+from dovetail.ir import SERIAL, Schedule, Wish
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.verify import verify
 from dovetail.machine import Machine, load
-from dovetail.matmul import MatmulAllReduce
-from dovetail.plan.candidates import FAMILIES, Candidate, Scored, candidates, score, sliced
-from dovetail.plan.plan import Plan
-from dovetail.plan.polish import polished
-from dovetail.plan.reasons import EQUAL, Ideal, baseline, choices, label, published, rivals
-from dovetail.plan.task import Options, Task
-from dovetail.plan.tiles import Reading
-
-Schedule = Literal["auto", "serial", "uniform", "mc2", "optimal"]
+from dovetail.plan.costs import Costs, Scored
+from dovetail.plan.plan import MEASURED_SLOWER, Plan, Rival
+from dovetail.plan.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
 
 
 class Proved(NamedTuple):
@@ -29,128 +25,164 @@ class Proved(NamedTuple):
     refused: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked of the search itself: a family to keep to, or "auto"; and which gain counts as none."""
+
+    family: str
+    noise: float
+
+
 def plan(
-    wish: MatmulAllReduce,
+    wish: Wish,
     machine: Machine | str,
     *,
     ranks: int | None = None,
-    schedule: Schedule | str = "auto",
-    reading: Reading = "max",
+    schedule: str = "auto",
     contention: float | None = None,
-    floor: int | None = None,
-    align: int | None = None,
-    max_tiles: int | None = None,
-    all_reduce: str = "auto",
-    rows_per_message: int | None = None,
     noise: float = 0.0,
     extrapolate: bool = False,
+    **options: Any,
 ) -> Plan:
     """The fastest schedule of `wish` on `ranks` ranks of `machine` (all of them unless said), as predicted.
 
     `schedule` names a family to keep to; "auto" weighs all, and takes the fastest serial unless the gain over it
-    exceeds `noise` (a share of the serial time). `reading` is the rule of MC²'s short block (seed 000): `max` as in
-    its worked example, or `min` as in its text. `contention` replaces the measured slow-downs by one factor on
-    communication. `floor`, `align`: least rows of a tile of the optimum, and what its lengths are multiples of;
-    `max_tiles` limits every family. `all_reduce`: `library`, or our own `exchange` or `ring` (whose messages
-    `rows_per_message` cuts).
+    exceeds `noise` (a share of the serial time). `contention` replaces the measured slow-downs by one factor on
+    communication. `options` are those of the wish's schedules (see its class): of products `reading`, the rule of MC²'s
+    short block (seed 000), `max` as in its worked example or `min` as in its text; `floor` and `align`, least rows of a
+    tile of the optimum and what its lengths are multiples of; `max_tiles`; `by`, the library or messages of our own,
+    which `rows_per_message` cuts.
 
     Raises PlanError for an unknown choice, WishError for too many ranks, CostError where the machine lacks a cost
     (or, unless `extrapolate`, was not measured that far).
 
-    >>> made = plan(MatmulAllReduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2", contention=1.0)
+    >>> from dovetail.matmul import MatmulAllReduce
+    >>> wish = MatmulAllReduce(4096, 3072, 8192, "float16")
+    >>> made = plan(wish, "atlas-a2-8", schedule="mc2", contention=1.0)
     >>> made.tiles, round(made.predicted_s * 1e6), round(made.serial_s * 1e6)
     ((512, 896, 896, 896, 896), 1283, 1734)
     """
-    options = Options(
-        _family(schedule),
-        reading,
-        contention,
-        floor,
-        align,
-        max_tiles,
-        all_reduce,
-        rows_per_message,
-        noise,
-        extrapolate,
-    )
-    task = Task.of(
-        wish, load(machine) if isinstance(machine, str) else machine, ranks, options
-    )  # wish → what to decide
-    scored = score(task, candidates(task))  # → Programs → prices → simulated
-    scored += score(task, sliced(task, scored))  # → the best with their messages cut
-    ranked = sorted(scored, key=lambda each: each.order)  # → fastest first
-    scored += score(task, polished(task, ranked))  # → the best with their tiles moved
-    ranked = sorted(scored, key=lambda each: each.order)  # → fastest first
-    taken = guard(task, ranked)  # → verified; serial unless it gains more than the noise
-    return _reasoned(task, taken, ranked)  # → Plan
+    asked = Asked(_family(wish, schedule), _noise(noise))
+    where = load(machine) if isinstance(machine, str) else machine
+    costs, notes = Costs.of(wish, where, ranks, options, contention, extrapolate)  # wish → what is asked of what
+    ranked = ranked_schedules(costs)  # → Programs → prices → simulated, fastest first
+    taken = guard(costs, asked, ranked)  # → verified; serial unless it gains more than the noise
+    return _reasoned(costs, asked, wish, taken, ranked, notes)  # → Plan
 
 
-def guard(task: Task, ranked: Sequence[Scored]) -> Proved:
-    """The fastest candidate of the family asked for that can be proved; of any family, it must beat serial."""
-    asked = task.options.schedule
-    serial = next(each for each in ranked if each.family == "serial")
-    refused: list[str] = []
-    for each in ranked:
-        if asked == "auto" and each.family != "serial" and not _gains(task, each, serial):
+def ranked_schedules(costs: Costs) -> list[Scored]:
+    """All schedules worth simulating, fastest first; as fast: simplest family, then fewest ops."""
+    families = {family: place for place, family in enumerate(costs.wish.families)}
+
+    def order(each: Scored) -> tuple[float, int, int]:
+        simplicity = families.get(each.family, len(families))
+        return float(f"{each.predicted_s:.9e}"), simplicity, len(each.schedule.tiles)
+
+    scored = costs.score(costs.wish.schedules(costs))
+    for turn in range(MOST_TURNS):
+        ranked = [each.schedule for each in sorted(scored, key=order)]
+        more = costs.score(costs.wish.improved(costs, ranked, turn))
+        if turn and not more:
             break
-        if asked not in ("auto", each.family) or not _reading_asked(task, each.candidate):
+        scored += more
+    return sorted(scored, key=order)
+
+
+MOST_TURNS = 4  # of improving on the best
+
+
+def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
+    """The fastest candidate of the family asked for that can be proved; of any family, it must beat serial."""
+    serial = next(each for each in ranked if each.schedule.is_serial)
+    refused: list[str] = []
+    several = len({each.schedule.get("by") for each in ranked}) > 1
+    for each in ranked:
+        if asked.family == "auto" and not each.schedule.is_serial and not _gains(asked, each, serial):
+            break
+        if asked.family not in ("auto", each.family):
             continue
         certificate = verify(each.program)
         if certificate.ok:
             return Proved(each, certificate, tuple(refused))
         failed = next(check.message for check in certificate.checks.values() if not check.ok)
-        refused.append(f"{label(task, each.candidate)} was refused by its certificate: {failed}")
-    if asked not in ("auto", "serial"):
-        raise PlanError(f"no {asked} schedule fits", found="; ".join(refused) or "no candidate", hint="try 'auto'")
+        refused.append(f"{label(each.schedule, several=several)} was refused by its certificate: {failed}")
+    if asked.family not in ("auto", SERIAL):
+        raise PlanError(
+            f"no {asked.family} schedule fits", found="; ".join(refused) or "no candidate", hint="try 'auto'"
+        )
     certificate = verify(serial.program)
     certificate.raise_if_bad()
     return Proved(serial, certificate, tuple(refused))
 
 
-def _reasoned(task: Task, taken: Proved, ranked: Sequence[Scored]) -> Plan:
-    """The Plan of the taken candidate: its times, losses, rivals and notes."""
-    scored, candidate = taken.scored, taken.scored.candidate
-    serials = [each for each in ranked if each.family == "serial"]
-    ideal = Ideal.of(task, serials)
-    return Plan(
-        scored.family,
-        task.wish,
-        task.ranks,
-        choices(task, candidate),
-        task.machine.name,
-        scored.program,
-        taken.certificate,
-        scored.timeline,
-        baseline(serials).predicted_s,
-        ideal.compute_s,
-        ideal.comm_s,
-        ideal.lost(scored),
-        rivals(task, ranked, scored, ideal),
-        dict(candidate.tiling.steps),
-        (*task.notes, *candidate.tiling.notes, *taken.refused, *_assumptions(task)),
-        published(task, serials),
-        task.options.noise,
+def with_schedule(found: Plan, schedule: Schedule, costs: Costs) -> Plan:
+    """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival."""
+    scored = replace(costs, extrapolate=True).scored(schedule)
+    certificate = verify(scored.program)
+    certificate.raise_if_bad()
+    mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, MEASURED_SLOWER)
+    others = tuple(rival for rival in found.rivals if rival.schedule != schedule)
+    ideal = Ideal(costs, found.compute_s, found.comm_s)
+    steps = found.schedule.steps if schedule.tiles == found.tiles else {}
+    return replace(
+        found,
+        schedule=replace(schedule, steps=steps),
+        program=scored.program,
+        certificate=certificate,
+        predicted=scored.timeline,
+        losses=ideal.lost(scored),
+        rivals=(mine, *others),
     )
 
 
-def _assumptions(task: Task) -> tuple[str, ...]:
+def _reasoned(
+    costs: Costs, asked: Asked, wish: Wish, taken: Proved, ranked: Sequence[Scored], notes: Sequence[str]
+) -> Plan:
+    """The Plan of the taken candidate: its times, losses, rivals and notes."""
+    scored = taken.scored
+    serials = [each for each in ranked if each.schedule.is_serial]
+    ideal = Ideal.of(costs, serials)
+    base = baseline(serials)
+    return Plan(
+        driven(costs, scored.schedule),
+        costs.wish,
+        costs.ranks,
+        costs.machine.name,
+        scored.program,
+        taken.certificate,
+        scored.timeline,
+        driven(costs, base.schedule),
+        base.predicted_s,
+        ideal.compute_s,
+        ideal.comm_s,
+        ideal.lost(scored),
+        rivals(asked.family, asked.noise, ranked, scored, ideal),
+        (*notes, *scored.schedule.notes, *taken.refused, *_assumptions(costs)),
+        published(costs, wish.to_json(), serials),
+        asked.noise,
+    )
+
+
+def _assumptions(costs: Costs) -> tuple[str, ...]:
     """What the predictions take for granted, as one sentence, where there is anything."""
-    lines = task.model.assumptions()
+    lines = costs.model.assumptions()
     return (f"Taken for granted: {'; '.join(lines)}.",) if lines else ()
 
 
-def _family(schedule: str) -> str:
-    if schedule in ("auto", *FAMILIES):
+def _family(wish: Wish, schedule: str) -> str:
+    known = ("auto", *wish.families)
+    if schedule in known:
         return schedule
-    near = difflib.get_close_matches(str(schedule), ("auto", *FAMILIES), 1, cutoff=0.4)
+    near = difflib.get_close_matches(str(schedule), known, 1, cutoff=0.4)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    raise PlanError(f"no schedule '{schedule}'", hint=f"{hint}There are auto, {', '.join(FAMILIES)}")
+    raise PlanError(f"no schedule '{schedule}'", hint=f"{hint}There are {', '.join(known)}")
 
 
-def _gains(task: Task, each: Scored, serial: Scored) -> bool:
-    return serial.predicted_s - each.predicted_s > max(task.options.noise, EQUAL) * serial.predicted_s
+def _noise(noise: float) -> float:
+    if not 0.0 <= noise < 1.0:
+        raise PlanError("noise is a share of the serial time, from 0 to 1", found=repr(noise), hint="e.g. 0.02")
+    return noise
 
 
-def _reading_asked(task: Task, candidate: Candidate) -> bool:
-    """False for MC² by the other reading, which is a rival only."""
-    return candidate.tiling.steps.get("reading", task.options.reading) == task.options.reading
+def _gains(asked: Asked, each: Scored, serial: Scored) -> bool:
+    return serial.predicted_s - each.predicted_s > max(asked.noise, EQUAL) * serial.predicted_s

@@ -10,8 +10,8 @@ from dovetail.cost import CostModel, eager_limit, fit
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.probe import programs
 from dovetail.probe.programs import PAUSE_S, Measurement
-from dovetail.probe.take import Budget, Executor, Say, median_s, take
-from dovetail.run.job import Job
+from dovetail.probe.take import Budget, Say, median_s, take
+from dovetail.run.job import Executor, Job
 
 Guess = Callable[[float], float]  # bytes -> seconds, roughly
 Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
@@ -76,7 +76,7 @@ def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: 
     slowest = next(iter(guesses.values()), None)
     if slowest is not None:
         sizes = (size for size in COLLECTIVE_BYTES if budget.allows(slowest(size)))
-        measured += [programs.all_reduce(ranks, size, budget.trips(2 * slowest(size))) for size in sizes]
+        measured += [programs.library("all_reduce", ranks, size, budget.trips(2 * slowest(size))) for size in sizes]
     return measured
 
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Work, Workload
-from dovetail.matmul import MatmulAllReduce
+from dovetail.ir import Builder, Kind, Program, Region, Sample, Slot, Wish, Work, Workload
 from dovetail.run.job import Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
@@ -72,19 +71,22 @@ def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind
     return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
 
 
-def all_reduce(ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
-    """The library's all_reduce of a buffer, one after another."""
-    b, everyone = Builder("all_reduce", ranks), range(ranks)
-    b.buffer("x", "input", 1), b.buffer("sum", "output", 1)
-    net, call = b.lane("net", "net"), b.collective("all_reduce", everyone)
+def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
+    """A collective of the library, one after another; `num_bytes`: of the larger of a rank's buffers."""
+    b, everyone = Builder(kind, ranks), range(ranks)
+    whole, part = (ranks, 1) if kind in ("all_gather", "reduce_scatter") else (1, 1)
+    whole, part = (ranks, ranks) if kind == "all_to_all" else (whole, part)
+    taken, given = (part, whole) if kind == "all_gather" else (whole, part)
+    b.buffer("x", "input", taken), b.buffer("y", "output", given)
+    net, call = b.lane("net", "net"), b.collective(kind, everyone)
     rows: dict[int, list[int]] = {rank: [] for rank in everyone}
     for _ in range(trips):
         for rank in everyone:
-            mine = rows[rank]
-            x, total = [Region("x", 0, 1)], [Region("sum", 0, 1)]
-            mine.append(b.add(Kind.collective, rank, net, reads=x, writes=total, call=call, after=mine[-1:]))
-    variant = _variant(f"all_reduce {num_bytes}", b.build(), {"x": num_bytes, "sum": num_bytes}, dtype)
-    return Measurement(f"all_reduce:{ranks}", num_bytes, variant, lambda t: _steps(t, rows[0]))
+            mine, x, y = rows[rank], [Region("x", 0, taken)], [Region("y", 0, given)]
+            mine.append(b.add(Kind.collective, rank, net, reads=x, writes=y, call=call, after=mine[-1:]))
+    each = num_bytes // max(taken, given)
+    variant = _variant(f"{kind} {num_bytes}", b.build(), {"x": each, "y": each}, dtype)
+    return Measurement(f"{kind}:{ranks}", num_bytes, variant, lambda t: _steps(t, rows[0]))
 
 
 def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:
@@ -120,22 +122,24 @@ def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
     return Measurement("reduce", num_bytes, variant, lambda t: _durations(t, rows))
 
 
-def matmul_rows(wish: MatmulAllReduce, ranks: int, rows: int, trips: int, options: RunOptions) -> Measurement:
-    """Row tiles of the wish's own product, on every rank at once; tiles walk through A, so that A is cold."""
-    b = Builder("matmul_rows", ranks)
-    ends = add_products(b, wish, ranks, [rows] * trips)
-    work = wish.workload(ranks)
-    variant = Variant(f"matmul {rows}", b.build(), Workload({n: work.slots[n] for n in "ABP"}, work.kernels), options)
-    return Measurement(f"kernel:{work.kernels['matmul'][0].key}", rows, variant, lambda t: _slowest(t, ends))
+def computations(wish: Wish, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
+    """A computation of a wish, of one amount, on every rank at once, again and again."""
+    b = Builder("computations", ranks)
+    rows = sample.add(b, ranks, [amount] * trips)
+    program = b.build()
+    workload = wish.workload(program)
+    variant = Variant(f"{sample.label} {amount}", program, workload, RunOptions())
+    key = workload.kernels[program.kernels[0].name][0].key
+    return Measurement(f"kernel:{key}", amount, variant, lambda t: _slowest(t, rows))
 
 
-def stream(wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: int, messages: int) -> Stream:
-    """Products of `tiles` rows beside a stream of messages between neighbours, each added to what is there.
+def stream(wish: Wish, sample: Sample, ranks: int, amounts: Sequence[int], num_bytes: int, messages: int) -> Stream:
+    """Computations of these amounts beside a stream of messages between neighbours, each added to what is there.
 
-    No tiles, or no messages, gives either side alone.
+    No amounts, or no messages, gives either side alone.
     """
     b, receives = Builder("stream", ranks), dict[int, list[int]]()
-    products = add_products(b, wish, ranks, tiles)
+    computed = sample.add(b, ranks, amounts)
     b.buffer("mine", "input", 1), b.buffer("sums", "scratch", SLOTS)
     send, recv, mine = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)]
     for rank in range(ranks - ranks % 2):
@@ -145,25 +149,10 @@ def stream(wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: i
             b.add(Kind.send, rank, send, reads=mine, chan_out=out)
             into = [Region("sums", i % SLOTS, 1)]
             receives[rank].append(b.add(Kind.recv_reduce, rank, recv, reads=mine, writes=into, chan_in=back))
-    work, slot = wish.workload(ranks), (Slot((max(num_bytes // 4, 1),), "float32"),) * ranks
-    slots = {name: work.slots[name] for name in "ABP"} | {"mine": slot, "sums": slot}
-    name = f"stream {num_bytes} {len(tiles)} {messages}"
-    return Stream(Variant(name, b.build(), Workload(slots, work.kernels)), products, receives)
-
-
-def add_products(b: Builder, wish: MatmulAllReduce, ranks: int, tiles: Sequence[int]) -> dict[int, list[int]]:
-    """Append products of `tiles` rows on every rank, walking through A; returns their rows, by rank."""
-    b.buffer("A", "input", wish.m), b.buffer("B", "input", 1), b.buffer("P", "scratch", wish.m)
-    lane, call = b.lane("compute", "compute"), b.kernel("matmul", ("each", "all"))
-    rows: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
-    start = 0
-    for tile in tiles:
-        start = start if start + tile <= wish.m else 0
-        a, p = Region("A", start, tile), Region("P", start, tile)
-        for rank in range(ranks):
-            rows[rank].append(b.add(Kind.compute, rank, lane, reads=[a, Region("B", 0, 1)], writes=[p], call=call))
-        start += tile
-    return rows
+    program, slot = b.build(), (Slot((max(num_bytes // 4, 1),), "float32"),) * ranks
+    work = wish.workload(program)
+    workload = Workload(work.slots | {"mine": slot, "sums": slot}, work.kernels)
+    return Stream(Variant(f"stream {num_bytes} {len(amounts)} {messages}", program, workload), computed, receives)
 
 
 def ends_of(timeline: Timeline) -> Spans:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ class Variant:
     program: Program
     workload: Workload
     options: RunOptions = field(default_factory=RunOptions)
-    check: str | None = None
+    check: str | bool | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,13 @@ class Outcome:
         return float(np.median(np.divide(self.seconds, other.seconds)))
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether its results were checked, and wrong."""
+        if self.num_wrong is not None or self.max_rel_error is None or self.tolerance is None:
+            return bool(self.num_wrong)
+        return not self.max_rel_error <= self.tolerance
+
+    @property
     def spread(self) -> float:
         """Half the interquartile range over the median: 0.01 is 1 %."""
         low, high = np.percentile(self.seconds, [25, 75])
@@ -91,6 +98,12 @@ class JobResult:
 
     def __getitem__(self, name: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.name == name)
+
+
+class Executor(Protocol):
+    """Whatever runs a job on ranks."""
+
+    def execute(self, job: Job) -> JobResult: ...
 
 
 def verify_job(job: Job) -> None:

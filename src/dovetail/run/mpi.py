@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,15 @@ class MpiExecutor:
     folder: Path | None = None
     name: str = "mpi"
 
+    @property
+    def launched_by(self) -> str:
+        """The command that starts its ranks."""
+        return self.launch or default_launch()
+
+    def in_folder(self, folder: Path) -> MpiExecutor:
+        """The same, whose jobs leave what they leave in `folder`."""
+        return replace(self, folder=folder)
+
     def execute(self, job: Job, ranks: int | None = None) -> JobResult:
         """Run a job to its end. Raises ProgramError for a program that `verify` refuses, RunError naming the rank that
         failed, EnvironmentFault without an MPI."""
@@ -73,7 +82,7 @@ class MpiExecutor:
     def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
         """`execute` for a job whose Programs have just been verified."""
         shim = build_shim()
-        launch = self.launch or default_launch()
+        launch = self.launched_by
         place = self._place()
         self._write(place / "job.pkl", pickle.dumps(job))
         num_ranks = ranks or job.num_ranks

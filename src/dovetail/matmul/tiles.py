@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,10 @@ class Tiling:
     tiles: tuple[int, ...]
     steps: dict[str, float | int | str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def renamed(self, family: str) -> Tiling:
+        """The same as another family's."""
+        return replace(self, family=family)
 
 
 def serial(m: int) -> Tiling:

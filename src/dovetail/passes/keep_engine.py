@@ -1,19 +1,30 @@
-"""alone: one side of a Program by itself, so that compute and communication can be measured apart."""
+"""keep_engine: one side of a Program by itself, so that compute and communication can be measured apart."""
 
 from __future__ import annotations
 
 from dovetail.ir import Builder, Program
 
 
-def alone(program: Program, engine: str) -> Program:
+def keep_engine(program: Program, engine: str) -> Program:
     """The ops of `program` on lanes of `engine` (`compute` or `net`), without what they waited for on other lanes.
 
     Post-conditions are dropped with the other side; the buffers stay.
 
-    >>> from dovetail.matmul import MatmulAllReduce, program
-    >>> whole = program(MatmulAllReduce(8, 4, 4), 2, [4, 4])
-    >>> [alone(whole, engine).num_ops for engine in ("compute", "net")], whole.num_ops
-    ([4, 4], 8)
+    >>> from dovetail.ir import parse
+    >>> whole = parse('''
+    ... program both ranks 1
+    ... buffer x input 1
+    ... buffer y output 1
+    ... buffer z output 1
+    ... lane compute compute
+    ... lane net net
+    ... rank 0 lane compute
+    ...   copy x[0:1] -> y[0:1]
+    ... rank 0 lane net
+    ...   copy y[0:1] -> z[0:1] after compute 0
+    ... ''')
+    >>> [keep_engine(whole, engine).num_ops for engine in ("compute", "net")], whole.num_ops
+    ([1, 1], 2)
     """
     b = Builder(f"{program.name}, {engine} alone", program.num_ranks)
     for buffer in program.buffers:

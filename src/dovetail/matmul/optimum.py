@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import PlanError, parse_count
-from dovetail.plan.tiles import Seconds, Tiling, pipeline_s
+from dovetail.matmul.tiles import Seconds, Tiling, pipeline_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,37 +1,34 @@
-"""polish: tile lengths moved, split and merged as long as the simulation gets faster."""
+"""local_search: tile lengths moved, split and merged as long as the simulation gets faster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from dovetail.plan.candidates import Candidate, Scored, score
-from dovetail.plan.task import Task
-from dovetail.plan.tiles import Tiling
+from dovetail.ir import Schedule
+from dovetail.ir.wish import Costs
 
-SIMULATIONS = 240  # at most, of each candidate that is polished
+SIMULATIONS = 240  # at most, of each schedule that is moved
 WORTH = 2e-4  # a move must save this share
 FINEST = 8  # rows by which tiles are moved at least
 
 Tiles = tuple[int, ...]
 
 
-def polished(task: Task, ranked: Iterable[Scored]) -> Iterator[Candidate]:
-    """The best overlapped candidate of each all-reduce, its tiles moved until no move of the simulation gains.
+def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> Iterator[Schedule]:
+    """The best overlapped schedule by each way of communicating, its tiles moved until no move of the simulation gains.
 
     The exact optimum is that of a pipeline with one contention factor; the simulation knows when either side is
-    really going on. Only where the machine's product was measured: a published rate has no grain finer than `align`.
+    really going on.
     """
-    if task.options.align is not None or not _measured(task):
-        return
-    best: dict[str, Candidate] = {}
+    best: dict[str, Schedule] = {}
     for each in ranked:
-        if each.family != "serial" and len(each.candidate.tiling.tiles) > 1:
-            best.setdefault(each.candidate.all_reduce, each.candidate)
-    for candidate in best.values():
-        tiles = climb(candidate.tiling.tiles, _simulated_s(task, candidate), task.align, task.floor)
-        if tiles != candidate.tiling.tiles and (task.options.max_tiles or len(tiles)) >= len(tiles):
-            steps: dict[str, float | int | str] = {"floor": task.floor, "count": len(tiles), "polished": 1}
-            yield Candidate(Tiling("optimal", tiles, steps), candidate.all_reduce, candidate.rows_per_message)
+        if not each.is_serial and len(each.tiles) > 1:
+            best.setdefault(each["by"], each)
+    most = costs.options["max_tiles"]
+    for schedule in best.values():
+        tiles = climb(schedule.tiles, _simulated_s(costs, schedule), align, floor)
+        if tiles != schedule.tiles and (most or len(tiles)) >= len(tiles):
+            yield schedule.with_parameters(tiles=tiles).as_of("optimal", floor=floor, count=len(tiles), moved=1)
 
 
 def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor: int, most: int = SIMULATIONS) -> Tiles:
@@ -83,17 +80,5 @@ def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
         yield (*tiles[:i], tiles[i] + tiles[i + 1], *tiles[i + 2 :])
 
 
-def _simulated_s(task: Task, candidate: Candidate) -> Callable[[Tiles], float]:
-    def seconds_of(tiles: Tiles) -> float:
-        changed = Candidate(Tiling("optimal", tiles), candidate.all_reduce, candidate.rows_per_message)
-        found = score(task, [changed])
-        return found[0].predicted_s if found else float("inf")
-
-    return seconds_of
-
-
-def _measured(task: Task) -> bool:
-    return all(
-        task.model.kernel_curve(work.key).startswith("kernel:")
-        for work in task.wish.workload(task.ranks).kernels["matmul"]
-    )
+def _simulated_s(costs: Costs, schedule: Schedule) -> Callable[[Tiles], float]:
+    return lambda tiles: costs.predicted_s(schedule.with_parameters(tiles=tiles))

@@ -1,0 +1,87 @@
+"""Schedule: how a wish becomes a Program: a family, its parameters, and who drives the messages meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Progress = Literal["thread", "poll"]
+Value = int | str | bool | None | tuple[int, ...]
+SERIAL = "serial"  # the family of schedules that overlap nothing
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One way to carry out a wish. Equal schedules make the same Program and run alike, whatever family found them.
+
+    `family`: whose idea it is; `parameters`: all that the Program depends on beside the wish. `progress`, `block_rows`,
+    `slice_bytes`, `blocking`: how it is run (see `run.RunOptions`). `steps`: named intermediate values of the rule that
+    found it; `notes`: sentences for the user.
+
+    >>> two = Schedule.of("uniform", tiles=(4, 4), by="library")
+    >>> two["tiles"], two.get("rows_per_message"), two == Schedule.of("optimal", by="library", tiles=(4, 4))
+    ((4, 4), None, True)
+    """
+
+    family: str = field(compare=False)
+    parameters: tuple[tuple[str, Value], ...] = ()
+    progress: Progress = "poll"
+    block_rows: int = 0
+    slice_bytes: int = 0
+    blocking: bool = False
+    steps: Mapping[str, float | int | str] = field(default_factory=dict, compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def of(family: str, **parameters: Value) -> Schedule:
+        """The schedule of a family with these parameters; None leaves one out."""
+        return Schedule(family).with_parameters(**parameters)
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.parameters)[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter, or `default` where the schedule has none of that name."""
+        return dict(self.parameters).get(name, default)
+
+    def with_parameters(self, **changed: Value) -> Schedule:
+        """The same with other parameters; None drops one."""
+        both = dict(self.parameters) | changed
+        return replace(self, parameters=tuple(sorted((k, v) for k, v in both.items() if v is not None)))
+
+    def as_of(self, family: str, **steps: float | int | str) -> Schedule:
+        """The same as another family's idea."""
+        return replace(self, family=family, steps=steps, notes=())
+
+    @property
+    def is_serial(self) -> bool:
+        return self.family == SERIAL
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Rows of each tile, in running order, of schedules that cut rows."""
+        found: tuple[int, ...] = self.get("tiles", ())
+        return found
+
+    def __str__(self) -> str:
+        """The family, and what tells it apart.
+
+        >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
+        ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')
+        """
+        parts = [f"{len(value)} {name}" for name, value in self.parameters if isinstance(value, tuple)]
+        parts += [str(value) for _, value in self.parameters if isinstance(value, str) and value != self.family]
+        parts += [f"{value} {name.replace('_', ' ')}" for name, value in self.parameters if isinstance(value, int)]
+        return ", ".join([self.family, *parts])
+
+    def to_json(self) -> dict[str, Any]:
+        shown = {name: list(value) if isinstance(value, tuple) else value for name, value in self.parameters}
+        driven = {name: getattr(self, name) for name in ("progress", "block_rows", "slice_bytes", "blocking")}
+        return {"family": self.family, "parameters": shown, **driven}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Schedule:
+        parameters = {n: tuple(v) if isinstance(v, list) else v for n, v in dict(document["parameters"]).items()}
+        driven = {name: document[name] for name in ("progress", "block_rows", "slice_bytes", "blocking")}
+        return replace(Schedule.of(str(document["family"]), **parameters), **driven)

@@ -1,0 +1,151 @@
+"""Wish: what the user wants, before any schedule; all that plan, probe, run, tune, report and cli ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError
+from dovetail.ir.build import Builder
+from dovetail.ir.program import Program
+from dovetail.ir.schedule import Schedule
+from dovetail.ir.workload import Work, Workload
+
+Floats = NDArray[np.float64]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing that may be said of a wish (`of` "wish": needed to make it, unless it has a default), or asked of its
+    schedules (`of` "schedules"; None leaves it to the search). The command line is made of these."""
+
+    name: str
+    type: type
+    help: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    of: str = "wish"
+    needed: bool = False
+
+
+class Collected(NamedTuple):
+    """A call of the library that a wish's schedules make: its kind, and bytes of the larger of a rank's buffers."""
+
+    kind: str
+    num_bytes: int
+
+
+class Sample(NamedTuple):
+    """A computation whose cost is to be measured: what it is called, the most of it that a schedule does at once, and
+    what appends computations of these amounts, one after the other on every rank, to a program; their rows by rank."""
+
+    label: str
+    most: int
+    add: Callable[[Builder, int, Sequence[int]], dict[int, list[int]]]
+
+
+class Costs(Protocol):
+    """What things take on the machine that is planned for, as a wish may ask when it proposes schedules."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the user asked of the schedules, by the names of the wish's options; what was not asked for is None."""
+
+    def knows_collective(self, kind: str) -> bool:
+        """Whether the machine has a cost of the library's collective of that kind."""
+
+    def knows_messages(self) -> bool:
+        """Whether it has a cost of messages between every two ranks."""
+
+    def unknown(self, kind: str) -> CostError:
+        """The error that the machine has no cost of this collective, in no way."""
+
+    def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
+        """Seconds of the library's call, by bytes of the larger of a rank's buffers."""
+
+    def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
+        """Seconds of the slowest of such computations, each `amount` times; below what was measured, those of its
+        start."""
+
+    def least_amount(self, work: Sequence[Work]) -> float:
+        """The least amount that was measured of all of these, 0 where the machine is asked for FLOP only."""
+
+    def is_measured(self, work: Sequence[Work]) -> bool:
+        """Whether each of these was measured, and not taken from a rate of FLOP."""
+
+    def messages_s(self, wish: Wish, schedule: Schedule) -> float:
+        """Seconds of a schedule of a wish (a part of the one that is planned for), were its computations free."""
+
+    def predicted_s(self, schedule: Schedule) -> float:
+        """Seconds of a schedule, as simulated; infinite where the machine lacks a cost."""
+
+    def stretch(self, schedule: Schedule) -> tuple[float, float]:
+        """By how much compute and messages of a schedule slow each other, as one factor each."""
+
+
+class Wish(Protocol):
+    """What the user wants, of any number of ranks. All of it is frozen; sizes are in the wish, ranks come with each
+    question.
+
+    `name`: as on the command line. `options`: what may be said of it, and asked of its schedules. `families`: of its
+    schedules, the simplest first: on equal predictions the earlier one is taken; "serial" is among them.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]]
+    families: ClassVar[tuple[str, ...]]
+
+    @property
+    def title(self) -> str:
+        """The wish in a few words, sizes included."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Wish, tuple[str, ...]]:
+        """The wish as a machine of these facts counts its sizes, and sentences where that makes a difference."""
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        """The Program of a schedule. PlanError where the schedule does not fit the wish."""
+
+    def workload(self, program: Program) -> Workload:
+        """What a slot of each buffer of such a Program is, and what its kernels are."""
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """What is simulated to predict a schedule, its workload, and how many such each of its messages and
+        computations stands for: usually its Program, its workload, and 1."""
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """What a rank gives, and what it wants its results in (None: new arrays), by buffer, slots first."""
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        """What a rank gets, from its output buffers."""
+
+    def serial(self, ranks: int) -> Schedule:
+        """Nothing overlapped, by the library: what a user has without us. Its Program says what is right."""
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Every schedule worth simulating, serial ones first."""
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        """Further schedules, made of the best predicted so far; asked with turn 0, 1, … until there are none."""
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """Schedules next to one that was measured to be fast, worth measuring too."""
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        """A schedule in a few words."""
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """The computations to measure, the usual one first; none where there is nothing to compute."""
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        """The library's calls to measure, each whole."""

@@ -1,0 +1,237 @@
+"""matmul_all_reduce: A and B cut along k; every rank wants all of C, the sum of all ranks' products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dovetail.core import PlanError, parse_count
+from dovetail.ir import (
+    Builder,
+    Kind,
+    Option,
+    Program,
+    Region,
+    Sample,
+    Schedule,
+    Slot,
+    Term,
+    Work,
+    Workload,
+    dtype_bytes,
+)
+from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
+from dovetail.matmul.local_search import moved
+from dovetail.matmul.product import SIZES, TILING, Product, add_products, array_of, balance, row_work, shard
+from dovetail.matmul.tiles import serial
+from dovetail.matmul.variations import variations
+from dovetail.passes import expand_collectives, slice_messages
+
+WAYS = ("library", "exchange", "ring")
+OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
+MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
+MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
+DEPTH = 16  # messages that a channel of ours holds
+
+
+@dataclass(frozen=True)
+class MatmulAllReduce(Product):
+    """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank wants all of C (m, n).
+
+    Source: seed 000 (MatmulAllReduce of MC²).
+
+    >>> MatmulAllReduce(4096, 3072, 8192, "float16").title
+    'matmul_all_reduce 4096 × 3072 × 8192 float16'
+    """
+
+    name: ClassVar[str] = "matmul_all_reduce"
+    families: ClassVar[tuple[str, ...]] = ("serial", "uniform", "mc2", "optimal")
+    options: ClassVar[tuple[Option, ...]] = (
+        *SIZES,
+        *TILING,
+        Option("by", str, "How each tile is reduced.", "auto", choices=("auto", *WAYS), of="schedules"),
+    )
+
+    @classmethod
+    def pilot(cls, ranks: int, dtype: str) -> MatmulAllReduce:
+        """A small one, to see what this machine does a second."""
+        return cls(512, 512 * ranks, 512, dtype)
+
+    @classmethod
+    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> MatmulAllReduce:
+        """One whose sides take as long at these speeds of a rank and of the all_reduce.
+
+        >>> MatmulAllReduce.sized(2, "float32", 110e9, 118e6)
+        MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32')
+        """
+        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
+        return cls(found.rows, found.depth * ranks, found.width, dtype)
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
+        """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
+        notes = (MANY_RANKS,) if ranks > OURS_RANKS else ()
+        if not facts.get("k_is_per_rank") or ranks == 1:
+            return self, notes
+        note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
+        return replace(self, k=self.k * ranks), (note, *notes)
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        """Tiles of rows computed in this order, each all-reduced as soon as it is there.
+
+        Buffers: A input (m slots, a row of k_r), B input (1 slot), P scratch and C output (m slots, a row of n).
+        Parameters: `tiles`, their rows; `by`: `library` calls the library's all_reduce on each tile, on lane `net`;
+        `exchange` (all-pairs) and `ring` are our own messages on lanes `send` and `recv`, of at most
+        `rows_per_message` rows. Any number of ranks; one tile is the serial schedule. PlanError where the tiles do not
+        add up to m. Source: seed 000 (tiling along M).
+        """
+        ranks, by, most = parse_count(ranks, "ranks", least=1), schedule.get("by"), schedule.get("rows_per_message")
+        tiled = _tiled(self, ranks, check_tiles(self.m, schedule.tiles))
+        if by not in WAYS:
+            raise PlanError(f"no all-reduce '{by}'", hint=f"one of {', '.join(WAYS)}")
+        if by == "library":
+            if most is not None:
+                raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
+            return tiled
+        ours = expand_collectives(tiled, by, depth=DEPTH)
+        return ours if most is None else slice_messages(ours, most)
+
+    def workload(self, program: Program) -> Workload:
+        ranks = program.num_ranks
+        row = (Slot((self.n,), self.dtype),) * ranks
+        shards = shard(self.k, ranks)
+        slots = {
+            "A": tuple(Slot((k,), self.dtype) for k in shards),
+            "B": tuple(Slot((k, self.n), self.dtype) for k in shards),
+            "P": row,
+            "C": row,
+        }
+        held = {name: slots[name] for name in slots if any(b.name == name for b in program.buffers)}
+        return Workload(held, {"matmul": tuple(self.works(ranks))})
+
+    def works(self, ranks: int) -> list[Work]:
+        """The work of a row on each rank."""
+        return [row_work(k, self.n, self.dtype) for k in shard(self.k, ranks)]
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """A (m, k_r), B (k_r, n), and C (m, n)."""
+        a, b = (array_of(each, self.dtype) for each in given)
+        return {"A": a, "B": b[None]}, {} if out is None else {"C": out}
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        return held["C"]
+
+    def serial(self, ranks: int) -> Schedule:
+        return scheduled(serial(self.m), "library")
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        for by in self._ways(costs):
+            ours, most = by != "library", costs.options["rows_per_message"]
+            ops_per_tile = costs.ranks * 4 * costs.ranks if ours else 0
+            for tiling in self._pipeline(costs, by).tilings(costs):
+                if tiling.family != "uniform" or len(tiling.tiles) * ops_per_tile <= MANY_OPS:
+                    yield scheduled(tiling, by, most if ours else None)
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        """The best with their messages cut, then with their tiles moved (where the product was measured: a published
+        rate has no grain finer than `align`)."""
+        if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
+            yield from sliced(ranked, self.row_bytes, [by for by in self._ways(costs) if by != "library"])
+        if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
+            yield from moved(costs, ranked, usual_align(self.m), self._floor(costs))
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        return variations(schedule)
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        ours = {"exchange": "our own all-pairs exchange", "ring": "our own ring"}
+        if ranks == 1:
+            return "copied, for there is one rank"
+        return f"reduced by {ours.get(schedule['by'], 'the library’s all-reduce')}"
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        if not self.m or not self.n:
+            return ()
+        return (Sample("the product, by rows", self.m, lambda b, r, rows: add_products(b, r, rows, self.m)),)
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        return (Collected("all_reduce", self.m * self.row_bytes),) if ranks > 1 else ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of the result."""
+        return self.n * self.element_bytes
+
+    def _pipeline(self, costs: Costs, by: str) -> Pipeline:
+        floor, works = self._floor(costs), self.works(costs.ranks)
+        align = costs.options["align"] or usual_align(self.m)
+        library: Any = lambda rows: costs.collective_s("all_reduce", np.asarray(rows) * self.row_bytes)  # noqa: E731
+        comm_s = library if by == "library" else learned(partial(self._messages_s, costs, by), floor, self.m)
+        about = self.m, -(-self.k // costs.ranks), self.n
+        stretch = costs.stretch(scheduled(serial(self.m), by))
+        return Pipeline(*about, partial(costs.work_s, works), comm_s, floor, align, stretch)
+
+    def _messages_s(self, costs: Costs, by: str, rows: int) -> float:
+        part = replace(self, m=rows)
+        return costs.messages_s(part, scheduled(serial(rows), by))
+
+    def _floor(self, costs: Costs) -> int:
+        asked = costs.options["floor"]
+        least = int(np.ceil(costs.least_amount(self.works(costs.ranks)))) if asked is None else asked
+        return max(1, min(least, self.m))
+
+    def _ways(self, costs: Costs) -> tuple[str, ...]:
+        """All-reduces that the machine has costs for, out of those asked for; CostError if there are none."""
+        asked = WAYS if costs.options["by"] == "auto" else (costs.options["by"],)
+        if costs.ranks == 1 and "library" in asked:
+            return ("library",)
+        known = tuple(by for by in asked if costs.knows_messages() or by == "library")
+        known = tuple(by for by in known if by != "library" or costs.knows_collective("all_reduce"))
+        if not known:
+            raise costs.unknown("all_reduce")
+        many = costs.ranks > OURS_RANKS and known[0] == "library"
+        return known[:1] if many else known
+
+
+def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
+    """The tiles as a tuple of positive numbers of rows that add up to m (no tiles for m = 0), or PlanError.
+
+    >>> check_tiles(10, [4, 4])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.PlanError: the tiles do not add up to m = 10 rows
+      found       [4, 4], 8 rows
+      try         make the last tile 2 rows longer
+    """
+    rows = tuple(parse_count(tile, "a tile", least=1) for tile in tiles)
+    missing = m - sum(rows)
+    if missing:
+        hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}" if rows else None
+        found = f"{list(rows)}, {sum(rows)} rows"
+        raise PlanError(f"the tiles do not add up to m = {m} rows", found=found, hint=hint)
+    return rows
+
+
+def _tiled(wish: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:
+    """Compute lane and net lane, the library's all_reduce on each tile."""
+    b, everyone = Builder("matmul_all_reduce", ranks), range(ranks)
+    b.buffer("A", "input", wish.m)
+    b.buffer("B", "input", 1)
+    b.buffer("P", "scratch", wish.m)
+    b.buffer("C", "output", wish.m)
+    compute, net = b.lane("compute", "compute"), b.lane("net", "net")
+    matmul, reduce = b.kernel("matmul", ("each", "all")), b.collective("all_reduce", everyone)
+    whole, weights = Region("A", 0, wish.m), Region("B", 0, 1)
+    b.post(everyone, Region("C", 0, wish.m), [Term("matmul", ((rank, whole), (rank, weights))) for rank in everyone])
+    for rank in everyone:
+        for tile, (start, count) in enumerate(zip(accumulate(tiles, initial=0), tiles, strict=False), start=1):
+            line = f"tile {tile} of {len(tiles)} ({count} rows)"
+            a, p, c = (Region(name, start, count) for name in "APC")
+            done = b.add(Kind.compute, rank, compute, reads=[a, weights], writes=[p], call=matmul, line=line)
+            b.add(Kind.collective, rank, net, reads=[p], writes=[c], call=reduce, after=[done], line=line)
+    return b.build()

@@ -1,0 +1,103 @@
+"""families: tilings of a product whose tiles are computed and communicated in turn, as schedules worth simulating."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Schedule
+from dovetail.ir.wish import Costs
+from dovetail.matmul.optimum import optimal
+from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, uniform
+
+COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
+SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
+MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
+SLICES = 64  # at most, that a tile's messages are cut into
+SLICED = 2  # of the best tilings by each of our own ways are tried with sliced messages
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Tiles of `rows` rows, each computed, then communicated while the next is computed.
+
+    `compute_s`, `comm_s`: seconds of a tile, by its rows; `k`, `n`: of one rank's product; `floor`, `align`: least rows
+    of a tile, and what lengths are multiples of; `stretch`: how much each side slows the other.
+    """
+
+    rows: int
+    k: int
+    n: int
+    compute_s: Seconds
+    comm_s: Seconds
+    floor: int
+    align: int
+    stretch: tuple[float, float] = (1.0, 1.0)
+
+    def tilings(self, costs: Costs) -> Iterator[Tiling]:
+        """Serial, uniform, MC² by both readings, and the optimum with and without contention."""
+        most = costs.options["max_tiles"]
+        yield serial(self.rows)
+        for count in COUNTS:
+            if count <= -(-self.rows // self.align) and (most is None or count <= most):
+                yield uniform(self.rows, count, self.align)
+        for rule in self.rules(costs.options["reading"]):
+            if most is None or len(rule.tiles) <= most:
+                yield rule
+        for compute, comm in dict.fromkeys(((1.0, 1.0), self.stretch)):
+            yield optimal(
+                self.rows,
+                self.compute_s,
+                self.comm_s,
+                align=self.align,
+                floor=self.floor,
+                max_count=most,
+                compute_factor=compute,
+                comm_factor=comm,
+            )
+
+    def rules(self, reading: Reading) -> list[Tiling]:
+        """MC²'s rule by the reading asked for; by the other, where that differs, as a family of its own."""
+        readings: tuple[Reading, ...] = ("max", "min") if reading == "max" else ("min", "max")
+        one, other = (mc2(self.rows, self.k, self.n, self.compute_s, self.comm_s, reading=each) for each in readings)
+        return [one] if one.tiles == other.tiles else [one, other.renamed(f"mc2 ({readings[1]} reading)")]
+
+
+def usual_align(m: int) -> int:
+    """128 rows, the seed's; less where m has not 32 such blocks.
+
+    >>> usual_align(4096), usual_align(1000), usual_align(20)
+    (128, 16, 1)
+    """
+    blocks = max(m // 32, 1)
+    return int(min(ALIGN, 1 << (blocks.bit_length() - 1)))
+
+
+def learned(alone_s: Callable[[int], float], least: int, most: int) -> Seconds:
+    """A curve of seconds by rows, from simulations at a few sizes."""
+    known = np.unique(np.geomspace(max(least, 1), max(most, least, 1), SAMPLES).round().astype(np.int64))
+    seconds = np.array([alone_s(int(rows)) for rows in known])
+
+    def curve(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.interp(rows, known.astype(np.float64), seconds)
+        return found
+
+    return curve
+
+
+def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> Schedule:
+    """A tiling whose tiles are communicated `by` the library or messages of our own."""
+    made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, rows_per_message=rows_per_message)
+    return Schedule(made.family, made.parameters, steps=tiling.steps, notes=tiling.notes)
+
+
+def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str]) -> Iterator[Schedule]:
+    """The best tilings by each of our own ways again, with their messages cut."""
+    for kind in kinds:
+        for best in [s for s in ranked if s["by"] == kind][:SLICED]:
+            for rows in dict.fromkeys(max(1, size // row_bytes) for size in MESSAGES):
+                if rows < max(best.tiles, default=0) <= rows * SLICES:
+                    yield best.with_parameters(rows_per_message=rows)

@@ -1,0 +1,182 @@
+"""Product: what all matrix products with a collective have in common: sizes, dtype, options, and one product's work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import WishError, check_schema, parse_count
+from dovetail.ir import Builder, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
+from dovetail.ir.wish import Collected, Costs
+from dovetail.passes.regions import split
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+READINGS = ("max", "min")
+SIZES = (
+    Option("m", int, "Rows of A and of the result.", least=0, needed=True),
+    Option("k", int, "Columns of A, over all ranks unless the machine counts them per rank.", least=0, needed=True),
+    Option("n", int, "Columns of the result, over all ranks.", least=0, needed=True),
+    Option("dtype", str, "Element type. Default: the machine's, else float32.", choices=DTYPES),
+)
+TILING = (
+    Option("reading", str, "Rule of MC2's short block.", "max", choices=READINGS, of="schedules"),
+    Option("floor", int, "Least rows of a tile of the optimum.", least=1, of="schedules"),
+    Option("align", int, "Rows that tile lengths of the optimum are multiples of.", least=1, of="schedules"),
+    Option("max_tiles", int, "Tiles at most.", least=1, of="schedules"),
+    Option("rows_per_message", int, "Rows of one of our own messages at most.", least=1, of="schedules"),
+)
+Self = TypeVar("Self", bound="Product")
+SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it costs, short enough to run often
+MOST_BYTES = 32 << 20  # that it communicates
+ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
+LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
+
+
+def shard(size: int, ranks: int) -> tuple[int, ...]:
+    """What each rank holds of `size` rows or columns; shares differ by at most 1 and may be 0.
+
+    >>> shard(10, 4), shard(1, 2)
+    ((3, 3, 2, 2), (1, 0))
+    """
+    return split(parse_count(size, "size"), parse_count(ranks, "ranks", least=1))
+
+
+@dataclass(frozen=True)
+class Product:
+    """C = A·B with A (m, k) and B (k, n), shared among ranks as each operator says; a front door's wish (`ir.Wish`).
+
+    Half types accumulate in float32; C and the messages have the input dtype. Any size may be 0. Raises WishError
+    for negative or fractional sizes and other dtypes.
+    """
+
+    name: ClassVar[str] = "product"
+    options: ClassVar[tuple[Option, ...]] = (*SIZES, *TILING)
+    families: ClassVar[tuple[str, ...]] = ("serial",)
+
+    m: int
+    k: int
+    n: int
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("m", "k", "n"):
+            object.__setattr__(self, name, parse_count(getattr(self, name), name))
+        if self.dtype not in DTYPES:
+            raise WishError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole product, over all ranks.
+
+        >>> Product(4096, 3072, 8192, "float16").flops
+        206158430208
+        """
+        return 2 * self.m * self.k * self.n
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.m} × {self.k} × {self.n} {self.dtype}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": f"dovetail.wish.{self.name}/1", **asdict(self)}
+
+    @classmethod
+    def from_json(cls: type[Self], document: Mapping[str, Any]) -> Self:
+        check_schema(document, f"dovetail.wish.{cls.name}/1")
+        try:
+            return cls(**{field.name: document[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise WishError(f"malformed wish document: {error} is missing") from None
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Product, tuple[str, ...]]:
+        return self, ()
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        program = self.program(schedule, ranks)
+        return program, self.workload(program), 1.0
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        raise NotImplementedError
+
+    def workload(self, program: Program) -> Workload:
+        raise NotImplementedError
+
+    def serial(self, ranks: int) -> Schedule:
+        raise NotImplementedError
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        raise NotImplementedError
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        return iter(())
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        return iter(())
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        return ()
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        return ()
+
+    @property
+    def element_bytes(self) -> int:
+        return dtype_bytes(self.dtype)
+
+
+def row_work(k: int, n: int, dtype: str) -> Work:
+    """The work of one row of a product: the key of its cost curve, and its FLOP."""
+    return Work(f"matmul:k={k}:n={n}:{dtype}", 2.0 * k * n)
+
+
+def add_products(b: Builder, ranks: int, rows: Sequence[int], held: int) -> dict[int, list[int]]:
+    """Append products of these numbers of rows on every rank, walking through an A of `held` rows, so that it is cold;
+    returns their rows in the program, by rank."""
+    b.buffer("A", "input", held), b.buffer("B", "input", 1), b.buffer("P", "scratch", held)
+    lane, call = b.lane("compute", "compute"), b.kernel("matmul", ("each", "all"))
+    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    start = 0
+    for count in rows:
+        start = start if start + count <= held else 0
+        a, p = Region("A", start, count), Region("P", start, count)
+        for rank in range(ranks):
+            reads = [a, Region("B", 0, 1)]
+            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=[p], call=call))
+        start += count
+    return added
+
+
+class Balance(NamedTuple):
+    """Sizes of a balanced product: `rows` × `width` elements are communicated, `depth` more are in each rank's product
+    (what is contracted, or the columns that each rank has)."""
+
+    rows: int
+    width: int
+    depth: int
+
+
+def balance(element_bytes: int, flop_per_s: float, bytes_per_s: float) -> Balance:
+    """Sizes of which either side takes SIDE_S at these speeds of a rank and of the collective.
+
+    >>> balance(4, 110e9, 118e6), balance(4, 110e9, 11.8e6)
+    (Balance(rows=2048, width=896, depth=1864), Balance(rows=2752, width=64, depth=18648))
+    """
+    elements = min(SIDE_S * bytes_per_s, MOST_BYTES) / element_bytes
+    width = _whole(elements / ROWS, BLOCK)
+    rows = ROWS if width > BLOCK else _whole(elements / width, BLOCK)
+    comm_s = rows * width * element_bytes / bytes_per_s
+    return Balance(rows, width, min(_whole(comm_s * flop_per_s / (2 * rows * width), LEAST_DEPTH), MOST_DEPTH))
+
+
+def _whole(count: float, block: int) -> int:
+    """The nearest number of whole blocks, at least one."""
+    return max(round(count / block), 1) * block
+
+
+def array_of(given: Any, dtype: str) -> NDArray[Any]:
+    """What a caller gave, as an array: of this dtype where it has none of its own."""
+    return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))

@@ -1,0 +1,54 @@
+"""variations: schedules next to one that was measured: driven otherwise, tiles merged, split or moved between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dovetail.ir import Schedule
+
+
+def variations(schedule: Schedule) -> Iterator[Schedule]:
+    """Neighbours of a schedule: its messages driven otherwise or cut, its tiles merged, split or moved between.
+
+    >>> [s.tiles for s in variations(Schedule.of("optimal", tiles=(64, 128), by="library"))][-3:]
+    [(192,), (64, 64, 64), (32, 160)]
+    """
+    yield from driven_otherwise(schedule)
+    if schedule["by"] != "library":
+        yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
+    yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
+
+
+def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
+    """By the other way of progress, and with polls between row blocks or without."""
+    other = "thread" if schedule.progress == "poll" else "poll"
+    yield replace(schedule, progress=other)  # type: ignore[arg-type]
+    longest = max(schedule.tiles, default=0)
+    if schedule.progress == "poll" and longest >= 2:
+        yield replace(schedule, block_rows=0 if schedule.block_rows else -(-longest // 2))
+
+
+def cut_otherwise(schedule: Schedule, longest: int) -> Iterator[Schedule]:
+    """Our own messages cut in two, and whole."""
+    if longest < 4:
+        return
+    most = schedule.get("rows_per_message")
+    yield schedule.with_parameters(rows_per_message=-(-(most or longest) // 2))
+    if most:
+        yield schedule.with_parameters(rows_per_message=None)
+
+
+def retiled(tiles: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The two shortest neighbours merged, the longest tile split, rows moved from the first and the last tile."""
+    if len(tiles) < 2:
+        return
+    least = min(range(len(tiles) - 1), key=lambda i: tiles[i] + tiles[i + 1])
+    yield (*tiles[:least], tiles[least] + tiles[least + 1], *tiles[least + 2 :])
+    big = max(range(len(tiles)), key=lambda i: tiles[i])
+    if tiles[big] >= 2:
+        yield (*tiles[:big], tiles[big] - tiles[big] // 2, tiles[big] // 2, *tiles[big + 1 :])
+    if tiles[0] >= 2:
+        yield (tiles[0] - tiles[0] // 2, tiles[1] + tiles[0] // 2, *tiles[2:])
+    if tiles[-1] >= 2 and len(tiles) > 2:
+        yield (*tiles[:-2], tiles[-2] + tiles[-1] // 2, tiles[-1] - tiles[-1] // 2)

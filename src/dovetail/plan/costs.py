@@ -1,0 +1,217 @@
+"""Costs: what a wish's schedules are predicted to take on a machine: made, priced and simulated, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError, PlanError, WishError, parse_count
+from dovetail.cost import CostModel, Prices, price
+from dovetail.ir import Kind, Program, Schedule, Wish, Work, Workload
+from dovetail.machine import Machine
+from dovetail.sim import simulate
+from dovetail.timeline import Timeline
+
+Floats = NDArray[np.float64]
+HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A schedule as a Program (the one that is modelled), its prices, and its predicted Timeline; `handling_s` beyond
+    the timeline."""
+
+    schedule: Schedule
+    program: Program
+    workload: Workload
+    prices: Prices
+    timeline: Timeline
+    handling_s: float = 0.0
+
+    @property
+    def family(self) -> str:
+        return self.schedule.family
+
+    @property
+    def predicted_s(self) -> float:
+        return self.timeline.makespan_s + self.handling_s
+
+
+@dataclass(frozen=True)
+class Costs:
+    """`wish` on `ranks` ranks of `machine`: the answers to what `ir.wish.Costs` may be asked.
+
+    `asked`: what the user asked of the schedules; `contention`: one factor on communication instead of the measured
+    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted.
+    """
+
+    wish: Wish
+    machine: Machine
+    ranks: int
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    contention: float | None = None
+    extrapolate: bool = False
+
+    @staticmethod
+    def of(
+        wish: Wish,
+        machine: Machine,
+        ranks: int | None,
+        asked: Mapping[str, Any] | None = None,
+        contention: float | None = None,
+        extrapolate: bool = False,
+    ) -> tuple[Costs, tuple[str, ...]]:
+        """The costs of the wish as this machine counts it, and sentences for the user. WishError or PlanError where
+        something asked for cannot be."""
+        count = machine.ranks if ranks is None else parse_count(ranks, "ranks", least=1)
+        if count > machine.ranks:
+            found = f"machine '{machine.name}' has {machine.ranks}"
+            raise WishError(f"the wish is for {count} ranks", found=found, hint="plan for fewer ranks")
+        options = check_options(wish, asked or {})
+        settled, notes = wish.settled(machine.facts, count)
+        return Costs(settled, machine, count, options, contention, extrapolate), notes
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.asked
+
+    @property
+    def model(self) -> CostModel:
+        return CostModel.of(self.machine)
+
+    @property
+    def calm(self) -> Costs:
+        """The same without contention."""
+        return replace(self, contention=1.0)
+
+    def score(self, found: Iterable[Schedule]) -> list[Scored]:
+        """Each schedule made, priced and simulated; without those whose sizes the machine has no cost for.
+
+        Serial is never left out: where it has no cost, CostError says what to probe.
+        """
+        scored = []
+        for schedule in found:
+            try:
+                scored.append(self.scored(schedule))
+            except CostError:
+                if schedule.is_serial:
+                    raise
+        return scored
+
+    def scored(self, schedule: Schedule) -> Scored:
+        """One schedule made, priced and simulated."""
+        key = schedule.parameters, schedule.slice_bytes
+        same = self._known.get(key)
+        if same is None:
+            program, workload, times = self.wish.modelled(schedule, self.ranks)
+            prices = self._price(program, workload)
+            timeline, more_s = simulate(program, _served(program, prices, times), self.machine.name), 0.0
+            if not (program.kind == Kind.compute).any():
+                more_s = _handling_s(program, prices)
+            same = self._known[key] = Scored(schedule, program, workload, prices, timeline, more_s)
+        return replace(same, schedule=schedule)
+
+    def knows_collective(self, kind: str) -> bool:
+        return self.ranks == 1 or f"{kind}:{self.ranks}" in self.model
+
+    def knows_messages(self) -> bool:
+        return all(f"p2p:{name}" in self.model or f"exchange:{name}" in self.model for name in self.link_kinds())
+
+    def unknown(self, kind: str) -> CostError:
+        probe = {f"{kind}:{self.ranks}", *(f"p2p:{name}" for name in self.link_kinds())}
+        return CostError(
+            f"machine '{self.machine.name}' has no cost of {kind} over {self.ranks} ranks",
+            found=f"costs {', '.join(sorted(self.machine.costs)) or 'none'}",
+            hint=f"probe {' or '.join(sorted(probe))}, or choose another machine",
+        )
+
+    def link_kinds(self) -> set[str]:
+        """The kinds of the links between the ranks."""
+        pairs = ((a, b) for a in range(self.ranks) for b in range(self.ranks) if a != b)
+        return {self.machine.route(a, b)[0] for a, b in pairs}
+
+    def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
+        key = f"{kind}:{self.ranks}" if self.ranks > 1 else "copy"
+        seconds: Floats = (self.contention or 1.0) * self.model.seconds(key, np.asarray(num_bytes), extrapolate=True)
+        return seconds
+
+    def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
+        each = [self.model.kernel_seconds(w.key, amount, w.flops, extrapolate=True) for w in dict.fromkeys(work)]
+        slowest: Floats = np.maximum.reduce(each)
+        return slowest
+
+    def least_amount(self, work: Sequence[Work]) -> float:
+        names = {self.model.kernel_curve(w.key) for w in work}
+        lows = [self.model.curve(name).low for name in names if name.startswith("kernel:")]
+        return 0.0 if self.extrapolate else max(lows, default=0.0)
+
+    def is_measured(self, work: Sequence[Work]) -> bool:
+        return all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
+
+    def messages_s(self, wish: Wish, schedule: Schedule) -> float:
+        program = wish.program(schedule, self.ranks)
+        prices = self._far._price(program, wish.workload(program))
+        free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
+        return simulate(program, prices.with_columns(work_s=free)).makespan_s
+
+    def predicted_s(self, schedule: Schedule) -> float:
+        found = self.score([schedule])
+        return found[0].predicted_s if found else float("inf")
+
+    def stretch(self, schedule: Schedule) -> tuple[float, float]:
+        found = self.scored(schedule)
+        computes = found.program.kind == Kind.compute
+        return _typical(found.prices.slow_by_net[computes]), _typical(found.prices.slow_by_compute[~computes])
+
+    @property
+    def _far(self) -> Costs:
+        return replace(self, extrapolate=True)
+
+    def _price(self, program: Program, workload: Workload) -> Prices:
+        return price(program, self.machine, workload, self.contention, extrapolate=self.extrapolate)
+
+    @cached_property
+    def _known(self) -> dict[Any, Scored]:
+        return {}
+
+
+def check_options(wish: Wish, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked of the schedules, each option of the wish with its value or default; PlanError for what the wish
+    does not know, WishError for values out of range."""
+    known = {option.name: option for option in wish.options if option.of == "schedules"}
+    for name, value in asked.items():
+        if name not in known:
+            raise PlanError(f"{wish.name} has no option '{name}'", hint=f"one of {', '.join(known) or 'none'}")
+        option = known[name]
+        if value is None:
+            continue
+        if option.choices and value not in option.choices:
+            what = f"{wish.name} has no {name.replace('_', ' ')} '{value}'"
+            raise PlanError(what, hint=f"one of {', '.join(option.choices)}")
+        if option.type is int:
+            parse_count(value, name, least=int(option.least or 0))
+    return {name: option.default if asked.get(name) is None else asked[name] for name, option in known.items()}
+
+
+def _served(program: Program, prices: Prices, times: float) -> Prices:
+    """Prices as `sim` is to take them: each message as many as it stands for; where nothing computes, receives are
+    posted ahead, as executors do within their window."""
+    if (program.kind == Kind.compute).any():
+        return prices
+    ahead = np.zeros(program.num_ops, np.bool_)
+    return prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s, rendezvous=ahead)
+
+
+def _handling_s(program: Program, prices: Prices) -> float:
+    """What the busiest rank's CPU spends on its messages, which `sim` does not know: it serves its lanes by turns."""
+    ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
+    return HANDLING * float(prices.latency_s.max(initial=0.0) * ends.max(initial=0.0))
+
+
+def _typical(factors: Floats) -> float:
+    return float(np.median(factors)) if len(factors) else 1.0

@@ -1,0 +1,175 @@
+"""wish: what a wish's own computations and collectives cost, and how computation and messages slow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
+from dovetail.ir import Kind, Program, Sample, Wish, Workload
+from dovetail.machine import Machine
+from dovetail.probe import programs
+from dovetail.probe.take import ROUNDS, Budget, Say, as_samples, median_s, take
+from dovetail.run.job import Executor, Job
+from dovetail.timeline import Timeline
+
+CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
+PIECES = 10  # of the computation beside which messages stream
+BESIDE = 1.6  # messages are streamed for so many times the seconds of the computation
+MOST_MESSAGES = 2000
+
+
+def probe_wish(
+    executor: Executor,
+    machine: Machine,
+    wish: Wish,
+    ranks: int | None = None,
+    budget: Budget | None = None,
+    say: Say | None = None,
+) -> Machine:
+    """The machine with the costs of one wish: its computations against their amount (rows of a product), its
+    collectives up to their whole size, and contention.
+
+    DIL is read from a computation's curve, CIL (`cil:compute`, `cil:net`) from a stream of messages beside it; both are
+    measured here, where the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
+    """
+    ranks, tell, afford = ranks or machine.ranks, say or (lambda what, done: None), budget or Budget()
+    samples = wish.samples(ranks)
+    if not samples:
+        return _with_nothing_to_compute(machine, wish, ranks)
+    for place, sample in enumerate(samples):
+        tell(sample.label, 0.3 + 0.3 * place / len(samples))
+        machine = _with_computation(executor, machine, wish, ranks, sample, afford, with_collectives=place == 0)
+    if ranks == 1:
+        return machine
+    tell("compute beside messages", 0.7)
+    return _with_contention(executor, machine, wish, ranks, samples[0])
+
+
+def _with_nothing_to_compute(machine: Machine, wish: Wish, ranks: int) -> Machine:
+    """An empty computation costs nothing; its collective is that of no bytes."""
+    program = wish.program(wish.serial(ranks), ranks)
+    free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "nothing to compute"})
+    return machine.with_costs({f"kernel:{key}": free.to_json() for key in keys_of(program, wish.workload(program))})
+
+
+def _with_computation(
+    executor: Executor,
+    machine: Machine,
+    wish: Wish,
+    ranks: int,
+    sample: Sample,
+    afford: Budget,
+    *,
+    with_collectives: bool,
+) -> Machine:
+    """Add the curve of one computation, for every rank's key, and with the first those of the collectives."""
+    whole_s = median_s(executor, programs.computations(wish, sample, ranks, sample.most, 1))
+    measured = [
+        programs.computations(wish, sample, ranks, amount, _worth(afford, whole_s, amount, sample.most))
+        for amount in amounts(sample.most)
+    ]
+    calls = list(_collectives(machine, wish, ranks, afford)) if with_collectives else []
+    taken = take(executor, measured + calls)
+    fitted = {key: fit(found).to_json() for key, found in taken.items()}
+    curve = fitted[measured[0].key]
+    first = measured[0].variant
+    fitted |= {f"kernel:{key}": curve for key in keys_of(first.program, first.workload)}
+    return machine.with_costs(fitted)
+
+
+def keys_of(program: Program, workload: Workload) -> tuple[str, ...]:
+    """The cost keys of a program's computations, over all ranks."""
+    names = {program.kernels[int(row)].name for row in program.call[program.kind == Kind.compute]}
+    return tuple(dict.fromkeys(work.key for name in sorted(names) for work in workload.kernels[name]))
+
+
+def amounts(most: int, count: int = 12) -> list[int]:
+    """Amounts to measure, from a small one to all there is.
+
+    >>> amounts(2048)
+    [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
+    """
+    step = max(1, most // 64)
+    grid = {step, most}
+    while step < most and len(grid) < count:
+        grid |= {step, min(most, step * 3 // 2)}
+        step *= 2
+    return sorted(grid)
+
+
+def _worth(budget: Budget, whole_s: float, amount: int, most: int) -> int:
+    """How many computations of an amount are worth their time, given that all there is takes `whole_s`."""
+    return max(2, min(budget.trips(whole_s * amount / most) - 1, max(8, 2 * most // amount)))
+
+
+def _collectives(machine: Machine, wish: Wish, ranks: int, budget: Budget) -> Iterator[programs.Measurement]:
+    """The library's calls at the sizes of this wish's parts, up to the whole."""
+    model, known = CostModel.of(machine), f"all_reduce:{ranks}"
+    for kind, num_bytes in wish.collected(ranks):
+        sizes = {max(4 * ranks, size) for size in amounts(max(num_bytes, 1), 8)} | {1 << 10, 64 << 10}
+        key = f"{kind}:{ranks}" if f"{kind}:{ranks}" in model else known
+        for size in sorted(sizes):
+            trips = budget.trips(float(model.seconds(key, size, extrapolate=True)))
+            yield programs.library(kind, ranks, size, trips)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """One message size of the contention probe: how many messages, and what either side did beside the other."""
+
+    num_bytes: int
+    compute: Samples | None
+    net: Samples | None
+    overlap: float
+
+
+def _with_contention(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample) -> Machine:
+    """Add `cil:compute` and `cil:net`: either side beside the other over either side alone, by message size."""
+    found = [_beside(executor, machine, wish, ranks, sample, size) for size in CONTENTION_BYTES]
+    curves = {}
+    for key, parts in (("cil:compute", [f.compute for f in found]), ("cil:net", [f.net for f in found])):
+        rows = [(x, s, r) for p in parts if p for x, s, r in zip(p.x, p.seconds, p.repeat, strict=True)]
+        if rows:
+            curves[key] = fit_factor(as_samples(rows)).to_json()
+    return machine.with_costs(curves, overlap_fraction={str(f.num_bytes): f.overlap for f in found})
+
+
+def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> _Beside:
+    model, pieces = CostModel.of(machine), [max(1, sample.most // PIECES)] * PIECES
+    one = programs.computations(wish, sample, ranks, pieces[0], 1)
+    kind = "net" if machine.num_nodes > 1 else "shm"
+    compute_s = PIECES * float(model.seconds(one.key, pieces[0], extrapolate=True))
+    message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
+    count = int(min(max(BESIDE * compute_s / message_s, 4), MOST_MESSAGES))
+    ways: tuple[tuple[list[int], int], ...] = ((pieces, 0), ([], count), (pieces, count))
+    streams = [programs.stream(wish, sample, ranks, each, size, messages) for each, messages in ways]
+    job = Job(tuple(s.variant for s in streams), rounds=ROUNDS, keep_all=True)
+    outcomes = executor.execute(job).outcomes
+    rows = []
+    for repeat, timelines in enumerate(zip(*(outcome.timelines for outcome in outcomes), strict=True)):
+        compute, net = _stretch(streams, timelines)
+        rows.append((compute, net, repeat))
+    compute_rows = [(float(size), compute, repeat) for compute, _, repeat in rows]
+    net_rows = [(float(size), net, repeat) for _, net, repeat in rows if net is not None]
+    alone_s, stream_s, both_s = (outcome.median_s for outcome in outcomes)
+    overlap = (alone_s + stream_s - both_s) / min(alone_s, stream_s)
+    return _Beside(size, as_samples(compute_rows), as_samples(net_rows) if net_rows else None, overlap)
+
+
+def _stretch(streams: list[programs.Stream], timelines: tuple[Timeline, ...]) -> tuple[float, float | None]:
+    """(compute, messages) beside the other over alone; None where too few messages came during the product."""
+    alone, quiet, both = (programs.ends_of(timeline) for timeline in timelines)
+    products = streams[2].products[0]
+
+    def busy_s(spans: programs.Spans, rows: list[int]) -> float:
+        return sum(spans[row][1] - spans[row][0] for row in rows)
+
+    compute = busy_s(both, products) / busy_s(alone, streams[0].products[0])
+    came = sum(both[row][1] <= both[products[-1]][1] for row in streams[2].receives[0])
+    if came < 2:
+        return compute, None
+    begin = both[products[0]][0], min(start for start, _ in quiet.values())
+    passed = both[streams[2].receives[0][came - 1]][1] - begin[0]
+    usual = quiet[streams[1].receives[0][came - 1]][1] - begin[1]
+    return compute, max(passed / max(usual, 1e-9), 1e-3)

@@ -1,0 +1,79 @@
+"""machines: the machine behind an executor, probed once and kept while a spot check says that it has not changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dovetail.core import load_json, save_json
+from dovetail.ir import Wish
+from dovetail.machine import Machine
+from dovetail.probe import probe_links, probe_wish, spot_check
+from dovetail.run.job import Executor
+from dovetail.run.shim import cache_dir
+
+Say = Callable[[str, float], None]
+
+
+def default_executor() -> Executor:
+    """Real ranks by the MPI at hand."""
+    from dovetail.run.mpi import MpiExecutor
+
+    return MpiExecutor()
+
+
+def in_folder(executor: Executor, folder: Path) -> Executor:
+    """The executor that keeps what its jobs leave in `folder`, where it keeps anything."""
+    moved: Any = getattr(executor, "in_folder", None)
+    found: Executor = moved(folder) if moved else executor
+    return found
+
+
+def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say | None = None) -> Machine:
+    """The machine behind an executor: from the cache where a spot check says that it has not changed, else probed."""
+    tell = say or (lambda what, done: None)
+    path = machine_path(launch_of(executor), ranks)
+    if path is not None and path.exists() and not fresh:
+        cached = Machine.from_json(load_json(path, "cached machine"))
+        tell("checking the cached machine", 0.05)
+        if spot_check(executor, cached):
+            return cached
+    found = probe_links(executor, ranks, f"probed-{path.stem if path else 'machine'}", say=say)
+    if path is not None:
+        save_json(path, found.to_json())
+    return found
+
+
+def machine_for(
+    executor: Executor, machine: Machine, wish: Wish, ranks: int, *, fresh: bool = False, say: Say | None = None
+) -> Machine:
+    """The machine with the costs of this wish's own computations and collectives, kept beside it."""
+    path = costs_path(machine, wish, ranks) if launch_of(executor) else None
+    if path is not None and path.exists() and not fresh:
+        return Machine.from_json(load_json(path, "cached costs"))
+    found = probe_wish(executor, machine, wish, ranks, say=say)
+    if path is not None:
+        save_json(path, found.to_json())
+    return found
+
+
+def launch_of(executor: Executor) -> str | None:
+    """How the executor starts its ranks, which tells machines apart; None for one that is not real."""
+    found: str | None = getattr(executor, "launched_by", None)
+    return found
+
+
+def machine_path(launch: str | None, ranks: int) -> Path | None:
+    """Where the machine behind a launch command is kept."""
+    if launch is None:
+        return None
+    key = hashlib.sha256(f"{launch}\n{ranks}".encode()).hexdigest()[:12]
+    return cache_dir() / "machines" / f"{key}.json"
+
+
+def costs_path(machine: Machine, wish: Wish, ranks: int) -> Path:
+    """Where a probed machine with the costs of a wish is kept."""
+    text = f"{machine.name}\n{machine.facts.get('probed')}\n{ranks}\n{sorted(wish.to_json().items())}"
+    return cache_dir() / "wishes" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
