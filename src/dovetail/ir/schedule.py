@@ -72,7 +72,9 @@ class Schedule:
         """
         parts = [f"{len(value)} {name}" for name, value in self.parameters if isinstance(value, tuple)]
         parts += [str(value) for _, value in self.parameters if isinstance(value, str) and value != self.family]
-        parts += [f"{value} {name.replace('_', ' ')}" for name, value in self.parameters if isinstance(value, int)]
+        parts += [name for name, value in self.parameters if value is True]
+        counts = [(name, value) for name, value in self.parameters if type(value) is int]
+        parts += [f"{value} {name.replace('_', ' ')}" for name, value in counts]
         return ", ".join([self.family, *parts])
 
     def to_json(self) -> dict[str, Any]:

@@ -133,19 +133,21 @@ def row_work(k: int, n: int, dtype: str) -> Work:
     return Work(f"matmul:k={k}:n={n}:{dtype}", 2.0 * k * n)
 
 
-def add_products(b: Builder, ranks: int, rows: Sequence[int], held: int) -> dict[int, list[int]]:
+def add_products(
+    b: Builder, ranks: int, rows: Sequence[int], held: int, names: tuple[str, str, str] = ("A", "B", "P")
+) -> dict[int, list[int]]:
     """Append products of these numbers of rows on every rank, walking through an A of `held` rows, so that it is cold;
     returns their rows in the program, by rank."""
-    b.buffer("A", "input", held), b.buffer("B", "input", 1), b.buffer("P", "scratch", held)
+    a, weights, p = names
+    b.buffer(a, "input", held), b.buffer(weights, "input", 1), b.buffer(p, "scratch", held)
     lane, call = b.lane("compute", "compute"), b.kernel("matmul", ("each", "all"))
     added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
     start = 0
     for count in rows:
         start = start if start + count <= held else 0
-        a, p = Region("A", start, count), Region("P", start, count)
+        reads, writes = [Region(a, start, count), Region(weights, 0, 1)], [Region(p, start, count)]
         for rank in range(ranks):
-            reads = [a, Region("B", 0, 1)]
-            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=[p], call=call))
+            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
         start += count
     return added
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ Seconds = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 Reading = Literal["max", "min"]
 READINGS: tuple[Reading, ...] = ("max", "min")
 ALIGN = 128  # rows; the seed's alignment
+MOST_BLOCKS = 15  # long ones; MC²'s queue holds 16
 PRIOR = 1.15  # the seed's factor on the short block's times; a prior that no measurement supports
 
 
@@ -99,6 +100,50 @@ def mc2_short(k: int, n: int, reading: Reading = "max") -> dict[str, int]:
     b = -(-(6 << 30) // (k * n + 1024 * n))
     c = 3 * ALIGN
     return {"a": a, "b": b, "c": c, "m0": max(a, b, c) if reading == "max" else min(a, b, c)}
+
+
+def mc2_short_shard(k: int, n: int, ranks: int, row_bytes: int) -> dict[str, int]:
+    """The short block, in rows of a rank's shard, of MC²'s all-gather and reduce-scatter: 64 KiB of a message, 10 Gi
+    multiplications over all ranks, and 128 rows (references of seed 000's implementation). `k`, `n`: of one rank's
+    product; `row_bytes`: of a row that travels.
+
+    >>> mc2_short_shard(4096, 1024, 8, 8192)
+    {'a': 8, 'b': 320, 'c': 128, 'm0': 320}
+    """
+    a, b, c = -(-(64 << 10) // max(row_bytes, 1)), -(-(10 << 30) // max(k * n * ranks, 1)), ALIGN
+    return {"a": a, "b": b, "c": c, "m0": max(a, b, c)}
+
+
+def mc2_shard(
+    rows: int, short: Mapping[str, int], own_s: float, compute_s: Seconds, comm_s: Seconds, *, gathers: bool
+) -> Tiling:
+    """MC²'s tiles of a rank's shard, whose own product hides the first transfer (or, scattering, the last one).
+
+    No cut where the shard is shorter than two short blocks, or all that travels is hidden by the own product. Else, of
+    all-gather, long blocks take as long to come as the own product, computation-bound; communication-bound, they are
+    no longer than the short one. Reduce-scatter goes by the rule of all-reduce with this short block. The short one is
+    the first that travels where computing the last would be seen, else the last. At most 16 blocks.
+
+    >>> compute, comm = lambda r: 1e-6 * r, lambda r: 20e-6 + 0.25e-6 * r
+    >>> mc2_shard(2048, {"m0": 256}, 150e-6, compute, comm, gathers=True).tiles
+    (384, 384, 384, 384, 512)
+    """
+    steps: dict[str, float | int | str] = dict(short)
+    m0, whole_compute_s, whole_comm_s = short["m0"], _at(compute_s, rows), _at(comm_s, rows)
+    bound = "communication" if whole_comm_s >= whole_compute_s else "computation"
+    steps.update({"compute_s": whole_compute_s, "comm_s": whole_comm_s, "own_s": own_s, "bound": bound})
+    if rows < 2 * m0:
+        return Tiling("mc2", (rows,) if rows else (), steps, (f"not cut: {rows} rows are less than two short blocks",))
+    if gathers and whole_comm_s < own_s:
+        return Tiling("mc2", (rows,), steps, ("not cut: the own product hides all that travels",))
+    if not gathers:
+        t0_s, t1_s = (_at(curve, m0) for curve in (compute_s, comm_s))
+        raw = _longest(compute_s, t1_s, rows) if bound == "communication" else _longest(comm_s, t0_s, rows)
+    else:
+        raw = _longest(comm_s, own_s, rows) if bound == "computation" else m0
+    raw = max(raw, -(-(rows - m0) // MOST_BLOCKS))
+    made = _mc2_lengths(rows, m0, raw, "communication" if gathers else bound, steps)
+    return replace(made, tiles=made.tiles[::-1]) if gathers else made
 
 
 def mc2(

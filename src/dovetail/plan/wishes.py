@@ -14,7 +14,11 @@ from dovetail.ir import Wish
 
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
+    "all_gather_matmul": "dovetail.matmul:AllGatherMatmul",
+    "all_to_all_matmul": "dovetail.matmul:AllToAllMatmul",
     "matmul_all_reduce": "dovetail.matmul:MatmulAllReduce",
+    "matmul_all_to_all": "dovetail.matmul:MatmulAllToAll",
+    "matmul_reduce_scatter": "dovetail.matmul:MatmulReduceScatter",
 }
 
 

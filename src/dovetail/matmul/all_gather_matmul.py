@@ -1,0 +1,60 @@
+"""all_gather_matmul: A cut by rows, B by columns; every rank multiplies all of A by its own B."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dovetail.core import parse_count
+from dovetail.ir import Option, dtype_bytes
+from dovetail.matmul.gather import Blocks
+from dovetail.matmul.gathering import Gathering
+from dovetail.matmul.product import balance, shard
+
+
+@dataclass(frozen=True)
+class AllGatherMatmul(Gathering):
+    """C_r = A·B_r on every rank r, with A (m, k) cut by rows over the ranks and B_r (k, n_r) its own: n = Σ n_r.
+
+    `several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. Sources: seed 000
+    (AllGatherMatmul of MC²), seed 001 (data-parallel all-gather, then GEMM).
+
+    >>> AllGatherMatmul(4096, 4096, 1024).title
+    'all_gather_matmul 4096 × 4096 × 1024 float32'
+    """
+
+    name: ClassVar[str] = "all_gather_matmul"
+    options: ClassVar[tuple[Option, ...]] = (
+        *Gathering.options,
+        Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
+        Option("gathered", bool, "Return the gathered A, too.", False),
+    )
+
+    several: int = 1
+    gathered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+
+    @property
+    def results(self) -> int:
+        return self.several
+
+    @property
+    def wants_gathered(self) -> bool:
+        return self.gathered
+
+    def blocks(self, ranks: int) -> Blocks:
+        return Blocks.gathered(shard(self.m, ranks))
+
+    @classmethod
+    def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:
+        """A small one, to see what this machine does a second."""
+        return cls(512, 512, 512 * ranks, dtype)
+
+    @classmethod
+    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllGatherMatmul:
+        """One whose sides take as long at these speeds of a rank and of the all_gather."""
+        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
+        return cls(found.rows, found.width, found.depth * ranks, dtype)

@@ -1,0 +1,129 @@
+"""blockwise: wishes whose ranks exchange blocks of rows, before or after these are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from dovetail.ir import Collected, Schedule, Work
+from dovetail.ir.wish import Costs
+from dovetail.matmul.families import COUNTS, learned, sliced, usual_align
+from dovetail.matmul.gather import Blocks
+from dovetail.matmul.local_search import moved
+from dovetail.matmul.optimum import optimal
+from dovetail.matmul.product import Product
+from dovetail.matmul.tiles import Seconds, Tiling, mc2_shard, mc2_short_shard, uniform
+from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
+
+OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
+MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
+
+
+@dataclass(frozen=True)
+class Blockwise(Product):
+    """A product beside which blocks of rows travel between ranks; `kind`: the library's collective that would do it,
+    `ways`: all ways to travel."""
+
+    kind: ClassVar[str] = ""
+    ways: ClassVar[tuple[str, ...]] = ("library", "messages")
+    gathers: ClassVar[bool] = True  # before the product; else after
+
+    def blocks(self, ranks: int) -> Blocks:
+        """Which rows of A go where."""
+        raise NotImplementedError
+
+    def works(self, ranks: int) -> list[Work]:
+        """The work of a row on each rank."""
+        raise NotImplementedError
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row that travels."""
+        raise NotImplementedError
+
+    def at_once(self, ranks: int) -> int:
+        """Blocks that are multiplied in a step, beside those that travel."""
+        return max(ranks - 1, 1) if self.gathers else ranks
+
+    def shard_schedule(self, by: str, rows: int) -> Schedule:
+        """Blocks of so many rows, whole."""
+        raise NotImplementedError
+
+    def part(self, rows: int, ranks: int) -> Blockwise:
+        """The same wish with blocks of `rows` rows."""
+        return replace(self, m=rows * ranks)
+
+    def tilings(self, costs: Costs, by: str) -> Iterator[Tiling]:
+        """Lengths along the longest block: even ones, MC²'s rule, and the optimum of what is computed and travels."""
+        longest, ranks, works = self.blocks(costs.ranks).longest, costs.ranks, self.works(costs.ranks)
+        most, align = costs.options["max_tiles"], costs.options["align"] or usual_align(longest)
+        compute_s: Seconds = lambda rows: self.at_once(ranks) * costs.work_s(works, np.asarray(rows))  # noqa: E731
+        comm_s = self._library_s(costs) if by == "library" else self._messages_s(costs, by)
+        for count in COUNTS:
+            if count <= -(-longest // align) and (most is None or count <= most) and worth(by, count, ranks):
+                yield uniform(longest, count, align)
+        short = mc2_short_shard(max(self.k, 1), max(self.n, 1), ranks, self.row_bytes)
+        own_s = float(costs.work_s(works, np.array([longest]))[0])
+        rule = mc2_shard(longest, short, own_s, compute_s, comm_s, gathers=self.gathers)
+        if most is None or len(rule.tiles) <= most:
+            yield rule
+        first, second = (comm_s, compute_s) if self.gathers else (compute_s, comm_s)
+        yield optimal(longest, first, second, align=align, floor=self._floor(costs), max_count=most)
+
+    def _library_s(self, costs: Costs) -> Seconds:
+        return lambda rows: costs.collective_s(self.kind, np.asarray(rows) * self.row_bytes * costs.ranks)
+
+    def _messages_s(self, costs: Costs, by: str) -> Seconds:
+        def alone_s(rows: int) -> float:
+            return costs.messages_s(self.part(rows, costs.ranks), self.shard_schedule(by, rows))
+
+        return learned(alone_s, self._floor(costs), self.blocks(costs.ranks).longest)
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        """The best of our own messages, cut; then the best tiles, moved (where the product was measured)."""
+        if costs.ranks == 1 or not self.row_bytes:
+            return
+        tiled = [schedule for schedule in ranked if schedule.tiles]
+        if turn == 0 and costs.options["rows_per_message"] is None:
+            yield from sliced(tiled, self.row_bytes, [by for by in self.known_ways(costs) if by != "library"])
+        if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
+            align = usual_align(self.blocks(costs.ranks).longest)
+            yield from moved(costs, tiled, align, self._floor(costs))
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """Driven otherwise, cut otherwise, tiles moved; fused or not."""
+        yield from driven_otherwise(schedule)
+        if schedule["by"] != "library" and not schedule.get("slices"):
+            yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
+        yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
+        yield schedule.with_parameters(fused=not schedule.get("fused"))
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        longest = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
+        return (Collected(self.kind, longest * self.row_bytes),) if ranks > 1 else ()
+
+    def _floor(self, costs: Costs) -> int:
+        asked = costs.options["floor"]
+        least = int(np.ceil(costs.least_amount(self.works(costs.ranks)))) if asked is None else asked
+        return max(1, min(least, self.blocks(costs.ranks).longest))
+
+    def known_ways(self, costs: Costs) -> tuple[str, ...]:
+        """Ways to travel that the machine has costs for, out of those asked for; CostError if there are none."""
+        asked = self.ways if costs.options["by"] == "auto" else (costs.options["by"],)
+        if costs.ranks == 1:
+            return ("library",)
+        known = tuple(
+            by for by in asked if (costs.knows_collective(self.kind) if by == "library" else costs.knows_messages())
+        )
+        if not known:
+            raise costs.unknown(self.kind)
+        many = costs.ranks > OURS_RANKS and known[0] == "library"
+        return known[:1] if many else known
+
+
+def worth(by: str, count: int, ranks: int) -> bool:
+    """Whether a tiling by our own messages is small enough to be weighed."""
+    return by == "library" or count * 3 * ranks * ranks <= MANY_OPS

@@ -1,0 +1,393 @@
+"""gather: Programs that bring rows of A to where they are multiplied, part by part, and multiply what has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from dovetail.core import PlanError, parse_count
+from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.passes.regions import split
+
+WAYS = ("library", "messages", "ring", "two_rings")
+DEPTH = 16  # messages that a channel of ours holds
+MODES = ("each_sum", "sum")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Which rows of A go where: block (q, r) is `counts[q][r]` rows of rank q's A from row `starts[q][r]` on, which
+    rank r multiplies; its result has them in the order of q."""
+
+    counts: tuple[tuple[int, ...], ...]
+    starts: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def gathered(held: Sequence[int]) -> Blocks:
+        """All rows of every rank go to every rank."""
+        ranks = len(held)
+        return Blocks(tuple((rows,) * ranks for rows in held), ((0,) * ranks,) * ranks)
+
+    @staticmethod
+    def exchanged(counts: Sequence[Sequence[int]]) -> Blocks:
+        """Rank q has `counts[q][r]` rows for rank r, in the order of r."""
+        rows = tuple(tuple(each) for each in counts)
+        return Blocks(rows, tuple(tuple(accumulate(each, initial=0))[:-1] for each in rows))
+
+    @property
+    def ranks(self) -> int:
+        return len(self.counts)
+
+    @cached_property
+    def longest(self) -> int:
+        """Rows of the longest block, along which tiles are counted."""
+        return max(map(max, self.counts), default=0)
+
+    @cached_property
+    def held(self) -> tuple[int, ...]:
+        """Rows of A on each rank."""
+        ends = ((s + c for s, c in zip(*pair, strict=True)) for pair in zip(self.starts, self.counts, strict=True))
+        return tuple(max(each, default=0) for each in ends)
+
+    def rows(self, rank: int) -> int:
+        """Rows that a rank multiplies."""
+        return sum(each[rank] for each in self.counts)
+
+    def place(self, q: int, r: int) -> int:
+        """Where block (q, r) begins in rank r's result."""
+        return sum(each[r] for each in self.counts[:q])
+
+
+class Part(NamedTuple):
+    """Rows `first` to before `last` of a block, which travel in one step."""
+
+    first: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How blocks are cut into steps: along their rows at `tiles` of the longest block (shorter ones in proportion), or
+    into `slices` of K.
+
+    >>> [Steps((3, 5), 1).part(0, 4, 8), Steps((3, 5), 1).part(1, 4, 8)]
+    [Part(first=0, last=1), Part(first=1, last=4)]
+    """
+
+    tiles: tuple[int, ...]
+    slices: int
+
+    @property
+    def count(self) -> int:
+        return self.slices if self.slices > 1 else len(self.tiles)
+
+    def part(self, step: int, rows: int, longest: int) -> Part:
+        """The rows of a block of `rows` that travel in a step; all of them where K is cut."""
+        if self.slices > 1:
+            return Part(0, rows)
+        done = sum(self.tiles[:step])
+        return Part(rows * done // max(longest, 1), rows * (done + self.tiles[step]) // max(longest, 1))
+
+
+def gather_program(
+    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
+) -> Program:
+    """Blocks of A sent part by part, and multiplied as they come.
+
+    Buffers: A input (rows × slices slots), B0 … input (slices slots), C0 … output (rows that the rank multiplies),
+    G and T scratch (parts that came, and results that must be moved), `gathered` output where it is asked for.
+
+    Parameters: `tiles` (of the longest block) or `slices` of K, the steps; `own`: "first" multiplies the rank's own
+    block before anything has come, "together" takes its parts along with the others' in each step; `fused`: one product
+    a step, of parts that lie side by side, whose result is then moved to its rows, else one for each part, in place;
+    `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
+    each way) that pass on what came. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    """
+    return _Gather(name, blocks, schedule, results, gathered, kind).build()
+
+
+class _Gather:
+    def __init__(self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str) -> None:
+        self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
+        self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
+        self.own_first = schedule.get("own") == "first"
+        self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
+        self._check(schedule)
+        self.b = Builder(name, self.ranks)
+        self.alike = self.steps.slices == 1 and not self.fused and self.by != "library"
+        self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
+        self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
+
+    def _check(self, schedule: Schedule) -> None:
+        if self.by not in WAYS:
+            raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(WAYS)}")
+        if self.by in ("ring", "two_rings") and self.kind != "all_gather":
+            raise PlanError("only what every rank wants can go round a ring", hint="by messages, or the library")
+        if self.steps.slices > 1:
+            return
+        missing = self.blocks.longest - sum(parse_count(tile, "a tile", least=1) for tile in self.steps.tiles)
+        if missing:
+            found = f"{list(self.steps.tiles)}, {sum(self.steps.tiles)} rows"
+            hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}"
+            what = f"the tiles do not add up to the {self.blocks.longest} rows of the longest block"
+            raise PlanError(what, found=found, hint=hint)
+
+    def build(self) -> Program:
+        b, blocks, slices = self.b, self.blocks, self.steps.slices
+        everyone = range(self.ranks)
+        multiplied = [blocks.rows(rank) for rank in everyone]
+        b.buffer("A", "input", [rows * slices for rows in blocks.held])
+        for i in range(self.results):
+            b.buffer(f"B{i}", "input", slices)
+            b.buffer(f"C{i}", "output", multiplied)
+        b.buffer("G", "scratch", [rows * slices for rows in multiplied])
+        if self.gathered:
+            b.buffer("gathered", "output", [rows * slices for rows in multiplied])
+        for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
+            b.buffer(f"T{i}", "scratch", multiplied)
+        self.compute = b.lane("compute", "compute")
+        for rank in everyone:
+            self._ask(rank)
+        self._communicate()
+        for rank in everyone:
+            self._multiply(rank)
+        return b.build()
+
+    # Where things are.
+
+    def source(self, q: int, r: int, step: int) -> Region:
+        """The part of block (q, r) of a step, in A of rank q."""
+        slices, start, part = self.steps.slices, self.blocks.starts[q][r], self.part(q, r, step)
+        return column_of(start + part.first, part.count, step if slices > 1 else 0, slices)
+
+    def landing(self, q: int, r: int, step: int) -> Region:
+        """Where that part comes to on rank r: among the rows of the result, or step by step, one rank's after the
+        other's."""
+        part = self.part(q, r, step)
+        if self.alike:
+            return Region("G", self.blocks.place(q, r) + part.first, part.count)
+        before = sum(self.part(p, r, s).count for s in range(step) for p in range(self.ranks))
+        before += sum(self.part(p, r, step).count for p in range(q))
+        return Region("G", before, part.count)
+
+    def part(self, q: int, r: int, step: int) -> Part:
+        return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
+
+    def result(self, i: int, q: int, r: int, part: Part) -> Region:
+        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.count)
+
+    # What is asked.
+
+    def _ask(self, rank: int) -> None:
+        slices = self.steps.slices
+        for q in range(self.ranks):
+            count, start = self.blocks.counts[q][rank], self.blocks.starts[q][rank]
+            if not count:
+                continue
+            for i in range(self.results):
+                terms = []
+                for s in range(slices):
+                    rows = (
+                        Region("A", start, count) if slices == 1 else Region("A", start * slices + s, 1, slices, count)
+                    )
+                    terms.append(Term("matmul", ((q, rows), (rank, Region(f"B{i}", s, 1)))))
+                self.b.post([rank], Region(f"C{i}", self.blocks.place(q, rank), count), terms)
+            if self.gathered:
+                held, there = Region("A", start * slices, count * slices), self.blocks.place(q, rank) * slices
+                self.b.post([rank], Region("gathered", there, count * slices), [Term(None, ((q, held),))])
+
+    # What travels.
+
+    def _communicate(self) -> None:
+        for step in range(self.steps.count):
+            if self.ranks == 1:
+                return
+            if self.by == "library":
+                self._call(step)
+            elif self.by == "messages":
+                self._send(step)
+            else:
+                self._pass_on(step)
+
+    def _call(self, step: int) -> None:
+        net, call = self.b.lane("net", "net"), self.b.collective(self.kind, range(self.ranks))
+        everyone = range(self.ranks)
+        for rank in everyone:
+            places = [self.landing(q, rank, step) for q in everyone]
+            if self.kind == "all_gather":
+                reads = [self.source(rank, rank, step)]
+                writes = [Region("G", places[0].offset, sum(place.count for place in places))]
+            else:
+                reads, writes = [self.source(rank, r, step) for r in everyone], places
+            row = self.b.add(
+                Kind.collective, rank, net, reads=reads, writes=writes, call=call, line=f"step {step + 1}: {self.kind}"
+            )
+            for q in everyone:
+                self.came[rank, q, step] = [row]
+
+    def _send(self, step: int) -> None:
+        for turn in range(1, self.ranks):
+            for rank in range(self.ranks):
+                self._message(rank, (rank + turn) % self.ranks, rank, step, 0)
+
+    def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
+        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""
+        what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
+        if not what.num_slots:
+            return
+        send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
+        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: block of rank {q}"
+        self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
+        into = self.landing(q, dst, step)
+        row = self.b.add(Kind.recv, dst, recv, writes=[into], chan_in=channel, line=line)
+        self.came[dst, q, step] = [row]
+
+    def _pass_on(self, step: int) -> None:
+        """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""
+        back, forth = self.hops
+        for hop in range(max(back, forth)):
+            for way, most in ((0, back), (1, forth)):
+                for rank in range(self.ranks if hop < most else 0):
+                    towards = -1 if way == 0 else 1
+                    q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
+                    after = [] if hop == 0 else self.came.get((rank, q, step), [])
+                    self._message(rank, dst, q, step, way, after)
+
+    @property
+    def hops(self) -> tuple[int, int]:
+        """How far parts go each way round."""
+        far = self.ranks - 1
+        return (far, 0) if self.by == "ring" else (far - far // 2, far // 2)
+
+    # What is multiplied.
+
+    def _multiply(self, rank: int) -> None:
+        if self.own_first and self.blocks.counts[rank][rank]:
+            self._product(rank, self._own(rank), [(rank, Part(0, self.blocks.counts[rank][rank]))], None, [])
+        for step in range(self.steps.count):
+            if self.fused:
+                for run in self._runs(rank, step):
+                    self._fused(rank, step, run)
+            else:
+                for q in self._order(rank):
+                    if self.part(q, rank, step).count:
+                        self._single(rank, q, step)
+        if self.gathered:
+            self._keep(rank)
+
+    def _own(self, rank: int) -> Region:
+        slices = self.steps.slices
+        start, count = self.blocks.starts[rank][rank], self.blocks.counts[rank][rank]
+        return Region("A", start * slices, count * slices)
+
+    def _order(self, rank: int) -> Iterator[int]:
+        """Ranks in the order in which their parts come; the own one first, unless it has been multiplied."""
+        if not self.own_first:
+            yield rank
+        if self.by in ("ring", "two_rings"):
+            back, forth = self.hops
+            for hop in range(1, max(back, forth) + 1):
+                yield from [(rank + hop) % self.ranks] * (hop <= back)
+                yield from [(rank - hop) % self.ranks] * (hop <= forth)
+        else:
+            yield from ((rank - turn) % self.ranks for turn in range(1, self.ranks))
+
+    def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
+        """Ranks whose parts lie side by side and are multiplied together."""
+        everyone = range(self.ranks)
+        runs = [everyone] if not self.own_first else [everyone[:rank], everyone[rank + 1 :]]
+        for run in runs:
+            found = [q for q in run if self.part(q, rank, step).count]
+            if found:
+                yield found
+
+    def _single(self, rank: int, q: int, step: int) -> None:
+        came = self.came.get((rank, q, step), [])
+        what = self.source(rank, rank, step) if q == rank and not came else self.landing(q, rank, step)
+        self._product(rank, what, [(q, self.part(q, rank, step))], step, came)
+
+    def _fused(self, rank: int, step: int, run: list[int]) -> None:
+        """One product of all parts of a run; the own part is copied to its place among them, where no call did."""
+        after = [row for q in run for row in self.came.get((rank, q, step), [])]
+        if rank in run and (rank, rank, step) not in self.came:
+            reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
+            line = f"step {step + 1}: own part beside the others"
+            self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line=line)
+        first = self.landing(run[0], rank, step)
+        parts = [(q, self.part(q, rank, step)) for q in run]
+        what = Region("G", first.offset, sum(part.count for _, part in parts))
+        self._product(rank, what, parts, step, sorted(set(after)))
+
+    def _product(
+        self, rank: int, what: Region, parts: list[tuple[int, Part]], step: int | None, after: Sequence[int]
+    ) -> None:
+        """`what` times every B, into the rows of these parts: in place where these lie side by side, else moved."""
+        slices = self.steps.slices
+        blocks = Region("B0", 0, slices) if step is None or slices == 1 else Region("B0", step, 1)
+        rows = [(self.blocks.place(q, rank) + part.first, part.count) for q, part in parts]
+        side_by_side = all(a[0] + a[1] == b[0] for a, b in pairwise(rows))
+        start, count = rows[0][0], sum(each for _, each in rows)
+        adds = all((rank, first) in self.summed for first, _ in rows)
+        assert adds or not any((rank, first) in self.summed for first, _ in rows)
+        self.summed |= {(rank, first) for first, _ in rows}
+        call = self.b.kernel("matmul", MODES, accumulate=adds and slices > 1)
+        line = f"{'own block' if step is None else f'step {step + 1}'}: {count} rows"
+        for i in range(self.results):
+            into = Region(f"C{i}", start, count) if side_by_side else Region(f"T{i}", what.offset, count)
+            reads = [what, blocks._replace(buffer=f"B{i}")]
+            self.b.add(Kind.compute, rank, self.compute, reads=reads, writes=[into], call=call, after=after, line=line)
+            if not side_by_side:
+                self._move(rank, i, what.offset, rows)
+
+    def _move(self, rank: int, i: int, offset: int, rows: list[tuple[int, int]]) -> None:
+        """Results of parts that do not lie side by side, to their rows."""
+        for first, count in rows:
+            reads, writes = [Region(f"T{i}", offset, count)], [Region(f"C{i}", first, count)]
+            self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="results to their rows")
+            offset += count
+
+    def _keep(self, rank: int) -> None:
+        """The gathered rows, in order, for the user."""
+        slices = self.steps.slices
+        own = (rank, rank, 0) not in self.came
+        for q in range(self.ranks):
+            count, there = self.blocks.counts[q][rank], self.blocks.place(q, rank)
+            if count and q == rank and own:
+                writes = [Region("gathered", there * slices, count * slices)]
+                self.b.add(Kind.copy, rank, self.compute, reads=[self._own(rank)], writes=writes, line="own rows kept")
+                continue
+            for step in range(self.steps.count):
+                part = self.part(q, rank, step)
+                at = there + part.first
+                into = Region("gathered", at, part.count)
+                if slices > 1:
+                    into = Region("gathered", at * slices + step, 1, slices, part.count)
+                if part.count:
+                    after = self.came.get((rank, q, step), [])
+                    reads = [self.landing(q, rank, step)]
+                    self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")
+
+
+def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") -> Region:
+    """Slice `s` of K of `count` rows from `start` on; whole rows where K is not cut.
+
+    >>> print(column_of(2, 3, 0, 1), column_of(2, 3, 1, 4))
+    A[2:5] A[9:10; 3 x 4]
+    """
+    return Region(buffer, start, count) if slices == 1 else Region(buffer, start * slices + s, 1, slices, count)
+
+
+def even_tiles(longest: int, steps: int) -> tuple[int, ...]:
+    """The longest block in so many steps, or as many as it has rows.
+
+    >>> even_tiles(10, 4), even_tiles(2, 4)
+    ((3, 3, 2, 2), (1, 1))
+    """
+    return tuple(rows for rows in split(longest, steps) if rows)

@@ -1,0 +1,184 @@
+"""gathering: wishes whose rows of A must travel before they are multiplied, and all their schedule families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir.wish import Arrays, Costs
+from dovetail.matmul.blockwise import Blockwise
+from dovetail.matmul.gather import even_tiles, gather_program
+from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
+from dovetail.passes import slice_messages
+from dovetail.passes.regions import split
+
+FICCO = tuple(
+    f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
+)
+SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
+
+
+@dataclass(frozen=True)
+class Gathering(Blockwise):
+    """A product whose A is brought together first; an operator says which rows go where, and what else is wanted."""
+
+    families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO)
+    kind: ClassVar[str] = "all_gather"
+    ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring", "two_rings")
+    options: ClassVar[tuple[Option, ...]] = (
+        *SIZES,
+        *TILING,
+        Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
+    )
+
+    def shard_schedule(self, by: str, rows: int) -> Schedule:
+        return Schedule.of("shard", tiles=(rows,), by=by, own="first", fused=False)
+
+    @property
+    def results(self) -> int:
+        """How many B there are, each with a result of its own."""
+        return 1
+
+    @property
+    def wants_gathered(self) -> bool:
+        """Whether A, gathered, is a result too."""
+        return False
+
+    def columns(self, ranks: int) -> tuple[int, ...]:
+        """Columns of B on each rank."""
+        return shard(self.n, ranks)
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        most = schedule.get("rows_per_message")
+        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
+        made = gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
+        return made if most is None else slice_messages(made, most)
+
+    def workload(self, program: Program) -> Workload:
+        """Slots are rows of A and of results; where K is cut, the slices of rows, and of B."""
+        ranks = range(program.num_ranks)
+        held = {buffer.name: buffer for buffer in program.buffers}
+        slices = held["B0"].slots[0] if "B0" in held else 1
+        widths, columns = np.array(split(self.k, slices)), self.columns(program.num_ranks)
+        slots, sizes = dict[str, tuple[Slot, ...]](), dict[str, tuple[NDArray[np.int64], ...]]()
+        for name, buffer in held.items():
+            if name[0] in "CTP":
+                slots[name] = tuple(Slot((columns[r],), self.dtype) for r in ranks)
+            elif slices == 1 and name[0] == "B":
+                slots[name] = tuple(Slot((self.k, columns[r]), self.dtype) for r in ranks)
+            elif slices == 1 or self.k % slices == 0:
+                shape = (self.k // slices,)
+                slots[name] = tuple(Slot((*shape, columns[r]) if name[0] == "B" else shape, self.dtype) for r in ranks)
+            else:
+                slots[name] = (Slot((), self.dtype),) * len(ranks)
+                sizes[name] = tuple(self._sizes(name, buffer.slots[r], widths, columns[r]) for r in ranks)
+        return Workload(slots, {"matmul": tuple(self.works(program.num_ranks))}, sizes)
+
+    def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
+        """Elements of each slot, where slices of K differ in width: A row by row, what came step by step."""
+        if name[0] == "B":
+            return widths * columns
+        each = count // len(widths)
+        return np.repeat(widths, each) if name == "G" else np.tile(widths, each)
+
+    def works(self, ranks: int) -> list[Work]:
+        """The work of a row on each rank."""
+        return [row_work(self.k, n, self.dtype) for n in self.columns(ranks)]
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        a, *others = (array_of(each, self.dtype) for each in given)
+        slices = program.buffer("B0").slots[rank]
+        held = {"A": cut_columns(a, slices)}
+        held |= {f"B{i}": cut_rows(b, slices) for i, b in enumerate(others)}
+        wanted = (
+            {} if out is None else dict(zip(self._outputs, out if isinstance(out, tuple) else (out,), strict=False))
+        )
+        return held, wanted
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        found = [held[name] for name in self._outputs]
+        if self.wants_gathered:
+            found[-1] = found[-1].reshape(-1, self.k)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [f"C{i}" for i in range(self.results)] + ["gathered"] * self.wants_gathered
+
+    def serial(self, ranks: int) -> Schedule:
+        return self._serial("library", ranks)
+
+    def _serial(self, by: str, ranks: int) -> Schedule:
+        longest = self.blocks(ranks).longest
+        return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own="together", fused=True)
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Serial; the shard going round or straight, own block first; tiles; FiCCO's eight."""
+        ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
+        whole, ours = (longest,) if longest else (), [by for by in ways if by != "library"]
+        yield from (self._serial(by, ranks) for by in ways if by in ("library", "messages"))
+        if ranks == 1:
+            return
+        yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="first", fused=False) for by in ours)
+        for by in [by for by in ways if by != "ring"]:
+            for tiling in self.tilings(costs, by):
+                made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
+                yield replace(made, steps=tiling.steps, notes=tiling.notes)
+        for by in [by for by in ways if by in ("library", "messages")]:
+            yield from self._ficco(longest, ranks, by)
+
+    def _ficco(self, longest: int, ranks: int, by: str) -> Iterator[Schedule]:
+        for family in FICCO:
+            own, fused, cut = family.split("-")
+            about = {"by": by, "own": "together" if own == "uniform" else "first", "fused": fused == "fused"}
+            if cut == "1D":
+                yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
+            elif self.k >= ranks and longest:
+                yield Schedule.of(family, slices=ranks, **about)
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        ways = {
+            "library": f"brought by the library’s {self.kind}",
+            "messages": "sent straight to each rank",
+            "ring": "passed round a ring",
+            "two_rings": "passed round two rings",
+        }
+        own = "the own block multiplied first" if schedule["own"] == "first" else "the own part with the others’"
+        slices = f", K in {schedule['slices']} slices" if schedule.get("slices") else ""
+        return f"{ways[schedule['by']]}{slices}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        rows = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
+        if not rows or not max(self.columns(ranks), default=0):
+            return ()
+        return (Sample("the product, by rows", rows, partial(_add_samples, self, rows)),)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of A."""
+        return self.k * self.element_bytes
+
+
+def _add_samples(wish: Gathering, held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+    return add_products(b, ranks, rows, held, names=("A", "B0", "P"))
+
+
+def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:
+    """Rows cut into slices, as slots: (rows × slices, width); flat where widths differ."""
+    if slices == 1:
+        return a
+    return a.reshape(-1, a.shape[1] // slices) if a.shape[1] % slices == 0 else a.reshape(-1)
+
+
+def cut_rows(b: NDArray[Any], slices: int) -> NDArray[Any]:
+    """B cut along K, as slots: (slices, height, columns); flat where heights differ."""
+    if b.shape[0] % slices == 0:
+        return b.reshape(slices, b.shape[0] // slices, b.shape[1])
+    return b.reshape(-1)

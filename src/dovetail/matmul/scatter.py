@@ -1,0 +1,250 @@
+"""scatter: Programs that multiply rows of A part by part, and send each part of the result to the rank that wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.core import PlanError, parse_count
+from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.matmul.gather import DEPTH, MODES, Blocks, Part, Steps
+
+WAYS = ("library", "messages", "ring")
+
+
+def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> Program:
+    """Products of blocks of A's rows, each sent to the rank that wants it: block (q, r) is computed by rank q for r.
+
+    Buffers: A input (rows), B input (1 slot), P scratch (products that travel), R scratch (products that came, where
+    they are added up later), C output: with `sums` the sum over q of the blocks (q, r), else those blocks in the order
+    of q.
+
+    Parameters: `tiles` (of the longest block), the steps; `own`: when a rank computes its own block: "first", "last",
+    or "together" with the others' in each step; `fused`: one product a step for all ranks, where their rows lie side by
+    side in A (else they are copied together first), or one for each; `by`: the library's reduce_scatter or all_to_all
+    for each step, `messages` straight to each rank, or, of sums, a `ring` in which each rank adds its own product to
+    what it passes on. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    """
+    return _Scatter(name, blocks, schedule, sums).build()
+
+
+class _Scatter:
+    def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool) -> None:
+        self.blocks, self.ranks, self.sums = blocks, blocks.ranks, sums
+        self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
+        self.steps = Steps(schedule.tiles, 1)
+        self._check()
+        self.b = Builder(name, self.ranks)
+        self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made its product
+        self.left: dict[int, list[tuple[int, int, int]]] = {r: [] for r in range(self.ranks)}  # products yet to add
+
+    def _check(self) -> None:
+        ways = WAYS if self.sums else WAYS[:2]
+        if self.by not in ways:
+            raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(ways)}")
+        missing = self.blocks.longest - sum(parse_count(tile, "a tile", least=1) for tile in self.steps.tiles)
+        if missing:
+            found = f"{list(self.steps.tiles)}, {sum(self.steps.tiles)} rows"
+            hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}"
+            what = f"the tiles do not add up to the {self.blocks.longest} rows of the longest block"
+            raise PlanError(what, found=found, hint=hint)
+
+    def build(self) -> Program:
+        b, everyone = self.b, range(self.ranks)
+        held, wanted = list(self.blocks.held), [self.wanted(rank) for rank in everyone]
+        came = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
+        b.buffer("A", "input", held)
+        b.buffer("B", "input", 1)
+        b.buffer("P", "scratch", held)
+        if self.fused and self.steps.count > 1:
+            b.buffer("G", "scratch", held)
+        if self.sums and self.by == "messages":
+            b.buffer("R", "scratch", came)
+        b.buffer("C", "output", wanted)
+        self.compute = b.lane("compute", "compute")
+        for rank in everyone:
+            self._ask(rank)
+        if self.by == "ring":
+            self._ring()
+        else:
+            for rank in everyone:
+                self._multiply(rank)
+            self._communicate()
+        for rank in everyone:
+            self._add_up(rank)
+        return b.build()
+
+    # Where things are.
+
+    def wanted(self, rank: int) -> int:
+        """Rows of a rank's result."""
+        return max((each[rank] for each in self.blocks.counts), default=0) if self.sums else self.blocks.rows(rank)
+
+    def part(self, q: int, r: int, step: int) -> Part:
+        return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
+
+    def source(self, q: int, r: int, step: int) -> Region:
+        """Rows of A, on rank q, whose product with B is the part that rank r wants."""
+        part = self.part(q, r, step)
+        return Region("A", self.blocks.starts[q][r] + part.first, part.count)
+
+    def made_at(self, q: int, r: int, step: int) -> Region:
+        """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
+        in one call lies side by side."""
+        before = sum(self.part(q, d, s).count for s in range(step) for d in range(self.ranks))
+        before += sum(self.part(q, d, step).count for d in range(r))
+        return Region("P", before, self.part(q, r, step).count)
+
+    def result(self, q: int, r: int, step: int) -> Region:
+        """Where rank r wants that part."""
+        part = self.part(q, r, step)
+        return Region("C", part.first + (0 if self.sums else self.blocks.place(q, r)), part.count)
+
+    def landing(self, q: int, r: int, step: int) -> Region:
+        """Where rank r takes it in: in place, or aside, to be added up."""
+        part = self.part(q, r, step)
+        aside = self.sums and self.by == "messages"
+        return Region("R", self.blocks.place(q, r) + part.first, part.count) if aside else self.result(q, r, step)
+
+    def _ask(self, rank: int) -> None:
+        sources = [(q, self.blocks.starts[q][rank], self.blocks.counts[q][rank]) for q in range(self.ranks)]
+        terms = [Term("matmul", ((q, Region("A", s, c)), (q, Region("B", 0, 1)))) for q, s, c in sources]
+        if self.sums:
+            if self.wanted(rank):
+                self.b.post([rank], Region("C", 0, self.wanted(rank)), terms)
+            return
+        for (q, _, count), term in zip(sources, terms, strict=True):
+            if count:
+                self.b.post([rank], Region("C", self.blocks.place(q, rank), count), [term])
+
+    # What is multiplied.
+
+    def _multiply(self, rank: int) -> None:
+        """In each step the products for the others, the next rank's first, the own at its time."""
+        apart = self.own != "together" and self.by != "library"
+        if apart and self.own == "first":
+            self._own(rank)
+        for step in range(self.steps.count):
+            if self.fused:
+                self._fused(rank, step, apart=apart)
+            else:
+                order = [(rank + turn) % self.ranks for turn in range(1, self.ranks)]
+                for r in order if apart else [*order, rank]:
+                    self._single(rank, r, step)
+        if apart and self.own == "last":
+            self._own(rank)
+
+    def _own(self, rank: int) -> None:
+        """The whole own block, straight to its place."""
+        count, start = self.blocks.counts[rank][rank], self.blocks.starts[rank][rank]
+        if count:
+            place = 0 if self.sums else self.blocks.place(rank, rank)
+            row = self._product(rank, Region("A", start, count), Region("C", place, count), "own block")
+            self.made.update({(rank, rank, step): row for step in range(self.steps.count)})
+
+    def _single(self, rank: int, r: int, step: int) -> None:
+        what = self.source(rank, r, step)
+        if what.num_slots:
+            stays = r == rank and self.by != "library"
+            into = self.result(rank, rank, step) if stays else self.made_at(rank, r, step)
+            self.made[rank, r, step] = self._product(rank, what, into, f"step {step + 1}: for rank {r}")
+
+    def _fused(self, rank: int, step: int, *, apart: bool) -> None:
+        """One product for all ranks, or for those before and those after this one where its own is apart."""
+        everyone = range(self.ranks)
+        for run in [everyone[:rank], everyone[rank + 1 :]] if apart else [everyone]:
+            found = [r for r in run if self.part(rank, r, step).count]
+            if not found:
+                continue
+            parts = [self.source(rank, r, step) for r in found]
+            into = [self.made_at(rank, r, step) for r in found]
+            count = sum(part.count for part in parts)
+            what = Region("A", parts[0].offset, count)
+            if parts[-1].offset + parts[-1].count != parts[0].offset + count:
+                what = Region("G", into[0].offset, count)
+                self._bring_together(rank, parts, what)
+            row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
+            self.made.update({(rank, r, step): row for r in found})
+            if not apart and rank in found and self.by != "library":
+                reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
+                self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
+
+    def _bring_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
+        offset = what.offset
+        for part in parts:
+            writes = [Region("G", offset, part.count)]
+            self.b.add(Kind.copy, rank, self.compute, reads=[part], writes=writes, line="rows brought together")
+            offset += part.count
+
+    def _product(self, rank: int, what: Region, into: Region, line: str) -> int:
+        call, reads = self.b.kernel("matmul", MODES), [what, Region("B", 0, 1)]
+        return self.b.add(Kind.compute, rank, self.compute, reads=reads, writes=[into], call=call, line=line)
+
+    # What travels.
+
+    def _communicate(self) -> None:
+        for step in range(self.steps.count):
+            if self.by == "library":
+                self._call(step)
+            else:
+                self._send(step)
+
+    def _call(self, step: int) -> None:
+        kind = "reduce_scatter" if self.sums else "all_to_all"
+        net, call, everyone = self.b.lane("net", "net"), self.b.collective(kind, range(self.ranks)), range(self.ranks)
+        for rank in everyone:
+            parts = [self.made_at(rank, r, step) for r in everyone]
+            if self.sums:
+                reads = [Region("P", parts[0].offset, sum(part.count for part in parts))]
+                writes = [self.result(rank, rank, step)]
+            else:
+                reads, writes = parts, [self.result(q, rank, step) for q in everyone]
+            after = sorted({self.made[rank, r, step] for r in everyone if (rank, r, step) in self.made})
+            about = {"reads": reads, "writes": writes, "call": call, "after": after}
+            self.b.add(Kind.collective, rank, net, line=f"step {step + 1}: {kind}", **about)  # type: ignore[arg-type]
+
+    def _send(self, step: int) -> None:
+        send, recv = self.b.lane("send", "net"), self.b.lane("recv", "net")
+        for turn in range(1, self.ranks):
+            for rank in range(self.ranks):
+                to = (rank + turn) % self.ranks
+                if not self.part(rank, to, step).count:
+                    continue
+                channel, line = self.b.channel(rank, to, 0, DEPTH), f"step {step + 1}: from rank {rank} for rank {to}"
+                reads, after = [self.made_at(rank, to, step)], [self.made[rank, to, step]]
+                self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
+                writes = [self.landing(rank, to, step)]
+                row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
+                self.left[to].append((rank, step, row))
+
+    def _add_up(self, rank: int) -> None:
+        """What came aside is added to the own product, in the order in which it comes."""
+        if not (self.sums and self.by == "messages"):
+            return
+        for q, step, row in self.left[rank]:
+            after, line = [row, self.made[rank, rank, step]], f"step {step + 1}: product of rank {q} added"
+            reads, writes = [self.landing(q, rank, step)], [self.result(q, rank, step)]
+            self.b.add(Kind.reduce, rank, self.compute, reads=reads, writes=writes, after=after, line=line)
+
+    def _ring(self) -> None:
+        """Each part goes once round, from the rank after the one that wants it to that one; every rank adds its own
+        product to what it passes on."""
+        send, recv = self.b.lane("send", "net"), self.b.lane("recv", "net")
+        passed: dict[tuple[int, int, int], int] = {}  # (rank, wanted by, step) -> row of the sum it can pass on
+        for hop in range(self.ranks):
+            for step in range(self.steps.count):
+                for rank in range(self.ranks):
+                    r = (rank - 1 - hop) % self.ranks
+                    if not self.part(rank, r, step).count:
+                        continue
+                    last, mine = hop == self.ranks - 1, self.made_at(rank, r, step)
+                    stays = self.result(rank, r, step) if self.ranks == 1 else mine
+                    done = self._product(rank, self.source(rank, r, step), stays, f"step {step + 1}: for rank {r}")
+                    if hop:
+                        before = (rank - 1) % self.ranks
+                        channel, line = self.b.channel(before, rank, 0, DEPTH), f"step {step + 1}: sum for rank {r}"
+                        after, sent = [passed[before, r, step]], [self.made_at(before, r, step)]
+                        self.b.add(Kind.send, before, send, reads=sent, chan_out=channel, after=after, line=line)
+                        into = [self.result(rank, r, step) if last else mine]
+                        about = {"reads": [mine], "writes": into, "chan_in": channel, "after": [done], "line": line}
+                        done = self.b.add(Kind.recv_reduce, rank, recv, **about)  # type: ignore[arg-type]
+                    passed[rank, r, step] = done

@@ -1,0 +1,41 @@
+"""token_counts: how many rows each rank has for each other, as given, or shared evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dovetail.core import WishError, parse_count
+from dovetail.matmul.product import shard
+
+Counts = tuple[tuple[int, ...], ...]
+
+
+def checked_counts(counts: Any, m: int) -> Counts | None:
+    """Counts as a square of whole numbers that add up to m, or None where there are none; WishError."""
+    if counts is None:
+        return None
+    rows = tuple(tuple(parse_count(value, "a count of rows") for value in row) for row in counts)
+    if any(len(row) != len(rows) for row in rows):
+        raise WishError("counts need a row and a column for each rank", found=f"rows of {[len(row) for row in rows]}")
+    if sum(map(sum, rows)) != m:
+        raise WishError(f"the counts do not add up to m = {m} rows", found=f"{sum(map(sum, rows))} rows")
+    return rows
+
+
+def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
+    """Counts for so many ranks: those given, else every rank's share of the rows, shared among all."""
+    if counts is None:
+        return tuple(shard(rows, ranks) for rows in shard(m, ranks))
+    if len(counts) != ranks:
+        raise WishError(f"the counts are for {len(counts)} ranks", found=f"{ranks} ranks", hint="counts[from][to]")
+    return counts
+
+
+def transposed(counts: Sequence[Sequence[int]]) -> Counts:
+    """What comes from each rank, by what goes to each.
+
+    >>> transposed([[1, 2], [3, 4]])
+    ((1, 3), (2, 4))
+    """
+    return tuple(zip(*counts, strict=True))
