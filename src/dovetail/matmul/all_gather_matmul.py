@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dovetail.core import parse_count
 from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gather import Blocks
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import balance, shard
+from dovetail.matmul.product import balance, checked_shares, shares_for
 
 
 @dataclass(frozen=True)
 class AllGatherMatmul(Gathering):
     """C_r = A·B_r on every rank r, with A (m, k) cut by rows over the ranks and B_r (k, n_r) its own: n = Σ n_r.
 
-    `several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. Sources: seed 000
+    `several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. `rows`, `columns`:
+    what each rank has of A and of B; shared evenly unless given. Sources: seed 000
     (AllGatherMatmul of MC²), seed 001 (data-parallel all-gather, then GEMM).
 
     >>> AllGatherMatmul(4096, 4096, 1024).title
@@ -32,10 +33,14 @@ class AllGatherMatmul(Gathering):
 
     several: int = 1
     gathered: bool = False
+    rows: tuple[int, ...] | None = None
+    columns: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "rows", checked_shares(self.rows, self.m, "rows"))
+        object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
 
     @property
     def results(self) -> int:
@@ -46,7 +51,13 @@ class AllGatherMatmul(Gathering):
         return self.gathered
 
     def blocks(self, ranks: int) -> Blocks:
-        return Blocks.gathered(shard(self.m, ranks))
+        return Blocks.gathered(shares_for(self.rows, self.m, ranks, "rows"))
+
+    def widths(self, ranks: int) -> tuple[int, ...]:
+        return shares_for(self.columns, self.n, ranks, "columns")
+
+    def part(self, rows: int, ranks: int) -> AllGatherMatmul:
+        return replace(self, m=rows * ranks, rows=None)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:

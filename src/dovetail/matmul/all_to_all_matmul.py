@@ -37,7 +37,7 @@ class AllToAllMatmul(Gathering):
     def blocks(self, ranks: int) -> Blocks:
         return Blocks.exchanged(counts_for(self.counts, self.m, ranks))
 
-    def columns(self, ranks: int) -> tuple[int, ...]:
+    def widths(self, ranks: int) -> tuple[int, ...]:
         return (self.n,) * ranks
 
     def part(self, rows: int, ranks: int) -> AllToAllMatmul:

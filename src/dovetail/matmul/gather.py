@@ -68,7 +68,7 @@ class Part(NamedTuple):
     last: int
 
     @property
-    def count(self) -> int:
+    def rows(self) -> int:
         return self.last - self.first
 
 
@@ -165,23 +165,23 @@ class _Gather:
     def source(self, q: int, r: int, step: int) -> Region:
         """The part of block (q, r) of a step, in A of rank q."""
         slices, start, part = self.steps.slices, self.blocks.starts[q][r], self.part(q, r, step)
-        return column_of(start + part.first, part.count, step if slices > 1 else 0, slices)
+        return column_of(start + part.first, part.rows, step if slices > 1 else 0, slices)
 
     def landing(self, q: int, r: int, step: int) -> Region:
         """Where that part comes to on rank r: among the rows of the result, or step by step, one rank's after the
         other's."""
         part = self.part(q, r, step)
         if self.alike:
-            return Region("G", self.blocks.place(q, r) + part.first, part.count)
-        before = sum(self.part(p, r, s).count for s in range(step) for p in range(self.ranks))
-        before += sum(self.part(p, r, step).count for p in range(q))
-        return Region("G", before, part.count)
+            return Region("G", self.blocks.place(q, r) + part.first, part.rows)
+        before = sum(self.part(p, r, s).rows for s in range(step) for p in range(self.ranks))
+        before += sum(self.part(p, r, step).rows for p in range(q))
+        return Region("G", before, part.rows)
 
     def part(self, q: int, r: int, step: int) -> Part:
         return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
 
     def result(self, i: int, q: int, r: int, part: Part) -> Region:
-        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.count)
+        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.rows)
 
     # What is asked.
 
@@ -277,7 +277,7 @@ class _Gather:
                     self._fused(rank, step, run)
             else:
                 for q in self._order(rank):
-                    if self.part(q, rank, step).count:
+                    if self.part(q, rank, step).rows:
                         self._single(rank, q, step)
         if self.gathered:
             self._keep(rank)
@@ -304,7 +304,7 @@ class _Gather:
         everyone = range(self.ranks)
         runs = [everyone] if not self.own_first else [everyone[:rank], everyone[rank + 1 :]]
         for run in runs:
-            found = [q for q in run if self.part(q, rank, step).count]
+            found = [q for q in run if self.part(q, rank, step).rows]
             if found:
                 yield found
 
@@ -322,7 +322,7 @@ class _Gather:
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line=line)
         first = self.landing(run[0], rank, step)
         parts = [(q, self.part(q, rank, step)) for q in run]
-        what = Region("G", first.offset, sum(part.count for _, part in parts))
+        what = Region("G", first.offset, sum(part.rows for _, part in parts))
         self._product(rank, what, parts, step, sorted(set(after)))
 
     def _product(
@@ -331,7 +331,7 @@ class _Gather:
         """`what` times every B, into the rows of these parts: in place where these lie side by side, else moved."""
         slices = self.steps.slices
         blocks = Region("B0", 0, slices) if step is None or slices == 1 else Region("B0", step, 1)
-        rows = [(self.blocks.place(q, rank) + part.first, part.count) for q, part in parts]
+        rows = [(self.blocks.place(q, rank) + part.first, part.rows) for q, part in parts]
         side_by_side = all(a[0] + a[1] == b[0] for a, b in pairwise(rows))
         start, count = rows[0][0], sum(each for _, each in rows)
         adds = all((rank, first) in self.summed for first, _ in rows)
@@ -366,10 +366,10 @@ class _Gather:
             for step in range(self.steps.count):
                 part = self.part(q, rank, step)
                 at = there + part.first
-                into = Region("gathered", at, part.count)
+                into = Region("gathered", at, part.rows)
                 if slices > 1:
-                    into = Region("gathered", at * slices + step, 1, slices, part.count)
-                if part.count:
+                    into = Region("gathered", at * slices + step, 1, slices, part.rows)
+                if part.rows:
                     after = self.came.get((rank, q, step), [])
                     reads = [self.landing(q, rank, step)]
                     self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")

@@ -51,7 +51,7 @@ class Gathering(Blockwise):
         """Whether A, gathered, is a result too."""
         return False
 
-    def columns(self, ranks: int) -> tuple[int, ...]:
+    def widths(self, ranks: int) -> tuple[int, ...]:
         """Columns of B on each rank."""
         return shard(self.n, ranks)
 
@@ -66,7 +66,7 @@ class Gathering(Blockwise):
         ranks = range(program.num_ranks)
         held = {buffer.name: buffer for buffer in program.buffers}
         slices = held["B0"].slots[0] if "B0" in held else 1
-        widths, columns = np.array(split(self.k, slices)), self.columns(program.num_ranks)
+        widths, columns = np.array(split(self.k, slices)), self.widths(program.num_ranks)
         slots, sizes = dict[str, tuple[Slot, ...]](), dict[str, tuple[NDArray[np.int64], ...]]()
         for name, buffer in held.items():
             if name[0] in "CTP":
@@ -90,7 +90,7 @@ class Gathering(Blockwise):
 
     def works(self, ranks: int) -> list[Work]:
         """The work of a row on each rank."""
-        return [row_work(self.k, n, self.dtype) for n in self.columns(ranks)]
+        return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         a, *others = (array_of(each, self.dtype) for each in given)
@@ -156,7 +156,7 @@ class Gathering(Blockwise):
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         rows = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
-        if not rows or not max(self.columns(ranks), default=0):
+        if not rows or not max(self.widths(ranks), default=0):
             return ()
         return (Sample("the product, by rows", rows, partial(_add_samples, self, rows)),)
 

@@ -28,7 +28,17 @@ from dovetail.ir import (
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.local_search import moved
-from dovetail.matmul.product import SIZES, TILING, Product, add_products, array_of, balance, row_work, shard
+from dovetail.matmul.product import (
+    SIZES,
+    TILING,
+    Product,
+    add_products,
+    array_of,
+    balance,
+    checked_shares,
+    row_work,
+    shares_for,
+)
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import expand_collectives, slice_messages
@@ -44,7 +54,7 @@ DEPTH = 16  # messages that a channel of ours holds
 class MatmulAllReduce(Product):
     """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank wants all of C (m, n).
 
-    Source: seed 000 (MatmulAllReduce of MC²).
+    `shares`: what each rank has of k; shared evenly unless given. Source: seed 000 (MatmulAllReduce of MC²).
 
     >>> MatmulAllReduce(4096, 3072, 8192, "float16").title
     'matmul_all_reduce 4096 × 3072 × 8192 float16'
@@ -73,13 +83,23 @@ class MatmulAllReduce(Product):
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows, found.depth * ranks, found.width, dtype)
 
+    shares: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "shares", checked_shares(self.shares, self.k, "k"))
+
+    def depths(self, ranks: int) -> tuple[int, ...]:
+        """Columns of A (and rows of B) on each rank."""
+        return shares_for(self.shares, self.k, ranks, "k")
+
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
         """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
         notes = (MANY_RANKS,) if ranks > OURS_RANKS else ()
         if not facts.get("k_is_per_rank") or ranks == 1:
             return self, notes
         note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
-        return replace(self, k=self.k * ranks), (note, *notes)
+        return replace(self, k=self.k * ranks, shares=None), (note, *notes)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """Tiles of rows computed in this order, each all-reduced as soon as it is there.
@@ -104,7 +124,7 @@ class MatmulAllReduce(Product):
     def workload(self, program: Program) -> Workload:
         ranks = program.num_ranks
         row = (Slot((self.n,), self.dtype),) * ranks
-        shards = shard(self.k, ranks)
+        shards = self.depths(ranks)
         slots = {
             "A": tuple(Slot((k,), self.dtype) for k in shards),
             "B": tuple(Slot((k, self.n), self.dtype) for k in shards),
@@ -116,7 +136,7 @@ class MatmulAllReduce(Product):
 
     def works(self, ranks: int) -> list[Work]:
         """The work of a row on each rank."""
-        return [row_work(k, self.n, self.dtype) for k in shard(self.k, ranks)]
+        return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A (m, k_r), B (k_r, n), and C (m, n)."""

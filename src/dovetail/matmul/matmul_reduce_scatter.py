@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dovetail.ir import dtype_bytes
 from dovetail.matmul.gather import Blocks
-from dovetail.matmul.product import balance, shard
+from dovetail.matmul.product import balance, checked_shares, shard, shares_for
 from dovetail.matmul.scattering import Scattering
 
 
@@ -17,8 +17,8 @@ from dovetail.matmul.scattering import Scattering
 class MatmulReduceScatter(Scattering):
     """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; rank r wants its share of C's rows.
 
-    Shares of rows differ by at most one. Sources: seed 000 (MatmulReduceScatter of MC²); PyTorch's
-    fused_matmul_reduce_scatter.
+    Shares of rows differ by at most one. `shares`: what each rank has of k; shared evenly unless given. Sources: seed
+    000 (MatmulReduceScatter of MC²); PyTorch's fused_matmul_reduce_scatter.
 
     >>> MatmulReduceScatter(4096, 4096, 1024).title
     'matmul_reduce_scatter 4096 × 4096 × 1024 float32'
@@ -29,12 +29,18 @@ class MatmulReduceScatter(Scattering):
     ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring")
     sums: ClassVar[bool] = True
 
+    shares: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "shares", checked_shares(self.shares, self.k, "k"))
+
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulReduceScatter, tuple[str, ...]]:
         """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
         if not facts.get("k_is_per_rank") or ranks == 1:
             return self, ()
         note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
-        return replace(self, k=self.k * ranks), (note,)
+        return replace(self, k=self.k * ranks, shares=None), (note,)
 
     def blocks(self, ranks: int) -> Blocks:
         rows = shard(self.m, ranks)
@@ -42,7 +48,7 @@ class MatmulReduceScatter(Scattering):
         return Blocks((rows,) * ranks, (starts,) * ranks)
 
     def depths(self, ranks: int) -> tuple[int, ...]:
-        return shard(self.k, ranks)
+        return shares_for(self.shares, self.k, ranks, "k")
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> MatmulReduceScatter:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError, check_schema, parse_count
 from dovetail.ir import Builder, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
-from dovetail.ir.wish import Collected, Costs
+from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.passes.regions import split
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -43,6 +43,25 @@ def shard(size: int, ranks: int) -> tuple[int, ...]:
     ((3, 3, 2, 2), (1, 0))
     """
     return split(parse_count(size, "size"), parse_count(ranks, "ranks", least=1))
+
+
+def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None:
+    """What each rank holds, as whole numbers that add up to `total`; None where it is shared evenly. WishError."""
+    if shares is None:
+        return None
+    held = tuple(parse_count(value, f"a share of {what}") for value in shares)
+    if sum(held) != total:
+        raise WishError(f"the shares of {what} do not add up to {total}", found=f"{list(held)}, {sum(held)}")
+    return held
+
+
+def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) -> tuple[int, ...]:
+    """What each of `ranks` ranks holds: as given, else even; WishError where it was given for other ranks."""
+    if held is None:
+        return shard(total, ranks)
+    if len(held) != ranks:
+        raise WishError(f"the shares of {what} are for {len(held)} ranks", found=f"{ranks} ranks")
+    return held
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,15 @@ class Product:
         raise NotImplementedError
 
     def workload(self, program: Program) -> Workload:
+        raise NotImplementedError
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        raise NotImplementedError
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        raise NotImplementedError
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
         raise NotImplementedError
 
     def serial(self, ranks: int) -> Schedule:

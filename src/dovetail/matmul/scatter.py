@@ -1,4 +1,4 @@
-"""scatter: Programs that multiply rows of A part by part, and send each part of the result to the rank that wants it."""
+"""scatter: Programs that multiply rows of A part by part, and send each part of the result to where it is wanted."""
 
 from __future__ import annotations
 
@@ -85,25 +85,25 @@ class _Scatter:
     def source(self, q: int, r: int, step: int) -> Region:
         """Rows of A, on rank q, whose product with B is the part that rank r wants."""
         part = self.part(q, r, step)
-        return Region("A", self.blocks.starts[q][r] + part.first, part.count)
+        return Region("A", self.blocks.starts[q][r] + part.first, part.rows)
 
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
         in one call lies side by side."""
-        before = sum(self.part(q, d, s).count for s in range(step) for d in range(self.ranks))
-        before += sum(self.part(q, d, step).count for d in range(r))
-        return Region("P", before, self.part(q, r, step).count)
+        before = sum(self.part(q, d, s).rows for s in range(step) for d in range(self.ranks))
+        before += sum(self.part(q, d, step).rows for d in range(r))
+        return Region("P", before, self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
         """Where rank r wants that part."""
         part = self.part(q, r, step)
-        return Region("C", part.first + (0 if self.sums else self.blocks.place(q, r)), part.count)
+        return Region("C", part.first + (0 if self.sums else self.blocks.place(q, r)), part.rows)
 
     def landing(self, q: int, r: int, step: int) -> Region:
         """Where rank r takes it in: in place, or aside, to be added up."""
         part = self.part(q, r, step)
         aside = self.sums and self.by == "messages"
-        return Region("R", self.blocks.place(q, r) + part.first, part.count) if aside else self.result(q, r, step)
+        return Region("R", self.blocks.place(q, r) + part.first, part.rows) if aside else self.result(q, r, step)
 
     def _ask(self, rank: int) -> None:
         sources = [(q, self.blocks.starts[q][rank], self.blocks.counts[q][rank]) for q in range(self.ranks)]
@@ -152,7 +152,7 @@ class _Scatter:
         """One product for all ranks, or for those before and those after this one where its own is apart."""
         everyone = range(self.ranks)
         for run in [everyone[:rank], everyone[rank + 1 :]] if apart else [everyone]:
-            found = [r for r in run if self.part(rank, r, step).count]
+            found = [r for r in run if self.part(rank, r, step).rows]
             if not found:
                 continue
             parts = [self.source(rank, r, step) for r in found]
@@ -207,7 +207,7 @@ class _Scatter:
         for turn in range(1, self.ranks):
             for rank in range(self.ranks):
                 to = (rank + turn) % self.ranks
-                if not self.part(rank, to, step).count:
+                if not self.part(rank, to, step).rows:
                     continue
                 channel, line = self.b.channel(rank, to, 0, DEPTH), f"step {step + 1}: from rank {rank} for rank {to}"
                 reads, after = [self.made_at(rank, to, step)], [self.made[rank, to, step]]
@@ -234,7 +234,7 @@ class _Scatter:
             for step in range(self.steps.count):
                 for rank in range(self.ranks):
                     r = (rank - 1 - hop) % self.ranks
-                    if not self.part(rank, r, step).count:
+                    if not self.part(rank, r, step).rows:
                         continue
                     last, mine = hop == self.ranks - 1, self.made_at(rank, r, step)
                     stays = self.result(rank, r, step) if self.ranks == 1 else mine

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
-from dovetail.ir import Option, Program, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.gather import even_tiles
@@ -87,7 +87,7 @@ class Scattering(Blockwise):
         for by, family in product([by for by in ways if by != "ring"], SCATTERED):
             own, fused, _ = family.split("-")
             about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
-            yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)  # type: ignore[arg-type]
+            yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
         ways = {
@@ -109,5 +109,5 @@ class Scattering(Blockwise):
         return self.n * self.element_bytes
 
 
-def _add_samples(held: int, *about: Any) -> dict[int, list[int]]:
-    return add_products(*about, held)
+def _add_samples(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+    return add_products(b, ranks, rows, held)

@@ -1,0 +1,94 @@
+"""all_to_all_matmul and matmul_all_to_all: uneven counts of rows, every schedule proved and right."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from product_runs import agree, gathers, random, run, scatters, wide, wrong_in_some
+
+from dovetail.core import PlanError, WishError
+from dovetail.ir import Kind, Schedule
+from dovetail.matmul import AllToAllMatmul, MatmulAllToAll
+
+WAYS = ("library", "messages")
+
+
+def cut(array, counts):
+    return np.split(array, np.cumsum(counts)[:-1])
+
+
+def check_dispatch(wish, schedule, ranks, seed):
+    rng, counts = np.random.default_rng(seed), wish.blocks(ranks).counts
+    given = [
+        (random(rng, (sum(counts[q]), wish.k), wish.dtype), random(rng, (wish.k, wish.n), wish.dtype))
+        for q in range(ranks)
+    ]
+    for r, found in enumerate(run(wish, schedule, ranks, given, seed)):
+        came = np.concatenate([cut(given[q][0], counts[q])[r] for q in range(ranks)])
+        agree(found, wide(came) @ wide(given[r][1]), wish.dtype, wish.k, terms=ranks)
+
+
+def check_combine(wish, schedule, ranks, seed):
+    rng, counts = np.random.default_rng(seed), wish.blocks(ranks).counts
+    given = [
+        (random(rng, (sum(counts[q]), wish.k), wish.dtype), random(rng, (wish.k, wish.n), wish.dtype))
+        for q in range(ranks)
+    ]
+    made = [wide(a) @ wide(b) for a, b in given]
+    for r, found in enumerate(run(wish, schedule, ranks, given, seed)):
+        agree(found, np.concatenate([cut(made[q], counts[q])[r] for q in range(ranks)]), wish.dtype, wish.k)
+
+
+BOTH = [(AllToAllMatmul, check_dispatch, gathers), (MatmulAllToAll, check_combine, scatters)]
+
+
+@pytest.mark.parametrize(("kind", "check", "schedules"), BOTH)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_every_family_is_proved_and_right(kind, check, schedules, ranks):
+    counts = [[(3 * q + 5 * r) % 4 for r in range(ranks)] for q in range(ranks)]
+    wish = kind(sum(map(sum, counts)), 9, 5, counts=counts)
+    for schedule in schedules(wish, ranks, WAYS):
+        check(wish, schedule, ranks, seed=ranks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(which=st.sampled_from(BOTH), ranks=st.integers(1, 5), data=st.data())
+def test_any_counts(which, ranks, data):
+    kind, check, schedules = which
+    row = st.lists(st.integers(0, 6), min_size=ranks, max_size=ranks)
+    counts = data.draw(st.lists(row, min_size=ranks, max_size=ranks))
+    dtype = data.draw(st.sampled_from(["float16", "float32", "float64"]))
+    sizes = data.draw(st.tuples(st.integers(0, 9), st.integers(0, 6)))
+    wish = kind(sum(map(sum, counts)), *sizes, dtype, counts)
+    check(wish, data.draw(st.sampled_from(schedules(wish, ranks, WAYS))), ranks, data.draw(st.integers(0, 99)))
+
+
+@pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
+def test_rows_are_shared_evenly_unless_counted(kind):
+    assert kind(10, 4, 4).blocks(3).counts == ((2, 1, 1), (1, 1, 1), (1, 1, 1))
+    with pytest.raises(WishError, match="do not add up to m = 9"):
+        kind(9, 4, 4, counts=[[1, 2], [3, 4]])
+    with pytest.raises(WishError, match="a row and a column for each rank"):
+        kind(6, 4, 4, counts=[[1, 2], [3]])
+    with pytest.raises(WishError, match="the counts are for 2 ranks"):
+        kind(10, 4, 4, counts=[[1, 2], [3, 4]]).blocks(3)
+
+
+@pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
+def test_planted_fault_blocks_of_two_ranks_swapped(kind):
+    wish = kind(36, 4, 4)
+    program = wish.program(Schedule.of("any", tiles=(wish.blocks(3).longest,), by="messages", own="first"), 3)
+    first, second = np.flatnonzero((program.kind == Kind.recv) & (program.rank == 0))[:2]
+    at, other = (int(program.columns["write_start"][row]) for row in (first, second))
+
+    def swap(columns):
+        places = columns["write_offset"]
+        places[at], places[other] = places[other], places[at]
+
+    assert not wrong_in_some(program, swap).ok
+
+
+@pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
+def test_nothing_goes_round_a_ring(kind):
+    with pytest.raises(PlanError, match=r"ring|cannot travel"):
+        kind(8, 4, 4).program(Schedule.of("any", tiles=(2,), by="ring", own="first"), 2)
