@@ -187,7 +187,7 @@ def product_machine(runner: MpiExecutor, machine: Machine, wish: MatmulAllReduce
 
 def product_path(machine: Machine, wish: MatmulAllReduce) -> Path:
     """Where a probed machine with the costs of this wish's product is cached."""
-    keys = sorted({work.key for work in wish.workload(machine.ranks).kernels["matmul"]})
+    keys = sorted({work.key for work in wish.works(machine.ranks)})
     text = f"{machine.name}\n{machine.facts.get('probed')}\n{wish.m}\n{keys}"
     return cache_dir() / "products" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 

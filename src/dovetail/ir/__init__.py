@@ -2,6 +2,18 @@
 
 from dovetail.ir.build import Builder
 from dovetail.ir.certificate import Certificate, Check
+from dovetail.ir.kernels import (
+    Agreement,
+    Call,
+    Calls,
+    Gemm,
+    KernelCall,
+    KernelForm,
+    Operand,
+    Work,
+    compute_calls,
+    kernel_calls,
+)
 from dovetail.ir.limits import TARGETS, Target
 from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
@@ -23,23 +35,30 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.workload import Sizes, Slot, Work, Workload, dtype_bytes, region_bytes
+from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
     "COLUMNS",
     "RECVS",
     "SENDS",
     "TARGETS",
+    "Agreement",
     "Buffer",
     "Builder",
+    "Call",
+    "Calls",
     "Certificate",
     "Channel",
     "Check",
     "Collective",
+    "Gemm",
     "Kernel",
+    "KernelCall",
+    "KernelForm",
     "Kind",
     "Lane",
     "Op",
+    "Operand",
     "Post",
     "Program",
     "Region",
@@ -51,7 +70,9 @@ __all__ = [
     "Workload",
     "canonical",
     "check_columns",
+    "compute_calls",
     "dtype_bytes",
+    "kernel_calls",
     "parse",
     "region_bytes",
     "sizes_fault",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.core import WishError, check_schema, parse_count
-from dovetail.ir import Slot, Work, Workload
+from dovetail.ir import Gemm, Slot, Work, Workload
+from dovetail.matmul.kernels import MATMUL, work_of
 from dovetail.passes.regions import split
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -59,8 +60,11 @@ class MatmulAllReduce:
             "P": row,
             "C": row,
         }
-        work = tuple(Work(f"matmul:k={k}:n={self.n}:{self.dtype}", 2.0 * k * self.n) for k in shards)
-        return Workload(slots, {"matmul": work})
+        return Workload(slots, (MATMUL,))
+
+    def works(self, ranks: int, rows: int = 1) -> tuple[Work, ...]:
+        """What so many rows of the product cost each rank."""
+        return tuple(work_of(Gemm(rows, k, self.n), self.dtype) for k in shard_k(self.k, ranks))
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, "m": self.m, "k": self.k, "n": self.n, "dtype": self.dtype}

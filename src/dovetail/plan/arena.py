@@ -91,13 +91,13 @@ class Arena:
         enough = -(-rounds_worth(self.rounds, round_s) // LAUNCHES)
         rounds = min(max(int((limit_s / LAUNCHES - START_S) / round_s) - 1, 1), enough)
         ran = [
-            self.measure(asked, rounds, limit_s / LAUNCHES, self.seed + 1 + launch, "posts" if launch == 0 else None)
+            self.measure(asked, rounds, limit_s / LAUNCHES, self.seed + 1 + launch, launch == 0)
             for launch in range(LAUNCHES)
         ]
         return [found for found, _ in ran], [result for _, result in ran]
 
     def measure(
-        self, asked: Mapping[int, Sequence[Choice]], rounds: int, limit_s: float, seed: int, check: str | None = None
+        self, asked: Mapping[int, Sequence[Choice]], rounds: int, limit_s: float, seed: int, check: bool = False
     ) -> tuple[Outcomes, JobResult]:
         """The library and the choices asked for at each size, all interleaved in one job; without those that break it.
 
@@ -141,7 +141,7 @@ class Arena:
         return sum(runs)
 
 
-def variant(aim: Aim, choice: Choice, num_bytes: int, repeats: int = 1, check: str | None = None) -> Variant:
+def variant(aim: Aim, choice: Choice, num_bytes: int, repeats: int = 1, check: bool = False) -> Variant:
     """A choice at one size, as a job runs it: without stamps, the library by its blocking call."""
     program = aim.program(choice)
     blocking = choice.is_library and aim.collective != "all_to_next"

@@ -59,7 +59,7 @@ class Choices:
         a stall is several times the `expected_s` of a whole run."""
         stall_s = max(RunOptions.stall_s, PATIENCE * expected_s)
         options = RunOptions(progress=self.progress, block_rows=self.block_rows, stall_s=stall_s)
-        return Variant(name, self.program(wish, ranks), wish.workload(ranks), options, check="C")
+        return Variant(name, self.program(wish, ranks), wish.workload(ranks), options, check=True)
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Choices:

@@ -93,7 +93,4 @@ def _simulated_s(task: Task, candidate: Candidate) -> Callable[[Tiles], float]:
 
 
 def _measured(task: Task) -> bool:
-    return all(
-        task.model.kernel_curve(work.key).startswith("kernel:")
-        for work in task.wish.workload(task.ranks).kernels["matmul"]
-    )
+    return all(task.model.kernel_curve(work.key).startswith("kernel:") for work in task.wish.works(task.ranks))

@@ -81,7 +81,7 @@ def measure(plan: Plan, executor: Executor, found: list[tuple[str, Choices]], ro
     """Seconds of each of `found`, interleaved in one job, in their order: those of the first, times the median of the
     ratios to it in each round, for rounds may differ in mood."""
     variants = tuple(
-        replace(c.variant(str(i), plan.wish, plan.ranks, plan.serial_s), check=None) for i, (_, c) in enumerate(found)
+        replace(c.variant(str(i), plan.wish, plan.ranks, plan.serial_s), check=False) for i, (_, c) in enumerate(found)
     )
     result = executor.execute(Job(variants, rounds=rounds, seed=seed))
     first = result.outcomes[0]

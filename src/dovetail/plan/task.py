@@ -90,8 +90,8 @@ class Task:
 
     def compute_s(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """Seconds of the product of `rows` rows on the slowest rank; below the measured range, those of its start."""
-        works = set(self.wish.workload(self.ranks).kernels["matmul"])
-        each = [self.model.kernel_seconds(work.key, rows, work.flops, extrapolate=True) for work in works]
+        works = set(self.wish.works(self.ranks))
+        each = [self.model.kernel_seconds(w.key, rows * w.units, rows * w.flops, extrapolate=True) for w in works]
         slowest: NDArray[np.float64] = np.maximum.reduce(each)
         return slowest
 
@@ -109,7 +109,7 @@ class Task:
     def least_known_rows(self) -> int:
         """The fewest rows whose product was measured, 1 where the machine is asked for FLOP only."""
         least = 1
-        for work in set(self.wish.workload(self.ranks).kernels["matmul"]):
+        for work in set(self.wish.works(self.ranks)):
             name = self.model.kernel_curve(work.key)
             if name.startswith("kernel:") and not self.options.extrapolate:
                 least = max(least, int(np.ceil(self.model.curve(name).low)))

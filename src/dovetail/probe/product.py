@@ -39,7 +39,7 @@ def probe_matmul(
     samples = take(executor, measured + _all_reduces(machine, wish, afford))
     fitted = {key: fit(s).to_json() for key, s in samples.items()}
     product = next(curve for key, curve in fitted.items() if key.startswith("kernel:"))
-    fitted |= {f"kernel:{work.key}": product for work in wish.workload(ranks).kernels["matmul"]}
+    fitted |= {f"kernel:{work.key}": product for work in wish.works(ranks)}
     machine = machine.with_costs(fitted)
     if ranks == 1:
         return machine
@@ -50,8 +50,7 @@ def probe_matmul(
 def _with_nothing_to_compute(machine: Machine, wish: MatmulAllReduce) -> Machine:
     """An empty product costs nothing; its collective is that of no bytes."""
     free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "an empty product"})
-    works = wish.workload(machine.ranks).kernels["matmul"]
-    return machine.with_costs({f"kernel:{work.key}": free.to_json() for work in works})
+    return machine.with_costs({f"kernel:{work.key}": free.to_json() for work in wish.works(machine.ranks)})
 
 
 def row_grid(m: int, most: int = 12) -> list[int]:
@@ -107,7 +106,7 @@ def _with_contention(executor: Executor, machine: Machine, wish: MatmulAllReduce
 
 def _beside(executor: Executor, machine: Machine, wish: MatmulAllReduce, size: int) -> _Beside:
     model, ranks, tiles = CostModel.of(machine), machine.ranks, [max(1, wish.m // TILES)] * TILES
-    key, kind = wish.workload(ranks).kernels["matmul"][0].key, "net" if machine.num_nodes > 1 else "shm"
+    key, kind = wish.works(ranks)[0].key, "net" if machine.num_nodes > 1 else "shm"
     compute_s = TILES * float(model.seconds(f"kernel:{key}", tiles[0], extrapolate=True))
     message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
     count = int(min(max(BESIDE * compute_s / message_s, 4), MOST_MESSAGES))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Work, Workload
+from dovetail.ir import Builder, KernelForm, Kind, Operand, Program, Region, Slot, Work, Workload
 from dovetail.matmul import MatmulAllReduce
 from dovetail.run.job import Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
+Array = NDArray[Any]
 Seconds = Callable[[Timeline], list[float]]
 Spans = dict[int, tuple[float, float]]
 PAUSE_S = 0.01  # of the kernel `pause`
@@ -34,6 +37,18 @@ class Measurement(NamedTuple):
     x: float
     variant: Variant
     seconds: Seconds
+
+
+def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
+    """Sleeps and touches nothing: a rank that is busy elsewhere."""
+    time.sleep(PAUSE_S)
+
+
+def no_work(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+    return Work("pause", 0.0, 0.0)
+
+
+PAUSE = KernelForm("pause", pause, no_work)
 
 
 def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
@@ -125,8 +140,8 @@ def matmul_rows(wish: MatmulAllReduce, ranks: int, rows: int, trips: int, option
     b = Builder("matmul_rows", ranks)
     ends = add_products(b, wish, ranks, [rows] * trips)
     work = wish.workload(ranks)
-    variant = Variant(f"matmul {rows}", b.build(), Workload({n: work.slots[n] for n in "ABP"}, work.kernels), options)
-    return Measurement(f"kernel:{work.kernels['matmul'][0].key}", rows, variant, lambda t: _slowest(t, ends))
+    variant = Variant(f"matmul {rows}", b.build(), Workload({n: work.slots[n] for n in "ABP"}, work.forms), options)
+    return Measurement(f"kernel:{wish.works(ranks)[0].key}", rows, variant, lambda t: _slowest(t, ends))
 
 
 def stream(wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: int, messages: int) -> Stream:
@@ -148,7 +163,7 @@ def stream(wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], num_bytes: i
     work, slot = wish.workload(ranks), (Slot((max(num_bytes // 4, 1),), "float32"),) * ranks
     slots = {name: work.slots[name] for name in "ABP"} | {"mine": slot, "sums": slot}
     name = f"stream {num_bytes} {len(tiles)} {messages}"
-    return Stream(Variant(name, b.build(), Workload(slots, work.kernels)), products, receives)
+    return Stream(Variant(name, b.build(), Workload(slots, work.forms)), products, receives)
 
 
 def add_products(b: Builder, wish: MatmulAllReduce, ranks: int, tiles: Sequence[int]) -> dict[int, list[int]]:
@@ -175,8 +190,7 @@ def ends_of(timeline: Timeline) -> Spans:
 def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str = "uint8") -> Variant:
     size = 4 if dtype == "float32" else 1
     slots = {key: (Slot((max(n // size, 1),), dtype),) * program.num_ranks for key, n in num_bytes.items()}
-    work = {kernel.name: (Work(kernel.name, 0.0),) * program.num_ranks for kernel in program.kernels}
-    return Variant(name, program, Workload(slots, work), RunOptions())
+    return Variant(name, program, Workload(slots, (PAUSE,)), RunOptions())
 
 
 def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list[float]:
