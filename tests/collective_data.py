@@ -62,7 +62,7 @@ def check(spec: Spec, program: Program, rng: np.random.Generator) -> None:
     counts = counts_of(spec, rng)
     known = emitted.sizes(counts)
     sizes = slot_sizes(program, known)
-    workload = Workload({b.name: (Slot((), "int64"),) * spec.num_ranks for b in program.buffers}, {}, sizes)
+    workload = Workload({b.name: (Slot((), "int64"),) * spec.num_ranks for b in program.buffers}, sizes=sizes)
     inputs = [rng.integers(-99, 99, int(size.sum())) for size in known["input"]]
     outputs = execute(program, {"input": inputs}, seed=int(rng.integers(1 << 30)), workload=workload).outputs
     for rank, first, values in wanted(spec, counts, inputs):

@@ -20,7 +20,7 @@ def main(path: str) -> None:
         for number, (program, workload, options) in enumerate(pickle.loads(Path(path).read_bytes())):
             inputs = whole_numbers(fresh_inputs(program, workload, number))
             arrays = allocate_rank(program, workload, world.rank)
-            engine = bind(world.transport, program, world.rank, arrays, KERNELS, sizes=workload.sizes)
+            engine = bind(world.transport, program, world.rank, arrays, KERNELS, workload=workload)
             for how in options:
                 run(world, program, workload, inputs, arrays, engine, replace(how, stall_s=120.0), number)
         if world.rank == 0:

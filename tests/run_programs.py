@@ -7,7 +7,7 @@ import numpy as np
 from ir_programs import Spec
 
 from dovetail.collective import spec_of
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Work, Workload, slot_classes, uneven
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, slot_classes, uneven
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
@@ -36,7 +36,7 @@ class Mover(Maker):
 def workload_of(program: Program, shape: tuple[int, ...], dtype: str) -> Workload:
     """One slot for all buffers."""
     slots = {buffer.name: (Slot(shape, dtype),) * program.num_ranks for buffer in program.buffers}
-    return Workload(slots, {k.name: (Work(k.name, 0.0),) * program.num_ranks for k in program.kernels})
+    return Workload(slots)
 
 
 def uneven_of(program: Program, dtype: str, seed: int, most: int = 4) -> Workload:

@@ -369,7 +369,7 @@ def test_random_algorithms_compile_to_what_the_model_says(model, instances, fuse
     many = program.slots_of("input", 0) // SLOTS["input"]
     inputs = [rng.integers(-99, 99, (SLOTS["input"] * many, 2)) for _ in range(model.num_ranks)]
     slots = (Slot((2,), "int64"),) * model.num_ranks
-    workload = Workload({buffer.name: slots for buffer in program.buffers}, {})
+    workload = Workload({buffer.name: slots for buffer in program.buffers})
     outputs = execute(program, {"input": inputs}, seed=seed, workload=workload).outputs["output"]
     for (rank, buffer, slot), terms in model.held.items():
         if buffer == "output":

@@ -36,10 +36,10 @@ RANDOM = st.randoms(use_true_random=False)
 def assert_same(before: Program, after: Program, parts: int) -> None:
     """The same integers from the same inputs, in several interleavings; each slot of `before` is `parts` of `after`."""
     names = [b.name for b in before.buffers]
-    work = Workload({name: (Slot((parts,), "int64"),) * before.num_ranks for name in names}, {})
+    work = Workload({name: (Slot((parts,), "int64"),) * before.num_ranks for name in names})
     inputs = fresh_inputs(before, work, seed=7)
     wanted = execute(before, inputs, workload=work).outputs
-    fine = Workload({b.name: (Slot((1,), "int64"),) * before.num_ranks for b in after.buffers}, {})
+    fine = Workload({b.name: (Slot((1,), "int64"),) * before.num_ranks for b in after.buffers})
     shared = {name: [array.reshape(-1, 1) for array in arrays] for name, arrays in inputs.items()}
     for seed in (None, 1, 2):
         found = execute(after, shared, seed=seed, workload=fine).outputs

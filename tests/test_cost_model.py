@@ -42,8 +42,8 @@ def test_one_machine_has_one_model() -> None:
 def test_a_kernel_goes_by_its_own_curve_before_the_rate(costs: dict[str, float], found: str) -> None:
     model = CostModel.of(machine({key: line(slope) for key, slope in costs.items()}))
     assert model.kernel_curve(KEY) == found
-    per_row = costs[found] * (7.0 if found.startswith("flops") else 1.0)
-    assert model.kernel_seconds(KEY, [0, 2, 5], 7.0) == pytest.approx(np.array([0, 2, 5]) * per_row)
+    rows, per_row = np.array([0, 2, 5]), costs[found] * (7.0 if found.startswith("flops") else 1.0)
+    assert model.kernel_seconds(KEY, rows, 7.0 * rows) == pytest.approx(rows * per_row)
 
 
 def test_a_kernel_of_another_dtype_is_not_guessed() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from effort import ratio
 
 from dovetail.core import CostError
 from dovetail.cost import CostModel, Curve, Samples, fit_factor, price
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Work, Workload
+from dovetail.ir import Builder, KernelForm, Kind, Operand, Program, Region, Slot, Work, Workload
+from dovetail.ir.kernels import alike
 from dovetail.machine import SWITCH, Link, Machine, load
 
 LATENCY, P2P, EXCHANGE, REDUCE, COPY, ROW = 10e-6, 1e-9, 2e-9, 3e-9, 4e-9, 5e-6
@@ -44,7 +47,16 @@ def builder(ranks: int = 2) -> tuple[Builder, int, int]:
 
 def workload(ranks: int = 2) -> Workload:
     slots = (Slot((SLOT // 4,), "float32"),) * ranks
-    return Workload({"A": slots, "B": slots}, {"work": (Work("work", 1e3),) * ranks})
+    return Workload({"A": slots, "B": slots}, (form("work", "work"),))
+
+
+def form(name: str, key: str, flops: float = 1e3) -> KernelForm:
+    """A kernel whose units are the slots that it writes."""
+
+    def work(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        return Work(key, writes[0].slots, flops * writes[0].slots)
+
+    return KernelForm(name, lambda reads, writes: None, work)
 
 
 def one_of_each() -> Program:
@@ -195,23 +207,53 @@ def test_the_seed_is_priced_as_it_printed() -> None:
         b.add(Kind.compute, rank, compute, writes=[Region("P", 0, 384)], call=kernel)
         b.add(Kind.collective, rank, net, reads=[Region("P", 0, 384)], writes=[Region("P", 0, 384)], call=group)
     key = "matmul:k=3072:n=8192:float16:block=64"
-    sizes = Workload({"P": (Slot((8192,), "float16"),) * 8}, {"matmul": (Work(key, 2.0 * 3072 * 8192),) * 8})
+    sizes = Workload({"P": (Slot((8192,), "float16"),) * 8}, (form("matmul", key, 2.0 * 3072 * 8192),))
     alone, beside = (price(b.build(), load("atlas-a2-8"), sizes, contention=c) for c in (None, 1.15))
     assert alone.work_s[0] == pytest.approx(384 * 803e-6 / 4096)
     assert alone.work_s[1] * 1e6 == pytest.approx(142.23, abs=0.005)
     assert round(beside.work_s[1] * 1e6) == 164
 
 
-def test_ranks_may_differ_in_slots_and_in_work() -> None:
+def test_work_follows_from_the_operands_of_each_op() -> None:
+    """Of one kernel: two sizes of slots on two ranks are two keys; empty ops are free and need no curve."""
+
+    def by_bytes(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        (read,) = reads
+        assert (read.slots, read.slot.dtype) == (writes[0].slots, "float32")
+        return Work(f"each={read.elements // max(read.slots, 1)}", read.slots, 0.0)
+
     b, compute, _ = builder()
     kernel = b.kernel("work", ["each"])
-    for rank in (0, 1):
-        b.add(Kind.compute, rank, compute, writes=[B], call=kernel)
-        b.add(Kind.copy, rank, compute, reads=[A], writes=[B])
+    for rank, region in ((0, A), (1, A), (1, Region("A", 0, 0)), (0, Region("A", 8, 2, 8, 3)), (0, A)):
+        b.add(Kind.compute, rank, compute, reads=[region], writes=[region._replace(buffer="B")], call=kernel)
     slots = (Slot((64,), "float32"), Slot((32,), "float32"))
-    uneven = Workload({"A": slots, "B": slots}, {"work": (Work("work", 1.0), Work("other", 1.0))})
-    prices = price(b.build(), machine({**COSTS, "kernel:other": curve(9e-6, x_unit="rows")}), uneven)
-    assert prices.work_s == pytest.approx([4 * ROW, COPY * 1024, 4 * 9e-6, COPY * 512])
+    uneven = Workload({"A": slots, "B": slots}, (KernelForm("work", lambda reads, writes: None, by_bytes),))
+    costs = {**COSTS, "kernel:each=64": curve(ROW), "kernel:each=32": curve(9e-6)}
+    prices = price(b.build(), machine(costs), uneven)
+    assert prices.work_s == pytest.approx([4 * ROW, 4 * 9e-6, 0.0, 6 * ROW, 4 * ROW])
+
+
+def test_slots_that_differ_are_priced_by_their_elements() -> None:
+    def elements(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        return Work("work", writes[0].elements, 0.0)
+
+    b = Builder("uneven", 1)
+    b.buffer("x", "input", 4)
+    compute, kernel = b.lane("compute", "compute"), b.kernel("work", [])
+    for region in (Region("x", 0, 2), Region("x", 1, 1, 2, 2)):
+        b.add(Kind.compute, 0, compute, writes=[region], call=kernel)
+    forms = (KernelForm("work", lambda reads, writes: None, elements),)
+    sizes = Workload({"x": (Slot((), "int32"),)}, forms, {"x": (np.array([5, 0, 7, 2]),)})
+    assert price(b.build(), machine(), sizes).work_s == pytest.approx([5 * ROW, 2 * ROW])
+
+
+def test_alike_tells_rows_apart_that_hash_alike() -> None:
+    """Planted: two rows whose sums of products with the factors agree."""
+    factors = np.random.default_rng(0).integers(1 << 62, size=2) | 1
+    table = np.array([[factors[1], 0], [0, factors[0]], [factors[1], 0], [3, 4]])
+    first, which = alike(table)
+    assert len(first) == 3
+    np.testing.assert_array_equal(table[first][which], table)
 
 
 def test_strided_regions_count_all_their_slots_and_empty_ones_none() -> None:
@@ -225,7 +267,7 @@ def test_strided_regions_count_all_their_slots_and_empty_ones_none() -> None:
 
 
 def test_a_program_without_ops_has_no_prices() -> None:
-    assert price(Builder("empty", 1).build(), Machine("one", 1, (0,)), Workload({}, {})).num_ops == 0
+    assert price(Builder("empty", 1).build(), Machine("one", 1, (0,)), Workload({})).num_ops == 0
 
 
 def test_a_collective_of_one_rank_is_a_copy() -> None:
@@ -239,11 +281,11 @@ def test_misfits_are_named() -> None:
     with pytest.raises(CostError, match="needs 2 ranks"):
         price(program, Machine("one", 1, (0,)), workload())
     with pytest.raises(CostError, match="no size for buffer 'B'"):
-        price(program, machine(), Workload({"A": workload().slots["A"]}, {}))
+        price(program, machine(), Workload({"A": workload().slots["A"]}))
     with pytest.raises(CostError, match="on each of 2 ranks"):
         price(program, machine(), workload(1))
-    with pytest.raises(CostError, match="kernel 'work' costs on rank 0"):
-        price(program, machine(), Workload(workload().slots, {}))
+    with pytest.raises(CostError, match="kernel 'work' costs"):
+        price(program, machine(), Workload(workload().slots))
     with pytest.raises(CostError, match="no cost 'p2p:tcp'"):
         price(program, machine({"kernel:work": COSTS["kernel:work"], "all_reduce:2": COSTS["copy"]}), workload())
 

@@ -473,7 +473,7 @@ def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
     """The numbers are printed, then the fault is told."""
     from types import SimpleNamespace as Fake
 
-    outcome = Fake(max_rel_error=0.0, tolerance=1.0)
+    outcome = Fake(max_rel_error=0.0, tolerance=1.0, num_wrong=0)
     notes = ("the report is incomplete: cannot write /x/report.html, No space left on device",)
     measured = Fake(serial=outcome, planned=outcome)
     result = Fake(to_json=lambda: {"schema": "dovetail.tune/1"}, report=None, notes=notes, measured=measured)

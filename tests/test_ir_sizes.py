@@ -80,7 +80,7 @@ def test_bytes_of_regions(seed, num_ops):
 
 def test_bytes_of_regions_whose_slots_are_alike():
     ring = ring_all_reduce(3, 2)
-    work = Workload({"x": (Slot((5,), "int16"),) * 3}, {})
+    work = Workload({"x": (Slot((5,), "int16"),) * 3})
     assert set(region_bytes(ring, work, "read")) == {10}
 
 

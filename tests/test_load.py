@@ -266,7 +266,7 @@ def test_the_worst_of_several() -> None:
 
 def small_job(rounds: int = 5, **rest) -> Job:
     program = ring_all_reduce(2, 1)
-    return Job((Variant("one", program, Workload({}, {})),), rounds=rounds, **rest)
+    return Job((Variant("one", program, Workload({})),), rounds=rounds, **rest)
 
 
 class Rounds:

@@ -152,11 +152,12 @@ def test_a_wish_survives_json():
 
 
 def test_workload_says_what_a_slot_is():
-    workload = MatmulAllReduce(4096, 3072, 8192, "float16").workload(2)
+    wish = MatmulAllReduce(4096, 3072, 8192, "float16")
+    workload = wish.workload(2)
     assert workload.slot_bytes("A", 0) == 1536 * 2
     assert workload.slot_bytes("B", 1) == 1536 * 8192 * 2
     assert workload.slot_bytes("P", 1) == workload.slot_bytes("C", 0) == 8192 * 2
-    assert workload.kernels["matmul"][0] == ("matmul:k=1536:n=8192:float16", 2.0 * 1536 * 8192)
+    assert wish.works(2)[0] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
 
 
 @pytest.mark.parametrize("tiles", [[4, 4], [], [11], [10, 0], [12, -2]])

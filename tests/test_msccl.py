@@ -137,7 +137,7 @@ def _run(program: Program, kind: str, in_place: bool, elements: int) -> None:
     rng = np.random.default_rng(elements)
     shapes = [(n, elements) for n in program.buffer("input").slots]
     inputs = [rng.integers(-999, 999, shape).astype(np.int32) for shape in shapes]
-    left, _ = execute_local(program, Workload(slots, {}), {"input": inputs})
+    left, _ = execute_local(program, Workload(slots), {"input": inputs})
     if kind == "custom":  # the one in the corpus: each rank's input goes to the next
         for rank in range(1, program.num_ranks):
             np.testing.assert_array_equal(left["output"][rank], inputs[rank - 1])

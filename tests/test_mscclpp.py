@@ -93,7 +93,7 @@ class TestValid:
     def test_data_on_the_reference_executor(self) -> None:
         inputs = [np.random.default_rng(rank).integers(0, 99, (1, 4)) for rank in range(3)]
         program = read(all_gather(3)).program
-        workload = Workload({b.name: (Slot((4,), "int64"),) * 3 for b in program.buffers}, {})
+        workload = Workload({b.name: (Slot((4,), "int64"),) * 3 for b in program.buffers})
         for seed in (None, 1, 2):
             outputs = execute(program, {"input": inputs}, seed=seed, workload=workload).outputs["output"]
             assert all(np.array_equal(each, np.concatenate(inputs)) for each in outputs)

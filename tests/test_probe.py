@@ -17,7 +17,7 @@ from dovetail.run.local import execute_local
 
 QUICK = Budget(each_s=0.02, most=12)
 WISH = MatmulAllReduce(512, 96, 64)
-KEY = WISH.workload(2).kernels["matmul"][0].key
+KEY = WISH.works(2)[0].key
 MEASUREMENTS = {
     "ping_pong": programs.ping_pong(3, (0, 2), 1000, 4, "net"),
     "exchange": programs.exchange(2, (0, 1), 1000, 40, "shm"),

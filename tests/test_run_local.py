@@ -16,7 +16,7 @@ from dovetail import _native
 from dovetail.core import ProgramError, RunError
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
-from dovetail.matmul import MatmulAllReduce, program
+from dovetail.matmul import MATMUL, MatmulAllReduce, program
 from dovetail.passes import expand_collectives, fuse, slice_messages
 from dovetail.run import execute, fresh_inputs, numpy_dtype
 from dovetail.run.engine import needs_order
@@ -111,7 +111,7 @@ class TestResults:
             reads = [Region("A", 0, 2), Region("W", 0, 1)]
             b.add(Kind.compute, 0, lane, reads=reads, writes=[Region("C", 4 + 2 * i, 2)], call=call)
         shapes = {"A": (3,), "B": (3, 4), "W": (3, 4), "C": (4,)}
-        workload = Workload({name: (Slot(shape, dtype),) for name, shape in shapes.items()}, {})
+        workload = Workload({name: (Slot(shape, dtype),) for name, shape in shapes.items()}, (MATMUL,))
         check(b.build(), workload, RunOptions(), kernels=None)
 
     def test_product_onto_its_own_operand_and_of_strided_rows(self):
@@ -122,7 +122,7 @@ class TestResults:
         for rows in (Region("C", 0, 4), Region("C", 0, 1, 2, 2)):
             b.add(Kind.compute, 0, lane, reads=[rows, Region("B", 0, 1)], writes=[rows], call=call)
         shapes = {"A": (3,), "B": (3, 3), "C": (3,)}
-        workload = Workload({name: (Slot(shape, "float64"),) for name, shape in shapes.items()}, {})
+        workload = Workload({name: (Slot(shape, "float64"),) for name, shape in shapes.items()}, (MATMUL,))
         found, _ = execute_local(b.build(), workload, inputs := fresh_inputs(b.build(), workload, 0))
         once = inputs["A"][0] @ inputs["B"][0][0]
         once[::2] = once[::2] @ inputs["B"][0][0]
@@ -291,7 +291,7 @@ class TestFaults:
             b.add(Kind.send, src, net, reads=[Region("x", 0, 1)], chan_out=b.channel(src, dst))
             b.add(Kind.recv, dst, net, writes=[Region("y", 0, 1)], chan_in=b.channel(src, dst))
         slots = {"x": (Slot((4,), "int8"),) * 3, "y": (Slot((4,), "int8"), Slot((3,), "int8"), Slot((4,), "int8"))}
-        workload = Workload(slots, {})
+        workload = Workload(slots)
         with pytest.raises(RunError, match=r"rank [01]: the two sides of a message"):
             execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0), options=RunOptions(stall_s=3600))
 
@@ -299,7 +299,7 @@ class TestFaults:
         b = Builder("copy", 1)
         b.buffer("x", "input", 1), b.buffer("y", "output", 1)
         b.add(Kind.copy, 0, b.lane("copy", "copy"), reads=[Region("x", 0, 1)], writes=[Region("y", 0, 1)])
-        workload = Workload({"x": (Slot((4,), "int8"),), "y": (Slot((8,), "int8"),)}, {})
+        workload = Workload({"x": (Slot((4,), "int8"),), "y": (Slot((8,), "int8"),)})
         with pytest.raises(RunError, match="moves slots of buffer 'x'"):
             execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0))
         with pytest.raises(RunError, match="no array for input buffer 'x'"):

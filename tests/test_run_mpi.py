@@ -19,12 +19,11 @@ from dovetail.core import EnvironmentFault, ProgramError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MatmulAllReduce, program
-from dovetail.run import numpy_dtype, shim
+from dovetail.run import shim
 from dovetail.run.engine import DTYPES as NATIVE_DTYPES
 from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
 from dovetail.run.mpi import MpiExecutor
 from dovetail.run.options import RunOptions
-from dovetail.run.product import product_error
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.worker import closest_to_median, merge_facts
 
@@ -137,8 +136,17 @@ def product_job() -> Job:
     for family in ("library", "exchange", "ring"):
         asked = program(wish, 2, [16, 16, 32], family)
         for how in BOTH:
-            variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(2), how, "C"))
+            variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(2), how, True))
     return Job(tuple(variants), rounds=3, keep_all=True)
+
+
+def lying_product() -> Job:
+    """A program that takes its own part of the product for the whole."""
+    wish = MatmulAllReduce(64, 32, 48, "float32")
+    asked = program(wish, 2, [64], "library")
+    col = {name: column.copy() for name, column in asked.columns.items()}
+    col["kind"][col["kind"] == Kind.collective] = Kind.copy
+    return Job((Variant("lying", asked.with_columns(col), wish.workload(2), check=True),), rounds=1)
 
 
 def short_message() -> Job:
@@ -148,7 +156,7 @@ def short_message() -> Job:
     net = b.lane("net", "net")
     b.add(Kind.send, 0, net, reads=[Region("x", 0, 1)], chan_out=b.channel(0, 1))
     b.add(Kind.recv, 1, net, writes=[Region("y", 0, 1)], chan_in=b.channel(0, 1))
-    workload = Workload({"x": (Slot((4,), "int8"),) * 2, "y": (Slot((6,), "int8"),) * 2}, {})
+    workload = Workload({"x": (Slot((4,), "int8"),) * 2, "y": (Slot((6,), "int8"),) * 2})
     return Job((Variant("short", b.build(), workload),), rounds=1)
 
 
@@ -158,7 +166,7 @@ def stalling() -> Job:
     b.buffer("y", "output", 1)
     b.add(Kind.nop, 0, b.lane("net", "net"))
     b.add(Kind.recv, 1, b.lane("net", "net"), writes=[Region("y", 0, 1)], chan_in=b.channel(0, 1))
-    workload = Workload({"y": (Slot((4,), "int8"),) * 2}, {})
+    workload = Workload({"y": (Slot((4,), "int8"),) * 2})
     return Job((Variant("stall", b.build(), workload, RunOptions(stall_s=0.5)),), rounds=1)
 
 
@@ -168,6 +176,7 @@ def answers(request, tmp_path_factory):
     mpi, place = needs.mpi(request.param), tmp_path_factory.mktemp("jobs")
     jobs = {
         "products": (product_job(), None, True),
+        "lying": (lying_product(), None, False),
         "three": (product_job(), 3, True),
         "short": (short_message(), None, True),
         "stall": (stalling(), None, False),
@@ -185,8 +194,14 @@ class TestJobs:
         result = answers["products"]
         assert result.rounds >= 3
         for outcome in result.outcomes:
+            assert outcome.num_wrong == 0
             assert outcome.max_rel_error < outcome.tolerance
             assert len(outcome.seconds) == result.rounds
+
+    def test_a_wrong_product_is_noticed(self, answers):
+        (outcome,) = answers["lying"].outcomes
+        assert outcome.num_wrong > 64 * 48
+        assert outcome.max_rel_error > outcome.tolerance
 
     def test_timelines_tell_one_story(self, answers):
         slowest = max(max(outcome.seconds) for outcome in answers["products"].outcomes)
@@ -312,36 +327,6 @@ class TestRounds:
 
     def test_facts_merge(self):
         assert merge_facts([{"a": 1, "b": 2}, {"a": 1, "b": 3}]) == {"a": 1, "b": [2, 3]}
-
-
-class TestProductError:
-    @pytest.mark.parametrize("dtype", DTYPES[:4])
-    @pytest.mark.parametrize("shape", [(300, 64, 512), (1, 1, 1), (5, 3, 2048)])
-    def test_planted_faults(self, dtype, shape):
-        m, k, n = shape
-        rng, wide = np.random.default_rng(0), "f8" if dtype == "float64" else "f4"
-        a, b = ((2 * rng.random(s) - 1).astype(numpy_dtype(dtype)) for s in ((m, k), (k, n)))
-        c = (a.astype(wide) @ b.astype(wide)).astype(a.dtype)
-
-        def error(c):
-            return product_error(a, b, c, lambda x: x)
-
-        worst, tolerance = error(c)
-        assert worst < tolerance / 2
-        row, column = m // 2, n // 3
-        for fault in (0.0, np.nan, np.inf):
-            wrong = c.copy()
-            wrong[row] = fault
-            assert error(wrong)[0] > tolerance
-        wrong = c.copy()
-        wrong[row, column] += wrong.dtype.type(2 * np.std(c.astype(float)) + 1)
-        assert error(wrong)[0] > tolerance
-        wrong[row, column] = np.nan
-        assert error(wrong)[0] == float("inf")
-
-    def test_of_nothing(self):
-        for m, k, n in ((0, 3, 2), (2, 3, 0), (2, 0, 3)):
-            assert product_error(np.ones((m, k)), np.ones((k, n)), np.zeros((m, n)), lambda x: x)[0] == 0
 
 
 @pytest.mark.needs("mpich", "compiler")

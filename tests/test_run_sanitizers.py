@@ -1,4 +1,5 @@
-"""The native engine under ThreadSanitizer and AddressSanitizer: random programs, and collectives in random timings."""
+"""The native engine under ThreadSanitizer and AddressSanitizer: random programs, products on any regions, and
+collectives in random timings."""
 
 import os
 import shutil
@@ -16,13 +17,14 @@ from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ["engine", "net", "moves", "send", "op", "load", "local", "order", "reduce", "kernel"]
+SOURCES = ["engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel"]
+MAINS = ["run", "products", "collectives"]
 SANITIZERS = ("thread", "address,undefined")
 
 
 @pytest.fixture(scope="module", params=SANITIZERS)
 def binaries(request, tmp_path_factory):
-    """Both test programs, built with one sanitizer."""
+    """The test programs, built with one sanitizer."""
     compiler, place = shutil.which("g++"), tmp_path_factory.mktemp("sanitized")
     if compiler is None:
         pytest.skip("needs compiler: no g++ command")
@@ -41,11 +43,9 @@ def binaries(request, tmp_path_factory):
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        *shared, first, second = workers.map(
-            unit, [*(f"run/{name}" for name in SOURCES), "test/run", "test/collectives"]
-        )
-    for name, main in (("run", first), ("collectives", second)):
-        compiled(*shared, main, "-o", place / name)
+        made = list(workers.map(unit, [*(f"run/{name}" for name in SOURCES), *(f"test/{name}" for name in MAINS)]))
+    for name, main in zip(MAINS, made[len(SOURCES) :], strict=True):
+        compiled(*made[: len(SOURCES)], main, "-o", place / name)
     return place
 
 
@@ -62,6 +62,13 @@ def ran(*command: object, timeout_s: float = 280) -> subprocess.CompletedProcess
 @pytest.mark.slow
 def test_random_programs(binaries):
     done = ran(binaries / "run", 1, 150)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "all as expected" in done.stdout
+
+
+@pytest.mark.slow
+def test_products(binaries):
+    done = ran(binaries / "products", 1, 20000)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
 

@@ -75,21 +75,13 @@ class TestRefusals:
         b.buffer("x", "input", 2)
         b.add(Kind.copy, 0, b.lane("net", "net"), reads=[Region("x", 0, 1)], writes=[Region("x", 1, 1)])
         asked = b.build()
-        workload = Workload({"x": (Slot((), "int8"),)}, {}, {"x": (np.array([5, 3]),)})
+        workload = Workload({"x": (Slot((), "int8"),)}, sizes={"x": (np.array([5, 3]),)})
         with pytest.raises(RunError, match="into others of another size"):
             execute_local(asked, workload, fresh_inputs(asked, workload, 0))
         ring = ring_all_reduce(2, 1)
-        apart = Workload({"x": (Slot((), "int8"),) * 2}, {}, {"x": (np.array([2, 3]), np.array([3, 2]))})
+        apart = Workload({"x": (Slot((), "int8"),) * 2}, sizes={"x": (np.array([2, 3]), np.array([3, 2]))})
         with pytest.raises(RunError, match="the two sides of a message"):
             execute_local(ring, apart, fresh_inputs(ring, apart, 0))
-
-    def test_of_kernels(self):
-        b = Builder("kernel", 1)
-        b.buffer("y", "output", 1)
-        b.add(Kind.compute, 0, b.lane("work", "compute"), writes=[Region("y", 0, 1)], call=b.kernel("one", ()))
-        workload = Workload({"y": (Slot((), "int8"),)}, {}, {"y": (np.array([5]),)})
-        with pytest.raises(RunError, match="kernels need slots of one size"):
-            execute_local(b.build(), workload, {})
 
     def test_of_arrays_of_another_length(self):
         ring = ring_all_reduce(2, 1)

@@ -156,7 +156,7 @@ class TestForwarding:
 def test_ends_that_disagree_on_size_are_told():
     ring = ring_all_reduce(2, 1)
     sizes = {"x": (np.array([1000, 1010]), np.array([1010, 1000]))}
-    apart = Workload({"x": (Slot((), "int8"),) * 2}, {}, sizes)
+    apart = Workload({"x": (Slot((), "int8"),) * 2}, sizes=sizes)
     with pytest.raises(RunError, match="the two sides of a message"):
         execute_local(ring, apart, fresh_inputs(ring, apart, 0), options=RunOptions(slice_bytes=64))
 

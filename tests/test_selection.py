@@ -44,10 +44,10 @@ from dovetail.plan.selection import (
 )
 from dovetail.report.selections import nccl_tuner_csv, write_msccl
 from dovetail.run import execute, fresh_inputs
+from dovetail.run.check import check_rank
 from dovetail.run.job import Job, JobResult, Outcome, Variant
 from dovetail.run.load import Load
 from dovetail.run.options import RunOptions
-from dovetail.run.postcheck import posts_error
 
 RING, TREE = Choice("ring_all_reduce", channels=2), Choice("double_tree_all_reduce", slice_bytes=65536)
 SIZES = (1024, 16384, 1 << 20)
@@ -333,7 +333,7 @@ def test_the_contest_takes_the_fastest_at_each_size():
     assert {each.num_bytes: each.choice.algorithm for each in found.judged} == best
     assert [found.selection.lookup("all_reduce", 4, size).algorithm for size in SIZES] == list(best.values())
     assert found.judged[1].speedup == pytest.approx(2.0)
-    assert all(each.check == "posts" for each in executor.jobs[-LAUNCHES].variants)
+    assert all(each.check for each in executor.jobs[-LAUNCHES].variants)
     assert all(job.num_ranks == 4 for job in executor.jobs)
 
 
@@ -420,7 +420,7 @@ def test_the_program_of_the_library_is_one_call():
 
 def ran(program, dtype="float32", op="sum", elements=5):
     """A run of a program on this machine's threads: its workload, its inputs and what each rank holds in the end."""
-    workload = Workload({b.name: (Slot((elements,), dtype),) * program.num_ranks for b in program.buffers}, {})
+    workload = Workload({b.name: (Slot((elements,), dtype),) * program.num_ranks for b in program.buffers})
     inputs = fresh_inputs(program, workload, seed=3)
     outputs = execute(program, inputs, workload=workload, reduce_op=op).outputs
     return workload, inputs, outputs
@@ -433,10 +433,10 @@ def test_right_results_pass_and_planted_ones_do_not(dtype, op):
     workload, inputs, outputs = ran(program, dtype, op)
     for rank in range(3):
         held = {"input": outputs["input"][rank]}
-        found = posts_error(program, workload, rank, held, lambda name, at: inputs[name][at], op)
+        found = check_rank(program, workload, rank, held, lambda name, at: inputs[name][at], op)
         assert found.num_wrong == 0, found
         held["input"][1, 2] += 3
-        found = posts_error(program, workload, rank, held, lambda name, at: inputs[name][at], op)
+        found = check_rank(program, workload, rank, held, lambda name, at: inputs[name][at], op)
         assert found.num_wrong == 1
         assert found.max_rel_error > found.tolerance
 
@@ -446,10 +446,10 @@ def test_what_is_only_moved_must_be_equal_to_the_bit():
     workload, inputs, outputs = ran(program)
     held = {"output": outputs["output"][0], "input": inputs["input"][0]}
     asked = program, workload, 0, held, lambda name, at: inputs[name][at]
-    assert posts_error(*asked).num_wrong == 0
+    assert check_rank(*asked).num_wrong == 0
     held["output"][2, 0] = np.nextafter(held["output"][2, 0], np.float32(2))
     held["output"][0, 1] = np.nan
-    assert posts_error(*asked).num_wrong == 2
+    assert check_rank(*asked).num_wrong == 2
 
 
 def lying() -> Job:
@@ -461,15 +461,15 @@ def lying() -> Job:
         send, recv = b.lane("send", "net"), b.lane("recv", "net")
         b.add(Kind.send, rank, send, reads=[Region("input", 0, 1)], chan_out=b.channel(rank, 1 - rank))
         b.add(Kind.recv, rank, recv, writes=[Region("output", 0, 1)], chan_in=b.channel(1 - rank, rank))
-    workload = Workload({name: (Slot((1000,), "float32"),) * 2 for name in ("input", "output")}, {})
-    return Job((Variant("lying", b.build(), workload, RunOptions(spans=False), "posts"),), rounds=2)
+    workload = Workload({name: (Slot((1000,), "float32"),) * 2 for name in ("input", "output")})
+    return Job((Variant("lying", b.build(), workload, RunOptions(spans=False), True),), rounds=2)
 
 
 @pytest.mark.mpi
 def test_a_job_counts_wrong_elements_on_all_ranks(mpi, tmp_path):
     aim = Aim("all_reduce", 2)
     choices = [Choice(), Choice("ring_all_reduce"), Choice("recursive_doubling_all_reduce")]
-    honest = Job(tuple(variant(aim, choice, 4000, 20, "posts") for choice in choices), rounds=2)
+    honest = Job(tuple(variant(aim, choice, 4000, 20, True) for choice in choices), rounds=2)
     ask, answer = tmp_path / "ask", tmp_path / "answer"
     ask.write_bytes(pickle.dumps([(honest, None, True), (lying(), None, False)]))
     command = [str(mpi.python), str(Path(__file__).parent / "mpi_job.py"), str(ask), str(answer)]

@@ -63,8 +63,8 @@ using ChannelTuple = std::tuple<int, int, int, int>;      // src, dst, id, depth
 using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
 using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>>;  // address, slot bytes, dtype
-using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;        // buffer, offset, count, divisor
-using MatmulRow = std::optional<std::tuple<std::int64_t, std::int64_t, int>>;  // k, n, dtype
+using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;            // buffer, offset, count, divisor
+using Products = nb::ndarray<const std::int64_t, nb::shape<-1, 5>, nb::c_contig>;  // row, m, k, n, accumulate
 
 // Every row gets a group of its own: calls of different rows on the same ranks do not meet.
 std::vector<Collective> bind_collectives(Transport& transport, int rank, const std::vector<CollectiveRow>& rows) {
@@ -79,11 +79,23 @@ std::vector<Collective> bind_collectives(Transport& transport, int rank, const s
     return calls;
 }
 
-std::shared_ptr<BoundEngine> make_engine(
-    Transports transport, int rank, const Table& columns, const std::vector<bool>& lane_is_net, bool in_order,
-    const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
-    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
-    const std::vector<MatmulRow>& matmuls, std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
+// Both are in the order of rows.
+void add_products(Share& share, const Products& products) {
+    auto op = share.ops.begin();
+    for (std::size_t i = 0; i < products.shape(0); ++i) {
+        const std::int64_t* row = products.data() + 5 * i;
+        while (op->row != row[0]) ++op;
+        op->product = {row[1], row[2], row[3], row[4] != 0};
+    }
+}
+
+std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const Table& columns,
+                                         const std::vector<bool>& lane_is_net, bool in_order,
+                                         const std::vector<ChannelTuple>& channels,
+                                         const std::vector<CollectiveRow>& collectives,
+                                         const std::vector<MemoryRow>& memory,
+                                         const std::vector<QuotientTuple>& quotients, const Products& products,
+                                         std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
@@ -93,24 +105,15 @@ std::shared_ptr<BoundEngine> make_engine(
     for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
     auto bound = std::make_shared<BoundEngine>();
     bound->transport = transport;
-    std::vector<Kernel> kernels;
-    const Blas functions{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
-    for (const auto& row : matmuls) {
-        bound->matmuls.push_back(nullptr);
-        if (row) {
-            const auto& [k, n, dtype] = *row;
-            bound->matmuls.back() = std::make_unique<Matmul>(functions, k, n, dtype);
-        }
-        kernels.push_back({bound->matmuls.back().get()});
-    }
     Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided);
+    add_products(share, products);
     const auto call_python = [python](std::int64_t row) {
         const nb::gil_scoped_acquire gil;
         python(row);
     };
-    bound->engine =
-        std::make_unique<Engine>(*transport, std::move(share), in_order,
-                                 bind_collectives(*transport, rank, collectives), std::move(kernels), call_python);
+    const Blas functions{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
+    bound->engine = std::make_unique<Engine>(*transport, std::move(share), in_order,
+                                             bind_collectives(*transport, rank, collectives), functions, call_python);
     return bound;
 }
 
@@ -191,7 +194,7 @@ void bind_run(nb::module_& m) {
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
-          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "matmuls"_a, "blas"_a, "python"_a);
+          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "products"_a, "blas"_a, "python"_a);
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "run/engine.hpp"
 
@@ -10,7 +9,6 @@ namespace dovetail::run {
 
 struct BoundEngine {
     std::shared_ptr<Transport> transport;
-    std::vector<std::unique_ptr<Matmul>> matmuls;
     std::unique_ptr<Engine> engine;
 };
 

@@ -34,14 +34,14 @@ class Engine::Busy {
     Engine& engine_;
 };
 
-Engine::Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives,
-               std::vector<Kernel> kernels, std::function<void(std::int64_t)> python)
+Engine::Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives, Blas blas,
+               std::function<void(std::int64_t)> python)
     : transport_(transport),
       ops_(std::move(share.ops)),
       bases_(std::move(share.bases)),
       quotients_(std::move(share.quotients)),
       collectives_(std::move(collectives)),
-      kernels_(std::move(kernels)),
+      matmul_(blas),
       python_(std::move(python)),
       in_order_(in_order) {
     for (const auto& [id, net] : share.lanes) {
@@ -102,15 +102,8 @@ void Engine::execute(const Op& op, std::int64_t block_rows, const std::function<
         return combine_spans(reduce_op_, op.writes[0], message, op.writes[0]);
     }
     if (op.kind != Kind::compute) return;
-    const auto in_one_piece = [](const std::vector<Span>& spans) {
-        return std::all_of(spans.begin(), spans.end(), [](const Span& span) { return span.contiguous(); });
-    };
-    Matmul* matmul = kernels_[static_cast<std::size_t>(op.call)].matmul;
-    if (!matmul || overlap(op.reads, op.writes) || !in_one_piece(op.reads) || !in_one_piece(op.writes))
-        return python_(op.row);
-    const bool fixed = written_.count(op.reads[1].buffer) == 0;
-    (*matmul)(op.reads[0].data(), op.reads[1].data(), fixed, op.writes[0].data(), op.writes[0].slots, block_rows,
-              between);
+    if (op.product.m < 0) return python_(op.row);
+    matmul_(op, written_.count(op.reads[1].buffer) == 0, block_rows, between);
 }
 
 bool Engine::step_compute(const Options& options) {
@@ -215,8 +208,7 @@ void Engine::prepare(const Options& options) {
         lane.issued = 0, lane.done = 0;
         (lane.net ? net_left_ : compute_left_) += lane.size();
     }
-    for (auto& kernel : kernels_)
-        if (kernel.matmul) kernel.matmul->forget();
+    matmul_.forget();
     net_done_ = net_left_ == 0;
     stop_ = false;
     last_progress_ = clock_();

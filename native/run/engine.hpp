@@ -40,10 +40,6 @@ struct Collective {
     bool root = false;  // this rank is the first of the group
 };
 
-struct Kernel {
-    Matmul* matmul = nullptr;  // or, where null, `python`
-};
-
 struct Options {
     bool thread = false;           // net lanes by a progress thread; otherwise polled from the compute thread
     double poll_s = 100e-6;        // the progress thread sleeps this long while compute runs
@@ -60,8 +56,9 @@ struct Options {
 // Ops of a net lane may begin before those ahead of them have ended, where they touch other bytes; in order: never.
 class Engine {
   public:
-    Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives,
-           std::vector<Kernel> kernels, std::function<void(std::int64_t)> python);
+    // `python` runs the compute op of a row that is no product.
+    Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives, Blas blas,
+           std::function<void(std::int64_t)> python);
 
     // Runs every op once, or `repeats` times. Returns an empty string, or why it stopped; what a kernel throws goes
     // through. After either failure the engine is spent. start_s/end_s are per op, NaN where not reached.
@@ -136,7 +133,7 @@ class Engine {
     std::vector<Quotient> quotients_;
     std::deque<Lane> lanes_;
     std::vector<Collective> collectives_;
-    std::vector<Kernel> kernels_;
+    Matmul matmul_;
     std::function<void(std::int64_t)> python_;
     std::vector<Move> moves_;          // by op
     std::vector<std::int64_t> index_;  // op -> its index within its lane

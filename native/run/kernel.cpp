@@ -1,8 +1,7 @@
-// The row-tile matrix product of the executors.
+// The matrix product of the executors.
 #include "run/kernel.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 
 #include "run/mpi_table.h"
@@ -10,54 +9,139 @@
 
 namespace dovetail::run {
 
-void Matmul::operator()(const void* a, const void* b, bool fixed, void* c, std::int64_t rows, std::int64_t block_rows,
-                        const std::function<void()>& between) {
-    if (!fixed) forget();
-    const auto* row = static_cast<const std::byte*>(a);
-    auto* out = static_cast<std::byte*>(c);
-    const std::int64_t bytes = dtype_bytes(dtype_),
-                       step = block_rows > 0 ? block_rows : std::max<std::int64_t>(rows, 1);
-    for (std::int64_t first = 0; first < rows; first += step) {
-        block(row + first * k_ * bytes, b, out + first * n_ * bytes, std::min(step, rows - first));
-        if (between) between();
+namespace {
+
+Matrix packed(std::byte* data, std::int64_t rows, std::int64_t cols, int dtype) {
+    return {data, rows, cols, cols, std::max<std::int64_t>(rows, 1), rows * cols, dtype};
+}
+
+// Bytes of the blocks of a span and from one to the next, where both are even; else 0 bytes.
+std::pair<std::int64_t, std::int64_t> blocks_of(const Span& span) {
+    if (span.contiguous()) return {span.num_bytes(), span.num_bytes()};
+    if (!span.pieces) return {span.count, span.stride};
+    const auto& pieces = *span.pieces;
+    const auto size = pieces[0].count, stride = pieces[1].offset - pieces[0].offset;
+    for (std::size_t i = 1; i < pieces.size(); ++i)
+        if (pieces[i].count != size || pieces[i].offset - pieces[i - 1].offset != stride) return {0, 0};
+    return {size, stride};
+}
+
+// The matrix that a span holds, where its rows lie whole and in even runs; its `run` is 0 where they do not.
+Matrix matrix_of(const Span& span, std::int64_t rows, std::int64_t cols) {
+    Matrix found = packed(span.data(), rows, cols, span.dtype);
+    const auto [block, stride] = blocks_of(span);
+    const std::int64_t element = dtype_bytes(span.dtype), row = cols * element;
+    if (rows * cols == 0) return found;
+    if (block == 0 || block % row || stride < block) return found.run = 0, found;
+    found.run = block / row, found.next = stride / element;
+    if (found.run == 1) found.run = rows, found.ld = found.next;
+    return found;
+}
+
+// The same, or a copy of it in one piece: where it must not be read in place, or does not lie evenly.
+Matrix operand(const Span& span, std::int64_t rows, std::int64_t cols, bool copy, std::vector<std::byte>& copied) {
+    const Matrix found = matrix_of(span, rows, cols);
+    if (!copy && found.run) return found;
+    copied.resize(static_cast<std::size_t>(span.num_bytes()));
+    gather(span, copied.data());
+    return packed(copied.data(), rows, cols, span.dtype);
+}
+
+Matrix part(const Matrix& whole, std::int64_t first, std::int64_t rows) {
+    return {whole.row(first), rows, whole.cols, whole.ld, rows, 0, whole.dtype};
+}
+
+// Calls `f(row in memory, place in a packed matrix, elements)` for rows that follow one another without a gap.
+template <class F>
+void for_rows(const Matrix& matrix, F f) {
+    for (std::int64_t i = 0; i < matrix.rows;) {
+        const bool dense = matrix.ld == matrix.cols;
+        const std::int64_t rows = dense ? std::min(matrix.left(i), matrix.rows - i) : 1;
+        f(matrix.row(i), i * matrix.cols, rows * matrix.cols);
+        i += rows;
     }
 }
 
-void Matmul::block(const void* a, const void* b, void* c, std::int64_t rows) {
-    if (rows == 0 || n_ == 0) return;
-    if (k_ == 0) {
-        std::memset(c, 0, static_cast<std::size_t>(rows * n_ * dtype_bytes(dtype_)));
-    } else if (dtype_ == DT_FLOAT64) {
-        double one = 1.0, zero = 0.0;
-        multiply(blas_.dgemm, &one, &zero, a, b, c, rows);
-    } else if (dtype_ == DT_FLOAT32) {
-        float one = 1.0F, zero = 0.0F;
-        multiply(blas_.sgemm, &one, &zero, a, b, c, rows);
-    } else {
-        half_block(a, b, c, rows);
-    }
+void widen_rows(const Matrix& from, std::vector<float>& to) {
+    to.resize(static_cast<std::size_t>(from.rows * from.cols));
+    for_rows(from, [&](std::byte* row, auto at, auto count) { widen(from.dtype, row, to.data() + at, count); });
 }
 
-void Matmul::half_block(const void* a, const void* b, void* c, std::int64_t rows) {
-    if (b_ != b) {
-        b_ = b;
-        wide_b_.resize(static_cast<std::size_t>(k_ * n_));
-        widen(dtype_, b, wide_b_.data(), k_ * n_);
-    }
-    wide_a_.resize(static_cast<std::size_t>(rows * k_));
-    wide_c_.resize(static_cast<std::size_t>(rows * n_));
-    widen(dtype_, a, wide_a_.data(), rows * k_);
-    float one = 1.0F, zero = 0.0F;
-    multiply(blas_.sgemm, &one, &zero, wide_a_.data(), wide_b_.data(), wide_c_.data(), rows);
-    narrow(dtype_, wide_c_.data(), c, rows * n_);
+void clear(const Matrix& matrix) {
+    const auto bytes = dtype_bytes(matrix.dtype);
+    for_rows(matrix,
+             [&](std::byte* row, auto, auto count) { std::memset(row, 0, static_cast<std::size_t>(count * bytes)); });
 }
 
 // BLAS is column-major: the transposed product, C' = B' A', needs no copy.
-void Matmul::multiply(Gemm gemm, void* alpha, void* beta, const void* a, const void* b, void* c,
-                      std::int64_t rows) const {
+template <class T>
+void transposed(Gemm gemm, std::int64_t m, std::int64_t k, std::int64_t n, const void* a, std::int64_t lda,
+                const void* b, std::int64_t ldb, void* c, std::int64_t ldc, bool accumulate) {
     char plain = 'N';
-    int n = static_cast<int>(n_), m = static_cast<int>(rows), k = static_cast<int>(k_);
-    gemm(&plain, &plain, &n, &m, &k, alpha, const_cast<void*>(b), &n, const_cast<void*>(a), &k, beta, c, &n);
+    T one = 1, beta = accumulate ? T{1} : T{0};
+    int rows = static_cast<int>(m), deep = static_cast<int>(k), columns = static_cast<int>(n);
+    int a_step = static_cast<int>(lda), b_step = static_cast<int>(ldb), c_step = static_cast<int>(ldc);
+    gemm(&plain, &plain, &columns, &rows, &deep, &one, const_cast<void*>(b), &b_step, const_cast<void*>(a), &a_step,
+         &beta, c, &c_step);
+}
+
+}  // namespace
+
+std::byte* Matrix::row(std::int64_t i) const { return data + (i / run * next + i % run * ld) * dtype_bytes(dtype); }
+
+void Matmul::operator()(const Op& op, bool fixed, std::int64_t block_rows, const std::function<void()>& between) {
+    const auto& [m, k, n, accumulate] = op.product;
+    const bool copy = overlap(op.reads, op.writes), half = op.writes[0].dtype < DT_FLOAT32;
+    const Matrix a = operand(op.reads[0], m, k, copy, packed_a_);
+    Matrix b = matrix_of(op.reads[1], k, n);
+    const bool in_place = !copy && (half ? b.run > 0 : b.run >= k);
+    if (!in_place) b = operand(op.reads[1], k, n, true, packed_b_);
+    const float* wide_b = half && m > 0 && k > 0 && n > 0 ? widened(b, fixed && in_place) : nullptr;
+    const Matrix c = operand(op.writes[0], m, n, false, packed_c_);
+    const std::int64_t most = block_rows > 0 ? block_rows : std::max<std::int64_t>(m, 1);
+    for (std::int64_t i = 0, since = 0; i < m;) {
+        const std::int64_t rows = std::min({m - i, most - since, a.left(i), c.left(i)});
+        const Matrix some = part(a, i, rows), result = part(c, i, rows);
+        if (half && k > 0 && n > 0)
+            halves(some, wide_b, result, accumulate);
+        else
+            multiply(some, b, result, accumulate);
+        i += rows, since += rows;
+        if (since < most && i < m) continue;
+        since = 0;
+        if (between) between();
+    }
+    if (m > 0 && n > 0 && c.data == packed_c_.data()) scatter(packed_c_.data(), op.writes[0]);
+}
+
+void Matmul::multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
+    if (c.cols == 0) return;
+    if (a.cols == 0) return accumulate ? void() : clear(c);
+    if (c.dtype == DT_FLOAT64)
+        transposed<double>(blas_.dgemm, a.rows, a.cols, c.cols, a.data, a.ld, b.data, b.ld, c.data, c.ld, accumulate);
+    else
+        transposed<float>(blas_.sgemm, a.rows, a.cols, c.cols, a.data, a.ld, b.data, b.ld, c.data, c.ld, accumulate);
+}
+
+void Matmul::halves(const Matrix& a, const float* b, const Matrix& c, bool accumulate) {
+    widen_rows(a, wide_a_);
+    if (accumulate) widen_rows(c, wide_c_);
+    wide_c_.resize(static_cast<std::size_t>(c.rows * c.cols));
+    transposed<float>(blas_.sgemm, a.rows, a.cols, c.cols, wide_a_.data(), a.cols, b, c.cols, wide_c_.data(), c.cols,
+                      accumulate);
+    for_rows(c, [&](std::byte* row, auto at, auto count) { narrow(c.dtype, wide_c_.data() + at, row, count); });
+}
+
+const float* Matmul::widened(const Matrix& b, bool fixed) {
+    const auto address = reinterpret_cast<std::intptr_t>(b.data);
+    Wide& wide = fixed ? wide_b_[{address, b.rows, b.cols, b.ld, b.run, b.next}] : other_b_;
+    if (!fixed || !wide.fresh) widen_rows(b, wide.values);
+    wide.fresh = true;
+    return wide.values.data();
+}
+
+void Matmul::forget() {
+    for (auto& [where, wide] : wide_b_) wide.fresh = false;
 }
 
 }  // namespace dovetail::run

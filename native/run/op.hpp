@@ -51,11 +51,17 @@ struct Span {                          // a region in bytes, in one buffer's mem
     std::byte* data() const { return *base + offset; }
 };
 
+struct Product {  // see Matmul
+    std::int64_t m = -1, k = 0, n = 0;
+    bool accumulate = false;
+};
+
 struct Op {
     Kind kind{};
     int lane = 0;          // index into Engine's lanes
     std::int64_t row = 0;  // row in the Program
     int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, call = -1;
+    Product product;  // of a compute op with a native form; elsewhere m is -1
     std::vector<Span> reads, writes;
     std::vector<std::pair<int, std::int64_t>> after;  // (lane, index within the lane)
 };

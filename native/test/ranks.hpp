@@ -64,7 +64,7 @@ struct Ranks {
 
     void add(Share share, bool in_order, std::vector<Collective> calls) {
         engines.push_back(std::make_unique<Engine>(*transports[engines.size()], std::move(share), in_order,
-                                                   std::move(calls), std::vector<Kernel>{}, [](std::int64_t) {}));
+                                                   std::move(calls), Blas{}, [](std::int64_t) {}));
     }
 
     std::string run(const Options& options) {

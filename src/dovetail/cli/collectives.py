@@ -219,7 +219,7 @@ def _time(
     seed: int,
 ) -> list[Timed]:
     made = [(size, rule(size)) for size in sizes]
-    variants = (variant(aim, choice, size, repeats_worth(hoped_s(aim, size)), "posts") for size, choice in made)
+    variants = (variant(aim, choice, size, repeats_worth(hoped_s(aim, size)), True) for size, choice in made)
     result = executor.execute(Job(tuple(variants), rounds=rounds, seed=seed, budget_s=budget_s))
     return [
         Timed(size, aim.count(size) * aim.parts, choice, outcome.median_s, outcome.spread, outcome.num_wrong)

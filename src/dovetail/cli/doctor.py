@@ -108,7 +108,8 @@ def cache() -> str:
 
 def local() -> str:
     """A tiny product with all-reduce on two threads, its numbers checked."""
-    from dovetail.run import Reference, fresh_inputs
+    from dovetail.run import fresh_inputs
+    from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.local import execute_local
 
     program, workload = tiny()
@@ -116,7 +117,7 @@ def local() -> str:
     begin = time.perf_counter()
     outputs, _ = execute_local(program, workload, inputs)
     spent = time.perf_counter() - begin
-    Reference(program, workload, inputs).compare(outputs).raise_if_bad()
+    raise_if_bad(check_outputs(program, workload, inputs, outputs))
     return f"2 ranks as threads, result checked, {_ms(spent)}"
 
 
@@ -141,7 +142,7 @@ def mpi(launch: str | None) -> str:
 
     program, workload = tiny()
     begin = time.perf_counter()
-    result = MpiExecutor(launch).execute(Job((Variant("tiny", program, workload, check="C"),), rounds=1, warmup=0))
+    result = MpiExecutor(launch).execute(Job((Variant("tiny", program, workload, check=True),), rounds=1, warmup=0))
     spent = time.perf_counter() - begin
     library = " ".join(str(result.facts.get("mpi")).split())
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"

@@ -84,4 +84,4 @@ def slot_workload(program: Program, slots: list[str]) -> Workload:
             f"how large is a slot of buffer '{missing[0]}'?", hint="--slot 64K, or --slot NAME=64K for each"
         )
     num_bytes = {name: parse_bytes(sizes.get(name, sizes.get("", "0"))) for name in buffers}
-    return Workload({name: (Slot((num_bytes[name],), "uint8"),) * program.num_ranks for name in buffers}, {})
+    return Workload({name: (Slot((num_bytes[name],), "uint8"),) * program.num_ranks for name in buffers})

@@ -221,7 +221,7 @@ def verdict(result: TuneResult) -> int:
     """0; 1 where a product is wrong; EnvironmentFault where the page could not be written."""
     for outcome in (result.measured.serial, result.measured.planned):
         error, tolerance = outcome.max_rel_error, outcome.tolerance
-        if error is not None and tolerance is not None and not error <= tolerance:
+        if outcome.num_wrong:
             output.warn(f"the product of '{outcome.name}' is wrong: error {error:.2g}, {tolerance:.2g} allowed")
             return 1
     if result.report is None:

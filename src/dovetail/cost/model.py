@@ -78,16 +78,15 @@ class CostModel:
         return _evaluate(self.curve(key), key, x, extrapolate)
 
     @overload
-    def kernel_seconds(self, key: str, rows: float, flops_per_row: float, extrapolate: bool = False) -> float: ...
+    def kernel_seconds(self, key: str, units: float, flops: float, extrapolate: bool = False) -> float: ...
 
     @overload
-    def kernel_seconds(self, key: str, rows: ArrayLike, flops_per_row: float, extrapolate: bool = False) -> Any: ...
+    def kernel_seconds(self, key: str, units: ArrayLike, flops: ArrayLike, extrapolate: bool = False) -> Any: ...
 
-    def kernel_seconds(self, key: str, rows: ArrayLike, flops_per_row: float, extrapolate: bool = False) -> Any:
-        """Seconds of `rows` rows of the kernel of that Work key: its own curve, else the machine's rate of FLOP."""
+    def kernel_seconds(self, key: str, units: ArrayLike, flops: ArrayLike, extrapolate: bool = False) -> Any:
+        """Seconds of `units` units of that Work key by its own curve, else by the machine's rate of FLOP."""
         name = self.kernel_curve(key)
-        x = np.asarray(rows, dtype=np.float64)
-        return self.seconds(name, x * flops_per_row if name.startswith("flops:") else x, extrapolate)
+        return self.seconds(name, flops if name.startswith("flops:") else units, extrapolate)
 
     def kernel_curve(self, key: str) -> str:
         """The cost key that answers for Work key `key`: `kernel:<key>`, without its block, or `flops:<kernel>:<dtype>`.

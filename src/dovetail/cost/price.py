@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from dovetail.core import CostError
 from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
-from dovetail.ir import RECVS, SENDS, Kind, Program, Workload, region_bytes
+from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, region_bytes
 from dovetail.machine import Machine
 
 Floats = NDArray[np.float64]
@@ -78,22 +77,20 @@ def _check(program: Program, machine: Machine, contention: float | None) -> None
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Per op: bytes read, bytes written, slots written, and the bytes of its message or of the data it handles."""
+    """Per op: bytes read, bytes written, and the bytes of its message or of the data it handles."""
 
     read: Ints
     write: Ints
-    slots_written: Ints
     handled: Ints
 
     @staticmethod
     def of(program: Program, workload: Workload) -> _Sizes:
         _check_sizes(program, workload)
-        read, _ = _region_sums(program, workload, "read")
-        write, slots_written = _region_sums(program, workload, "write")
+        read, write = (_region_sums(program, workload, side) for side in ("read", "write"))
         reads = np.isin(program.kind, [Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send])
         handled = np.where(reads, read, write)
         handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
-        return _Sizes(read, write, slots_written, handled)
+        return _Sizes(read, write, handled)
 
 
 def op_bytes(program: Program, workload: Workload) -> Ints:
@@ -112,18 +109,13 @@ def _check_sizes(program: Program, workload: Workload) -> None:
             )
 
 
-def _region_sums(program: Program, workload: Workload, side: str) -> tuple[Ints, Ints]:
-    """Bytes and slots of all regions on one side of each op."""
-    col = program.columns
-    start = col[f"{side}_start"]
-    slots = col[f"{side}_count"] * col[f"{side}_blocks"]
-    return _sum_by_op(region_bytes(program, workload, side), start), _sum_by_op(slots, start)
-
-
-def _sum_by_op(values: Ints, start: Ints) -> Ints:
+def _region_sums(program: Program, workload: Workload, side: str) -> Ints:
+    """Bytes of all regions on one side of each op."""
+    values, start = region_bytes(program, workload, side), program.columns[f"{side}_start"]
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
-    return total[start[1:]] - total[start[:-1]]
+    by_op: Ints = total[start[1:]] - total[start[:-1]]
+    return by_op
 
 
 def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes, extrapolate: bool) -> Floats:
@@ -133,7 +125,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
         rows = np.flatnonzero(np.isin(kind, kinds))
         if len(rows):
             work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
-    _add_compute(work_s, program, model, workload, sizes.slots_written, extrapolate)
+    _add_compute(work_s, program, model, workload, extrapolate)
     rows = np.flatnonzero(kind == Kind.collective)
     for call in np.unique(program.call[rows]):
         name, group = program.collectives[call]
@@ -143,24 +135,25 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
     return work_s
 
 
-def _add_compute(
-    work_s: Floats, program: Program, model: CostModel, workload: Workload, slots: Ints, extrapolate: bool
-) -> None:
-    rows = np.flatnonzero(program.kind == Kind.compute)
-    if not len(rows):
-        return
-    caller = program.call[rows].astype(np.int64) * program.num_ranks + program.rank[rows]
-    works: dict[Any, list[int]] = {}
-    for each in np.unique(caller):
-        call, rank = divmod(int(each), program.num_ranks)
-        by_rank = workload.kernels.get(program.kernels[call].name)
-        if by_rank is None or rank >= len(by_rank):
-            name = program.kernels[call].name
-            raise CostError(f"the workload does not say what kernel '{name}' costs on rank {rank}")
-        works.setdefault(by_rank[rank], []).append(int(each))
-    for work, callers in works.items():
-        mine = rows if len(works) == 1 else rows[np.isin(caller, callers)]
-        work_s[mine] = model.kernel_seconds(work.key, slots[mine], work.flops, extrapolate)
+def _add_compute(work_s: Floats, program: Program, model: CostModel, workload: Workload, extrapolate: bool) -> None:
+    rows, which, kinds = compute_calls(program, workload)
+    works = [_work_of(program.kernels[kind.kernel].name, workload, kind) for kind in kinds]
+    by_key: dict[str, list[int]] = {}
+    for number, work in enumerate(works):
+        if work.units or work.flops:
+            by_key.setdefault(work.key, []).append(number)
+    seconds = np.zeros(len(works))
+    for key, mine in by_key.items():
+        units, flops = (np.array([works[number][i] for number in mine]) for i in (1, 2))
+        seconds[mine] = model.kernel_seconds(key, units, flops, extrapolate)
+    work_s[rows] = seconds[which]
+
+
+def _work_of(kernel: str, workload: Workload, kind: Call) -> Work:
+    form = workload.form(kernel)
+    if form is None:
+        raise CostError(f"the workload does not say what kernel '{kernel}' costs")
+    return form.work(kind.reads, kind.writes)
 
 
 @dataclass(frozen=True)

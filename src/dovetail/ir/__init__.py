@@ -2,6 +2,19 @@
 
 from dovetail.ir.build import Builder
 from dovetail.ir.certificate import Certificate, Check
+from dovetail.ir.kernels import (
+    Agreement,
+    Call,
+    Calls,
+    Gemm,
+    KernelCall,
+    KernelForm,
+    Operand,
+    Work,
+    compute_calls,
+    kernel_calls,
+    work_keys,
+)
 from dovetail.ir.limits import TARGETS, Target
 from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
@@ -25,7 +38,7 @@ from dovetail.ir.types import (
 )
 from dovetail.ir.verify import verify, verify_reference
 from dovetail.ir.wish import Collected, Option, Sample, Wish
-from dovetail.ir.workload import Sizes, Slot, Work, Workload, dtype_bytes, region_bytes
+from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
     "COLUMNS",
@@ -33,17 +46,24 @@ __all__ = [
     "SENDS",
     "SERIAL",
     "TARGETS",
+    "Agreement",
     "Buffer",
     "Builder",
+    "Call",
+    "Calls",
     "Certificate",
     "Channel",
     "Check",
     "Collected",
     "Collective",
+    "Gemm",
     "Kernel",
+    "KernelCall",
+    "KernelForm",
     "Kind",
     "Lane",
     "Op",
+    "Operand",
     "Option",
     "Post",
     "Program",
@@ -60,7 +80,9 @@ __all__ = [
     "Workload",
     "canonical",
     "check_columns",
+    "compute_calls",
     "dtype_bytes",
+    "kernel_calls",
     "parse",
     "region_bytes",
     "sizes_fault",
@@ -70,4 +92,5 @@ __all__ = [
     "uneven",
     "verify",
     "verify_reference",
+    "work_keys",
 ]

@@ -28,7 +28,7 @@ _READS_LIKE_WRITES = (
 def uneven(program: Program, known: Sizes, dtype: str) -> Workload:
     """A Workload of flat arrays, in which slot i of a buffer has its own number of elements (see `slot_sizes`)."""
     slots = {buffer.name: (Slot((), dtype),) * program.num_ranks for buffer in program.buffers}
-    return Workload(slots, {}, slot_sizes(program, known))
+    return Workload(slots, sizes=slot_sizes(program, known))
 
 
 def slot_sizes(program: Program, known: Sizes) -> Sizes:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dovetail.core import CostError
 from dovetail.ir.build import Builder
+from dovetail.ir.kernels import Work
 from dovetail.ir.program import Program
 from dovetail.ir.schedule import Schedule
-from dovetail.ir.workload import Work, Workload
+from dovetail.ir.workload import Workload
 
 Floats = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]

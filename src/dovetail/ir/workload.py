@@ -1,10 +1,11 @@
-"""Workload: what one slot of each buffer is, and what each kernel does, when a Program meets real sizes."""
+"""Workload: what one slot of each buffer is, and what its kernels are, when a Program meets real sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from dovetail.core import WishError
 from dovetail.ir.program import Program
 from dovetail.ir.types import Kind
+
+if TYPE_CHECKING:
+    from dovetail.ir.kernels import KernelForm
 
 Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
 
@@ -29,6 +33,9 @@ DTYPE_BYTES = {
     "uint32": 4,
     "uint64": 8,
 }
+# Of floating types: the greatest relative error of rounding to one, and its least positive number.
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+TINIEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -53,24 +60,21 @@ class Slot(NamedTuple):
         return prod(self.shape) * dtype_bytes(self.dtype)
 
 
-class Work(NamedTuple):
-    """What a kernel does on one rank: the key of its cost curve, and FLOP for each slot it writes."""
-
-    key: str
-    flops: float
-
-
 @dataclass(frozen=True)
 class Workload:
-    """Sizes for a Program: for each buffer its Slot on each rank, for each kernel its Work on each rank.
+    """Sizes for a Program: for each buffer its Slot on each rank; and the forms of its kernels (see `ir.kernels`).
 
     Where `sizes` has a buffer, its slots differ: slot i has sizes[buffer][rank][i] elements, Slot.shape is () and the
     array is flat, one slot after the other (see `ir.sizes`).
     """
 
     slots: dict[str, tuple[Slot, ...]]
-    kernels: dict[str, tuple[Work, ...]]
+    forms: Collection[KernelForm] = ()
     sizes: Sizes = field(default_factory=dict, compare=False)
+
+    def form(self, kernel: str) -> KernelForm | None:
+        """The form of the kernel of that name, None where it is not told."""
+        return next((form for form in self.forms if form.name == kernel), None)
 
     def slot_bytes(self, buffer: str, rank: int) -> int:
         return self.slots[buffer][rank].num_bytes

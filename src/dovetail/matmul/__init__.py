@@ -2,6 +2,7 @@
 
 from dovetail.matmul.all_gather_matmul import AllGatherMatmul
 from dovetail.matmul.all_to_all_matmul import AllToAllMatmul
+from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.matmul_all_reduce import MatmulAllReduce
 from dovetail.matmul.matmul_all_to_all import MatmulAllToAll
 from dovetail.matmul.matmul_reduce_scatter import MatmulReduceScatter
@@ -11,6 +12,7 @@ from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 
 __all__ = [
     "DTYPES",
+    "MATMUL",
     "AllGatherMatmul",
     "AllToAllMatmul",
     "MatmulAllReduce",

@@ -15,6 +15,7 @@ from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, 
 from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.gather import even_tiles, gather_program
+from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
 from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
@@ -79,7 +80,7 @@ class Gathering(Blockwise):
             else:
                 slots[name] = (Slot((), self.dtype),) * len(ranks)
                 sizes[name] = tuple(self._sizes(name, buffer.slots[r], widths, columns[r]) for r in ranks)
-        return Workload(slots, {"matmul": tuple(self.works(program.num_ranks))}, sizes)
+        return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
         """Elements of each slot, where slices of K differ in width: A row by row, what came step by step."""

@@ -27,6 +27,7 @@ from dovetail.ir import (
 )
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
+from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.local_search import moved
 from dovetail.matmul.product import (
     SIZES,
@@ -132,7 +133,7 @@ class MatmulAllReduce(Product):
             "C": row,
         }
         held = {name: slots[name] for name in slots if any(b.name == name for b in program.buffers)}
-        return Workload(held, {"matmul": tuple(self.works(ranks))})
+        return Workload(held, (MATMUL,))
 
     def works(self, ranks: int) -> list[Work]:
         """The work of a row on each rank."""

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, check_schema, parse_count
-from dovetail.ir import Builder, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
+from dovetail.ir import Builder, Gemm, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.matmul.kernels import work_of
 from dovetail.passes.regions import split
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -157,8 +158,8 @@ class Product:
 
 
 def row_work(k: int, n: int, dtype: str) -> Work:
-    """The work of one row of a product: the key of its cost curve, and its FLOP."""
-    return Work(f"matmul:k={k}:n={n}:{dtype}", 2.0 * k * n)
+    """The work of one row of a product."""
+    return work_of(Gemm(1, k, n), dtype)
 
 
 def add_products(

@@ -12,6 +12,7 @@ from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, 
 from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.gather import even_tiles
+from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work
 from dovetail.matmul.scatter import scatter_program
 from dovetail.passes import slice_messages
@@ -53,7 +54,7 @@ class Scattering(Blockwise):
             shape = shapes.get(name, lambda k: (self.n,))
             if name in ("A", "G", "B", "P", "R", "C"):
                 slots[name] = tuple(Slot(shape(k), self.dtype) for k in depths)
-        return Workload(slots, {"matmul": tuple(self.works(program.num_ranks))})
+        return Workload(slots, (MATMUL,))
 
     def works(self, ranks: int) -> list[Work]:
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]

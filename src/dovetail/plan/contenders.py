@@ -251,7 +251,7 @@ def even_workload(aim: Aim, program: Program, num_bytes: float) -> Workload:
     """Every slot of one size, rounded up: near enough for a prediction."""
     elements = max(ceil(aim.count(int(num_bytes)) / spec_for(aim, program).chunks), 1)
     slots = (Slot((elements,), aim.dtype),) * aim.ranks
-    return Workload({buffer.name: slots for buffer in program.buffers}, {})
+    return Workload({buffer.name: slots for buffer in program.buffers})
 
 
 def sent_slots(program: Program) -> list[int]:

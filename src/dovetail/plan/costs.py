@@ -141,7 +141,8 @@ class Costs:
         return seconds
 
     def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
-        each = [self.model.kernel_seconds(w.key, amount, w.flops, extrapolate=True) for w in dict.fromkeys(work)]
+        kinds, more = dict.fromkeys(work), np.asarray(amount)
+        each = [self.model.kernel_seconds(w.key, more * w.units, more * w.flops, extrapolate=True) for w in kinds]
         slowest: Floats = np.maximum.reduce(each)
         return slowest
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dovetail.ir import Builder, Kind, Program, Region, Sample, Slot, Wish, Work, Workload
+from dovetail.ir import (
+    Builder,
+    KernelForm,
+    Kind,
+    Operand,
+    Program,
+    Region,
+    Sample,
+    Slot,
+    Wish,
+    Work,
+    Workload,
+    work_keys,
+)
 from dovetail.run.job import Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
+Array = NDArray[Any]
 Seconds = Callable[[Timeline], list[float]]
 Spans = dict[int, tuple[float, float]]
 PAUSE_S = 0.01  # of the kernel `pause`
@@ -33,6 +49,18 @@ class Measurement(NamedTuple):
     x: float
     variant: Variant
     seconds: Seconds
+
+
+def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
+    """Sleeps and touches nothing: a rank that is busy elsewhere."""
+    time.sleep(PAUSE_S)
+
+
+def no_work(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+    return Work("pause", 0.0, 0.0)
+
+
+PAUSE = KernelForm("pause", pause, no_work)
 
 
 def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
@@ -129,8 +157,7 @@ def computations(wish: Wish, sample: Sample, ranks: int, amount: int, trips: int
     program = b.build()
     workload = wish.workload(program)
     variant = Variant(f"{sample.label} {amount}", program, workload, RunOptions())
-    key = workload.kernels[program.kernels[0].name][0].key
-    return Measurement(f"kernel:{key}", amount, variant, lambda t: _slowest(t, rows))
+    return Measurement(f"kernel:{work_keys(program, workload)[0]}", amount, variant, lambda t: _slowest(t, rows))
 
 
 def stream(wish: Wish, sample: Sample, ranks: int, amounts: Sequence[int], num_bytes: int, messages: int) -> Stream:
@@ -151,7 +178,7 @@ def stream(wish: Wish, sample: Sample, ranks: int, amounts: Sequence[int], num_b
             receives[rank].append(b.add(Kind.recv_reduce, rank, recv, reads=mine, writes=into, chan_in=back))
     program, slot = b.build(), (Slot((max(num_bytes // 4, 1),), "float32"),) * ranks
     work = wish.workload(program)
-    workload = Workload(work.slots | {"mine": slot, "sums": slot}, work.kernels)
+    workload = Workload(work.slots | {"mine": slot, "sums": slot}, work.forms, work.sizes)
     return Stream(Variant(f"stream {num_bytes} {len(amounts)} {messages}", program, workload), computed, receives)
 
 
@@ -164,8 +191,7 @@ def ends_of(timeline: Timeline) -> Spans:
 def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str = "uint8") -> Variant:
     size = 4 if dtype == "float32" else 1
     slots = {key: (Slot((max(n // size, 1),), dtype),) * program.num_ranks for key, n in num_bytes.items()}
-    work = {kernel.name: (Work(kernel.name, 0.0),) * program.num_ranks for kernel in program.kernels}
-    return Variant(name, program, Workload(slots, work), RunOptions())
+    return Variant(name, program, Workload(slots, (PAUSE,)), RunOptions())
 
 
 def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
-from dovetail.ir import Kind, Program, Sample, Wish, Workload
+from dovetail.ir import Sample, Wish, work_keys
 from dovetail.machine import Machine
 from dovetail.probe import programs
 from dovetail.probe.take import ROUNDS, Budget, Say, as_samples, median_s, take
@@ -50,7 +50,7 @@ def _with_nothing_to_compute(machine: Machine, wish: Wish, ranks: int) -> Machin
     """An empty computation costs nothing; its collective is that of no bytes."""
     program = wish.program(wish.serial(ranks), ranks)
     free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "nothing to compute"})
-    return machine.with_costs({f"kernel:{key}": free.to_json() for key in keys_of(program, wish.workload(program))})
+    return machine.with_costs({f"kernel:{key}": free.to_json() for key in work_keys(program, wish.workload(program))})
 
 
 def _with_computation(
@@ -74,14 +74,8 @@ def _with_computation(
     fitted = {key: fit(found).to_json() for key, found in taken.items()}
     curve = fitted[measured[0].key]
     first = measured[0].variant
-    fitted |= {f"kernel:{key}": curve for key in keys_of(first.program, first.workload)}
+    fitted |= {f"kernel:{key}": curve for key in work_keys(first.program, first.workload)}
     return machine.with_costs(fitted)
-
-
-def keys_of(program: Program, workload: Workload) -> tuple[str, ...]:
-    """The cost keys of a program's computations, over all ranks."""
-    names = {program.kernels[int(row)].name for row in program.call[program.kind == Kind.compute]}
-    return tuple(dict.fromkeys(work.key for name in sorted(names) for work in workload.kernels[name]))
 
 
 def amounts(most: int, count: int = 12) -> list[int]:

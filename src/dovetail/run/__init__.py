@@ -5,27 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dovetail.run.arrays import fresh_inputs, numpy_dtype
-    from dovetail.run.check import Agreement, Reference, max_rel_error
-    from dovetail.run.kernels import KernelCall, builtin_kernels
+    from dovetail.run.check import check_outputs
     from dovetail.run.reference import Execution, execute
 
 __all__ = [
-    "Agreement",
     "Execution",
-    "KernelCall",
-    "Reference",
-    "builtin_kernels",
+    "check_outputs",
     "execute",
     "fresh_inputs",
-    "max_rel_error",
     "numpy_dtype",
 ]
 
 # Imported when first used: a rank says how many threads BLAS may have before NumPy loads (see run.rank).
 _HOMES = {
     "arrays": ("fresh_inputs", "numpy_dtype"),
-    "check": ("Agreement", "Reference", "max_rel_error"),
-    "kernels": ("KernelCall", "builtin_kernels"),
+    "check": ("check_outputs",),
     "reference": ("Execution", "execute"),
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, RunError
-from dovetail.ir import Program, Slot, Workload, dtype_bytes
+from dovetail.ir import Program, Region, Slot, Workload, dtype_bytes
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Sequence[Array]]  # buffer -> array of each rank, axis 0 is slots
@@ -91,3 +91,22 @@ def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
         return rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype)
     wide = np.float64 if dtype.itemsize == 8 else np.float32
     return (2 * rng.random(shape, wide) - 1).astype(dtype, copy=False)
+
+
+def places(region: Region, starts: NDArray[np.int64] | None) -> slice | NDArray[np.int64]:
+    """Where a region's slots lie along axis 0 of its array: of slots, or of elements where slots begin at `starts`."""
+    if region.blocks == 1:
+        ends = (region.offset, region.offset + region.count)
+        return slice(*ends) if starts is None else slice(int(starts[ends[0]]), int(starts[ends[1]]))
+    return region.slots() if starts is None else elements(region.slots(), starts)
+
+
+def elements(slots: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of the elements of `slots`, in order, in a flat array whose slot i begins at starts[i].
+
+    >>> elements(np.array([2, 0]), np.array([0, 2, 3, 6])).tolist()
+    [3, 4, 5, 0, 1]
+    """
+    lengths = starts[slots + 1] - starts[slots]
+    first = starts[slots] - (np.cumsum(lengths) - lengths)
+    return np.repeat(first, lengths) + np.arange(int(lengths.sum()))

@@ -1,51 +1,35 @@
-"""Checking the numbers of a run against a float64 reference, by error bounds that follow from dtype and length."""
+"""Do the results of a run hold what its Program's post-conditions ask? Against float64, by bounds that follow from
+dtypes and lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod, sqrt
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import RunError
-from dovetail.ir import Post, Program, Term, Workload
-from dovetail.run.arrays import Array, Arrays, workload_slots
-from dovetail.run.kernels import KernelCall, builtin_kernels
+from dovetail.ir import Agreement, KernelCall, KernelForm, Operand, Post, Program, Region, Term, Workload
+from dovetail.ir.workload import ROUNDOFF, TINIEST
+from dovetail.run.arrays import Array, Arrays, places
 
-_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-_TINIEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
-_BLOCK = 1 << 20  # elements compared at a time
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How outputs compare with the reference.
-
-    `max_rel_error`: the greatest error of an element over its magnitude (for a product, the element of |A|·|B|, so
-    that cancellation does not count as error); inf for NaN. `tolerance`: the greatest bound on the same scale.
-    `ok`: every element is within its own bound. `worst`: the worst element in words.
-    """
-
-    ok: bool
-    max_rel_error: float
-    tolerance: float
-    num_wrong: int
-    worst: str
-
-    def raise_if_bad(self) -> None:
-        if not self.ok:
-            found = f"{self.num_wrong} wrong elements, the worst {self.worst}"
-            raise RunError("the results disagree with the float64 reference", found=found)
+BLOCK = 1 << 20  # elements compared at a time
+OPS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+Inputs = Callable[[str, int], Array]  # buffer and rank -> what that rank began with
+Expected = tuple[Array, Array, Array]  # what elements should be, their magnitude, and how far they may be off
 
 
-class Reference:
-    """The outputs that a program's post-conditions ask for, computed once in float64 from its inputs.
-
-    A kernel's results must be sums of products of what it reads (as matmul and stencils are): it is called on float64
-    arrays, and on absolute values for magnitudes. Integers must agree exactly. `kernels` adds to the built-in ones.
+def check_outputs(
+    program: Program,
+    workload: Workload,
+    inputs: Arrays,
+    outputs: Mapping[str, Sequence[Array | None]],
+    kernels: Mapping[str, KernelCall] | None = None,
+) -> Agreement:
+    """Compare outputs (buffer -> array of each rank, None for ranks that are not here) with what the post-conditions
+    ask, every element of them; `kernels` adds to the workload's.
 
     >>> from dovetail.matmul import MatmulAllReduce, program
     >>> from dovetail.run import execute, fresh_inputs
@@ -53,124 +37,210 @@ class Reference:
     >>> summed, workload = program(wish, 2, [2, 4], "ring"), wish.workload(2)
     >>> inputs = fresh_inputs(summed, workload, seed=1)
     >>> outputs = execute(summed, inputs, workload=workload).outputs
-    >>> reference = Reference(summed, workload, inputs)
-    >>> reference.compare(outputs).ok
+    >>> check_outputs(summed, workload, inputs, outputs).ok
     True
     >>> outputs["C"][1][4, 2] = 0
-    >>> reference.compare(outputs).worst.split(":")[0]
-    'C[4], element (2,), on rank 1'
+    >>> check_outputs(summed, workload, inputs, outputs).worst.split(":")[0]
+    'C[4], element 2 of the slot, on rank 1'
     """
+    found = []
+    for rank in range(program.num_ranks):
+        held = {name: parts[rank] for name, parts in outputs.items()}
+        asked = [post for post in program.posts if rank in post.ranks and held[post.region.buffer] is not None]
+        mine = {name: array for name, array in held.items() if array is not None}
+        checker = _Checker(program, workload, rank, mine, lambda name, at: inputs[name][at], kernels=kernels)
+        found += [piece for post in asked for piece in checker.every_element(post)]
+    return Agreement.total(found)
+
+
+def check_rank(
+    program: Program,
+    workload: Workload,
+    rank: int,
+    held: Mapping[str, Array],
+    inputs: Inputs,
+    reduce_op: str = "sum",
+) -> Agreement:
+    """What a rank holds against what the inputs of all ranks make of it, wherever a post-condition speaks of it.
+
+    Results of a kernel are held against it by the check of its own, where it has one; all else is compared element by
+    element. What is only moved, or the least or greatest of some, must be equal to the bit; a sum of n may err by n
+    roundoffs of the sum of magnitudes, a product by n roundoffs of itself. NaN is wrong.
+    """
+    checker = _Checker(program, workload, rank, held, inputs, reduce_op)
+    return Agreement.total(piece for post in program.posts if rank in post.ranks for piece in checker.pieces(post))
+
+
+def raise_if_bad(found: Agreement) -> None:
+    if not found.ok:
+        text = f"{found.num_wrong} wrong elements, the worst {found.worst}"
+        raise RunError("the results disagree with the float64 reference", found=text)
+
+
+class _Checker:
+    """What one rank holds, and what it may be held against."""
 
     def __init__(
-        self, program: Program, workload: Workload, inputs: Arrays, kernels: Mapping[str, KernelCall] | None = None
+        self,
+        program: Program,
+        workload: Workload,
+        rank: int,
+        held: Mapping[str, Array],
+        inputs: Inputs,
+        reduce_op: str = "sum",
+        kernels: Mapping[str, KernelCall] | None = None,
     ) -> None:
-        functions = builtin_kernels() | dict(kernels or {})
-        self._asked = [_ask(program, post, workload, inputs, functions) for post in program.posts]
+        self.program, self.workload, self.rank, self.held = program, workload, rank, held
+        self.inputs, self.reduce_op, self.kernels = inputs, reduce_op, kernels or {}
 
-    def compare(self, outputs: Mapping[str, Sequence[Array | None]]) -> Agreement:
-        """Compare outputs (buffer -> array of each rank, None for ranks that are not here) with what is asked.
+    def pieces(self, post: Post) -> Iterator[Agreement]:
+        """A post-condition compared, a piece at a time."""
+        names = {term.kernel for term in post.terms}
+        form = self._form(names.pop()) if len(names) == 1 else None
+        found = self._slots(self.held[post.region.buffer], post.region, self.rank)
+        if form is None or form.check is None or found.dtype.name not in ROUNDOFF:
+            yield from self.every_element(post)
+            return
+        if self.reduce_op != "sum":
+            raise RunError(f"no reference for the {self.reduce_op} of results of kernel '{form.name}'")
+        agreed = form.check((self._operands(term) for term in post.terms), found)
+        yield agreed._replace(worst=f"{post.region} on rank {self.rank}: {agreed.worst}")
 
-        Slots that no post-condition speaks of are not looked at.
-        """
-        pieces = [piece for asked in self._asked for piece in _compare(asked, outputs)]
-        worst = max(
-            pieces, key=lambda piece: (piece.num_wrong > 0, piece.max_rel_error), default=_Piece(0, 0.0, 0.0, "")
-        )
-        return Agreement(
-            ok=all(piece.num_wrong == 0 for piece in pieces),
-            max_rel_error=max((piece.max_rel_error for piece in pieces), default=0.0),
-            tolerance=max((piece.tolerance for piece in pieces), default=0.0),
-            num_wrong=sum(piece.num_wrong for piece in pieces),
-            worst=worst.text,
-        )
+    def every_element(self, post: Post) -> Iterator[Agreement]:
+        found = self._slots(self.held[post.region.buffer], post.region, self.rank).reshape(-1)
+        computes = any(term.kernel is not None for term in post.terms)
+        expected = self._computed(post, found) if computes else self._moved(post, found)
+        for start, values in expected:
+            yield self._compare(post, start, found[start : start + len(values[0])], values)
+
+    def _form(self, kernel: str | None) -> KernelForm | None:
+        return None if kernel is None else self.workload.form(kernel)
+
+    def _slots(self, array: Array, region: Region, rank: int) -> Array:
+        """The slots of a region; a view where they lie side by side."""
+        found: Array = array[places(region, self.workload.starts(region.buffer, rank))]
+        return found
+
+    def _operands(self, term: Term) -> list[Array]:
+        return [self._slots(self.inputs(region.buffer, rank), region, rank) for rank, region in term.args]
+
+    def _moved(self, post: Post, found: Array) -> Iterator[tuple[int, Expected]]:
+        """Inputs that are moved and reduced, some elements at a time."""
+        parts = [self._operands(term)[0].reshape(-1) for term in post.terms]
+        for part in parts:
+            if len(part) != len(found):
+                raise RunError(f"the post-condition of {post.region} asks for {len(found)} elements of {len(part)}")
+        for start in range(0, len(found), BLOCK):
+            yield start, _reduced([part[start : start + BLOCK] for part in parts], self.reduce_op)
+
+    def _computed(self, post: Post, found: Array) -> Iterator[tuple[int, Expected]]:
+        """What kernels make of inputs, called on float64; on absolute values for magnitudes."""
+        dtype, count = found.dtype.name, len(post.terms)
+        values, magnitude, partials = (np.zeros(len(found)) for _ in range(3))
+        length = 1.0
+        for term in post.terms:
+            reads = [part.astype(np.float64) for part in self._operands(term)]
+            part = self._apply(term, reads, post.region)
+            values += part
+            partials += np.abs(part)
+            magnitude += self._apply(term, [np.abs(read) for read in reads], post.region)
+            length = max(length, self._length(term, reads, post.region))
+        yield 0, (values, magnitude, _bound(dtype, count, length, magnitude, partials))
+
+    def _apply(self, term: Term, reads: list[Array], region: Region) -> Array:
+        if term.kernel is None:
+            return reads[0].reshape(-1)
+        form = self._form(term.kernel)
+        call = self.kernels.get(term.kernel) or (form.call if form else None)
+        if call is None:
+            raise RunError(f"no kernel '{term.kernel}' to compute a reference with", hint="give the Workload its form")
+        result = np.zeros_like(self._slots(self.held[region.buffer], region, self.rank), np.float64)
+        call(reads, [result])
+        return result.reshape(-1)
+
+    def _length(self, term: Term, reads: list[Array], region: Region) -> float:
+        """How many products each element of a kernel's result sums, about: as its work says, else a slot of them."""
+        if term.kernel is None:
+            return 1.0
+        form = None if term.kernel in self.kernels else self._form(term.kernel)
+        if form is None:
+            return float(reads[0][:1].size)
+        writes = self._operand(self.rank, region)
+        flops = form.work([self._operand(*arg) for arg in term.args], [writes]).flops
+        return flops / 2 / max(writes.elements, 1)
+
+    def _operand(self, rank: int, region: Region) -> Operand:
+        slot, starts = self.workload.slots[region.buffer][rank], self.workload.starts(region.buffer, rank)
+        size = int(np.prod(slot.shape, dtype=np.int64))
+        sizes = None if starts is None else np.diff(starts)[region.slots()]
+        return Operand(slot, region.num_slots, size * region.num_slots if sizes is None else int(sizes.sum()))
+
+    def _compare(self, post: Post, start: int, found: Array, expected: Expected) -> Agreement:
+        values, magnitude, bound = expected
+        with np.errstate(all="ignore"):
+            if found.dtype.name in ROUNDOFF:
+                error = np.abs(found.astype(np.float64) - values)
+            else:
+                error = (found != values).astype(np.float64)
+            error[np.isnan(error)] = np.inf
+            error[found == values] = 0.0  # equal infinities too
+            relative = np.where(error > 0, error / magnitude, 0.0)
+            tolerance = np.where(magnitude > 0, bound / magnitude, 0.0)
+            wrong = error > bound
+        if not len(found):
+            return Agreement()
+        at = int(np.argmax(np.where(wrong, np.inf, relative)))
+        text = f"{float(found[at]):.9g} instead of {float(values[at]):.9g} ± {float(bound[at]):.2g}"
+        where = self._place(post.region, start + at)
+        return Agreement(float(relative.max()), float(tolerance.max()), int(wrong.sum()), f"{where}: {text}")
+
+    def _place(self, region: Region, element: int) -> str:
+        """One element of a region in words."""
+        slots, starts = region.slots(), self.workload.starts(region.buffer, self.rank)
+        slot = self.workload.slots[region.buffer][self.rank]
+        size = int(np.prod(slot.shape, dtype=np.int64))
+        ends = np.cumsum(np.full(len(slots), size) if starts is None else np.diff(starts)[slots])
+        place = int(np.searchsorted(ends, element, "right"))
+        inside = element - (int(ends[place - 1]) if place else 0)
+        return f"{region.buffer}[{slots[place]}], element {inside} of the slot, on rank {self.rank}"
 
 
-def max_rel_error(outputs: Mapping[str, Sequence[Array | None]], reference: Reference) -> float:
-    """The greatest error of any element over its magnitude (see Agreement); inf where something is NaN."""
-    return reference.compare(outputs).max_rel_error
+def _reduced(parts: list[Array], reduce_op: str) -> Expected:
+    """The parts reduced element by element; integers wrap, as the executors' do, and must agree."""
+    dtype, count = parts[0].dtype.name, len(parts)
+    if dtype not in ROUNDOFF:
+        values = _folded(parts, reduce_op)
+        return values, np.ones(len(values)), np.zeros(len(values))
+    wide = [part.astype(np.float64) for part in parts]
+    divisor = count if reduce_op == "avg" else 1
+    values = _folded(wide, reduce_op) / divisor
+    magnitude = np.abs(values)
+    if reduce_op in ("sum", "avg"):
+        magnitude = _folded([np.abs(part) for part in wide], "sum") / divisor
+    if count == 1 or reduce_op in ("min", "max"):
+        return values, magnitude, np.zeros(len(values))
+    return values, magnitude, ((1 + ROUNDOFF[dtype]) ** (count + 1) - 1) * magnitude + count * TINIEST[dtype]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What one post-condition asks: values, magnitudes and error bounds, slots on axis 0."""
-
-    post: Post
-    values: NDArray[np.float64]
-    magnitude: NDArray[Any]
-    bound: NDArray[Any]
+def _folded(parts: list[Array], reduce_op: str) -> Array:
+    total = parts[0].copy()
+    for part in parts[1:]:
+        OPS[reduce_op](total, part, out=total)
+    return total
 
 
-class _Piece(NamedTuple):
-    """The comparison of some slots of one rank."""
-
-    num_wrong: int
-    max_rel_error: float
-    tolerance: float
-    text: str
-
-
-def _ask(program: Program, post: Post, workload: Workload, inputs: Arrays, kernels: Mapping[str, KernelCall]) -> _Asked:
-    slot = workload_slots(workload, post.region.buffer, program.num_ranks)[post.ranks[0]]
-    shape = (post.region.num_slots, *slot.shape)
-    coarse = np.float64 if slot.dtype == "float64" else np.float32
-    values, magnitude, partials = np.zeros(shape), np.zeros(shape, coarse), np.zeros(shape, coarse)
-    length = 1
-    for term in post.terms:
-        reads = [np.asarray(inputs[r.buffer][rank][r.slots()], dtype=np.float64) for rank, r in term.args]
-        part = _apply(term, reads, shape, kernels)
-        values += part
-        partials += np.abs(part)
-        magnitude += _apply(term, [np.abs(read).astype(coarse) for read in reads], shape, kernels)
-        length = max(length, prod(reads[0].shape[1:]) if term.kernel else 1)
-    return _Asked(post, values, magnitude, _bound(slot.dtype, len(post.terms), length, magnitude, partials))
-
-
-def _apply(term: Term, reads: list[Array], shape: tuple[int, ...], kernels: Mapping[str, KernelCall]) -> Array:
-    if term.kernel is None:
-        return reads[0]
-    if term.kernel not in kernels:
-        raise RunError(f"no kernel '{term.kernel}' to compute a reference with", found=", ".join(sorted(kernels)))
-    result = np.empty(shape, reads[0].dtype)
-    kernels[term.kernel](reads, [result])
-    return result
-
-
-def _bound(dtype: str, num_terms: int, length: int, magnitude: Array, partials: Array) -> Array:
-    """How far each element may be from its true value.
+def _bound(
+    dtype: str, num_terms: int, length: float, magnitude: NDArray[Any], partials: NDArray[Any]
+) -> NDArray[np.float64]:
+    """How far each element of a sum of kernels' results may be from its true value.
 
     A sum of `length` products errs by `length` roundoffs of its magnitude at worst, by about the square root of that
     in practice (10·√length is exceeded with probability under 1e-20; Higham and Mary 2019); half types accumulate in
     float32. Each of `num_terms` terms is then rounded to the dtype and added, each sum rounded too.
     """
-    if dtype not in _ROUNDOFF:
-        return np.zeros_like(magnitude)
-    summing = min(_ROUNDOFF[dtype], _ROUNDOFF["float32"]) * min(length + 1, 10 * sqrt(length))
-    rounding = (1 + _ROUNDOFF[dtype]) ** num_terms - 1
-    bound: Array = 2 * summing * magnitude + rounding * partials + num_terms * _TINIEST[dtype]
+    if dtype not in ROUNDOFF:
+        return np.zeros(len(magnitude))
+    summing = min(ROUNDOFF[dtype], ROUNDOFF["float32"]) * min(length + 1, 10 * sqrt(length))
+    rounding = (1 + ROUNDOFF[dtype]) ** num_terms - 1
+    bound: NDArray[np.float64] = 2 * summing * magnitude + rounding * partials + num_terms * TINIEST[dtype]
     return bound
-
-
-def _compare(asked: _Asked, outputs: Mapping[str, Sequence[Array | None]]) -> Iterator[_Piece]:
-    slots = asked.post.region.slots()
-    step = max(_BLOCK // max(prod(asked.values.shape[1:]), 1), 1)
-    for rank in asked.post.ranks:
-        array = outputs[asked.post.region.buffer][rank]
-        if array is not None and asked.values.size:
-            for start in range(0, len(slots), step):
-                yield _compare_block(asked, array, rank, slots[start : start + step], slice(start, start + step))
-
-
-def _compare_block(asked: _Asked, array: Array, rank: int, slots: NDArray[np.int64], rows: slice) -> _Piece:
-    found = np.asarray(array[slots], dtype=np.float64)
-    values, magnitude, bound = asked.values[rows], asked.magnitude[rows], asked.bound[rows]
-    with np.errstate(all="ignore"):
-        error = np.abs(found - values)
-        error[np.isnan(error)] = np.inf
-        error[found == values] = 0.0  # equal infinities too
-        relative = np.where(error > 0, error / magnitude, 0.0)
-        tolerance = np.where(magnitude > 0, bound / magnitude, 0.0)
-        wrong = error > bound
-    at = np.unravel_index(int(np.argmax(np.where(wrong, np.inf, relative))), error.shape)
-    where = f"{asked.post.region.buffer}[{slots[at[0]]}], element {tuple(int(i) for i in at[1:])}, on rank {rank}"
-    text = f"{where}: {found[at]:.9g} instead of {values[at]:.9g} ± {bound[at]:.2g}"
-    return _Piece(int(wrong.sum()), float(relative.max()), float(tolerance.max()), text)

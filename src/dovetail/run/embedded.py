@@ -110,7 +110,7 @@ class Inside:
         place = tuple(array.ctypes.data for array in arrays.values())
         if self._bound is None or self._bound[0] != place:
             held = arrays | self._scratch
-            self._bound = place, held, bind(self._transport, self.program, self.rank, held, sizes=self.workload.sizes)
+            self._bound = place, held, bind(self._transport, self.program, self.rank, held, workload=self.workload)
         return self._bound[2]
 
 

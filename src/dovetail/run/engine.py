@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,10 +12,9 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.ir import Kernel, Kind, Program, Region, Sizes, Slot, Workload, region_bytes
+from dovetail.ir import KernelCall, Kind, Program, Slot, Workload, compute_calls, kernel_calls, region_bytes
 from dovetail.ir.workload import DTYPE_BYTES
-from dovetail.run.arrays import Array, allocate_buffer
-from dovetail.run.kernels import KernelCall, builtin_kernels
+from dovetail.run.arrays import Array, allocate_buffer, places
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, quotients
 from dovetail.timeline import Timeline
@@ -36,29 +36,28 @@ def bind(
     arrays: dict[str, Array],
     kernels: Mapping[str, KernelCall] | None = None,
     in_order: bool | None = None,
-    sizes: Sizes | None = None,
+    workload: Workload | None = None,
 ) -> _native.Engine:
     """An engine for one rank's share of `program` on `arrays`, which the caller keeps alive and unmoved.
 
     The program must have passed `verify`. `in_order`: see `needs_order`, which is asked unless the caller knows.
-    `sizes`: those of the Workload (which `ir.slot_sizes` made), for arrays whose slots differ.
+    `workload`: for kernels, and for arrays whose slots differ. `kernels` go before the workload's, and run in Python.
     """
     check_supported(program)
-    starts = _starts(program, rank, sizes or {})
+    given = workload or Workload({})
+    starts = {buffer.name: given.starts(buffer.name, rank) for buffer in program.buffers}
     for buffer in program.buffers:
         held = starts[buffer.name]
         check_array(arrays.get(buffer.name), buffer.name, buffer.slots[rank] if held is None else held[-1], rank)
     check_slots(program, rank, arrays)
-    if sizes:
-        check_sizes(program, rank, arrays, sizes)
-    functions = builtin_kernels() | dict(kernels or {})
-    matmuls = [
-        None if kernels and kernel.name in kernels else _matmul_shape(program, rank, row, arrays)
-        for row, kernel in enumerate(program.kernels)
-    ]
+    as_held = _as_held(program, arrays, given)
+    if as_held.sizes:
+        check_sizes(program, rank, as_held)
+    functions = kernel_calls(workload, kernels)
+    products = _products(program, rank, as_held, kernels or {})
 
     def call(row: int) -> None:
-        run_kernel(program, row, arrays, functions)
+        run_kernel(program, row, arrays, functions, starts)
 
     return _native.make_engine(
         transport,
@@ -74,8 +73,8 @@ def bind(
             for row, buffer in enumerate(program.buffers)
             for start, stop, divisor in quotients(program, buffer.name, rank)
         ],
-        matmuls,
-        blas_functions() if any(matmuls) else (0, 0),
+        products,
+        blas_functions() if len(products) else (0, 0),
         call,
     )
 
@@ -116,26 +115,28 @@ def native_options(options: RunOptions) -> _native.EngineOptions:
     )
 
 
-def run_kernel(program: Program, row: int, arrays: dict[str, Array], functions: Mapping[str, KernelCall]) -> None:
+def run_kernel(
+    program: Program, row: int, arrays: dict[str, Array], functions: Mapping[str, KernelCall], starts: Mapping[str, Any]
+) -> None:
     """Call a compute op's Python kernel on views of its regions; on copies of those it both reads and writes."""
     op = program.op(row)
-    kernel: Kernel = program.kernels[op.call]
+    kernel = program.kernels[op.call]
     if kernel.name not in functions:
-        found = f"kernels {', '.join(sorted(functions))}"
-        raise RunError(f"op {row} on rank {op.rank}: no kernel '{kernel.name}'", where=op.line, found=found)
-    reads = [_view(arrays, region) for region in op.reads]
-    results = []
-    for region in op.writes:
-        held = _view(arrays, region)
+        found = f"kernels {', '.join(sorted(functions)) or 'none'}"
+        hint = "give the Workload its form"
+        raise RunError(f"op {row} on rank {op.rank}: no kernel '{kernel.name}'", where=op.line, found=found, hint=hint)
+    reads = [arrays[region.buffer][places(region, starts[region.buffer])] for region in op.reads]
+    results, targets = [], [(arrays[region.buffer], places(region, starts[region.buffer])) for region in op.writes]
+    for region, (array, where) in zip(op.writes, targets, strict=True):
+        held = array[where]
         fresh = kernel.accumulate or region.blocks > 1 or any(np.may_share_memory(held, read) for read in reads)
         results.append(np.empty_like(held) if fresh else held)
     functions[kernel.name](reads, results)
-    for region, result in zip(op.writes, results, strict=True):
-        slots = arrays[region.buffer], region.slots() if region.blocks > 1 else _slice(region)
+    for (array, where), result in zip(targets, results, strict=True):
         if kernel.accumulate:
-            slots[0][slots[1]] += result
-        elif not np.may_share_memory(slots[0], result):
-            slots[0][slots[1]] = result
+            array[where] += result
+        elif not np.may_share_memory(array, result):
+            array[where] = result
 
 
 def check_supported(program: Program) -> None:
@@ -182,13 +183,10 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
             )
 
 
-def check_sizes(program: Program, rank: int, arrays: dict[str, Array], sizes: Sizes) -> None:
-    """Refuse what needs slots of one size, and ops that move slots into others of another size."""
+def check_sizes(program: Program, rank: int, workload: Workload) -> None:
+    """Refuse ops that move slots into others of another size."""
     col, mine = program.columns, program.columns["rank"] == rank
-    if bool(np.any(mine & (col["kind"] == Kind.compute))):
-        raise RunError("kernels need slots of one size", found=f"program '{program.name}' computes")
-    slots = {b.name: (Slot((), arrays[b.name].dtype.name),) * program.num_ranks for b in program.buffers}
-    workload, whole = Workload(slots, {}, sizes), np.zeros((2, program.num_ops), np.int64)
+    whole = np.zeros((2, program.num_ops), np.int64)
     for side, total in zip(("read", "write"), whole, strict=True):
         ops = np.repeat(np.arange(program.num_ops), np.diff(col[f"{side}_start"]))
         np.add.at(total, ops, region_bytes(program, workload, side))
@@ -205,10 +203,23 @@ def check_sizes(program: Program, rank: int, arrays: dict[str, Array], sizes: Si
             raise RunError(f"{what} into others of another size", where=op.line, found=found)
 
 
-def _starts(program: Program, rank: int, sizes: Sizes) -> dict[str, Any]:
-    """Where each slot of a buffer begins, in elements; None for buffers whose slots are alike."""
-    workload = Workload({}, {}, sizes)
-    return {buffer.name: workload.starts(buffer.name, rank) for buffer in program.buffers}
+def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> Workload:
+    """The workload with slots as this rank's arrays have them."""
+    held = {b.name: Slot(arrays[b.name].shape[1:], arrays[b.name].dtype.name) for b in program.buffers}
+    return replace(workload, slots={name: (slot,) * program.num_ranks for name, slot in held.items()})
+
+
+def _products(program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall]) -> NDArray[np.int64]:
+    """A row for each compute op that has a native form: its row in the program, m, k, n, and whether it accumulates."""
+    rows, which, kinds = compute_calls(program, workload, rank)
+    table, known = np.zeros((len(kinds), 4), np.int64), np.zeros(len(kinds), np.bool_)
+    for number, kind in enumerate(kinds):
+        name, _, accumulate = program.kernels[kind.kernel]
+        form = None if name in kernels else workload.form(name)
+        product = form.native(kind.reads, kind.writes) if form and form.native else None
+        if product:
+            table[number], known[number] = (*product, accumulate), True
+    return np.column_stack([rows, table[which]])[known[which]]
 
 
 def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
@@ -273,36 +284,8 @@ def blas_functions() -> tuple[int, int]:
     return address("sgemm"), address("dgemm")
 
 
-def _matmul_shape(program: Program, rank: int, kernel: int, arrays: dict[str, Array]) -> tuple[int, int, int] | None:
-    """(k, n, dtype) where this kernel is our row-tile product of one shape, else None: Python then."""
-    if program.kernels[kernel] != Kernel("matmul", ("each", "all")):
-        return None
-    col, names = program.columns, [buffer.name for buffer in program.buffers]
-    rows = np.flatnonzero((col["kind"] == Kind.compute) & (col["call"] == kernel) & (col["rank"] == rank))
-    first, result = col["read_start"][rows], col["write_start"][rows]
-    used = np.stack([col["read_buffer"][first], col["read_buffer"][first + 1], col["write_buffer"][result]])
-    shapes = {_product(*(arrays[names[i]] for i in triple)) for triple in np.unique(used, axis=1).T}
-    return shapes.pop() if len(shapes) == 1 else None
-
-
-def _product(a: Array, b: Array, c: Array) -> tuple[int, int, int]:
-    if a.ndim != 2 or b.shape[1:] != (a.shape[1], *c.shape[1:]) or len({a.dtype, b.dtype, c.dtype}) != 1:
-        raise RunError("matmul shapes or dtypes disagree", found=f"{a.shape} {b.shape[1:]} -> {c.shape}, {a.dtype}")
-    if a.dtype.name not in DTYPES[:4]:
-        raise RunError(f"matmul has no {a.dtype} kernel", hint="float16, bfloat16, float32 or float64")
-    return a.shape[1], b.shape[2], DTYPES.index(a.dtype.name)
-
-
 def _memory(array: Array, starts: NDArray[np.int64] | None) -> tuple[int, int, int, NDArray[np.int64] | None]:
     """Address, bytes of a slot, dtype, and where slots begin, in bytes, if they differ."""
     slot_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
     begins = None if starts is None else starts * array.itemsize
     return array.ctypes.data, slot_bytes, DTYPES.index(array.dtype.name), begins
-
-
-def _view(arrays: dict[str, Array], region: Region) -> Array:
-    return arrays[region.buffer][region.slots() if region.blocks > 1 else _slice(region)]
-
-
-def _slice(region: Region) -> slice:
-    return slice(region.offset, region.offset + region.count)

@@ -17,14 +17,14 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class Variant:
-    """One Program of a job. `check` names the output buffer that must hold the product of A and B; by "posts" all that
-    the Program's post-conditions speak of is held against float64, in a run of its own."""
+    """One Program of a job. With `check`, all that its post-conditions name is held against float64, after a run of its
+    own."""
 
     name: str
     program: Program
     workload: Workload
     options: RunOptions = field(default_factory=RunOptions)
-    check: str | bool | None = None
+    check: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from typing import Any
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.ir import Program, Workload, verify
+from dovetail.ir import KernelCall, Program, Workload, verify
 from dovetail.run.arrays import Array, Arrays, numpy_dtype
 from dovetail.run.engine import allocate_rank, bind, needs_order, run_engines, timeline_of
-from dovetail.run.kernels import KernelCall
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import check_average
 from dovetail.timeline import Timeline
@@ -49,7 +48,7 @@ def run_unverified(
     fill(program, arrays, inputs)
     hub, in_order = _native.LocalHub(program.num_ranks), needs_order(program)
     engines = [
-        bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order, workload.sizes)
+        bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order, workload)
         for rank in ranks
     ]
     failures = sorted(

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import RunError
 from dovetail.ir import Op, Program, Region, Workload
-from dovetail.run.arrays import Array, Arrays, allocate_buffer, poison
+from dovetail.run.arrays import Array, Arrays, allocate_buffer, places, poison
 
 
 class Memory:
@@ -57,11 +57,7 @@ class Memory:
 
     def places(self, region: Region, rank: int) -> slice | NDArray[np.int64]:
         """Where the region's slots lie along axis 0 of the array."""
-        starts = self._starts[region.buffer][rank]
-        if region.blocks == 1:
-            ends = (region.offset, region.offset + region.count)
-            return slice(*ends) if starts is None else slice(int(starts[ends[0]]), int(starts[ends[1]]))
-        return region.slots() if starts is None else elements(region.slots(), starts)
+        return places(region, self._starts[region.buffer][rank])
 
     def _array(self, op: Op, region: Region, rank: int) -> Array:
         array = self.buffers[region.buffer][rank]
@@ -80,17 +76,6 @@ class Memory:
         if found != want:
             what = "slots" if starts[0] is None else "elements"
             raise RunError(f"buffer '{name}' needs one array for each rank, of {want} {what}", found=str(found))
-
-
-def elements(slots: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of the elements of `slots`, in order, in a flat array whose slot i begins at starts[i].
-
-    >>> elements(np.array([2, 0]), np.array([0, 2, 3, 6])).tolist()
-    [3, 4, 5, 0, 1]
-    """
-    lengths = starts[slots + 1] - starts[slots]
-    first = starts[slots] - (np.cumsum(lengths) - lengths)
-    return np.repeat(first, lengths) + np.arange(int(lengths.sum()))
 
 
 def describe(op: Op) -> str:

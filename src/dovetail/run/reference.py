@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import RunError
-from dovetail.ir import RECVS, SENDS, Kind, Op, Program, Workload
+from dovetail.ir import RECVS, SENDS, KernelCall, Kind, Op, Program, Workload, kernel_calls
 from dovetail.run.arrays import Array, Arrays, poison
 from dovetail.run.collectives import COLLECTIVES
-from dovetail.run.kernels import KernelCall, builtin_kernels
 from dovetail.run.memory import Memory, describe
 from dovetail.run.reduce import average, check_average, combine
 
@@ -50,7 +49,7 @@ def execute(
     Scratch and output buffers that `arrays` lacks take their shape and dtype from `workload`; both start poisoned.
     Arrays are flat where `workload` gives each slot a size of its own. Lanes take turns; with `seed`, in random order,
     the same seed giving the same order; with `interleaving`, in the order that an Execution recorded. `reduce_op`: see
-    `run.reduce`. `kernels` adds to the built-in ones.
+    `run.reduce`. `kernels` adds to those of `workload`.
 
     Raises RunError, naming the op, for a stall, an access outside a buffer, a message of another size than its receive,
     or a missing kernel.
@@ -58,7 +57,7 @@ def execute(
     memory = Memory(program, arrays, workload)
     for buffer in program.buffers:
         check_average(reduce_op, memory.buffers[buffer.name][0].dtype)
-    state = _State(program, memory, builtin_kernels() | dict(kernels or {}), reduce_op)
+    state = _State(program, memory, kernel_calls(workload, kernels), reduce_op)
     with np.errstate(all="ignore"):
         if interleaving is None:
             _take_turns(state, seed)
@@ -243,7 +242,8 @@ class _State:
         name, _, accumulate = self.program.kernels[op.call]
         if name not in self.kernels:
             found = f"kernels {', '.join(sorted(self.kernels)) or 'none'}"
-            raise RunError(f"{describe(op)}: no kernel '{name}'", where=op.line, found=found)
+            hint = "give the Workload its form, or name it in `kernels`"
+            raise RunError(f"{describe(op)}: no kernel '{name}'", where=op.line, found=found, hint=hint)
         before = [self.memory.read(op, region) for region in op.writes]
         results = [np.empty_like(array) for array in before]
         for result in results:

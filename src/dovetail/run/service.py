@@ -63,7 +63,7 @@ def service_of(
     work = uneven(program, _sizes(program, request), request.dtype)
     dtype = numpy_dtype(request.dtype)
     arrays = {name: np.empty(int(sizes[rank].sum()), dtype) for name, sizes in (work.sizes or {}).items()}
-    engine = bind(transport, program, rank, arrays, in_order=_in_order(*asked), sizes=work.sizes)
+    engine = bind(transport, program, rank, arrays, in_order=_in_order(*asked), workload=work)
     return Service(engine, options_of(choice), *_homes(program, arrays, bool(request.dst)))
 
 

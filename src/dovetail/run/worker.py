@@ -8,7 +8,7 @@ import platform
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,20 +17,19 @@ import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError, save_json
-from dovetail.ir import Buffer, Slot
+from dovetail.ir import Agreement, Buffer, Slot
 from dovetail.run.arrays import Array, allocate, poison, random_slots
+from dovetail.run.check import check_rank
 from dovetail.run.engine import bind, run_engines, timeline_of
 from dovetail.run.heartbeat import Pulse
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
-from dovetail.run.postcheck import posts_error
-from dovetail.run.product import product_error
 from dovetail.run.shim import World
 from dovetail.timeline import Timeline
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
-POSTS = "posts"
+KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as large as a rank's own
 
 
 def serve(folder: str, shim: str, pulse: Pulse) -> int:
@@ -76,14 +75,6 @@ class Spans(NamedTuple):
         return self.rows, np.asarray(self.start_s) - zero_s, np.asarray(self.end_s) - zero_s
 
 
-class Checked(NamedTuple):
-    """The greatest error, what was allowed, and how many elements were beyond their own bound; None: not looked at."""
-
-    max_rel_error: float | None = None
-    tolerance: float | None = None
-    num_wrong: int | None = None
-
-
 class _Rank:
     def __init__(self, world: World, job: Job, place: Path) -> None:
         self.world, self.job, self.place = world, job, place
@@ -97,7 +88,7 @@ class _Rank:
 
     def bound(self, variant: Variant) -> _native.Engine:
         about = self.world.transport, variant.program, self.world.rank, self.memory(variant)
-        return bind(*about, sizes=variant.workload.sizes)
+        return bind(*about, workload=variant.workload)
 
     def memory(self, variant: Variant) -> dict[str, Array]:
         """This rank's arrays for one variant; buffers of the same name, dtype and size are shared among variants."""
@@ -175,9 +166,8 @@ class _Rank:
 
     def outcome(self, variant: Variant, seconds: Any, kept: list[int]) -> Outcome:
         timelines = self.timelines(variant, seconds, kept) if variant.options.spans else ()
-        checked = Checked()
-        if variant.check:
-            checked = self.check_posts(variant) if variant.check == POSTS else self.check_product(variant)
+        found = self.check(variant) if variant.check else None
+        checked = (found.max_rel_error, found.tolerance, found.num_wrong) if found else ()
         return Outcome(variant.name, tuple(map(float, seconds)), timelines, *checked)
 
     def timelines(self, variant: Variant, seconds: Any, kept: list[int]) -> tuple[Timeline, ...]:
@@ -190,33 +180,30 @@ class _Rank:
             _timeline(variant, [parts[i] for parts in gathered], meta) for i in range(len(keep) if gathered else 0)
         )
 
-    def check_product(self, variant: Variant) -> Checked:
-        """Run once more on poisoned memory, then hold the output against a float64 reference of sampled products."""
-        self.run_one(variant, -1)
-        memory = self.memory(variant)
-        worst, tolerance = product_error(
-            memory["A"], memory["B"][0], memory[variant.check or "C"], self.world.sum, self.world.size
-        )
-        everyone = self.world.gather(worst)
-        return Checked(float(self.world.share(max(everyone, default=0.0))), tolerance)
-
-    def check_posts(self, variant: Variant) -> Checked:
+    def check(self, variant: Variant) -> Agreement:
         """Run once from the inputs as they were at first, then hold all that post-conditions name against float64."""
-        inputs = {buffer.name: buffer for buffer in variant.program.buffers if buffer.role == "input"}
-        memory = self.memory(variant)
-        for name, buffer in inputs.items():
-            memory[name][...] = self.began(variant, buffer, self.world.rank).reshape(memory[name].shape)
+        program, rank, memory = variant.program, self.world.rank, self.memory(variant)
+        inputs = {buffer.name: buffer for buffer in program.buffers if buffer.role == "input"}
+        for name in inputs.keys() & self.written:
+            memory[name][...] = self.began(variant, inputs[name], rank).reshape(memory[name].shape)
         self.run_one(replace(variant, options=replace(variant.options, repeats=1)), -1)
 
-        @cache
-        def began(name: str, rank: int) -> Array:
-            return self.began(variant, inputs[name], rank).reshape(shape_of(variant, inputs[name], rank))
+        @lru_cache(maxsize=KEPT if program.kernels else None)
+        def began(name: str, at: int) -> Array:
+            if at == rank and name not in self.written:
+                return memory[name]
+            return self.began(variant, inputs[name], at).reshape(shape_of(variant, inputs[name], at))
 
-        about = variant.program, variant.workload, self.world.rank, memory, began
-        everyone = self.world.gather(posts_error(*about, variant.options.reduce_op), CHECK_LIMIT_S)
-        counts, errors, bounds = zip(*everyone, strict=True) if everyone else ((0,),) * 3
-        total = Checked(max(errors), max(bounds), sum(counts))
-        return Checked(*self.world.share(total, CHECK_LIMIT_S))
+        found = check_rank(program, variant.workload, rank, memory, began, variant.options.reduce_op)
+        total = Agreement.total(self.world.gather(found, CHECK_LIMIT_S))
+        shared: Agreement = self.world.share(total, CHECK_LIMIT_S)
+        return shared
+
+    @cached_property
+    def written(self) -> set[str]:
+        """Buffers that some variant's ops write: their inputs do not stay as they were."""
+        programs = [variant.program for variant in self.job.variants]
+        return {p.buffers[row].name for p in programs for row in np.unique(p.columns["write_buffer"])}
 
     def facts(self) -> dict[str, Any]:
         model = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), "unknown")

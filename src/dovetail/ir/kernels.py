@@ -1,0 +1,182 @@
+"""KernelForm: what a kernel is beside its name: NumPy reference, cost, native form, and how its results are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir.program import Program
+from dovetail.ir.types import Kind
+from dovetail.ir.workload import Slot, Workload, region_bytes
+
+Ints = NDArray[np.int64]
+KernelCall = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]]], None]
+"""Fills every array of `writes` from `reads`; axis 0 of each is the slots of its region, in order.
+
+A kernel overwrites its results; where the Program says `accumulate`, the executor adds them to what was there.
+"""
+
+
+class Operand(NamedTuple):
+    """A region that a kernel reads or writes: what one slot is (of no shape where slots differ), and how much of it."""
+
+    slot: Slot
+    slots: int
+    elements: int
+
+
+class Work(NamedTuple):
+    """What one op costs: `units` on the axis of cost curve `key` (rows, points), and its FLOP."""
+
+    key: str
+    units: float
+    flops: float
+
+
+class Gemm(NamedTuple):
+    """C (m, n) = A (m, k)·B (k, n): each matrix, row after row, is the elements of its region in the order of slots."""
+
+    m: int
+    k: int
+    n: int
+
+
+class Agreement(NamedTuple):
+    """How a result compares with what it should be.
+
+    `max_rel_error`: the greatest error over the magnitude of what was summed, inf for NaN; `tolerance`: the greatest
+    bound on the same scale. `num_wrong`: elements, or rows that are checked as a whole, beyond their own bound.
+    `worst`: the worst of them in words.
+    """
+
+    max_rel_error: float = 0.0
+    tolerance: float = 0.0
+    num_wrong: int = 0
+    worst: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.num_wrong == 0
+
+    @staticmethod
+    def total(parts: Iterable[Agreement]) -> Agreement:
+        """All of them as one."""
+        found = list(parts)
+        worst = max(found, key=lambda part: (part.num_wrong > 0, part.max_rel_error), default=Agreement())
+        wrong, tolerance = sum(part.num_wrong for part in found), max((part.tolerance for part in found), default=0.0)
+        return Agreement(max((part.max_rel_error for part in found), default=0.0), tolerance, wrong, worst.worst)
+
+
+WorkOf = Callable[[Sequence[Operand], Sequence[Operand]], Work]
+NativeOf = Callable[[Sequence[Operand], Sequence[Operand]], Gemm | None]
+Check = Callable[[Iterable[Sequence[NDArray[Any]]], NDArray[Any]], Agreement]
+
+
+@dataclass(frozen=True)
+class KernelForm:
+    """All that Dovetail knows of a kernel; functions of a module, so that forms can be sent to ranks.
+
+    `call`: the reference. `work`: what an op costs, from its operands. `native`: what the native executors run in place
+    of `call`, None where that cannot express these operands. `check`: holds a result against the sum of this kernel's
+    results on several lists of operands, where computing them in float64 would take too long; without it, every element
+    is: the results must then be sums of products of what is read, about flops / 2 of them in all.
+    """
+
+    name: str
+    call: KernelCall
+    work: WorkOf
+    native: NativeOf | None = None
+    check: Check | None = None
+
+
+def kernel_calls(workload: Workload | None, more: Mapping[str, KernelCall] | None = None) -> dict[str, KernelCall]:
+    """Every kernel's reference by its name: those of a workload's forms, and `more`, which go before them."""
+    return {form.name: form.call for form in (workload.forms if workload else ())} | dict(more or {})
+
+
+class Call(NamedTuple):
+    """What a compute op asks for: a row of the Program's kernels, on such operands."""
+
+    kernel: int
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+
+
+class Calls(NamedTuple):
+    """Compute ops: their rows, and for each which of the `kinds` it is; ops that are alike are one kind."""
+
+    rows: Ints
+    which: Ints
+    kinds: list[Call]
+
+
+def compute_calls(program: Program, workload: Workload, rank: int | None = None) -> Calls:
+    """What the compute ops of a program (of one rank, if given) ask for; a few sorts, however many ops there are."""
+    col = program.columns
+    computes = col["kind"] == Kind.compute
+    rows = np.flatnonzero(computes if rank is None else computes & (col["rank"] == rank))
+    if not len(rows):
+        return Calls(rows, rows, [])
+    sides = [_Side(program, workload, side, rows) for side in ("read", "write")]
+    first, which = alike(np.column_stack([col["call"][rows], sides[0].table, sides[1].table]))
+    kinds = [Call(int(col["call"][rows[i]]), *(side.operands(int(i)) for side in sides)) for i in first]
+    return Calls(rows, which, kinds)
+
+
+def work_keys(program: Program, workload: Workload) -> tuple[str, ...]:
+    """The keys of the cost curves that a program's computations go by."""
+    found = []
+    for call in compute_calls(program, workload).kinds:
+        form = workload.form(program.kernels[call.kernel].name)
+        found += [] if form is None else [form.work(call.reads, call.writes).key]
+    return tuple(dict.fromkeys(found))
+
+
+class _Side:
+    """The operands that compute ops read, or write: in each row of `table` for each the number of its Slot, and how
+    many slots and bytes it has."""
+
+    def __init__(self, program: Program, workload: Workload, side: str, rows: Ints) -> None:
+        col, ranks = program.columns, program.num_ranks
+        numbers: dict[Slot, int] = {}
+        homes = [workload.slots[b.name][rank] for b in program.buffers for rank in range(ranks)]
+        number = np.array([numbers.setdefault(slot, len(numbers)) for slot in homes], np.int64)
+        self._slots = list(numbers)
+        start, end = col[f"{side}_start"][rows], col[f"{side}_start"][rows + 1]
+        size = region_bytes(program, workload, side)
+        self.table = np.full((len(rows), 3 * int((end - start).max())), -1, np.int64)
+        for place in range(self.table.shape[1] // 3):
+            has = start + place < end
+            region = (start + place)[has]
+            home = col[f"{side}_buffer"][region].astype(np.int64) * ranks + col["rank"][rows[has]]
+            slots = col[f"{side}_count"][region] * col[f"{side}_blocks"][region]
+            self.table[has, 3 * place : 3 * place + 3] = np.column_stack([number[home], slots, size[region]])
+
+    def operands(self, row: int) -> tuple[Operand, ...]:
+        """Those of one row of the table."""
+        found = []
+        for number, slots, size in self.table[row].reshape(-1, 3).tolist():
+            if number >= 0:
+                slot = self._slots[number]
+                found.append(Operand(slot, slots, size // Slot((), slot.dtype).num_bytes))
+        return tuple(found)
+
+
+def alike(table: Ints) -> tuple[Ints, Ints]:
+    """The first of each set of equal rows of a table, and for each row the number of its set.
+
+    >>> first, which = alike(np.array([[1, 2], [3, 4], [1, 2]]))
+    >>> table = np.array([[1, 2], [3, 4], [1, 2]]); bool((table[first][which] == table).all())
+    True
+    """
+    factors = np.random.default_rng(0).integers(1 << 62, size=table.shape[1]) | 1
+    with np.errstate(over="ignore"):
+        mixed = (table * factors).sum(axis=1)  # one number for each row: the sum wraps around
+    _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
+    if bool((table[first][which] != table).any()):  # by chance two rows have one number: sort them whole
+        _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), which.astype(np.int64).ravel()
