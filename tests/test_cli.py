@@ -449,7 +449,7 @@ def test_machines(document, call, tmp_path):
 
 
 def test_doctor_names_what_is_broken(document, call, monkeypatch):
-    monkeypatch.setattr("dovetail.run.shim.find_tool", lambda *names: None)
+    monkeypatch.setattr("dovetail.run.mpi_library.find_tool", lambda *names: None)
     monkeypatch.setattr("dovetail.run.mpi.find_tool", lambda *names: None)
     monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
     found = document("doctor", code=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.cli.telling import summary, title
-from dovetail.core import DovetailError, EnvironmentFault, load_json, save_json
+from dovetail.core import DovetailError, EnvironmentFault, Say, cache_dir, load_json, save_json
 from dovetail.cost import CostModel, price
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
@@ -22,10 +21,8 @@ from dovetail.plan.refine import Measured, Tried, measure_final, refine
 from dovetail.probe import probe_links, probe_matmul, spot_check
 from dovetail.report import write_page
 from dovetail.run.mpi import MpiExecutor, default_launch
-from dovetail.run.shim import cache_dir
 from dovetail.timeline import Alone, attribute, on_the_wire
 
-Say = Callable[[str, float], None]
 SCHEMA = "dovetail.tune/1"
 LEAST_GAIN = 0.02  # of serial, in the measurement that chooses
 LEAST_GAIN_S = 5e-6  # below this the clock, the barrier and the call decide, not the schedule

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from dovetail.core import RunError
 from dovetail.plan.contenders import Aim, Contender, workload
 from dovetail.plan.selection import Choice
-from dovetail.run.job import Job, JobResult, Outcome, Variant
+from dovetail.run.job import Executor, Job, JobResult, Outcome, Variant
 from dovetail.run.options import RunOptions
 
 BY_LIBRARY = Choice()
@@ -28,12 +27,6 @@ STALL_S = 30.0  # without progress; hosts that share few cores are slow to move
 MOST_FAILURES = 4  # of one job
 LEAST_HEAT = 2  # contenders; with fewer there is nothing to find out before the final
 Outcomes = dict[int, dict[Choice, Outcome]]  # by size
-
-
-class Executor(Protocol):
-    """Whatever runs a job on ranks."""
-
-    def execute(self, job: Job) -> JobResult: ...
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.core import PlanError, RunError
+from dovetail.core import PlanError, RunError, Say
 from dovetail.machine import Machine
-from dovetail.plan.arena import BY_LIBRARY, Arena, Clock, Executor, groups
+from dovetail.plan.arena import BY_LIBRARY, Arena, Clock, groups
 from dovetail.plan.contenders import Aim, shortlist
 from dovetail.plan.selection import Choice, Point, Selection, rows_of
-from dovetail.run.job import Outcome
+from dovetail.run.job import Executor, Outcome
 from dovetail.run.load import Load
 
-Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
 FINALISTS = 3
 HEATS = 0.5  # of the budget
 LEAST_GAIN = 0.01  # of the library's time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,22 +19,16 @@ from dovetail.machine import Machine
 from dovetail.matmul import AllReduce, MatmulAllReduce, program
 from dovetail.plan.explain import MEASURED_SLOWER, explain
 from dovetail.run.arrays import Array, numpy_dtype
-from dovetail.run.job import Job, JobResult, Variant
+from dovetail.run.job import Executor, Job, JobResult, Variant
 from dovetail.run.options import Progress, RunOptions
 from dovetail.sim import simulate
 from dovetail.timeline import Alone, Timeline, losses
 
 if TYPE_CHECKING:
-    from dovetail.run.embedded import Inside
+    from dovetail.run.embedded import Embedded
 
 SCHEMA = "dovetail.plan/1"
 PATIENCE = 4.0
-
-
-class Executor(Protocol):
-    """Whatever runs a job on ranks."""
-
-    def execute(self, job: Job) -> JobResult: ...
 
 
 @dataclass(frozen=True)
@@ -213,14 +207,14 @@ class Plan:
         mine, theirs = (x if hasattr(x, "dtype") else np.asarray(x, dtype) for x in (a, b))
         inputs = {"A": np.asarray(mine), "B": np.asarray(theirs)[None]}
         given = None if out is None else {"C": out}
-        return self._inside(inputs, given, allow_nonfinite=allow_nonfinite)["C"]
+        return self._embedded(inputs, given, allow_nonfinite=allow_nonfinite)["C"]
 
     @cached_property
-    def _inside(self) -> Inside:
-        from dovetail.run.embedded import Inside
+    def _embedded(self) -> Embedded:
+        from dovetail.run.embedded import Embedded
 
         options = RunOptions(progress=self.choices.progress, block_rows=self.choices.block_rows)
-        return Inside(self.program, self.wish.workload(self.ranks), options)
+        return Embedded(self.program, self.wish.workload(self.ranks), options)
 
     def measure(self, executor: Executor | None = None, **options: Any) -> JobResult:
         """Run serial and the plan in turn on ranks of their own, by MPI unless another executor is given."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from dovetail.core import Say
 from dovetail.plan.alone import alone
-from dovetail.plan.plan import Choices, Executor, Plan
-from dovetail.run.job import Job, JobResult, Outcome, Variant
+from dovetail.plan.plan import Choices, Plan
+from dovetail.run.job import Executor, Job, JobResult, Outcome, Variant
 
-Say = Callable[[str, float], None]
 RIVALS = 4  # predicted best that are measured beside the plan
 WORTH = 0.02  # a variation must gain this share to be varied further
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from dovetail.core import WishError
 from dovetail.matmul import MatmulAllReduce
 from dovetail.probe import programs
-from dovetail.probe.take import Executor, take
+from dovetail.probe.take import take
+from dovetail.run.job import Executor
 from dovetail.run.options import RunOptions
 
 SIDE_S = 0.06  # of either side: long beside what starting it costs, short enough to be run a hundred times

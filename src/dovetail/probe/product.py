@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dovetail.core import Say
 from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.probe import programs
-from dovetail.probe.take import ROUNDS, Budget, Executor, Say, as_samples, median_s, take
-from dovetail.run.job import Job
+from dovetail.probe.take import ROUNDS, Budget, as_samples, median_s, take
+from dovetail.run.job import Executor, Job
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 

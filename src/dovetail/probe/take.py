@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from dovetail.cost import Samples
 from dovetail.probe.programs import Measurement
-from dovetail.run.job import Job, JobResult
+from dovetail.run.job import Executor, Job
 
-Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
 ROUNDS = 3
-
-
-class Executor(Protocol):
-    """Whatever runs a job on ranks."""
-
-    def execute(self, job: Job) -> JobResult: ...
 
 
 @dataclass(frozen=True)

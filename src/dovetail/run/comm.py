@@ -15,9 +15,9 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import DovetailError, RunError, WishError
 from dovetail.run.arrays import Array
+from dovetail.run.mpi_library import Shim, build_shim
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.service import REDUCED, Request, Service, options_of, service_of
-from dovetail.run.shim import Shim, build_shim
 
 KINDS = (  # as mpi_table.h numbers them
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"),

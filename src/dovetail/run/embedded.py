@@ -21,15 +21,16 @@ from dovetail.core import RunError, WishError
 from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, allocate_buffer, is_float, numpy_dtype
 from dovetail.run.engine import bind, run_engines
+from dovetail.run.mpi_library import build_shim
 from dovetail.run.options import RunOptions
-from dovetail.run.shim import World, build_shim
+from dovetail.run.world import World
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
 
 
-class Inside:
+class Embedded:
     """One Program in this MPI program, which every rank calls with its own inputs, as often as it wants.
 
     Without MPI where the Program has one rank. Scratch buffers live as long as this does, and an engine stays bound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,12 @@ class JobResult:
 
     def __getitem__(self, name: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.name == name)
+
+
+class Executor(Protocol):
+    """Whatever runs a job on ranks."""
+
+    def execute(self, job: Job) -> JobResult: ...
 
 
 def verify_job(job: Job) -> None:

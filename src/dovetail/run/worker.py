@@ -25,7 +25,7 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.postcheck import posts_error
 from dovetail.run.product import product_error
-from dovetail.run.shim import World
+from dovetail.run.world import World
 from dovetail.timeline import Timeline
 
 SETUP_LIMIT_S = 120.0

@@ -1,14 +1,9 @@
-"""The MPI shim: compiled once for the MPI library at hand, and the few calls that ranks need outside the engine."""
+"""World: the ranks of one communicator, as this rank sees them: small control messages and their time limits."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import pickle
-import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,106 +11,11 @@ from typing import Any
 import numpy as np
 
 from dovetail import _native
-from dovetail.core import EnvironmentFault, RunError
+from dovetail.core import RunError
+from dovetail.run.mpi_library import ON_COMM, Shim
 
-SOURCE = Path(__file__).with_name("mpi_shim.c")
 CONTROL_TAG = 20000
 _ANYHOW = 0  # a send may end before the receiver has asked for it
-
-
-def cache_dir() -> Path:
-    """Where built shims and probe results are kept: $DOVETAIL_CACHE, else the user's cache folder."""
-    root = os.environ.get("DOVETAIL_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    place = Path(root).expanduser() / ("" if "DOVETAIL_CACHE" in os.environ else "dovetail")
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        probe = place / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        hint = "set DOVETAIL_CACHE to a folder that you may write"
-        raise EnvironmentFault(f"cannot write to the cache {place}", found=error.strerror, hint=hint) from error
-    return place
-
-
-def find_tool(*names: str) -> str | None:
-    """The first of `names` beside this Python (a wheel's), else on PATH."""
-    beside = os.fspath(Path(sys.prefix) / "bin")
-    for name in names:
-        path = shutil.which(name, path=beside) or shutil.which(name)
-        if path:
-            return path
-    return None
-
-
-def build_shim() -> Path:
-    """Compile the shim with the mpicc at hand, or find it in the cache (keyed by source and compiler line)."""
-    mpicc = find_tool("mpicc")
-    if mpicc is None:
-        raise EnvironmentFault(
-            "no MPI found: there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
-        )
-    sources = sorted(SOURCE.parent.glob("mpi_*.[ch]"))
-    line = subprocess.run([mpicc, "-show"], capture_output=True, text=True, check=False).stdout
-    text = b"".join(source.read_bytes() for source in sources)
-    key = hashlib.sha256(text + mpicc.encode() + line.encode()).hexdigest()[:16]
-    target = cache_dir() / f"mpi_shim-{key}.so"
-    if not target.exists():
-        partial = target.with_suffix(f".{os.getpid()}")
-        units = [source for source in sources if source.suffix == ".c"]
-        done = subprocess.run(
-            [mpicc, "-O2", "-shared", "-fPIC", "-o", partial, *units], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            found = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise EnvironmentFault(f"{mpicc} could not compile the MPI shim", found=found[0], hint="is gcc installed?")
-        partial.replace(target)
-    return target
-
-
-_ON_COMM = ("rank", "size", "isend", "irecv", "group", "icollective", "collective", "collective_v", "test", "cancel")
-_FUNCTIONS = (
-    *("init", "finalize", "setup", "adopt", "find", "release"),
-    *_ON_COMM,
-    *("clock", "abort", "library", "error_text"),
-)
-
-
-class _Table(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_int), *((name, ctypes.c_void_p) for name in _FUNCTIONS)]
-
-
-class Shim:
-    """The loaded shim: its table, for the engine and for calls by name."""
-
-    def __init__(self, path: Path) -> None:
-        self._table = _Table.in_dll(ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
-        versions = self._table.version, _native.mpi_table_version
-        if versions[0] != versions[1]:
-            found = f"{path.name} has table {versions[0]}, the native module knows {versions[1]}"
-            what, hint = "the native module is of another version than its sources", "install dovetail anew"
-            raise EnvironmentFault(what, found=found, hint=hint)
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self._table)
-
-    @property
-    def library(self) -> str:
-        """Name and version of the MPI library."""
-        text = ctypes.create_string_buffer(256)
-        self.call("library", text, 256)
-        return text.value.decode()
-
-    def call(self, name: str, *arguments: Any) -> int:
-        """Call a function of the table; RunError where it fails."""
-        returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
-        code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
-        if name not in ("rank", "size") and code:
-            text = ctypes.create_string_buffer(512)
-            self.call("error_text", code, text, 512)
-            raise RunError(f"MPI failed in {name}", found=text.value.decode())
-        return int(code or 0)
 
 
 class World:
@@ -234,4 +134,4 @@ class World:
                 time.sleep(2e-5)
 
     def _call(self, name: str, *arguments: Any) -> int:
-        return self._shim.call(name, *([self._comm] if name in _ON_COMM else []), *arguments)
+        return self._shim.call(name, *([self._comm] if name in ON_COMM else []), *arguments)
