@@ -12,7 +12,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-from run_programs import DTYPES, Maker, uneven_of, workload_of
+from run_programs import DTYPES, Maker, library_call, uneven_of, workload_of
 
 from dovetail.collective import ALGORITHMS, build
 from dovetail.core import EnvironmentFault, ProgramError, WishError, cache_dir
@@ -66,6 +66,25 @@ def collective_cases(ranks: int):
     return cases
 
 
+def uneven_cases(ranks: int):
+    """The library's collectives in parts of different sizes, some of them of nothing, on all ranks and on some."""
+    rng, cases = np.random.default_rng(ranks), []
+    how = (*BOTH, RunOptions(blocking=True))
+    for turn in range(12):
+        group = tuple(rng.permutation(ranks)[: max(1, ranks - turn % 2)].tolist())
+        matrix = rng.integers(0, 4, (len(group), len(group)))
+        if turn > 9:
+            matrix[...] = 0
+        dtype = DTYPES[turn % len(DTYPES)]
+        for kind in ("all_gather", "reduce_scatter", "all_to_all"):
+            counts = matrix.tolist() if kind == "all_to_all" else matrix[0].tolist()
+            for in_place in (False, True) if kind == "all_gather" else (False,):
+                asked = library_call(kind, counts, group, in_place, turn % 3 == 0, ranks)
+                cases.append((asked, workload_of(asked, (3,), dtype), how))
+                cases.append((asked, uneven_of(asked, dtype, turn), how[turn % 3 :][:1]))
+    return cases
+
+
 def library(ranks: int):
     """An all_reduce of the library's own."""
     b, everyone = Builder("library", ranks), range(ranks)
@@ -99,7 +118,9 @@ def shipped_cases(ranks: int):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_results_equal_the_reference(mpi, ranks, tmp_path):
     cases = tmp_path / "cases"
-    cases.write_bytes(pickle.dumps([*random_cases(ranks, 30), *shipped_cases(ranks), *collective_cases(ranks)]))
+    cases.write_bytes(
+        pickle.dumps([*random_cases(ranks, 30), *shipped_cases(ranks), *collective_cases(ranks), *uneven_cases(ranks)])
+    )
     done = mpi.run(ranks, HERE / "mpi_ranks.py", cases, timeout_s=280)
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 

@@ -16,7 +16,7 @@ from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ["engine", "net", "moves", "send", "op", "load", "local", "order", "reduce", "kernel"]
+SOURCES = ["engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel"]
 SANITIZERS = ("thread", "address,undefined")
 
 

@@ -64,6 +64,7 @@ using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
 using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>>;  // address, slot bytes, dtype
 using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;        // buffer, offset, count, divisor
+using PartsTuple = std::tuple<std::int64_t, bool, std::vector<long long>>;     // row, in place, counts
 using MatmulRow = std::optional<std::tuple<std::int64_t, std::int64_t, int>>;  // k, n, dtype
 
 // Every row gets a group of its own: calls of different rows on the same ranks do not meet.
@@ -79,11 +80,14 @@ std::vector<Collective> bind_collectives(Transport& transport, int rank, const s
     return calls;
 }
 
-std::shared_ptr<BoundEngine> make_engine(
-    Transports transport, int rank, const Table& columns, const std::vector<bool>& lane_is_net, bool in_order,
-    const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
-    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
-    const std::vector<MatmulRow>& matmuls, std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
+std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const Table& columns,
+                                         const std::vector<bool>& lane_is_net, bool in_order,
+                                         const std::vector<ChannelTuple>& channels,
+                                         const std::vector<CollectiveRow>& collectives,
+                                         const std::vector<MemoryRow>& memory,
+                                         const std::vector<QuotientTuple>& quotients,
+                                         const std::vector<PartsTuple>& parts, const std::vector<MatmulRow>& matmuls,
+                                         std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
@@ -91,6 +95,8 @@ std::shared_ptr<BoundEngine> make_engine(
         homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype, starts ? starts->data() : nullptr});
     std::vector<QuotientRow> divided;
     for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
+    std::vector<PartsRow> collective_parts;
+    for (const auto& [row, in_place, counts] : parts) collective_parts.push_back({row, in_place, counts});
     auto bound = std::make_shared<BoundEngine>();
     bound->transport = transport;
     std::vector<Kernel> kernels;
@@ -103,7 +109,7 @@ std::shared_ptr<BoundEngine> make_engine(
         }
         kernels.push_back({bound->matmuls.back().get()});
     }
-    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided);
+    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided, collective_parts);
     const auto call_python = [python](std::int64_t row) {
         const nb::gil_scoped_acquire gil;
         python(row);
@@ -191,7 +197,7 @@ void bind_run(nb::module_& m) {
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
-          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "matmuls"_a, "blas"_a, "python"_a);
+          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "parts"_a, "matmuls"_a, "blas"_a, "python"_a);
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dovetail.ir import Kernel, Kind, Program, Region, Sizes, Slot, Workload, re
 from dovetail.ir.workload import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate_buffer
 from dovetail.run.kernels import KernelCall, builtin_kernels
+from dovetail.run.library_calls import CUT, collective_parts, misfit
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, quotients
 from dovetail.timeline import Timeline
@@ -49,8 +51,9 @@ def bind(
         held = starts[buffer.name]
         check_array(arrays.get(buffer.name), buffer.name, buffer.slots[rank] if held is None else held[-1], rank)
     check_slots(program, rank, arrays)
+    workload = _workload_of(program, arrays, sizes or {})
     if sizes:
-        check_sizes(program, rank, arrays, sizes)
+        check_sizes(program, rank, workload)
     functions = builtin_kernels() | dict(kernels or {})
     matmuls = [
         None if kernels and kernel.name in kernels else _matmul_shape(program, rank, row, arrays)
@@ -74,6 +77,7 @@ def bind(
             for row, buffer in enumerate(program.buffers)
             for start, stop, divisor in quotients(program, buffer.name, rank)
         ],
+        collective_parts(program, rank, workload),
         matmuls,
         blas_functions() if any(matmuls) else (0, 0),
         call,
@@ -144,27 +148,9 @@ def check_supported(program: Program) -> None:
         if bool(np.any(program.columns["kind"] == kind)):
             what = f"the native executors have no one-sided {kind.name}"
             raise RunError(what, hint="use send and recv, or the reference executor")
-    for row, call in enumerate(program.collectives):
+    for call in program.collectives:
         if call.kind not in COLLECTIVES:
             raise RunError(f"no executor knows the collective '{call.kind}'", hint=f"one of {', '.join(COLLECTIVES)}")
-        if call.kind in ("all_gather", "reduce_scatter"):
-            _check_even(program, row)
-
-
-def _check_even(program: Program, row: int) -> None:
-    """Refuse an all_gather or reduce_scatter whose members hold parts of different sizes."""
-    kind, group = program.collectives[row]
-    whole, part = ("write", "read") if kind == "all_gather" else ("read", "write")
-    for index in np.flatnonzero((program.columns["kind"] == Kind.collective) & (program.columns["call"] == row)):
-        op = program.op(int(index))
-        sizes = {"read": op.reads[0].num_slots, "write": op.writes[0].num_slots}
-        if sizes[whole] != len(group) * sizes[part]:
-            raise RunError(
-                f"the native executors have no uneven {kind}",
-                where=op.line,
-                found=f"op {index} on rank {op.rank} holds {sizes[part]} of {sizes[whole]} slots",
-                hint="use send and recv, or the reference executor",
-            )
 
 
 def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
@@ -173,7 +159,11 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
     mine = (col["rank"] == rank) & np.isin(col["kind"], [*_SAME_SLOTS])
     rows = np.flatnonzero(mine & (np.diff(col["read_start"]) > 0) & (np.diff(col["write_start"]) > 0))
     ends = [col[f"{side}_buffer"][col[f"{side}_start"][rows]] for side in ("read", "write")]
-    for src, dst in np.unique(np.stack(ends), axis=1).T:
+    pairs = {*map(tuple, np.stack(ends).T.tolist())}
+    for row in rows[np.diff(col["read_start"])[rows] > 1]:  # of an all_to_all in parts
+        buffers = (col[f"{side}_buffer"][slice(*col[f"{side}_start"][row : row + 2])] for side in ("read", "write"))
+        pairs |= set(product(*(map(int, each) for each in buffers)))
+    for src, dst in sorted(pairs):
         a, b = arrays[names[src]], arrays[names[dst]]
         if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
             raise RunError(
@@ -182,27 +172,27 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
             )
 
 
-def check_sizes(program: Program, rank: int, arrays: dict[str, Array], sizes: Sizes) -> None:
+def _workload_of(program: Program, arrays: dict[str, Array], sizes: Sizes) -> Workload:
+    """A Workload as one rank's arrays have it: slots of a buffer are alike on all ranks, or as `sizes` says."""
+    shapes = {b.name: () if b.name in sizes else arrays[b.name].shape[1:] for b in program.buffers}
+    slots = {name: Slot(shape, arrays[name].dtype.name) for name, shape in shapes.items()}
+    return Workload({name: (slot,) * program.num_ranks for name, slot in slots.items()}, {}, sizes)
+
+
+def check_sizes(program: Program, rank: int, workload: Workload) -> None:
     """Refuse what needs slots of one size, and ops that move slots into others of another size."""
     col, mine = program.columns, program.columns["rank"] == rank
     if bool(np.any(mine & (col["kind"] == Kind.compute))):
         raise RunError("kernels need slots of one size", found=f"program '{program.name}' computes")
-    slots = {b.name: (Slot((), arrays[b.name].dtype.name),) * program.num_ranks for b in program.buffers}
-    workload, whole = Workload(slots, {}, sizes), np.zeros((2, program.num_ops), np.int64)
+    whole = np.zeros((2, program.num_ops), np.int64)
     for side, total in zip(("read", "write"), whole, strict=True):
         ops = np.repeat(np.arange(program.num_ops), np.diff(col[f"{side}_start"]))
         np.add.at(total, ops, region_bytes(program, workload, side))
     moves = mine & np.isin(col["kind"], [*_SAME_SLOTS]) & (np.diff(col["read_start"]) > 0)
-    unlike = (whole[0] != whole[1]) | (col["kind"] == Kind.collective)
-    for row in np.flatnonzero(moves & unlike & (np.diff(col["write_start"]) > 0)):
-        op, (reads, writes) = program.op(int(row)), whole[:, row]
-        if op.kind == Kind.collective:
-            kind, members = program.collectives[op.call].kind, len(program.collectives[op.call].group)
-            reads = reads * members if kind == "all_gather" else reads
-            writes = writes * members if kind == "reduce_scatter" else writes
-        if reads != writes:
-            what, found = f"op {row} on rank {rank} moves slots", f"{op.reads[0]} and {op.writes[0]}"
-            raise RunError(f"{what} into others of another size", where=op.line, found=found)
+    for row in np.flatnonzero(moves & (whole[0] != whole[1]) & (np.diff(col["write_start"]) > 0)):
+        op = program.op(int(row))
+        if op.kind != Kind.collective or program.collectives[op.call].kind not in CUT:
+            raise misfit(program, int(row))
 
 
 def _starts(program: Program, rank: int, sizes: Sizes) -> dict[str, Any]:
@@ -244,12 +234,13 @@ def timeline_of(
 
 
 def moved_bytes(program: Program, workload: Workload) -> NDArray[np.int64]:
-    """Bytes that each op moves: those of its first region, 0 for compute."""
+    """Bytes that each op moves: those it reads, or else writes; 0 for compute."""
     col, total = program.columns, np.zeros(program.num_ops, np.int64)
     for side in ("write", "read"):
         start = col[f"{side}_start"]
         has = np.flatnonzero(np.diff(start) > 0)
-        total[has] = region_bytes(program, workload, side)[start[has]]
+        until = np.concatenate([[0], np.cumsum(region_bytes(program, workload, side))])
+        total[has] = (until[start[1:]] - until[start[:-1]])[has]
     total[col["kind"] == Kind.compute] = 0
     return total
 

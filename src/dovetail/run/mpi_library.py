@@ -24,7 +24,10 @@ def build_shim() -> Path:
     return compile_c(mpicc, sources, "mpi_shim", "the MPI shim", about="-show")
 
 
-ON_COMM = ("rank", "size", "isend", "irecv", "group", "icollective", "collective", "collective_v", "test", "cancel")
+ON_COMM = (  # what acts on a communicator, its first argument; in the order of mpi_table.h
+    *("rank", "size", "isend", "irecv", "group"),
+    *("icollective", "icollective_v", "collective", "collective_v", "test", "cancel"),
+)
 _FUNCTIONS = (
     *("init", "finalize", "setup", "adopt", "find", "release"),
     *ON_COMM,
