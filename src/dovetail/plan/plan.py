@@ -26,6 +26,7 @@ from dovetail.timeline import Alone, Timeline, losses
 
 if TYPE_CHECKING:
     from dovetail.run.embedded import Embedded
+    from dovetail.run.world import World
 
 SCHEMA = "dovetail.plan/1"
 PATIENCE = 4.0
@@ -191,11 +192,20 @@ class Plan:
         asked = self.wish, self.ranks, self.serial_s
         return Job(tuple(c.variant(name, *asked) for name, c in chosen + others[:rivals]), **options)
 
-    def run(self, a: ArrayLike, b: ArrayLike, out: Array | None = None, *, allow_nonfinite: bool = False) -> Array:
+    def run(
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        out: Array | None = None,
+        *,
+        comm: Any = None,
+        allow_nonfinite: bool = False,
+    ) -> Array:
         """C (m, n) on every rank, from this rank's A (m, k_r) and B (k_r, n), inside the user's own MPI program.
 
-        Every rank of the program calls it, one process per rank, with mpi4py or without; a plan for one rank needs no
-        MPI. `out` takes C in place. Raises WishError, on every rank, where some rank's arrays have another shape or
+        Every rank of `comm` calls it, an mpi4py communicator whose ranks errors then name; without one, every rank of
+        the program, with mpi4py or without, one process per rank. A plan for one rank needs no MPI. `out` takes C in
+        place. Raises WishError, on every rank, where some rank's arrays have another shape or
         dtype than the plan, or hold NaN or infinity and `allow_nonfinite` is not set; RunError where a rank stalls.
 
         >>> from dovetail.matmul import MatmulAllReduce
@@ -207,14 +217,23 @@ class Plan:
         mine, theirs = (x if hasattr(x, "dtype") else np.asarray(x, dtype) for x in (a, b))
         inputs = {"A": np.asarray(mine), "B": np.asarray(theirs)[None]}
         given = None if out is None else {"C": out}
-        return self._embedded(inputs, given, allow_nonfinite=allow_nonfinite)["C"]
+        return self._embedded(comm)(inputs, given, allow_nonfinite=allow_nonfinite)["C"]
 
-    @cached_property
-    def _embedded(self) -> Embedded:
-        from dovetail.run.embedded import Embedded
+    def _embedded(self, comm: Any) -> Embedded:
+        """This plan on a communicator, kept as long as that lives."""
+        from dovetail.run.embedded import Embedded, ranks_of
 
         options = RunOptions(progress=self.choices.progress, block_rows=self.choices.block_rows)
-        return Embedded(self.program, self.wish.workload(self.ranks), options)
+        for gone in [world for world in self._places if world and world.freed]:
+            del self._places[gone]
+        world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
+        if world not in self._places:
+            self._places[world] = Embedded(self.program, self.wish.workload(self.ranks), options, world)
+        return self._places[world]
+
+    @cached_property
+    def _places(self) -> dict[World | None, Embedded]:
+        return {}
 
     def measure(self, executor: Executor | None = None, **options: Any) -> JobResult:
         """Run serial and the plan in turn on ranks of their own, by MPI unless another executor is given."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from dovetail.run.check import Agreement, Reference, max_rel_error
     from dovetail.run.kernels import KernelCall, builtin_kernels
     from dovetail.run.reference import Execution, execute
+    from dovetail.run.timing import measure
 
 __all__ = [
     "Agreement",
@@ -18,6 +19,7 @@ __all__ = [
     "execute",
     "fresh_inputs",
     "max_rel_error",
+    "measure",
     "numpy_dtype",
 ]
 
@@ -26,6 +28,7 @@ _HOMES = {
     "arrays": ("fresh_inputs", "numpy_dtype"),
     "check": ("Agreement", "Reference", "max_rel_error"),
     "kernels": ("KernelCall", "builtin_kernels"),
+    "timing": ("measure",),
     "reference": ("Execution", "execute"),
 }
 

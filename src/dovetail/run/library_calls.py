@@ -74,8 +74,8 @@ class _Sides:
         if ends is None:
             return np.repeat(elements // num_members, num_members)
         slots = region.slots().reshape(num_members, -1)
-        elements = ends[slots + 1] - ends[slots]
-        return elements.sum(axis=1)
+        cut: Ints = (ends[slots + 1] - ends[slots]).sum(axis=1)
+        return cut
 
 
 def _parts(sides: _Sides, kind: str, members: Ints, place: int) -> Parts:

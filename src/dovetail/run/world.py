@@ -19,16 +19,34 @@ _ANYHOW = 0  # a send may end before the receiver has asked for it
 
 
 class World:
-    """All ranks of this MPI job, as this rank sees them: small control messages and their time limits."""
+    """The ranks of a communicator, as this rank sees them: small control messages and their time limits.
 
-    def __init__(self, shim: Path) -> None:
-        self._shim, self._comm = Shim(shim), ctypes.c_void_p()
-        provided = ctypes.c_int()
-        reduce = ctypes.c_void_p(_native.mpi_reduce_function())
-        self._call("init", ctypes.byref(provided), reduce, ctypes.byref(self._comm))
-        self.provided = provided.value
+    Of all ranks of this MPI job, where MPI is begun unless somebody has; or of `bound`, a user's communicator that was
+    adopted. They are numbered as there, and so are those that errors name.
+    """
+
+    def __init__(self, shim: Path, bound: _native.Communicator | None = None) -> None:
+        self._shim, self._bound = Shim(shim), bound  # kept: the duplicate lives as long
+        reduce = _native.mpi_reduce_function()
+        if bound is None:
+            self._comm, provided = ctypes.c_void_p(), ctypes.c_int()
+            self._call("init", ctypes.byref(provided), ctypes.c_void_p(reduce), ctypes.byref(self._comm))
+            self.provided = provided.value
+            self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
+        else:
+            self._comm, self.transport = ctypes.c_void_p(bound.address), bound.transport
+            self.provided, _ = _native.comm_setup(self._shim.address, reduce)
         self.rank, self.size = self._call("rank"), self._call("size")
-        self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether these are all ranks of the job, and not those of a user's communicator."""
+        return self._bound is None
+
+    @property
+    def freed(self) -> bool:
+        """Whether the user has freed their communicator: nothing runs here any more."""
+        return self._bound is not None and bool(self._bound.freed)
 
     @property
     def library(self) -> str:
