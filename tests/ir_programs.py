@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from dovetail.ir import Builder, Kernel, Kind, Post, Program, Region, Term
 from dovetail.ir.greedy import Greedy, Run
@@ -21,6 +22,7 @@ KERNELS = (
     Kernel("s", ("each", "each")),
 )
 KINDS_OF_COLLECTIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+UNEVEN = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(eq=False)
@@ -249,17 +251,46 @@ class Maker:
         reads = {"reduce_scatter": whole, "all_to_all": whole}.get(kind, unit)
         writes = {"all_gather": whole, "all_to_all": whole}.get(kind, unit)
         members = []
+        sides = self.uneven_sides(kind, p) if kind in UNEVEN and rng.random() < 0.6 else None
         for place, rank in enumerate(group):
-            source, target = self.region(reads, "at"), self.region(writes, "b")
+            source, target = [self.region(reads, "at")], [self.region(writes, "b")]
             root = kind == "broadcast" and place == 0
-            inputs = [] if kind == "broadcast" and not root else [source]
-            members.append(Spec(Kind.collective, rank, rng.randrange(self.num_lanes), inputs, [target], call=call))
+            source = [] if kind == "broadcast" and not root else source
+            source, target = sides[place] if sides else (source, target)
+            members.append(Spec(Kind.collective, rank, rng.randrange(self.num_lanes), source, target, call=call))
         for spec in members:
             seat = self.seat.get((call, spec.rank))
             if seat:
                 self.order(seat, spec)
             self.seat[call, spec.rank] = spec
         self.add(*members)
+
+    def uneven_sides(self, kind: str, p: int) -> list[tuple[list[Region], list[Region]]]:
+        """What each of `p` members reads and writes, in parts of any sizes."""
+        if kind == "all_to_all":
+            taken = [self.shares(self.size["b"], p) for _ in range(p)]
+            most = max(self.size["a"], self.size["t"])
+            taken = [[min(count, most) for count in row] for row in taken]
+            reads = [[self.region(taken[j][i], "at") for j in range(p)] for i in range(p)]
+            return [(reads[i], self.apart("b", taken[i])) for i in range(p)]
+        small = min(self.size.values())
+        parts = self.shares(small, p)
+        if kind == "all_gather":
+            return [([self.region(part, "at")], [self.region(sum(parts), "b")]) for part in parts]
+        return [([self.region(sum(parts), "at")], [self.region(part, "b")]) for part in parts]
+
+    def shares(self, most: int, count: int) -> list[int]:
+        """Random sizes, some of them zero, that together are `most` or less."""
+        cuts = sorted(self.rng.randint(0, most) for _ in range(count + 1))
+        return [b - a for a, b in pairwise(cuts)]
+
+    def apart(self, buffer: str, counts: list[int]) -> list[Region]:
+        """Regions of these sizes side by side, in any order."""
+        start, found = {}, self.rng.randint(0, self.size[buffer] - sum(counts))
+        for place in self.rng.sample(range(len(counts)), len(counts)):
+            start[place] = found
+            found += counts[place]
+        return [Region(buffer, start[place], count) for place, count in enumerate(counts)]
 
 
 def with_depth(program: Program, depth: int) -> Program:
@@ -511,6 +542,8 @@ def informs_of(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
     kind = plain.program.collectives[mine.call].kind
     if kind == "broadcast":
         return i == 0 and mine.reads[0].num_slots > 0
+    if kind == "all_to_all" and len(mine.reads) > 1:
+        return mine.reads[j].num_slots > 0
     return (theirs.writes if kind == "reduce_scatter" else mine.reads)[0].num_slots > 0
 
 

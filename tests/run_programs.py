@@ -7,7 +7,7 @@ import numpy as np
 from ir_programs import Spec
 
 from dovetail.collective import spec_of
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, slot_classes, uneven
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Term, Workload, slot_classes, uneven
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
@@ -68,6 +68,57 @@ def all_to_all(ranks: int, swapped: bool = False):
             b.add(Kind.send, src, net, reads=[s if swapped else part], chan_out=b.channel(src, dst))
             b.add(Kind.recv, dst, net, writes=[into], chan_in=b.channel(src, dst))
     return spec, b.build()
+
+
+def library_call(kind: str, counts, group=None, in_place=False, swapped=False, ranks: int | None = None) -> Program:
+    """One call of a library's collective in parts of these slots, by member (of an all_to_all by source and member).
+
+    `in_place`: an all_gather of parts that lie in their place. `swapped`: the parts of an all_to_all lie in memory
+    last first.
+    """
+    group = tuple(range(len(counts))) if group is None else group
+    ranks, n = ranks or max(group) + 1, len(group)
+    b = Builder(f"uneven_{kind}", ranks)
+    net, call = b.lane("net", "net"), b.collective(kind, group)
+    total = sum(counts) if kind != "all_to_all" else 0
+    if kind == "all_to_all":
+        sent, taken = counts, [list(column) for column in zip(*counts, strict=True)]
+        sizes = [[sum(side[group.index(r)]) if r in group else 0 for r in range(ranks)] for side in (sent, taken)]
+        b.buffer("x", "input", sizes[0]), b.buffer("y", "output", sizes[1])
+        reads, writes = (
+            [side_by_side(name, row, swapped) for row in side] for name, side in (("x", sent), ("y", taken))
+        )
+    elif in_place:
+        b.buffer("y", "input", total)
+        reads, writes = [[part] for part in side_by_side("y", counts)], [[Region("y", 0, total)]] * n
+    else:
+        own = tuple(counts[group.index(r)] if r in group else 0 for r in range(ranks))
+        gathers = kind == "all_gather"
+        b.buffer("x", "input", own if gathers else total), b.buffer("y", "output", total if gathers else own)
+        whole = [[Region("x" if not gathers else "y", 0, total)]] * n
+        part = [[Region("x" if gathers else "y", 0, count)] for count in counts]
+        reads, writes = (part, whole) if gathers else (whole, part)
+    for place, rank in enumerate(group):
+        b.add(Kind.collective, rank, net, reads=reads[place], writes=writes[place], call=call)
+        for peer, source in enumerate(group):
+            if kind == "all_gather":
+                region = side_by_side("y", counts)[peer]
+                b.post((rank,), region, [Term(None, ((source, reads[peer][0]),))])
+            elif kind == "all_to_all":
+                b.post((rank,), writes[place][peer], [Term(None, ((source, reads[peer][place]),))])
+        if kind == "reduce_scatter":
+            mine = side_by_side("x", counts)[place]
+            b.post((rank,), writes[place][0], [Term(None, ((source, mine),)) for source in group])
+    return b.build()
+
+
+def side_by_side(buffer: str, counts, backwards: bool = False) -> list[Region]:
+    """Regions of these sizes, the first one at slot 0, or the last one."""
+    found, at = [], 0
+    for count in reversed(counts) if backwards else counts:
+        found.append(Region(buffer, at, count))
+        at += count
+    return found[::-1] if backwards else found
 
 
 def _f(reads, writes):

@@ -297,6 +297,7 @@ def test_plan_beyond_what_was_measured(call, tmp_path, document):
 
 def test_plan_uses_the_probed_machine(document, monkeypatch):
     from dovetail.cli.tuning import machine_path
+
     from dovetail.core import save_json
     from dovetail.machine import load
 
@@ -449,7 +450,7 @@ def test_machines(document, call, tmp_path):
 
 
 def test_doctor_names_what_is_broken(document, call, monkeypatch):
-    monkeypatch.setattr("dovetail.run.shim.find_tool", lambda *names: None)
+    monkeypatch.setattr("dovetail.run.mpi_library.find_tool", lambda *names: None)
     monkeypatch.setattr("dovetail.run.mpi.find_tool", lambda *names: None)
     monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
     found = document("doctor", code=2)

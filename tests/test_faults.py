@@ -507,7 +507,7 @@ def test_launcher_that_does_not_exist(planned):
 
 
 def test_no_mpi_at_all(planned, monkeypatch, capsys):
-    for room in ("shim", "mpi"):
+    for room in ("mpi_library", "mpi"):
         monkeypatch.setattr(f"dovetail.run.{room}.find_tool", lambda *names: None)
     assert main(["run", str(planned)]) == 2
     check_told(capsys.readouterr().err, "EnvironmentFault: no MPI found", "pip install 'dovetail[mpi]'")
@@ -519,7 +519,7 @@ def test_mpicc_that_cannot_compile(planned, monkeypatch, tmp_path, capsys):
     broken = tmp_path / "mpicc"
     broken.write_text("#!/bin/sh\necho 'gcc: not found' >&2\nexit 127\n")
     broken.chmod(0o755)
-    monkeypatch.setattr("dovetail.run.shim.find_tool", lambda *names: str(broken))
+    monkeypatch.setattr("dovetail.run.mpi_library.find_tool", lambda *names: str(broken))
     assert main(["run", str(planned)]) == 2
     check_told(capsys.readouterr().err, "EnvironmentFault", "could not compile", "gcc: not found")
 

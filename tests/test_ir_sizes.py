@@ -1,6 +1,7 @@
 """Which slots must be alike, and what each is for given counts: against a plain oracle, and on collectives by hand."""
 
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def classes_by_hand(program):
             joined[find(a)] = find(b)
 
     def places(op, regions):
-        return [(op.rank, region.buffer, slot) for region in regions[:1] for slot in slots(region)]
+        return [(op.rank, region.buffer, slot) for region in regions for slot in slots(region)]
 
     for op in plain.ops:
         if op.kind == Kind.collective:
@@ -41,11 +42,35 @@ def classes_by_hand(program):
         if op.index in run.matched and op.kind != Kind.wait:
             sent = plain.ops[run.matched[op.index]]
             join(places(sent, sent.reads or sent.writes), places(op, op.writes or op.reads))
-    for call in range(len(program.collectives)):
-        ops = [op for op in plain.ops if op.kind == Kind.collective and op.call == call]
-        used = [place for op in ops for side in (op.reads, op.writes) for place in places(op, side)]
-        join(used, used[:1] * len(used))
+    for rows in set(run.groups.values()):
+        join_call(program.collectives[plain.ops[rows[0]].call].kind, [plain.ops[row] for row in rows], places, join)
     return find
+
+
+def join_call(kind, members, places, join):
+    """Which slots of one call of a collective must be alike."""
+    n = len(members)
+    reads, writes = [places(op, op.reads) for op in members], [places(op, op.writes) for op in members]
+    if kind == "all_to_all":
+        for i, sender in enumerate(members):
+            for j, taker in enumerate(members):
+                sent, taken = [
+                    [places(op, [region]) for region in side]
+                    if len(side) == n
+                    else [all_of[k * len(all_of) // n : (k + 1) * len(all_of) // n] for k in range(n)]
+                    for op, side, all_of in ((sender, sender.reads, reads[i]), (taker, taker.writes, writes[j]))
+                ]
+                join(sent[j], taken[i])
+        return
+    brought, got = list(chain(*reads)), list(chain(*writes))
+    for place in range(n):
+        if kind == "all_gather":
+            join(brought, writes[place])
+        elif kind == "reduce_scatter":
+            join(reads[place], got)
+        else:
+            join(reads[0], writes[place])
+            join(reads[0][: len(reads[place])], reads[place])
 
 
 @settings(max_examples=100, deadline=None)

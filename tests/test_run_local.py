@@ -334,15 +334,6 @@ class TestFaults:
             workload = workload_of(b.build(), (1,), "int8")
             with pytest.raises(RunError, match=f"one-sided {kind.name}"):
                 execute_local(b.build(), workload, fresh_inputs(b.build(), workload, 0))
-        uneven = Builder("uneven", 2)
-        uneven.buffer("x", "input", (1, 2)), uneven.buffer("y", "output", 3)
-        call = uneven.collective("all_gather", (0, 1))
-        for rank in (0, 1):
-            regions = {"reads": [Region("x", 0, 1 + rank)], "writes": [Region("y", 0, 3)]}
-            uneven.add(Kind.collective, rank, uneven.lane("net", "net"), call=call, **regions)
-        workload = workload_of(uneven.build(), (1,), "int8")
-        with pytest.raises(RunError, match="uneven all_gather"):
-            execute_local(uneven.build(), workload, fresh_inputs(uneven.build(), workload, 0))
 
 
 class TestHalfTypes:

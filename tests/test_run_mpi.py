@@ -12,14 +12,14 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-from run_programs import DTYPES, Maker, uneven_of, workload_of
+from run_programs import DTYPES, Maker, library_call, uneven_of, workload_of
 
 from dovetail.collective import ALGORITHMS, build
-from dovetail.core import EnvironmentFault, ProgramError, WishError
+from dovetail.core import EnvironmentFault, ProgramError, WishError, cache_dir
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MatmulAllReduce, program
-from dovetail.run import shim
+from dovetail.run import mpi_library
 from dovetail.run.engine import DTYPES as NATIVE_DTYPES
 from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
 from dovetail.run.mpi import MpiExecutor
@@ -65,6 +65,25 @@ def collective_cases(ranks: int):
     return cases
 
 
+def uneven_cases(ranks: int):
+    """The library's collectives in parts of different sizes, some of them of nothing, on all ranks and on some."""
+    rng, cases = np.random.default_rng(ranks), []
+    how = (*BOTH, RunOptions(blocking=True))
+    for turn in range(12):
+        group = tuple(rng.permutation(ranks)[: max(1, ranks - turn % 2)].tolist())
+        matrix = rng.integers(0, 4, (len(group), len(group)))
+        if turn > 9:
+            matrix[...] = 0
+        dtype = DTYPES[turn % len(DTYPES)]
+        for kind in ("all_gather", "reduce_scatter", "all_to_all"):
+            counts = matrix.tolist() if kind == "all_to_all" else matrix[0].tolist()
+            for in_place in (False, True) if kind == "all_gather" else (False,):
+                asked = library_call(kind, counts, group, in_place, turn % 3 == 0, ranks)
+                cases.append((asked, workload_of(asked, (3,), dtype), how))
+                cases.append((asked, uneven_of(asked, dtype, turn), how[turn % 3 :][:1]))
+    return cases
+
+
 def library(ranks: int):
     """An all_reduce of the library's own."""
     b, everyone = Builder("library", ranks), range(ranks)
@@ -98,14 +117,17 @@ def shipped_cases(ranks: int):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_results_equal_the_reference(mpi, ranks, tmp_path):
     cases = tmp_path / "cases"
-    cases.write_bytes(pickle.dumps([*random_cases(ranks, 30), *shipped_cases(ranks), *collective_cases(ranks)]))
+    cases.write_bytes(
+        pickle.dumps([*random_cases(ranks, 30), *shipped_cases(ranks), *collective_cases(ranks), *uneven_cases(ranks)])
+    )
     done = mpi.run(ranks, HERE / "mpi_ranks.py", cases, timeout_s=280)
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 LATE = """
 from dovetail.core import RunError
-from dovetail.run.shim import World, build_shim
+from dovetail.run.mpi_library import build_shim
+from dovetail.run.world import World
 
 world = World(build_shim())
 if world.rank == 0:
@@ -333,32 +355,32 @@ class TestRounds:
 class TestShim:
     def test_is_built_once(self, tmp_path, monkeypatch):
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
-        first = shim.build_shim()
+        first = mpi_library.build_shim()
         stamp = first.stat().st_mtime_ns
         asked, run = [], subprocess.run
         monkeypatch.setattr(subprocess, "run", lambda line, **how: asked.append(line) or run(line, **how))
-        assert shim.build_shim() == first
+        assert mpi_library.build_shim() == first
         assert first.stat().st_mtime_ns == stamp
         assert [line[1:] for line in asked] == [["-show"]]
         assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
 
     def test_another_source_is_another_shim(self, tmp_path, monkeypatch):
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
-        first = shim.build_shim()
-        changed = tmp_path / "source" / shim.SOURCE.name
-        shutil.copytree(shim.SOURCE.parent, changed.parent, ignore=shutil.ignore_patterns("*.py*"))
-        changed.write_text(shim.SOURCE.read_text() + "/* more */\n")
-        monkeypatch.setattr(shim, "SOURCE", changed)
-        assert shim.build_shim() != first
+        first = mpi_library.build_shim()
+        changed = tmp_path / "source" / mpi_library.SOURCE.name
+        shutil.copytree(mpi_library.SOURCE.parent, changed.parent, ignore=shutil.ignore_patterns("*.py*"))
+        changed.write_text(mpi_library.SOURCE.read_text() + "/* more */\n")
+        monkeypatch.setattr(mpi_library, "SOURCE", changed)
+        assert mpi_library.build_shim() != first
 
     def test_what_does_not_compile_is_told(self, tmp_path, monkeypatch):
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
-        broken = tmp_path / "source" / shim.SOURCE.name
+        broken = tmp_path / "source" / mpi_library.SOURCE.name
         broken.parent.mkdir()
         broken.write_text("not C\n")
-        monkeypatch.setattr(shim, "SOURCE", broken)
+        monkeypatch.setattr(mpi_library, "SOURCE", broken)
         with pytest.raises(EnvironmentFault, match="could not compile the MPI shim"):
-            shim.build_shim()
+            mpi_library.build_shim()
         assert not list(tmp_path.glob("*.so"))
 
     def test_of_another_version_is_refused(self, tmp_path):
@@ -366,17 +388,17 @@ class TestShim:
         source.write_text("struct { int version; void* functions[64]; } dovetail_mpi_table = {4};\n")
         subprocess.run([shutil.which("cc") or shutil.which("gcc"), "-shared", "-o", library, source], check=True)
         with pytest.raises(EnvironmentFault, match="another version"):
-            shim.Shim(library)
+            mpi_library.Shim(library)
 
 
 def test_no_mpi(monkeypatch):
-    monkeypatch.setattr(shim, "find_tool", lambda *names: None)
+    monkeypatch.setattr(mpi_library, "find_tool", lambda *names: None)
     with pytest.raises(EnvironmentFault, match="no MPI found"):
-        shim.build_shim()
+        mpi_library.build_shim()
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DOVETAIL_CACHE", os.fspath(tmp_path / "file" / "cache"))
     with pytest.raises(EnvironmentFault, match="cannot write to the cache"):
-        shim.cache_dir()
+        cache_dir()

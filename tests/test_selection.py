@@ -12,6 +12,8 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from dovetail.plan.arena import BY_LIBRARY, LAUNCHES, Arena, fill, variant
+from dovetail.plan.contest import beats, contest, judge
 
 from dovetail.cli import main
 from dovetail.cli.collectives import bus_factor, written
@@ -19,7 +21,6 @@ from dovetail.collective import build, msccl
 from dovetail.core import DovetailError, PlanError, ProgramError, RunError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, parse, verify
 from dovetail.machine import SWITCH, Link, Machine, load
-from dovetail.plan.arena import BY_LIBRARY, LAUNCHES, Arena, fill, variant
 from dovetail.plan.contenders import (
     Aim,
     Contender,
@@ -31,7 +32,6 @@ from dovetail.plan.contenders import (
     sliced,
     spec_for,
 )
-from dovetail.plan.contest import beats, contest, judge
 from dovetail.plan.selection import (
     Choice,
     Point,

@@ -319,6 +319,7 @@ std::pair<int, bool> setup(std::uintptr_t table, std::uintptr_t reduce) {
 void bind_comm(nb::module_& m) {
     nb::class_<Bound>(m, "Communicator")
         .def_prop_ro("key", [](const Bound& b) { return reinterpret_cast<std::uintptr_t>(&b); })
+        .def_prop_ro("address", [](const Bound& b) { return reinterpret_cast<std::uintptr_t>(b.comm.comm()); })
         .def_prop_ro("rank", [](const Bound& b) { return b.comm.rank(); })
         .def_prop_ro("size", [](const Bound& b) { return b.comm.size(); })
         .def_prop_ro("freed", [](const Bound& b) { return b.freed; })

@@ -64,6 +64,7 @@ using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
 using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>>;  // address, slot bytes, dtype
 using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;            // buffer, offset, count, divisor
+using PartsTuple = std::tuple<std::int64_t, bool, std::vector<long long>>;         // row, in place, counts
 using Products = nb::ndarray<const std::int64_t, nb::shape<-1, 5>, nb::c_contig>;  // row, m, k, n, accumulate
 
 // Every row gets a group of its own: calls of different rows on the same ranks do not meet.
@@ -94,7 +95,8 @@ std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const T
                                          const std::vector<ChannelTuple>& channels,
                                          const std::vector<CollectiveRow>& collectives,
                                          const std::vector<MemoryRow>& memory,
-                                         const std::vector<QuotientTuple>& quotients, const Products& products,
+                                         const std::vector<QuotientTuple>& quotients,
+                                         const std::vector<PartsTuple>& parts, const Products& products,
                                          std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
@@ -103,9 +105,11 @@ std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const T
         homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype, starts ? starts->data() : nullptr});
     std::vector<QuotientRow> divided;
     for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
+    std::vector<PartsRow> collective_parts;
+    for (const auto& [row, in_place, counts] : parts) collective_parts.push_back({row, in_place, counts});
     auto bound = std::make_shared<BoundEngine>();
     bound->transport = transport;
-    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided);
+    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided, collective_parts);
     add_products(share, products);
     const auto call_python = [python](std::int64_t row) {
         const nb::gil_scoped_acquire gil;
@@ -194,7 +198,7 @@ void bind_run(nb::module_& m) {
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
-          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "products"_a, "blas"_a, "python"_a);
+          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "parts"_a, "products"_a, "blas"_a, "python"_a);
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },

@@ -59,6 +59,7 @@ bool collective_fits(const Program& p, std::int64_t op) {
     const std::int32_t place = member(p, call, p.rank[op]);
     if (place < 0) return false;
     const std::int64_t reads = p.num_reads(op), writes = p.num_writes(op);
+    if (p.collective[call] == kAllToAll && reads == p.group_size(call) && writes == reads) return true;
     if (p.collective[call] != kBroadcast) return reads == 1 && writes == 1;
     return place == 0 ? reads == 1 && writes <= 1 : reads <= 1 && writes == 1;
 }
@@ -100,8 +101,22 @@ bool deps_fit(const Program& p, std::int64_t op) {
     return true;
 }
 
+// Whether each member of an all_to_all sends each other what that one takes from it.
+bool parts_fit(const Program& p, std::span<const std::int32_t> members) {
+    const auto n = static_cast<std::int64_t>(members.size());
+    for (const std::int32_t op : members) {
+        if (p.num_reads(op) == 1 && p.read[p.read_start[op]].slots() % n) return false;
+        if (p.num_writes(op) == 1 && p.write[p.write_start[op]].slots() % n) return false;
+    }
+    for (std::int64_t i = 0; i < n; ++i)
+        for (std::int64_t j = 0; j < n; ++j)
+            if (p.sent_slots(members[i], j) != p.taken_slots(members[j], i)) return false;
+    return true;
+}
+
 bool sizes_fit(const Program& p, std::span<const std::int32_t> members) {
     const std::uint8_t kind = p.collective[p.call[members[0]]];
+    if (kind == kAllToAll && p.in_parts(members)) return parts_fit(p, members);
     const auto reads = [&](std::int64_t op) { return p.num_reads(op) ? p.read[p.read_start[op]].slots() : -1; };
     const auto writes = [&](std::int64_t op) { return p.num_writes(op) ? p.write[p.write_start[op]].slots() : -1; };
     std::int64_t in = 0, out = 0;

@@ -105,6 +105,7 @@ class Replay {
     // A member whose data reach another had begun before that one ended. Nothing is learnt of the call's own accesses.
     void meet(std::span<const std::int32_t> members) {
         const std::uint8_t kind = p_.collective[p_.call[members[0]]];
+        if (kind == kAllToAll && p_.in_parts(members)) return exchange(members);
         std::vector<std::int32_t> known(kWidth, 0);
         moments_.resize(std::max(moments_.size(), members.size() * kWidth));
         for (std::size_t i = 0; i < members.size(); ++i) {
@@ -117,6 +118,21 @@ class Replay {
         for (const std::int32_t op : members) {
             if (kind != kReduceScatter || p_.write[p_.write_start[op]].slots() > 0) join(clock(op), known);
             end(op);
+        }
+    }
+
+    // The same of an all_to_all, in which some may send nothing to some.
+    void exchange(std::span<const std::int32_t> members) {
+        moments_.resize(std::max(moments_.size(), members.size() * kWidth));
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            begin(members[i]);
+            note(members[i], i);
+        }
+        for (std::size_t j = 0; j < members.size(); ++j) {
+            for (std::size_t i = 0; i < members.size(); ++i)
+                if (p_.sent_slots(members[i], j) > 0)
+                    join(clock(members[j]), std::span(moments_).subspan(i * kWidth, kWidth));
+            end(members[j]);
         }
     }
 

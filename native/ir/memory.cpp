@@ -63,8 +63,8 @@ void note_op(const Program& p, std::int64_t op, Families& families) {
         const Region region = p.read[p.read_start[op] + i];
         families.divide(region);
         if (kind != kCompute || p.is_each(op, i)) link(region.buffer);
-        if (kind == kCollective && p.collective[p.call[op]] == kAllToAll)
-            families.divide(region.buffer, region.slots() / p.group_size(p.call[op]));
+        if (kind == kCollective && p.collective[p.call[op]] == kAllToAll && p.num_reads(op) == 1)
+            families.divide(region.buffer, p.sent_slots(op, 0));
     }
     for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
         families.divide(p.write[i]);

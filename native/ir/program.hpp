@@ -105,10 +105,30 @@ struct Program {
     // The rank whose memory an op reads, and the one whose memory it writes.
     std::int32_t source(std::int64_t op) const { return kind[op] == kGet ? chan_src[chan_in[op]] : rank[op]; }
     std::int32_t target(std::int64_t op) const { return kind[op] == kPut ? chan_dst[chan_out[op]] : rank[op]; }
+    // Whether some members of an all_to_all name a region for each other one.
+    bool in_parts(std::span<const std::int32_t> members) const {
+        for (const std::int32_t op : members)
+            if (num_reads(op) > 1) return true;
+        return false;
+    }
+    // Slots that an op of an all_to_all moves to (or from) member `place`: its region's, or an even part of the only
+    // one.
+    std::int64_t sent_slots(std::int64_t op, std::int64_t place) const {
+        return part_slots(read, read_start[op], num_reads(op), place, group_size(call[op]));
+    }
+    std::int64_t taken_slots(std::int64_t op, std::int64_t place) const {
+        return part_slots(write, write_start[op], num_writes(op), place, group_size(call[op]));
+    }
     // Whether an op reads the regions that it writes, too.
     bool adds(std::int64_t op) const { return kind[op] == kReduce || (kind[op] == kCompute && accumulate[call[op]]); }
     std::int64_t message_slots(std::int64_t op) const {
         return num_reads(op) ? read[read_start[op]].slots() : write[write_start[op]].slots();
+    }
+
+  private:
+    static std::int64_t part_slots(const Regions& side, std::int64_t start, std::int64_t count, std::int64_t place,
+                                   std::int64_t members) {
+        return count == members ? side[start + place].slots() : side[start].slots() / members;
     }
 };
 

@@ -48,11 +48,14 @@ bool is_in_place(const Program& p, std::int32_t op) {
 
 bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
     if (!may_conflict(p, op) || is_in_place(p, op)) return false;
-    std::vector<std::unordered_map<std::int64_t, std::int64_t>> written(p.num_buffers);
-    for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
-        const Region region = p.write[i];
+    struct Part {
+        std::int64_t region, place;  // number of the region written, and place there
+    };
+    std::vector<std::unordered_map<std::int64_t, Part>> written(p.num_buffers);
+    for (std::int64_t i = 0; i < p.num_writes(op); ++i) {
+        const Region region = p.write[p.write_start[op] + i];
         const auto fresh = [&](std::int64_t j, std::int64_t slot) {
-            return written[region.buffer].emplace(slot, j).second;
+            return written[region.buffer].emplace(slot, Part{i, j}).second;
         };
         if (!region.each(fresh)) return true;
     }
@@ -64,7 +67,8 @@ bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
         const auto& places = written[region.buffer];
         const bool good = region.each([&](std::int64_t j, std::int64_t slot) {
             const auto found = places.find(slot);
-            return found == places.end() || found->second == j + shift;
+            if (found == places.end()) return true;
+            return found->second.place == j + shift && (found->second.region == i || p.kind[op] != kCollective);
         });
         if (!good) return true;
     }

@@ -181,7 +181,10 @@ class Execution {
         operands_.resize(members.size());
         for (std::size_t i = 0; i < members.size(); ++i) {
             operands_[i].clear();
-            if (p_.num_reads(members[i])) load(p_.rank[members[i]], p_.read[p_.read_start[members[i]]], operands_[i]);
+            for (std::int64_t r = p_.read_start[members[i]]; r < p_.read_start[members[i] + 1]; ++r) {
+                load(p_.rank[members[i]], p_.read[r], more_);
+                operands_[i].insert(operands_[i].end(), more_.begin(), more_.end());
+            }
         }
         out_ = operands_[0];
         for (std::size_t i = 1; i < members.size(); ++i) {
@@ -189,22 +192,35 @@ class Execution {
             for (std::size_t j = 0; (kind == kAllReduce || kind == kReduceScatter) && j < out_.size(); ++j)
                 add(out_[j], operands_[i][j]);
         }
+        if (kind == kAllToAll) return exchange(members);
         std::size_t start = 0;
         for (std::size_t i = 0; i < members.size(); ++i) {
             if (p_.num_writes(members[i]) == 0) continue;
             const Region region = p_.write[p_.write_start[members[i]]];
-            if (kind == kAllToAll) exchange(i);
             store(p_.rank[members[i]], region, out_.data() + start);
             if (kind == kReduceScatter) start += layout_.cells(region).slots();
         }
     }
 
-    // What member i of an all_to_all gets: part i of every member's operand.
-    void exchange(std::size_t i) {
-        out_.clear();
-        const std::size_t part = operands_[0].size() / operands_.size();
-        for (const auto& values : operands_)
-            out_.insert(out_.end(), values.begin() + i * part, values.begin() + (i + 1) * part);
+    // Member i of an all_to_all gets part i of every member's operand, one after the other.
+    void exchange(std::span<const std::int32_t> members) {
+        std::vector<std::int64_t> begin(members.size(), 0);  // of each member's next part
+        for (std::size_t i = 0; i < members.size(); ++i) {
+            out_.clear();
+            for (std::size_t from = 0; from < members.size(); ++from) {
+                const std::int32_t op = members[from];
+                const std::int64_t grain = layout_.grain(p_.read.buffer[p_.read_start[op]]);
+                const std::int64_t count = p_.sent_slots(op, i) / grain;
+                const auto part = operands_[from].begin() + begin[from];
+                out_.insert(out_.end(), part, part + count);
+                begin[from] += count;
+            }
+            const Value* next = out_.data();
+            for (std::int64_t w = p_.write_start[members[i]]; w < p_.write_start[members[i] + 1]; ++w) {
+                store(p_.rank[members[i]], p_.write[w], next);
+                next += layout_.cells(p_.write[w]).slots();
+            }
+        }
     }
 
     // The value that a post-condition asks for at a place of its region, in cells.

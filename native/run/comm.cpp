@@ -167,7 +167,7 @@ void Communicator::library(const Call& call) {
     }
     const bool uneven = !call.counts.empty();
     const int code =
-        uneven ? mpi_->collective_v(comm_, call.kind, src, call.dst, call.counts.data(), call.dtype, call.op)
+        uneven ? mpi_->collective_v(comm_, call.kind, src, call.dst, call.counts.data(), call.dtype, call.op, -1)
                : mpi_->collective(comm_, call.kind, src, call.dst, call.count, call.dtype, call.op, call.root, -1);
     transport_->check(code, "the MPI collective");
     if (call.op == DT_AVG && call.dst) divide(call.dtype, call.dst, dst_bytes / dtype_bytes(call.dtype), size());

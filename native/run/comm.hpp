@@ -59,6 +59,7 @@ class Communicator {
     int rank() const { return transport_->rank(); }
     int size() const { return transport_->size(); }
     const std::shared_ptr<MpiTransport>& transport() const { return transport_; }
+    const dt_comm* comm() const { return comm_; }
 
     // Rules that were measured for one dtype serve no other; -1: any.
     void set_rules(int kind, std::vector<Rule> rules, int dtype = -1);

@@ -107,6 +107,7 @@ class Engine {
     void retire(Lane& lane);
     void begin(Flight& flight, const Move& move);
     void begin_collective(const Op& op, Flight& flight);
+    LibraryCall library_call(const Op& op, const Collective& call, const std::byte* from, std::byte* to) const;
     bool receive(Flight& flight, const Move& move);
     bool post(Flight& flight, const Move& move);
     void take_piece(Flight& flight, const Move& move, int piece);

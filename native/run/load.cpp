@@ -76,7 +76,7 @@ bool meets_others(Kind kind) { return receives(kind) || sends(kind) || kind == K
 
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
            const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory,
-           const std::vector<QuotientRow>& quotients) {
+           const std::vector<QuotientRow>& quotients, const std::vector<PartsRow>& parts) {
     Share share;
     for (const auto& home : memory) share.bases.push_back(home.base);
     const std::vector<int> tag = tags(channels);
@@ -115,6 +115,11 @@ Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_ne
     for (auto& op : share.ops)
         for (std::int64_t d = columns.dep_start[op.row]; d < columns.dep_start[op.row + 1]; ++d)
             op.after.push_back(place[static_cast<std::size_t>(columns.dep[d])]);
+    std::map<std::int64_t, const PartsRow*> parts_of;
+    for (const auto& each : parts) parts_of[each.row] = &each;
+    for (auto& op : share.ops)
+        if (const auto found = parts_of.find(op.row); found != parts_of.end())
+            op.in_place = found->second->in_place, op.counts = found->second->counts;
     for (const auto& [buffer, offset, count, divisor] : quotients)
         share.quotients.push_back({span_of({buffer, offset, count, 0, 1}, memory, share.bases), divisor});
     return share;

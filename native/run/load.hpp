@@ -46,6 +46,12 @@ struct QuotientRow {  // the same in slots
     int divisor;
 };
 
+struct PartsRow {  // what the members' regions make of an op of a collective: see Op
+    std::int64_t row;
+    bool in_place;
+    std::vector<long long> counts;
+};
+
 struct Share {
     Share() = default;
     Share(Share&&) = default;  // never copied: spans refer to `bases`
@@ -60,6 +66,6 @@ struct Share {
 // Message tags: channels are numbered for each pair of ranks, messages and signals of one do not meet.
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
            const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory,
-           const std::vector<QuotientRow>& quotients = {});
+           const std::vector<QuotientRow>& quotients = {}, const std::vector<PartsRow>& parts = {});
 
 }  // namespace dovetail::run

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "run/mpi_table.h"
 #include "run/reduce.hpp"
@@ -75,50 +76,101 @@ void LocalHub::stop(int rank) {
     stopped_.compare_exchange_strong(none, rank);
 }
 
-void LocalHub::collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op,
-                          Flag& flag) {
+void LocalHub::collective(int rank, const LibraryCall& asked, Flag& flag) {
     Call ready;
     {
         const std::lock_guard lock(calls_lock_);
-        const auto& members = groups_[static_cast<std::size_t>(group)].first;
-        const std::pair key{group, sequence_[{rank, group}]++};
+        const auto& members = groups_[static_cast<std::size_t>(asked.group)].first;
+        const std::pair key{asked.group, sequence_[{rank, asked.group}]++};
         Call& call = calls_[key];
         const std::size_t size = members.size();
-        if (call.arrived++ == 0) {
-            call.kind = kind, call.dtype = dtype, call.op = op, call.count = count;
-            call.src.resize(size), call.dst.resize(size), call.flags.resize(size);
-        }
-        call.mixed = call.mixed || call.kind != kind || call.count != count || call.dtype != dtype;
+        if (call.arrived++ == 0) call.members.resize(size), call.flags.resize(size);
         const auto at = static_cast<std::size_t>(std::find(members.begin(), members.end(), rank) - members.begin());
-        call.src[at] = src, call.dst[at] = dst, call.flags[at] = &flag;
+        call.members[at] = asked, call.flags[at] = &flag;
         if (call.arrived < static_cast<int>(size)) return;
         ready = std::move(call);
         calls_.erase(key);
     }
-    if (!ready.mixed) carry_out(ready);
-    for (auto* member : ready.flags) member->store(ready.mixed ? 2 : 1, std::memory_order_release);
+    const bool fits = ready.fits();
+    if (fits) carry_out(ready);
+    for (auto* member : ready.flags) member->store(fits ? 1 : 2, std::memory_order_release);
+}
+
+bool LocalHub::Call::fits() const {
+    const LibraryCall& first = members[0];
+    const auto size = members.size();
+    for (const LibraryCall& other : members) {
+        if (other.kind != first.kind || other.count != first.count || other.dtype != first.dtype) return false;
+        if (first.counts && first.kind != DT_ALL_TO_ALL_V &&
+            !std::equal(first.counts, first.counts + size, other.counts))
+            return false;
+    }
+    for (std::size_t i = 0; first.kind == DT_ALL_TO_ALL_V && i < size; ++i)
+        for (std::size_t j = 0; j < size; ++j)
+            if (members[i].counts[j] != members[j].counts[size + i]) return false;
+    return true;
+}
+
+long long LocalHub::Call::count(std::size_t from, std::size_t to) const {
+    const LibraryCall& call = members[from];
+    return !call.counts ? call.count : call.counts[call.kind == DT_ALL_GATHER_V ? from : to];
+}
+
+long long LocalHub::Call::sent_at(std::size_t from, std::size_t to) const {
+    const LibraryCall& call = members[from];
+    if (call.kind != DT_ALL_TO_ALL_V && call.kind != DT_REDUCE_SCATTER_V)
+        return static_cast<long long>(to) * call.count;
+    return std::accumulate(call.counts, call.counts + to, 0LL);
+}
+
+long long LocalHub::Call::taken_at(std::size_t to, std::size_t from) const {
+    const LibraryCall& call = members[to];
+    if (!call.counts) return static_cast<long long>(from) * call.count;
+    const long long* taken = call.counts + (call.kind == DT_ALL_TO_ALL_V ? members.size() : 0);
+    return std::accumulate(taken, taken + from, 0LL);
 }
 
 void LocalHub::carry_out(const Call& call) {
-    const auto size = call.src.size();
-    const auto bytes = static_cast<std::size_t>(call.count * dtype_bytes(call.dtype));
-    const auto piece = [&](const void* base, std::size_t i) { return static_cast<const std::byte*>(base) + i * bytes; };
-    const auto room = [&](void* base, std::size_t i) { return static_cast<std::byte*>(base) + i * bytes; };
-    const bool whole = call.kind == DT_ALL_REDUCE, scatter = call.kind == DT_REDUCE_SCATTER;
-    std::vector<std::byte> sum(bytes);
+    const LibraryCall& first = call.members[0];
+    const auto size = call.members.size();
+    const long long width = dtype_bytes(first.dtype);
+    const auto source = [&](std::size_t i, long long at) {
+        return static_cast<const std::byte*>(call.members[i].src) + at * width;
+    };
+    const auto result = [&](std::size_t i, long long at) {
+        return static_cast<std::byte*>(call.members[i].dst) + at * width;
+    };
+    const auto move = [&](std::byte* to, const std::byte* from, long long count) {
+        if (count > 0) std::memmove(to, from, static_cast<std::size_t>(count * width));
+    };
+    const auto add_all = [&](long long at, long long count, std::vector<std::byte>& sum) {
+        sum.resize(static_cast<std::size_t>(count * width));
+        move(sum.data(), source(0, at), count);
+        for (std::size_t from = 1; from < size && count > 0; ++from)
+            reduce(first.dtype, first.op, source(from, at), sum.data(), count);
+    };
+    std::vector<std::byte> sum;
+    if (first.kind == DT_ALL_REDUCE) add_all(0, first.count, sum);
     for (std::size_t to = 0; to < size; ++to) {
-        if (bytes == 0) break;
-        if (scatter || (whole && to == 0)) {
-            std::memcpy(sum.data(), piece(call.src[0], scatter ? to : 0), bytes);
-            for (std::size_t from = 1; from < size; ++from)
-                reduce(call.dtype, call.op, piece(call.src[from], scatter ? to : 0), sum.data(), call.count);
+        switch (first.kind) {
+            case DT_ALL_REDUCE:
+                move(result(to, 0), sum.data(), first.count);
+                break;
+            case DT_REDUCE_SCATTER:
+            case DT_REDUCE_SCATTER_V:
+                add_all(call.sent_at(0, to), call.count(0, to), sum);
+                move(result(to, 0), sum.data(), call.count(0, to));
+                break;
+            case DT_BROADCAST:
+                if (to > 0) move(result(to, 0), result(0, 0), first.count);
+                break;
+            default:
+                for (std::size_t from = 0; from < size; ++from) {
+                    const bool gathers = first.kind == DT_ALL_GATHER || first.kind == DT_ALL_GATHER_V;
+                    move(result(to, call.taken_at(to, from)), source(from, gathers ? 0 : call.sent_at(from, to)),
+                         call.count(from, to));
+                }
         }
-        if (scatter || whole) std::memmove(call.dst[to], sum.data(), bytes);
-        for (std::size_t from = 0; from < size; ++from) {
-            if (call.kind == DT_ALL_GATHER) std::memmove(room(call.dst[to], from), call.src[from], bytes);
-            if (call.kind == DT_ALL_TO_ALL) std::memmove(room(call.dst[to], from), piece(call.src[from], to), bytes);
-        }
-        if (call.kind == DT_BROADCAST && to > 0) std::memmove(call.dst[to], call.dst[0], bytes);
     }
 }
 

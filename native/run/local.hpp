@@ -27,8 +27,7 @@ class LocalHub {
     Flags& flags();  // new ones, which live as long as the hub: others may still refer to them
     void send(int src, int dst, int tag, const void* data, long long num_bytes, Flag& flag);
     void receive(int src, int dst, int tag, void* data, long long num_bytes, Flag& flag);
-    void collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op,
-                    Flag& flag);
+    void collective(int rank, const LibraryCall& call, Flag& flag);
     int group(const std::vector<int>& ranks, int turn);
     void stop(int rank);  // all others are told at their next test
     int stopped() const { return stopped_; }
@@ -50,13 +49,15 @@ class LocalHub {
         std::vector<std::vector<Channel>> channels;  // by source and tag
         Channel& channel(int src, int tag);
     };
-    struct Call {
-        int arrived = 0, kind = 0, dtype = 0, op = 0;
-        long long count = 0;
-        bool mixed = false;
-        std::vector<const void*> src;
-        std::vector<void*> dst;
+    struct Call {  // one collective, by member
+        int arrived = 0;
+        std::vector<LibraryCall> members;
         std::vector<Flag*> flags;
+        bool fits() const;  // whether all ask for the same
+        // Where member `to` puts what comes from `from`, where that lies there, and its elements.
+        long long taken_at(std::size_t to, std::size_t from) const;
+        long long sent_at(std::size_t from, std::size_t to) const;
+        long long count(std::size_t from, std::size_t to) const;
     };
     static void deliver(const Message& sent, const Message& posted);
     static void carry_out(const Call& call);
@@ -87,10 +88,9 @@ class LocalTransport final : public Transport {
         hub_->receive(src, rank_, tag, data, num_bytes, flags_[static_cast<std::size_t>(handle)]);
         return handle;
     }
-    int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
+    int icollective(const LibraryCall& call) override {
         const int handle = take();
-        auto& flag = flags_[static_cast<std::size_t>(handle)];
-        hub_->collective(rank_, group, kind, src, dst, count, dtype, op, flag);
+        hub_->collective(rank_, call, flags_[static_cast<std::size_t>(handle)]);
         return handle;
     }
     int group(const std::vector<int>& ranks, int turn) override { return hub_->group(ranks, turn); }

@@ -26,14 +26,18 @@ class MpiTransport final : public Transport {
         return handle;
     }
 
-    int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
+    int icollective(const LibraryCall& c) override {
         int handle = -1;
-        check(mpi_->icollective(comm_, kind, src, dst, count, dtype, op, group, &handle), "the MPI collective");
+        check(c.counts ? mpi_->icollective_v(comm_, c.kind, c.src, c.dst, c.counts, c.dtype, c.op, c.group, &handle)
+                       : mpi_->icollective(comm_, c.kind, c.src, c.dst, c.count, c.dtype, c.op, c.group, &handle),
+              "the MPI collective");
         return handle;
     }
 
-    void collective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
-        check(mpi_->collective(comm_, kind, src, dst, count, dtype, op, 0, group), "the MPI collective");
+    void collective(const LibraryCall& c) override {
+        check(c.counts ? mpi_->collective_v(comm_, c.kind, c.src, c.dst, c.counts, c.dtype, c.op, c.group)
+                       : mpi_->collective(comm_, c.kind, c.src, c.dst, c.count, c.dtype, c.op, 0, c.group),
+              "the MPI collective");
     }
 
     int group(const std::vector<int>& ranks, int turn) override {

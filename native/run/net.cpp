@@ -11,6 +11,13 @@
 
 namespace dovetail::run {
 
+namespace {
+
+// Where a collective leaves its result: a root that only sends has it already.
+const std::vector<Span>& result_of(const Op& op) { return op.writes.empty() ? op.reads : op.writes; }
+
+}  // namespace
+
 bool Engine::issue(Lane& lane) {
     if (lane.issued == lane.size()) return false;
     const int op = lane.ops[static_cast<std::size_t>(lane.issued)];
@@ -46,35 +53,54 @@ void Engine::begin(Flight& flight, const Move& move) {
     }
 }
 
-// MPI allows no overlap of what is sent and what is received, other than an all_reduce in place.
+// MPI allows no overlap of what is sent and what is received, other than in place.
 void Engine::begin_collective(const Op& op, Flight& flight) {
     const Collective& call = collectives_[static_cast<std::size_t>(op.call)];
     const bool broadcast = call.kind == DT_BROADCAST;
-    const Span& dst = op.writes.empty() ? op.reads[0] : op.writes[0];
-    const Span& src = broadcast || op.reads.empty() ? dst : op.reads[0];
+    const auto& dst = result_of(op);
+    const auto& src = broadcast || op.reads.empty() ? dst : op.reads;
     protect(op.writes);
-    if (broadcast && call.root && !op.writes.empty()) copy_spans(op.reads[0], dst);
-    std::byte* from = packed_data(src, flight.packed);
-    const bool packed = from != src.data();
-    if (!dst.contiguous()) flight.staging = pool_.take(dst.num_bytes());
-    std::byte* to = dst.contiguous() ? dst.data() : flight.staging.data.get();
-    const bool in_place = call.kind == DT_ALL_REDUCE && from == to;
-    if (broadcast && to != dst.data()) gather(dst, to);
-    if (!broadcast && !in_place && !packed && overlap(src, dst)) {
-        flight.packed.assign(from, from + src.num_bytes());
+    if (broadcast && call.root && !op.writes.empty()) copy_spans(op.reads[0], dst[0]);
+    std::byte* to = in_one_piece(dst);
+    if (!to) {
+        flight.staging = pool_.take(num_bytes(dst));
+        to = flight.staging.data.get();
+        if (broadcast) gather(dst, to);
+    }
+    const std::byte* from = broadcast ? to : in_one_piece(src);
+    const bool in_place = broadcast || op.in_place || (call.kind == DT_ALL_REDUCE && from == to);
+    if (!from || (!in_place && overlap(src, dst))) {
+        flight.packed.resize(static_cast<std::size_t>(num_bytes(src)));
+        gather(src, flight.packed.data());
         from = flight.packed.data();
     }
-    long long count = call.kind == DT_REDUCE_SCATTER || broadcast ? elements(dst) : elements(src);
-    if (call.kind == DT_ALL_TO_ALL) count /= call.size;
     flight.stage = Flight::receiving;
     flight.landing = to;
     flight.pieces = flight.posted = 1;
+    const LibraryCall asked = library_call(op, call, from, to);
     if (blocking_) {
-        transport_.collective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
+        transport_.collective(asked);
         take_whole(flight, moves_[static_cast<std::size_t>(flight.op)]);
         return end(flight);
     }
-    flight.handles[0] = transport_.icollective(call.kind, from, to, count, dst.dtype, reduce_op_, call.group);
+    flight.handles[0] = transport_.icollective(asked);
+}
+
+LibraryCall Engine::library_call(const Op& op, const Collective& call, const std::byte* from, std::byte* to) const {
+    const auto& dst = result_of(op);
+    const int dtype = dst[0].dtype;
+    LibraryCall asked{call.kind, from, to, 0, nullptr, dtype, reduce_op_, call.group};
+    if (!op.counts.empty()) {
+        asked.counts = op.counts.data();
+        asked.kind = call.kind == DT_ALL_GATHER       ? DT_ALL_GATHER_V
+                     : call.kind == DT_REDUCE_SCATTER ? DT_REDUCE_SCATTER_V
+                                                      : DT_ALL_TO_ALL_V;
+        return asked;
+    }
+    const bool by_result = call.kind == DT_REDUCE_SCATTER || call.kind == DT_BROADCAST || op.reads.empty();
+    asked.count = num_bytes(by_result ? dst : op.reads) / dtype_bytes(dtype);
+    if (call.kind == DT_ALL_TO_ALL) asked.count /= call.size;
+    return asked;
 }
 
 // Lets pieces come, in the channel's order of messages. They come in place, or to staging: all of it where the message
@@ -131,8 +157,7 @@ void Engine::take_piece(Flight& flight, const Move& move, int piece) {
 void Engine::take_whole(Flight& flight, const Move& move) {
     const std::byte* message = flight.landing;
     if (move.kind == Kind::collective) {
-        const Span& dst = move.write ? *move.write : *move.read;
-        if (!dst.contiguous()) scatter(message, dst);
+        if (flight.staging.data) scatter(message, result_of(ops_[static_cast<std::size_t>(flight.op)]));
     } else if (move.kind == Kind::recv_reduce_send) {
         std::vector<std::byte> packed;
         const std::byte* src = packed_data(*move.read, packed);

@@ -58,6 +58,24 @@ bool conflict(const Op& a, const Op& b) {
 
 long long elements(const Span& span) { return span.num_bytes() / dtype_bytes(span.dtype); }
 
+long long num_bytes(const std::vector<Span>& spans) {
+    long long total = 0;
+    for (const auto& span : spans) total += span.num_bytes();
+    return total;
+}
+
+std::byte* in_one_piece(const std::vector<Span>& spans) {
+    static std::byte nowhere;
+    std::byte *begin = nullptr, *end = nullptr;
+    for (const auto& span : spans) {
+        if (span.num_bytes() == 0) continue;
+        if (!span.contiguous() || (end && end != span.data())) return nullptr;
+        if (!begin) begin = span.data();
+        end = span.data() + span.num_bytes();
+    }
+    return begin ? begin : &nowhere;
+}
+
 namespace {
 
 // Calls `f(place in memory, place in the packed bytes, bytes)` for every block.
@@ -84,6 +102,20 @@ void gather(const Span& span, std::byte* to) {
 
 void scatter(const std::byte* from, const Span& span) {
     for_blocks(span, [&](std::byte* here, std::int64_t at, std::size_t size) { std::memmove(here, from + at, size); });
+}
+
+void gather(const std::vector<Span>& spans, std::byte* to) {
+    for (const auto& span : spans) {
+        gather(span, to);
+        to += span.num_bytes();
+    }
+}
+
+void scatter(const std::byte* from, const std::vector<Span>& spans) {
+    for (const auto& span : spans) {
+        scatter(from, span);
+        from += span.num_bytes();
+    }
 }
 
 std::byte* packed_data(const Span& span, std::vector<std::byte>& packed) {

@@ -64,6 +64,8 @@ struct Op {
     Product product;  // of a compute op with a native form; elsewhere m is -1
     std::vector<Span> reads, writes;
     std::vector<std::pair<int, std::int64_t>> after;  // (lane, index within the lane)
+    std::vector<long long> counts;  // of a collective in uneven parts: elements, as dt_mpi_table takes them
+    bool in_place = false;          // an all_gather whose part lies in its place with every member
 };
 
 // By bounding ranges: conservative for strided spans.
@@ -72,8 +74,15 @@ bool overlap(const std::vector<Span>& a, const std::vector<Span>& b);
 bool conflict(const Op& a, const Op& b);
 
 long long elements(const Span& span);
+long long num_bytes(const std::vector<Span>& spans);
+
+// Where the bytes of all spans lie one after the other; null where they do not. Nothing lies nowhere, which is not
+// null.
+std::byte* in_one_piece(const std::vector<Span>& spans);
 void gather(const Span& span, std::byte* to);
 void scatter(const std::byte* from, const Span& span);
+void gather(const std::vector<Span>& spans, std::byte* to);
+void scatter(const std::byte* from, const std::vector<Span>& spans);
 void unpack(const std::byte* from, const Span& dst);  // the same, in one move where `dst` is in one piece
 
 // The span's bytes in one piece: itself where contiguous, else gathered into `packed`.

@@ -7,6 +7,16 @@
 
 namespace dovetail::run {
 
+// A collective of the library. Kinds, dtypes and ops are those of mpi_table.h, the group is what `group` returned.
+struct LibraryCall {
+    int kind = 0;
+    const void* src = nullptr;
+    void* dst = nullptr;
+    long long count = 0;                // elements of a rank
+    const long long* counts = nullptr;  // instead, of a v-variant: as dt_mpi_table takes them, kept until it has ended
+    int dtype = 0, op = 0, group = -1;
+};
+
 struct Transport {
     virtual ~Transport() = default;
     virtual int rank() const = 0;
@@ -14,12 +24,10 @@ struct Transport {
     // `matched`: complete only once the receiver has asked for it.
     virtual int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) = 0;
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
-    // `count` elements a rank; kinds, dtypes and ops are those of mpi_table.h. `group` is what `group` returned.
-    virtual int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) = 0;
+    virtual int icollective(const LibraryCall& call) = 0;
     // The same, ended before it returns: by the library's own blocking call where it has one.
-    virtual void collective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) {
-        for (const int handle = icollective(kind, src, dst, count, dtype, op, group); !test(handle);)
-            std::this_thread::yield();
+    virtual void collective(const LibraryCall& call) {
+        for (const int handle = icollective(call); !test(handle);) std::this_thread::yield();
     }
     // All members call it with the same arguments. Calls of different `turn` on the same ranks do not meet.
     virtual int group(const std::vector<int>& ranks, int turn) = 0;

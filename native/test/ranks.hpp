@@ -35,9 +35,9 @@ class Dawdler final : public Transport {
         dawdle();
         return inner_.irecv(data, num_bytes, src, tag);
     }
-    int icollective(int kind, const void* src, void* dst, long long count, int dtype, int op, int group) override {
+    int icollective(const LibraryCall& call) override {
         dawdle();
-        return inner_.icollective(kind, src, dst, count, dtype, op, group);
+        return inner_.icollective(call);
     }
     int group(const std::vector<int>& ranks, int turn) override { return inner_.group(ranks, turn); }
     bool test(int handle) override {

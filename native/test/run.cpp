@@ -225,7 +225,7 @@ struct Pretended : Transport {
     int size() const override { return 3; }
     int isend(const void*, long long, int, int, bool) override { return sent++; }
     int irecv(void*, long long, int, int) override { return posted++; }
-    int icollective(int, const void*, void*, long long, int, int, int) override { return -1; }
+    int icollective(const LibraryCall&) override { return -1; }
     int group(const std::vector<int>&, int) override { return -1; }
     int sent = 0, posted = 0;
 };

@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.cli.options import nearest
 from dovetail.cli.tuning import probed_machine
-from dovetail.core import DovetailError, WishError, parse_bytes
+from dovetail.core import DovetailError, Say, WishError, parse_bytes
 from dovetail.machine import Machine
 from dovetail.plan.arena import hoped_s, repeats_worth, variant
 from dovetail.plan.contenders import Aim
@@ -20,7 +20,6 @@ from dovetail.probe import find_ranks
 from dovetail.run.job import Job
 from dovetail.run.mpi import MpiExecutor
 
-Say = Callable[[str, float], None]
 TUNE_SCHEMA = "dovetail.collective_tune/1"
 BENCH_SCHEMA = "dovetail.bench/1"
 TUNED = "tuned"

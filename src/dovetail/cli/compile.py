@@ -21,7 +21,7 @@ FORMS = ("text", "json", "msccl", "azure", "rccl", "mscclpp")
 SCHEMA = "dovetail.compiled/1"
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
     """A proved Program, the protocol that it is for, the collective that its author names, and the header of the XML
     file that it was read from."""
 
@@ -61,7 +61,7 @@ def compile(
     if sources.is_source(prog):
         made = _written_made(prog, ranks, options, used, (form, instances, batched))
     else:
-        made = _read_made(prog, used)
+        made = read_made(prog, files.read(prog), used)
         _check_as_it_is(prog, made.program, ranks, options | ({} if instances is None else {"instances": instances}))
     made.certificate.raise_if_bad()
     _deliver(made, form, out, json)
@@ -69,34 +69,34 @@ def compile(
 
 def _written_made(
     prog: str, ranks: int | None, options: Mapping[str, Any], protocol: str | None, how: tuple[str, int | None, bool]
-) -> _Made:
+) -> Made:
     """What a user's file or a shipped algorithm writes, compiled."""
     from dovetail.collective import KINDS
     from dovetail.ir import Program, verify
 
     made, (form, instances, batched) = sources.written(prog, ranks, options), how
     if isinstance(made, Program):
-        return _Made(made, verify(made), protocol or "Simple")
+        return Made(made, verify(made), protocol or "Simple")
     used: Any = protocol or made.protocol
     runs = form in ("text", "json")
     program = made.compile(instances, used, replicate="batched" if batched else "interleaved", strided=runs)
-    return _Made(program, verify(program), used, made.spec.kind if made.spec.kind in KINDS else None)
+    return Made(program, verify(program), used, made.spec.kind if made.spec.kind in KINDS else None)
 
 
-def _read_made(place: str, protocol: str | None) -> _Made:
-    """A program's file, to be written in another form."""
+def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -> Made:
+    """The Program in what `files.read` found at a place, and its certificate."""
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import verify
 
-    kind, content = files.read(place)
+    kind, content = found
     if kind == "msccl":
         file = files.msccl_of(place, content)
-        return _Made(file.program, msccl.certify(file), protocol or file.protocol, header=file.header)
+        return Made(file.program, msccl.certify(file), protocol or file.protocol, header=file.header)
     if kind == "mscclpp":
         plan = files.mscclpp_of(place, content)
-        return _Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
+        return Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
     program = files.program_from(kind, content, place)
-    return _Made(program, verify(program), protocol or "Simple")
+    return Made(program, verify(program), protocol or "Simple")
 
 
 def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Ma
         raise WishError(f"{place} is a program: it takes no {next(iter(options))}", hint="give an algorithm")
 
 
-def _deliver(made: _Made, form: str, out: Path | None, as_json: bool) -> None:
+def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
     """The text to the file or stdout, and what it is to stdout or stderr."""
     from dovetail.core import save_text
 
@@ -124,7 +124,7 @@ def _deliver(made: _Made, form: str, out: Path | None, as_json: bool) -> None:
         print(f"{out}: {_told(facts, made.protocol)}")
 
 
-def _text_of(made: _Made, form: str) -> str:
+def _text_of(made: Made, form: str) -> str:
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
     from dovetail.ir.document import json_text
@@ -139,7 +139,7 @@ def _text_of(made: _Made, form: str) -> str:
     return msccl.write(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
 
 
-def _facts(made: _Made) -> dict[str, Any]:
+def _facts(made: Made) -> dict[str, Any]:
     program, certificate = made.program, made.certificate
     lanes: dict[int, int] = {}
     for rank, _ in program.queues():

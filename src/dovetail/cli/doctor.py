@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli import output
 from dovetail.cli.options import Json, Launch
-from dovetail.core import DovetailError
+from dovetail.core import DovetailError, Say
 
 if TYPE_CHECKING:
     from dovetail.ir import Program, Workload
@@ -49,7 +49,7 @@ def doctor(launch: Launch = None, json: Json = False) -> int:
     return 0 if ok else 2
 
 
-def examine(launch: str | None, say: output.Say) -> Iterator[Finding]:
+def examine(launch: str | None, say: Say) -> Iterator[Finding]:
     """Every finding, in the order in which one thing needs another."""
     steps = [
         ("native engine", True, native),
@@ -101,7 +101,7 @@ def blas() -> str:
 
 
 def cache() -> str:
-    from dovetail.run.shim import cache_dir
+    from dovetail.core import cache_dir
 
     return str(cache_dir())
 
@@ -122,7 +122,8 @@ def local() -> str:
 
 
 def mpicc() -> str:
-    from dovetail.run.shim import build_shim, find_tool
+    from dovetail.core import find_tool
+    from dovetail.run.mpi_library import build_shim
 
     shim = build_shim()
     return f"{find_tool('mpicc')} compiles; {shim.name}"

@@ -28,6 +28,7 @@ KINDS = {
     "dovetail.tune/1": "tune",
     "dovetail.curve/1": "curve",
     "dovetail.run/1": "run",
+    "dovetail.program_run/1": "run",
     "dovetail.selection/1": "selection",
 }
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
@@ -110,9 +111,13 @@ def planned_program(document: dict[str, Any]) -> Program:
 
 def plan_of(place: str) -> Plan:
     """The Plan in a file, proved anew."""
+    return plan_from(*read(place), place)
+
+
+def plan_from(kind: str, content: Any, place: str) -> Plan:
+    """The Plan in what `read` found at a place, proved anew."""
     from dovetail.plan import Plan
 
-    kind, content = read(place)
     if kind != "plan":
         raise DovetailError(
             f"{place} is not a plan", found=f"a {kind}", hint="`dovetail plan … --out FOLDER` writes one"

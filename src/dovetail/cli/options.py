@@ -47,6 +47,13 @@ def _one_of(known: Iterable[str], what: str) -> Callable[[str | None], str | Non
     return lambda value: None if value is None else nearest(value, known, what)
 
 
+def known_dtype(value: str | None) -> str | None:
+    """An element type that ranks can reduce, or a WishError that offers the nearest."""
+    from dovetail.ir.workload import DTYPE_BYTES
+
+    return None if value is None else nearest(value, DTYPE_BYTES, "dtype")
+
+
 def known_operator(value: str | None) -> str | None:
     """The operator of that name, or a WishError that offers the nearest."""
     return None if value is None else nearest(value, OPERATORS, "operator")

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
+from dovetail.core import Say
+
 quiet = False  # set once by `main` from --quiet
 
 

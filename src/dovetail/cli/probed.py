@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.core import DovetailError, load_json
+from dovetail.core import DovetailError, cache_dir, load_json
 
 if TYPE_CHECKING:
     from dovetail.machine import Machine
@@ -31,8 +31,6 @@ def load(path: Path) -> Machine | None:
 
 def cached() -> Iterator[tuple[Path, Machine]]:
     """Every probed machine in the cache, newest first; broken files are passed over."""
-    from dovetail.run.shim import cache_dir
-
     paths = list((cache_dir() / "machines").glob("*.json"))
     for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
         try:

@@ -1,4 +1,4 @@
-"""`dovetail run`: a plan on real ranks, beside the serial schedule."""
+"""`dovetail run`: a plan on real ranks, beside the serial schedule; or a program, alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import files, output
-from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed
+from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype
 from dovetail.core import EnvironmentFault, save_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,16 @@ SCHEMA = "dovetail.run/1"
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or the folder that holds plan.json.")],
+    file: Annotated[
+        str,
+        typer.Argument(help="A plan or its folder; a program (JSON or text), MSCCL XML, an MSCCL++ plan; - for stdin."),
+    ],
+    size: Annotated[
+        str | None, typer.Option("--size", help="Of a program: bytes of the larger of a rank's input and output; 1M.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Of a program: element type; float32.", callback=known_dtype)
+    ] = None,
     launch: Launch = None,
     rounds: Rounds = 5,
     budget: Budget = 120.0,
@@ -27,11 +36,23 @@ def run(
     json: Json = False,
     out: Out = None,
 ) -> int:
-    """Run a plan and the serial schedule in turn on real ranks; exit code 1 where the product is wrong."""
+    """Run a plan and the serial schedule in turn on real ranks, or a program alone; exit code 1 where it is wrong.
+
+    A program is proved first, run with slots that are all alike, and held against float64 by its post-conditions. Where
+    it computes a known collective, its bandwidths are those of nccl-tests.
+    """
+    from dovetail.cli.run_program import run_program
     from dovetail.cli.tuning import fresh_seed
     from dovetail.run.mpi import MpiExecutor
 
-    plan = files.plan_of(file)
+    content = files.read(file)
+    if content[0] in files.PROGRAMS:
+        how: dict[str, Any] = {"launch": launch, "rounds": rounds, "budget": budget, "seed": fresh_seed(seed)}
+        return run_program(file, content, size or "1M", dtype or "float32", **how, json=json, out=out)
+    for name, value in (("--size", size), ("--dtype", dtype)):
+        if value is not None:
+            output.warn(f"{name} is for programs: a plan has its own")
+    plan = files.plan_from(*content, file)
     folder = out or _folder(file)
     save_json(folder / "plan.json", plan.to_json()) if out else None
     executor = MpiExecutor(launch, folder=folder / "runs")

@@ -1,6 +1,8 @@
-"""Core: errors that teach, units, the JSON codec. Imports nothing of ours."""
+"""Core: errors that teach, units, the JSON codec, the cache folder, C builds. Imports nothing of ours."""
 
+from dovetail.core.cache import cache_dir
 from dovetail.core.codec import check_schema, load_json, read_arrays, save_json, save_text
+from dovetail.core.compile_c import compile_c, find_tool
 from dovetail.core.errors import (
     CostError,
     DovetailError,
@@ -11,6 +13,7 @@ from dovetail.core.errors import (
     RunError,
     WishError,
 )
+from dovetail.core.progress import Say
 from dovetail.core.units import parse_bytes, parse_count, parse_seconds, seconds_text, share_text
 
 __all__ = [
@@ -21,8 +24,12 @@ __all__ = [
     "PlanError",
     "ProgramError",
     "RunError",
+    "Say",
     "WishError",
+    "cache_dir",
     "check_schema",
+    "compile_c",
+    "find_tool",
     "load_json",
     "parse_bytes",
     "parse_count",

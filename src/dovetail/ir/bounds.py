@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
-from dovetail.ir.op_lists import message_slots, name_op, places_text, rank_read, rank_written
+from dovetail.ir.op_lists import message_slots, name_op, part_slots, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
 from dovetail.ir.types import Kind, Op, Post, Region, Role, Term
@@ -111,7 +111,10 @@ def _shape_fault(program: Program, op: Op) -> str | None:
 
 def _collective_shape(program: Program, op: Op) -> str | None:
     kind, group = program.collectives[op.call]
-    found = (len(op.reads), len(op.writes))
+    found, members = (len(op.reads), len(op.writes)), len(group)
+    if kind == "all_to_all" and found != (1, 1):
+        wanted = f"1 region to read and 1 to write, or {members} of each, one for each member"
+        return None if found == (members, members) else wanted
     if kind != "broadcast":
         return None if found == (1, 1) else "1 region to read and 1 to write"
     if op.rank == group[0]:
@@ -248,16 +251,33 @@ def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:
 def collective_fault(program: Program, members: Sequence[Op]) -> Fault | None:
     """Members of one collective call (in the order of the group) whose sizes do not fit together."""
     kind, group = program.collectives[members[0].call]
-    reads = [op.reads[0].num_slots if op.reads else None for op in members]
-    writes = [op.writes[0].num_slots if op.writes else None for op in members]
-    if _sizes_fit(kind, reads, writes):
+    if _parts_fit(members) if kind == "all_to_all" else _sizes_fit(kind, members):
         return None
-    sizes = ", ".join(f"rank {rank} {r} -> {w}" for rank, r, w in zip(group, reads, writes, strict=True))
+    sizes = ", ".join(
+        f"rank {rank} {_sizes_text(op.reads)} -> {_sizes_text(op.writes)}"
+        for rank, op in zip(group, members, strict=True)
+    )
     rows = tuple(op.index for op in members)
     return Fault(f"{name_op(program, rows[0])}: the members of this {kind} disagree on sizes", rows, found=sizes)
 
 
-def _sizes_fit(kind: str, reads: Sequence[int | None], writes: Sequence[int | None]) -> bool:
+def _sizes_text(regions: Sequence[Region]) -> str:
+    return "+".join(str(region.num_slots) for region in regions) or "None"
+
+
+def _parts_fit(members: Sequence[Op]) -> bool:
+    """Whether each member of an all_to_all sends each other what that one takes from it."""
+    n = len(members)
+    if any(len(side) == 1 and side[0].num_slots % n for op in members for side in (op.reads, op.writes)):
+        return False
+    sent = [part_slots(op.reads, n) for op in members]
+    taken = [part_slots(op.writes, n) for op in members]
+    return all(sent[i][j] == taken[j][i] for i in range(n) for j in range(n))
+
+
+def _sizes_fit(kind: str, members: Sequence[Op]) -> bool:
+    reads = [op.reads[0].num_slots if op.reads else None for op in members]
+    writes = [op.writes[0].num_slots if op.writes else None for op in members]
     if kind == "broadcast":
         return all(size in (reads[0], None) for size in [*reads, *writes])
     counts_in, counts_out = [size or 0 for size in reads], [size or 0 for size in writes]
@@ -265,5 +285,4 @@ def _sizes_fit(kind: str, reads: Sequence[int | None], writes: Sequence[int | No
         return all(size == sum(counts_in) for size in counts_out)
     if kind == "reduce_scatter":
         return all(size == sum(counts_out) for size in counts_in)
-    same = len({*counts_in, *counts_out}) == 1
-    return same and (kind == "all_reduce" or counts_in[0] % len(counts_in) == 0)
+    return len({*counts_in, *counts_out}) == 1

@@ -61,6 +61,22 @@ def message_slots(op: Op) -> int:
     return (op.reads or op.writes)[0].num_slots
 
 
+def total_slots(regions: Sequence[Region]) -> int:
+    """Slots of some regions together."""
+    return sum(region.num_slots for region in regions)
+
+
+def part_slots(regions: Sequence[Region], num_members: int) -> list[int]:
+    """Slots that an all_to_all moves to (or from) each member: those of its region, or even parts of the only one.
+
+    >>> part_slots([Region("x", 0, 6)], 3), part_slots([Region("x", 0, 5), Region("x", 5, 0)], 2)
+    ([2, 2, 2], [5, 0])
+    """
+    if len(regions) == num_members:
+        return [region.num_slots for region in regions]
+    return [total_slots(regions) // num_members] * num_members
+
+
 def slots(region: Region) -> list[int]:
     """The slots of a region, in order, as Python numbers."""
     if region.num_slots == 0:

@@ -12,18 +12,18 @@ from dovetail.ir.types import Kind, Op, Region
 def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple[str, int] | None:
     """A slot (buffer, number) that `op` writes twice, or reads as part j and writes as another part; None if none.
 
-    In place is fine: slot j of the source may be slot j of the destination. `members` are the ops of a collective
-    call in the order of its group: an all_gather may read its own part of what it writes. A kernel may read what
-    it overwrites as an `all` argument: it has its arguments before it answers.
+    In place is fine: slot j of the source may be slot j of the destination; of an all_to_all, in the regions of one
+    member. `members` are the ops of a collective call in the order of its group: an all_gather may read its own part of
+    what it writes. A kernel may read what it overwrites as an `all` argument: it has its arguments before it answers.
     """
-    written: dict[tuple[str, int], int] = {}
+    written: dict[tuple[str, int], tuple[int, int]] = {}  # slot -> number of its region, and place there
     if not _may_conflict(op):
         return None
-    for region in op.writes:
+    for number, region in enumerate(op.writes):
         for j, slot in enumerate(slots(region)):
             if (region.buffer, slot) in written:
                 return region.buffer, slot
-            written[region.buffer, slot] = j
+            written[region.buffer, slot] = number, j
     if op.kind in (Kind.put, Kind.get):
         return None  # it reads one rank's memory and writes another's
     for number, region in enumerate(op.reads):
@@ -31,7 +31,8 @@ def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple
         if shift is None:
             continue
         for j, slot in enumerate(slots(region)):
-            if written.get((region.buffer, slot), j + shift) != j + shift:
+            other, place = written.get((region.buffer, slot), (number, j + shift))
+            if place != j + shift or (other != number and op.kind == Kind.collective):
                 return region.buffer, slot
     return None
 

@@ -52,7 +52,7 @@ class Program:
     | put | src | dst on the channel's other rank |
     | get | src on the channel's other rank | dst |
     | compute | the kernel's arguments | its results |
-    | collective | src | dst |
+    | collective | src; of an uneven all_to_all one for each member, in the order of its group | dst; likewise |
     """
 
     name: str

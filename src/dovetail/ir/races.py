@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.message_paths import in_step, seats
-from dovetail.ir.op_lists import Plain, name_op, op_reads, op_writes, places_text, slots
+from dovetail.ir.op_lists import Plain, name_op, op_reads, op_writes, part_slots, places_text, slots
 from dovetail.ir.overlap import self_conflict
 from dovetail.ir.program import Program
 from dovetail.ir.types import RECVS, SENDS, Kind
@@ -92,6 +92,8 @@ def _informs(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
     kind = plain.program.collectives[op.call].kind
     if kind == "broadcast":
         return i == 0 and op.reads[0].num_slots > 0
+    if kind == "all_to_all":
+        return part_slots(op.reads, len(members))[j] > 0
     return (other.writes if kind == "reduce_scatter" else op.reads)[0].num_slots > 0
 
 

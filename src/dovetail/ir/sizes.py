@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import ProgramError, WishError
+from dovetail.ir.calls import calls_of
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import Plain, part_slots
 from dovetail.ir.program import Program
 from dovetail.ir.types import RECVS, SENDS, Kind, Region
 from dovetail.ir.workload import Sizes, Slot, Workload, owners
@@ -141,9 +142,8 @@ def _labels(program: Program) -> Ints:
     edges = [regions.both(np.flatnonzero(np.isin(kind, _READS_LIKE_WRITES)))]
     sends, receives = matches(program)
     edges.append(regions.ends(sends, receives))
-    for call in range(len(program.collectives)):
-        together = regions.all_of(np.flatnonzero((kind == Kind.collective) & (program.columns["call"] == call)))
-        edges.append((np.broadcast_to(together[:1], together.shape), together))
+    for call, met in calls_of(program).items():
+        edges += [regions.meeting(program.collectives[call].kind, members) for members in met]
     return _connected(numbers.total, edges)
 
 
@@ -158,7 +158,7 @@ def _connected(total: int, edges: list[tuple[Ints, Ints]]) -> Ints:
 
 
 class _Regions:
-    """The slots of ops' first regions, by number."""
+    """The slots of ops' regions, by number. All but kernels and collectives have one on each side at most."""
 
     def __init__(self, program: Program, numbers: _Numbers) -> None:
         self._program, self._numbers, self._col = program, numbers, program.columns
@@ -172,8 +172,27 @@ class _Regions:
         """What each message is sent from and received into, slot by slot."""
         return self._paired(sends, self._moved(sends), receives, self._moved(receives))
 
-    def all_of(self, rows: Ints) -> Ints:
-        return np.concatenate([self._expand(side, rows)[0] for side in ("read", "write")])
+    def meeting(self, kind: str, members: Ints) -> tuple[Ints, Ints]:
+        """What the members of one call of a collective bring and what they get, slot by slot."""
+        (brought, cut), (got, _) = (self._expand(side, members) for side in ("read", "write"))
+        if kind == "all_to_all":
+            parts = [self._parts(row, len(members)) for row in members.tolist()]
+            brought = np.concatenate([part[j] for j in range(len(members)) for part in parts])
+        elif kind == "all_gather":
+            brought = np.tile(brought, len(members))
+        elif kind == "reduce_scatter":
+            got = np.tile(got, len(members))
+        else:
+            first, brought = brought[: cut[0]], np.concatenate([brought[cut[0] :], got])
+            got = np.tile(first, len(brought) // max(len(first), 1))
+        if len(brought) != len(got):
+            raise ProgramError(f"the members of a {kind}, ops {members.tolist()}, disagree", hint="see dovetail verify")
+        return brought, got
+
+    def _parts(self, row: int, num_members: int) -> list[Ints]:
+        slots, _ = self._expand("read", np.array([row]))
+        sizes = part_slots(self._program.op(row).reads, num_members)
+        return np.split(slots, np.cumsum(sizes)[:-1])
 
     def _paired(self, a: Ints, one: tuple[Ints, Ints], b: Ints, other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
         differ = np.flatnonzero(one[1] != other[1])
@@ -194,19 +213,19 @@ class _Regions:
         return slots[order], lengths[np.argsort(places)]
 
     def _expand(self, side: str, rows: Ints) -> tuple[Ints, Ints]:
-        """Numbers of the slots of the first region of each op (none: no slots), and how many each has."""
+        """Numbers of the slots of the regions of each op, and how many each op has."""
         col, start = self._col, self._col[f"{side}_start"]
-        has = start[rows + 1] > start[rows]
-        region = np.where(has, start[rows], 0)
-        if not has.any():
-            return np.zeros(0, np.int64), np.zeros(len(rows), np.int64)
+        held = start[rows + 1] - start[rows]
+        op = np.repeat(np.arange(len(rows)), held)
+        region = np.arange(len(op)) - np.repeat(np.cumsum(held) - held - start[rows], held)
         offset, count, stride = (col[f"{side}_{part}"][region] for part in ("offset", "count", "stride"))
-        lengths = np.where(has, count * col[f"{side}_blocks"][region], 0)
-        place = col[f"{side}_buffer"][region].astype(np.int64) * self._program.num_ranks + self._rank[side][rows]
+        lengths = count * col[f"{side}_blocks"][region]
+        place = col[f"{side}_buffer"][region].astype(np.int64) * self._program.num_ranks + self._rank[side][rows][op]
         first = self._numbers.start[place] + offset
         within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         block, index = np.divmod(within, np.repeat(np.maximum(count, 1), lengths))
-        return np.repeat(first, lengths) + block * np.repeat(stride, lengths) + index, lengths
+        slots = np.repeat(first, lengths) + block * np.repeat(stride, lengths) + index
+        return slots, np.bincount(op, lengths, len(rows)).astype(np.int64)
 
 
 def matches(program: Program) -> tuple[Ints, Ints]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from dovetail.ir.greedy import Run
-from dovetail.ir.op_lists import rank_read, rank_written, slots
+from dovetail.ir.op_lists import part_slots, rank_read, rank_written, slots, total_slots
 from dovetail.ir.program import Program
 from dovetail.ir.symbols import Operand, Symbols
 from dovetail.ir.types import SENDS, Kernel, Kind, Op, Post, Region, Term
@@ -91,11 +92,13 @@ class Execution:
 
     def _collective(self, members: Sequence[Op]) -> None:
         kind = self.program.collectives[members[0].call].kind
-        inputs = [self.memory.read(op.rank, op.reads[0]) if op.reads else [] for op in members]
-        sizes = [op.writes[0].num_slots if op.writes else 0 for op in members]
-        for op, out in zip(members, collective_values(self.symbols, kind, inputs, sizes), strict=True):
-            if op.writes:
-                self.memory.write(op.rank, op.writes[0], self.symbols.step(op.index, out))
+        inputs = [[v for region in op.reads for v in self.memory.read(op.rank, region)] for op in members]
+        sizes = [total_slots(op.writes) for op in members]
+        parts = [part_slots(op.reads, len(members)) for op in members]
+        for op, out in zip(members, collective_values(self.symbols, kind, inputs, sizes, parts), strict=True):
+            values = self.symbols.step(op.index, out) if op.writes else []
+            for region, piece in zip(op.writes, _cut(values, [r.num_slots for r in op.writes]), strict=True):
+                self.memory.write(op.rank, region, piece)
 
 
 def kernel_values(
@@ -115,21 +118,27 @@ def kernel_values(
 
 
 def collective_values(
-    symbols: Symbols, kind: str, inputs: Sequence[list[int]], sizes: Sequence[int]
+    symbols: Symbols, kind: str, inputs: Sequence[list[int]], sizes: Sequence[int], parts: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """What a collective leaves at each member, from what each brings; `sizes` are the slots each one gets."""
+    """What a collective leaves at each member, from what each brings; `sizes` are the slots each one gets, `parts`
+    those that an all_to_all moves from each member to each."""
     if kind == "broadcast":
         return [inputs[0]] * len(inputs)
     if kind == "all_gather":
         return [[value for part in inputs for value in part]] * len(inputs)
     if kind == "all_to_all":
-        part = len(inputs[0]) // len(inputs)
-        return [[v for values in inputs for v in values[j * part : (j + 1) * part]] for j in range(len(inputs))]
+        cut = [_cut(values, part) for values, part in zip(inputs, parts, strict=True)]
+        return [[v for pieces in cut for v in pieces[j]] for j in range(len(inputs))]
     total = [symbols.total(values) for values in zip(*inputs, strict=True)]
     if kind == "all_reduce":
         return [total] * len(inputs)
-    starts = [sum(sizes[:j]) for j in range(len(sizes))]
-    return [total[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return _cut(total, sizes)
+
+
+def _cut(values: list[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Values in pieces of these sizes."""
+    rest = iter(values)
+    return [list(islice(rest, size)) for size in sizes]
 
 
 def asked_values(program: Program, symbols: Symbols, post: Post) -> list[int]:

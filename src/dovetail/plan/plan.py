@@ -14,12 +14,12 @@ from dovetail.ir import Program, Schedule, Wish
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.verify import verify
 from dovetail.plan.wishes import wish_from
-from dovetail.run.arrays import Array
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
 if TYPE_CHECKING:
-    from dovetail.run.embedded import Inside
+    from dovetail.run.embedded import Embedded
+    from dovetail.run.world import World
 
 SCHEMA = "dovetail.plan/2"
 MEASURED_SLOWER = "measured slower"
@@ -112,30 +112,39 @@ class Plan:
         timed = (replace(r, measured_s=seconds.get(r.schedule, r.measured_s)) for r in self.rivals)
         return replace(self, rivals=tuple(timed))
 
-    def run(self, *inputs: ArrayLike, out: Array | None = None, allow_nonfinite: bool = False) -> Any:
+    def run(self, *inputs: ArrayLike, out: Any = None, comm: Any = None, allow_nonfinite: bool = False) -> Any:
         """The wish's result on this rank, from this rank's `inputs` (see the wish), inside the user's own MPI program.
 
-        Every rank of the program calls it, one process per rank, with mpi4py or without; a plan for one rank needs no
-        MPI. `out` takes the result in place. Raises WishError, on every rank, where some rank's arrays have another
-        shape or dtype than the plan, or hold NaN or infinity and `allow_nonfinite` is not set; RunError where a rank
-        stalls.
+        Every rank of `comm` calls it, an mpi4py communicator whose ranks errors then name; without one, every rank of
+        the program, with mpi4py or without, one process per rank. A plan for one rank needs no MPI. `out` takes the
+        result in place. Raises WishError, on every rank, where some rank's arrays have another shape or dtype than the
+        plan, or hold NaN or infinity and `allow_nonfinite` is not set; RunError where a rank stalls.
 
         >>> from dovetail.matmul import MatmulAllReduce
         >>> from dovetail.plan.search import plan
         >>> plan(MatmulAllReduce(2, 1, 2), "shared-memory-2", ranks=1).run([[1.0], [2.0]], [[3.0, 4.0]]).tolist()
         [[3.0, 4.0], [6.0, 8.0]]
         """
-        inside = self._inside
+        inside = self._embedded(comm)
         given, wanted = self.wish.arguments(self.program, inside.rank, inputs, out)
         held = inside(given, wanted, allow_nonfinite=allow_nonfinite)
         return self.wish.result(self.program, inside.rank, held)
 
-    @cached_property
-    def _inside(self) -> Inside:
-        from dovetail.run.embedded import Inside
+    def _embedded(self, comm: Any) -> Embedded:
+        """This plan on a communicator, kept as long as that lives."""
+        from dovetail.run.embedded import Embedded, ranks_of
 
         options = RunOptions(progress=self.schedule.progress, block_rows=self.schedule.block_rows)
-        return Inside(self.program, self.wish.workload(self.program), options)
+        for gone in [world for world in self._places if world and world.freed]:
+            del self._places[gone]
+        world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
+        if world not in self._places:
+            self._places[world] = Embedded(self.program, self.wish.workload(self.program), options, world)
+        return self._places[world]
+
+    @cached_property
+    def _places(self) -> dict[World | None, Embedded]:
+        return {}
 
     def to_json(self) -> dict[str, Any]:
         """The document of DESIGN section 10, and what is needed to read it back."""

@@ -13,8 +13,7 @@ from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.core import DovetailError, PlanError, check_schema, load_json, save_json
-from dovetail.run.shim import cache_dir
+from dovetail.core import DovetailError, PlanError, cache_dir, check_schema, load_json, save_json
 
 SCHEMA = "dovetail.selection/1"
 LIBRARY = "library"

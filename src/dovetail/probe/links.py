@@ -6,11 +6,12 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
+from dovetail.core import Say
 from dovetail.cost import CostModel, eager_limit, fit
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.probe import programs
 from dovetail.probe.programs import PAUSE_S, Measurement
-from dovetail.probe.take import Budget, Say, median_s, take
+from dovetail.probe.take import Budget, median_s, take
 from dovetail.run.job import Executor, Job
 
 Guess = Callable[[float], float]  # bytes -> seconds, roughly

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,6 @@ from dovetail.cost import Samples
 from dovetail.probe.programs import Measurement
 from dovetail.run.job import Executor, Job
 
-Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
 ROUNDS = 3
 
 

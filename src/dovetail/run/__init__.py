@@ -7,12 +7,14 @@ if TYPE_CHECKING:
     from dovetail.run.arrays import fresh_inputs, numpy_dtype
     from dovetail.run.check import check_outputs
     from dovetail.run.reference import Execution, execute
+    from dovetail.run.timing import measure
 
 __all__ = [
     "Execution",
     "check_outputs",
     "execute",
     "fresh_inputs",
+    "measure",
     "numpy_dtype",
 ]
 
@@ -20,6 +22,7 @@ __all__ = [
 _HOMES = {
     "arrays": ("fresh_inputs", "numpy_dtype"),
     "check": ("check_outputs",),
+    "timing": ("measure",),
     "reference": ("Execution", "execute"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from dovetail.run.arrays import Array
 from dovetail.run.reduce import combine
 
 # Each takes every member's source, in group order, the numbers of slots they want, and the reduce op; gives what each
-# receives.
-Semantics = Callable[[Sequence[Array], Sequence[int], str], Sequence[Array]]
+# receives. An all_to_all takes every member's parts instead, cut for each.
+Semantics = Callable[[Sequence[Any], Sequence[int], str], Sequence[Array]]
 
 
 def _total(sources: Sequence[Array], op: str) -> Array:
@@ -34,10 +35,9 @@ def reduce_scatter(sources: Sequence[Array], wanted: Sequence[int], op: str) -> 
     return np.split(_total(sources, op), np.cumsum(wanted)[:-1])
 
 
-def all_to_all(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
-    """Source i is cut into one even part for each member; member j receives part j of everybody."""
-    parts = [np.split(source, len(sources)) for source in sources]
-    return [np.concatenate([part[member] for part in parts]) for member in range(len(sources))]
+def all_to_all(sources: Sequence[Sequence[Array]], wanted: Sequence[int], op: str) -> Sequence[Array]:
+    """Source i has a part for each member; member j receives part j of everybody."""
+    return [np.concatenate([parts[member] for parts in sources]) for member in range(len(sources))]
 
 
 def broadcast(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:

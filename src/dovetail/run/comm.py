@@ -7,7 +7,7 @@ import platform
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import DovetailError, RunError, WishError
 from dovetail.run.arrays import Array
+from dovetail.run.mpi_library import Shim, build_shim
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.service import REDUCED, Request, Service, options_of, service_of
-from dovetail.run.shim import Shim, build_shim
+from dovetail.run.world import World
 
 KINDS = (  # as mpi_table.h numbers them
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"),
@@ -38,13 +39,19 @@ class Communicator:
         self.bound, self.rank, self.size = bound, bound.rank, bound.size
         self.hosts = self._hosts()
         self.nodes = nodes_of(self.hosts)
+        self.has_rules = False
         self._choices: list[Any] = []
+
+    @cached_property
+    def world(self) -> World:
+        """Its ranks, for runs of whole Programs."""
+        return World(build_shim(), self.bound)
 
     def set_rules(self, rules: Rules, dtypes: Mapping[str, str] | None = None) -> None:
         """What serves which size from now on; all ranks give the same. `dtypes`: the one that a collective's rules were
         measured for, where it matters; others are the library's."""
         self.bound.clear()
-        self._choices = []
+        self.has_rules, self._choices = True, []
         for number, kind in enumerate(KINDS):
             found = []
             for least, choice in rules.get(kind, ()):
@@ -121,10 +128,25 @@ _known: dict[int, Communicator] = {}  # by key of the native one
 
 
 def communicator_of(comm: Any, begin: Callable[[Communicator], None], *, remember: bool = True) -> Communicator:
-    """Ours for the user's mpi4py communicator. The first time all of its ranks make it together, and `begin` with it.
+    """Ours for the user's mpi4py communicator; all of its ranks `begin` it together, which gives it rules.
 
     `remember`: `call` serves it from now on. WishError for what is no communicator of this program.
     """
+    found = _adopted(comm)
+    if not found.has_rules:
+        begin(found)
+    if remember:
+        _native.comm_remember(comm, found.bound)
+    return found
+
+
+def world_of(comm: Any) -> World:
+    """The ranks of the user's mpi4py communicator, on the duplicate that its collectives go by."""
+    return _adopted(comm).world
+
+
+def _adopted(comm: Any) -> Communicator:
+    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs."""
     fortran, table = _fortran(comm), _table()
     bound = _native.comm_find(table, fortran)
     if bound is None:
@@ -132,9 +154,6 @@ def communicator_of(comm: Any, begin: Callable[[Communicator], None], *, remembe
             del _known[key]
         bound = _native.comm_adopt(table, fortran)
         _known[bound.key] = Communicator(bound)
-        begin(_known[bound.key])
-    if remember:
-        _native.comm_remember(comm, bound)
     return _known[bound.key]
 
 

@@ -20,28 +20,29 @@ from dovetail import _native
 from dovetail.core import RunError, WishError
 from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, allocate_buffer, is_float, numpy_dtype
+from dovetail.run.comm import world_of
 from dovetail.run.engine import bind, run_engines
+from dovetail.run.mpi_library import build_shim
 from dovetail.run.options import RunOptions
-from dovetail.run.shim import World, build_shim
+from dovetail.run.world import World
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
 
 
-class Inside:
-    """One Program in this MPI program, which every rank calls with its own inputs, as often as it wants.
+class Embedded:
+    """One Program on the ranks of a communicator, each of which calls it with its own inputs, as often as it wants.
 
-    Without MPI where the Program has one rank. Scratch buffers live as long as this does, and an engine stays bound
-    while the same arrays come back.
+    `world`: what `ranks_of` gave; None only where the Program has one rank, which then needs no MPI. Scratch buffers
+    live as long as this does, and an engine stays bound while the same arrays come back.
     """
 
-    def __init__(self, program: Program, workload: Workload, options: RunOptions) -> None:
-        self.program, self.workload, self.options = program, workload, options
-        self.world = this_world() if program.num_ranks > 1 else None
+    def __init__(self, program: Program, workload: Workload, options: RunOptions, world: World | None) -> None:
+        self.program, self.workload, self.options, self.world = program, workload, options, world
         self.rank = self.world.rank if self.world else 0
         if self.world:
-            _check_world(self.world, program.num_ranks)
+            _check_size(self.world, program.num_ranks)
             if self.world.provided < THREAD_MULTIPLE and options.progress == "thread":
                 self.options = replace(options, progress="poll")
         self._hub = _native.LocalHub(1)  # kept: the transport refers to it
@@ -61,6 +62,8 @@ class Inside:
         Shapes, dtypes and finiteness are checked before anything moves, and a rank that refuses is named on all:
         WishError. RunError where a rank stalls, naming what each of its lanes waits for.
         """
+        if self.world and self.world.freed:
+            raise RunError("the communicator was freed", hint="its plan ends with it: run on another one")
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         results = dict(out or {})
         self.agree(self.fault(given, results, allow_nonfinite))
@@ -114,16 +117,26 @@ class Inside:
         return self._bound[2]
 
 
+def ranks_of(comm: Any = None) -> World:
+    """The ranks of an mpi4py communicator; without one, all of this MPI program."""
+    _warn_once()
+    return this_world() if comm is None else world_of(comm)
+
+
 @cache
 def this_world() -> World:
     """All ranks of the MPI program that this process belongs to. MPI is started, and ended, where nobody else does."""
     shim = build_shim()
     others = _is_initialized(shim)
-    warn_of_threads(os.environ)
     world = World(shim)
     if not others:
         atexit.register(_end, world)
     return world
+
+
+@cache
+def _warn_once() -> None:
+    warn_of_threads(os.environ)
 
 
 def warn_of_threads(environ: Mapping[str, str]) -> None:
@@ -153,10 +166,14 @@ def _end(world: World) -> None:
     world.finalize()
 
 
-def _check_world(world: World, ranks: int) -> None:
-    if world.size != ranks:
-        raise WishError(
-            f"the plan is for {ranks} ranks",
-            found=f"this program runs on {world.size} ({world.library})",
-            hint=f"start {ranks} ranks with the mpiexec of that MPI, or plan for {world.size}",
-        )
+def _check_size(world: World, ranks: int) -> None:
+    if world.size == ranks:
+        return
+    what = f"the plan is for {ranks} ranks"
+    if not world.has_all:
+        raise WishError(what, found=f"the communicator has {world.size}", hint=f"one of {ranks} ranks: comm.Split(…)")
+    raise WishError(
+        what,
+        found=f"this program runs on {world.size} ({world.library})",
+        hint=f"start {ranks} ranks with the mpiexec of that MPI, or plan for {world.size}",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dovetail.core import RunError
 from dovetail.ir import KernelCall, Kind, Program, Slot, Workload, compute_calls, kernel_calls, region_bytes
 from dovetail.ir.workload import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate_buffer, places
+from dovetail.run.library_calls import CUT, collective_parts, misfit
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, quotients
 from dovetail.timeline import Timeline
@@ -73,6 +75,7 @@ def bind(
             for row, buffer in enumerate(program.buffers)
             for start, stop, divisor in quotients(program, buffer.name, rank)
         ],
+        collective_parts(program, rank, as_held),
         products,
         blas_functions() if len(products) else (0, 0),
         call,
@@ -145,27 +148,9 @@ def check_supported(program: Program) -> None:
         if bool(np.any(program.columns["kind"] == kind)):
             what = f"the native executors have no one-sided {kind.name}"
             raise RunError(what, hint="use send and recv, or the reference executor")
-    for row, call in enumerate(program.collectives):
+    for call in program.collectives:
         if call.kind not in COLLECTIVES:
             raise RunError(f"no executor knows the collective '{call.kind}'", hint=f"one of {', '.join(COLLECTIVES)}")
-        if call.kind in ("all_gather", "reduce_scatter"):
-            _check_even(program, row)
-
-
-def _check_even(program: Program, row: int) -> None:
-    """Refuse an all_gather or reduce_scatter whose members hold parts of different sizes."""
-    kind, group = program.collectives[row]
-    whole, part = ("write", "read") if kind == "all_gather" else ("read", "write")
-    for index in np.flatnonzero((program.columns["kind"] == Kind.collective) & (program.columns["call"] == row)):
-        op = program.op(int(index))
-        sizes = {"read": op.reads[0].num_slots, "write": op.writes[0].num_slots}
-        if sizes[whole] != len(group) * sizes[part]:
-            raise RunError(
-                f"the native executors have no uneven {kind}",
-                where=op.line,
-                found=f"op {index} on rank {op.rank} holds {sizes[part]} of {sizes[whole]} slots",
-                hint="use send and recv, or the reference executor",
-            )
 
 
 def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
@@ -174,7 +159,11 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
     mine = (col["rank"] == rank) & np.isin(col["kind"], [*_SAME_SLOTS])
     rows = np.flatnonzero(mine & (np.diff(col["read_start"]) > 0) & (np.diff(col["write_start"]) > 0))
     ends = [col[f"{side}_buffer"][col[f"{side}_start"][rows]] for side in ("read", "write")]
-    for src, dst in np.unique(np.stack(ends), axis=1).T:
+    pairs = {*map(tuple, np.stack(ends).T.tolist())}
+    for row in rows[np.diff(col["read_start"])[rows] > 1]:  # of an all_to_all in parts
+        buffers = (col[f"{side}_buffer"][slice(*col[f"{side}_start"][row : row + 2])] for side in ("read", "write"))
+        pairs |= set(product(*(map(int, each) for each in buffers)))
+    for src, dst in sorted(pairs):
         a, b = arrays[names[src]], arrays[names[dst]]
         if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
             raise RunError(
@@ -191,16 +180,10 @@ def check_sizes(program: Program, rank: int, workload: Workload) -> None:
         ops = np.repeat(np.arange(program.num_ops), np.diff(col[f"{side}_start"]))
         np.add.at(total, ops, region_bytes(program, workload, side))
     moves = mine & np.isin(col["kind"], [*_SAME_SLOTS]) & (np.diff(col["read_start"]) > 0)
-    unlike = (whole[0] != whole[1]) | (col["kind"] == Kind.collective)
-    for row in np.flatnonzero(moves & unlike & (np.diff(col["write_start"]) > 0)):
-        op, (reads, writes) = program.op(int(row)), whole[:, row]
-        if op.kind == Kind.collective:
-            kind, members = program.collectives[op.call].kind, len(program.collectives[op.call].group)
-            reads = reads * members if kind == "all_gather" else reads
-            writes = writes * members if kind == "reduce_scatter" else writes
-        if reads != writes:
-            what, found = f"op {row} on rank {rank} moves slots", f"{op.reads[0]} and {op.writes[0]}"
-            raise RunError(f"{what} into others of another size", where=op.line, found=found)
+    for row in np.flatnonzero(moves & (whole[0] != whole[1]) & (np.diff(col["write_start"]) > 0)):
+        op = program.op(int(row))
+        if op.kind != Kind.collective or program.collectives[op.call].kind not in CUT:
+            raise misfit(program, int(row))
 
 
 def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> Workload:
@@ -255,12 +238,13 @@ def timeline_of(
 
 
 def moved_bytes(program: Program, workload: Workload) -> NDArray[np.int64]:
-    """Bytes that each op moves: those of its first region, 0 for compute."""
+    """Bytes that each op moves: those it reads, or else writes; 0 for compute."""
     col, total = program.columns, np.zeros(program.num_ops, np.int64)
     for side in ("write", "read"):
         start = col[f"{side}_start"]
         has = np.flatnonzero(np.diff(start) > 0)
-        total[has] = region_bytes(program, workload, side)[start[has]]
+        until = np.concatenate([[0], np.cumsum(region_bytes(program, workload, side))])
+        total[has] = (until[start[1:]] - until[start[:-1]])[has]
     total[col["kind"] == Kind.compute] = 0
     return total
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from dovetail.run.shim import World
+    from dovetail.run.world import World
 
 LIMIT = 0.05  # of a round: a third of what an outlier must exceed its median by
 TICKS_PER_S = 100  # of /proc/stat, for every program that reads it (USER_HZ)

@@ -46,6 +46,15 @@ class Memory:
         slots.flags.writeable = False
         return slots
 
+    def parts(self, op: Op, num_members: int) -> list[Array]:
+        """What the op of an all_to_all reads for each member: a region, or an even part of the only one."""
+        if len(op.reads) == num_members:
+            return [self.read(op, region).copy() for region in op.reads]
+        (region,) = op.reads
+        array, starts = self._array(op, region, op.rank), self._starts[region.buffer][op.rank]
+        slots = np.split(region.slots(), num_members)
+        return [array[part if starts is None else elements(part, starts)] for part in slots]
+
     def write(self, op: Op, region: Region, values: Array, rank: int | None = None) -> None:
         rank = op.rank if rank is None else rank
         array, places = self._array(op, region, rank), self.places(region, rank)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import EnvironmentFault, RunError, load_json
+from dovetail.core import EnvironmentFault, RunError, find_tool, load_json
 from dovetail.run.heartbeat import Deaths, Watch, terminate_ranks
 from dovetail.run.job import Job, JobResult, verify_job
-from dovetail.run.shim import build_shim, find_tool
+from dovetail.run.mpi_library import build_shim
 
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"

@@ -13,6 +13,7 @@ struct dt_comm {
     void (*freed)(void*);
     MPI_Request* requests;
     int *expected, *free_handles, num_requests, num_free; /* expected: bytes of a receive, -1 for others */
+    int** layouts;                                        /* by handle: counts that its request still reads, or NULL */
     MPI_Comm* groups;
     int num_groups;
     int* counts; /* 4 a rank: counts and displacements of both sides */
@@ -26,6 +27,7 @@ static int on_free(MPI_Comm theirs, int key, void* value, void* extra) {
     (void)key, (void)extra;
     if (ending || theirs == MPI_COMM_SELF) return MPI_SUCCESS;
     int code = MPI_Comm_free(&comm->comm);
+    for (int i = 0; i < comm->num_groups; i++) MPI_Comm_free(&comm->groups[i]);
     comm->freed(comm->owner);
     return code;
 }
@@ -80,6 +82,7 @@ int dt_find(int fortran, void** owner) {
 void dt_release(dt_comm* comm) {
     free(comm->requests);
     free(comm->expected);
+    free(comm->layouts);
     free(comm->free_handles);
     free(comm->groups);
     free(comm->counts);
@@ -95,12 +98,14 @@ static int take_handle(dt_comm* comm) {
         comm->requests = realloc(comm->requests, (size_t)grown * sizeof *comm->requests);
         comm->free_handles = realloc(comm->free_handles, (size_t)grown * sizeof *comm->free_handles);
         comm->expected = realloc(comm->expected, (size_t)grown * sizeof *comm->expected);
-        if (!comm->requests || !comm->free_handles || !comm->expected) abort();
+        comm->layouts = realloc(comm->layouts, (size_t)grown * sizeof *comm->layouts);
+        if (!comm->requests || !comm->free_handles || !comm->expected || !comm->layouts) abort();
         for (int i = grown - 1; i >= comm->num_requests; i--) comm->free_handles[comm->num_free++] = i;
         comm->num_requests = grown;
     }
     int handle = comm->free_handles[--comm->num_free];
     comm->expected[handle] = -1;
+    comm->layouts[handle] = NULL;
     return handle;
 }
 
@@ -123,6 +128,7 @@ int dt_test(dt_comm* comm, int handle, int* done) {
     int num_bytes = 0, code = MPI_Test(&comm->requests[handle], done, &status);
     if (code || !*done) return code;
     comm->free_handles[comm->num_free++] = handle;
+    free(comm->layouts[handle]);
     if (comm->expected[handle] < 0) return 0;
     MPI_Get_count(&status, MPI_BYTE, &num_bytes);
     return num_bytes == comm->expected[handle] ? 0 : DT_OTHER_SIZE;
@@ -156,6 +162,17 @@ int dt_group(dt_comm* comm, const int* ranks, int num_ranks, int* group) {
 
 static MPI_Comm of_group(const dt_comm* comm, int group) { return group < 0 ? comm->comm : comm->groups[group]; }
 
+/* What an all_gather sends: MPI_IN_PLACE where that lies at `start` in the result already. */
+static const void* own_part(const void* src, void* dst, long long start, int dtype) {
+    return src == (char*)dst + start * dt_bytes(dtype) ? MPI_IN_PLACE : src;
+}
+
+static int rank_in(MPI_Comm comm) {
+    int rank;
+    MPI_Comm_rank(comm, &rank);
+    return rank;
+}
+
 int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int group,
                    int* handle) {
     MPI_Comm on = of_group(comm, group);
@@ -168,6 +185,7 @@ int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long lon
         case DT_ALL_REDUCE:
             return MPI_Iallreduce(src == dst ? MPI_IN_PLACE : src, dst, n, type, dt_op(op, dtype), on, request);
         case DT_ALL_GATHER:
+            src = own_part(src, dst, count * rank_in(on), dtype);
             return MPI_Iallgather(src, n, type, dst, n, type, on, request);
         case DT_REDUCE_SCATTER:
             return MPI_Ireduce_scatter_block(src, dst, n, type, dt_op(op, dtype), on, request);
@@ -197,7 +215,7 @@ int dt_collective(dt_comm* comm, int kind, const void* src, void* dst, long long
         case DT_ALL_REDUCE:
             return MPI_Allreduce(src == dst ? MPI_IN_PLACE : src, dst, n, type, dt_op(op, dtype), on);
         case DT_ALL_GATHER:
-            if (group < 0 && src == (char*)dst + count * dt_bytes(dtype) * comm->rank) src = MPI_IN_PLACE;
+            src = own_part(src, dst, count * rank_in(on), dtype);
             return MPI_Allgather(src, n, type, dst, n, type, on);
         case DT_REDUCE_SCATTER:
             return MPI_Reduce_scatter_block(src, dst, n, type, dt_op(op, dtype), on);
@@ -231,15 +249,52 @@ static int lay_out(const long long* counts, int size, int* narrow, int* starts) 
     return 1;
 }
 
-int dt_collective_v(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op) {
-    MPI_Datatype type = dt_type(dtype);
-    int n = comm->size, *to = comm->counts, *at = to + n, *from = at + n, *there = from + n;
-    if (!lay_out(counts, n, to, at)) return MPI_ERR_COUNT;
-    if (kind == DT_REDUCE_SCATTER_V) return MPI_Reduce_scatter(src, dst, to, type, dt_op(op, dtype), comm->comm);
-    if (kind == DT_ALL_GATHER_V) {
-        if (src == (char*)dst + (long long)at[comm->rank] * dt_bytes(dtype)) src = MPI_IN_PLACE;
-        return MPI_Allgatherv(src, to[comm->rank], type, dst, to, at, type, comm->comm);
+/* A v-variant as MPI takes it: counts and displacements of what goes out and of what comes in. */
+typedef struct {
+    MPI_Comm on;
+    MPI_Datatype type;
+    int rank, *to, *at, *from, *there;
+} layout;
+
+/* 0 where the counts pass what an int holds. `ints`: room for 4 a member. */
+static int lay_out_v(MPI_Comm on, int kind, const long long* counts, int dtype, int* ints, layout* v) {
+    int n;
+    MPI_Comm_size(on, &n);
+    *v = (layout){on, dt_type(dtype), rank_in(on), ints, ints + n, ints + 2 * n, ints + 3 * n};
+    if (!lay_out(counts, n, v->to, v->at)) return 0;
+    return kind != DT_ALL_TO_ALL_V || lay_out(counts + n, n, v->from, v->there);
+}
+
+int dt_icollective_v(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op,
+                     int group, int* handle) {
+    MPI_Comm on = of_group(comm, group);
+    int* ints = malloc(4 * sizeof(int) * (size_t)comm->size);
+    layout v;
+    if (!ints) abort();
+    if (!lay_out_v(on, kind, counts, dtype, ints, &v)) {
+        free(ints);
+        return MPI_ERR_COUNT;
     }
-    if (!lay_out(counts + n, n, from, there)) return MPI_ERR_COUNT;
-    return MPI_Alltoallv(src, to, at, type, dst, from, there, type, comm->comm);
+    *handle = take_handle(comm);
+    comm->layouts[*handle] = ints;
+    MPI_Request* request = &comm->requests[*handle];
+    if (kind == DT_REDUCE_SCATTER_V) return MPI_Ireduce_scatter(src, dst, v.to, v.type, dt_op(op, dtype), on, request);
+    if (kind == DT_ALL_GATHER_V) {
+        src = own_part(src, dst, v.at[v.rank], dtype);
+        return MPI_Iallgatherv(src, v.to[v.rank], v.type, dst, v.to, v.at, v.type, on, request);
+    }
+    return MPI_Ialltoallv(src, v.to, v.at, v.type, dst, v.from, v.there, v.type, on, request);
+}
+
+int dt_collective_v(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op,
+                    int group) {
+    MPI_Comm on = of_group(comm, group);
+    layout v;
+    if (!lay_out_v(on, kind, counts, dtype, comm->counts, &v)) return MPI_ERR_COUNT;
+    if (kind == DT_REDUCE_SCATTER_V) return MPI_Reduce_scatter(src, dst, v.to, v.type, dt_op(op, dtype), on);
+    if (kind == DT_ALL_GATHER_V) {
+        src = own_part(src, dst, v.at[v.rank], dtype);
+        return MPI_Allgatherv(src, v.to[v.rank], v.type, dst, v.to, v.at, v.type, on);
+    }
+    return MPI_Alltoallv(src, v.to, v.at, v.type, dst, v.from, v.there, v.type, on);
 }

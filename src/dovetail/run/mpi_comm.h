@@ -22,6 +22,9 @@ int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long lon
                    int* handle);
 int dt_collective(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
                   int group);
-int dt_collective_v(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op);
+int dt_icollective_v(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op,
+                     int group, int* handle);
+int dt_collective_v(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op,
+                    int group);
 
 #endif

@@ -65,6 +65,7 @@ const dt_mpi_table dovetail_mpi_table = {
     .irecv = dt_irecv,
     .group = dt_group,
     .icollective = dt_icollective,
+    .icollective_v = dt_icollective_v,
     .collective = dt_collective,
     .collective_v = dt_collective_v,
     .test = dt_test,

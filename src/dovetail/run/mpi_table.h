@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 5
+#define DOVETAIL_MPI_TABLE_VERSION 6
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
 enum {
@@ -65,15 +65,18 @@ typedef struct {
     int (*isend)(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle);
     int (*irecv)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle);
     int (*group)(dt_comm* comm, const int* ranks, int num_ranks, int* group);
+    /* `count` elements a rank, of the part where ranks cut the whole. In place: src == dst of an all_reduce, reduce or
+       broadcast, or for an all_gather this rank's part of dst. */
     int (*icollective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op,
                        int group, int* handle);
-    /* Blocking. `count` elements a rank, of the part where ranks cut the whole. In place: src == dst of an all_reduce,
-       reduce or broadcast, or for an all_gather this rank's part of dst. */
+    /* `counts` of each member; of an all_to_all_v those sent to each, then those received from each. */
+    int (*icollective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype,
+                         int op, int group, int* handle);
+    /* The same, blocking. */
     int (*collective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
                       int group);
-    /* `counts` of each rank; of an all_to_all_v those sent to each rank, then those received from each. */
-    int (*collective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype,
-                        int op);
+    int (*collective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op,
+                        int group);
     int (*test)(dt_comm* comm, int handle, int* done);
     int (*cancel)(dt_comm* comm, int handle); /* of a receive; the handle is then gone */
     double (*clock)(void);

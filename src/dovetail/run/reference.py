@@ -265,10 +265,17 @@ class _State:
             raise RunError(f"{describe(op)}: no collective '{kind}'", where=op.line)
         ops = [members[rank] for rank in group]
         wanted = [sum(len(self.memory.read(member, region)) for region in member.writes) for member in ops]
-        sources = [self._source(member).copy() if member.reads else np.empty(0) for member in ops]
-        results = COLLECTIVES[kind](sources, wanted, self.reduce_op)
-        for member, result in zip(ops, results, strict=True):
-            if member.writes:
-                self.memory.write(member, member.writes[0], result)
+        is_cut = kind == "all_to_all"
+        sources = [self.memory.parts(member, len(ops)) if is_cut else self._brought(member) for member in ops]
+        for member, result in zip(ops, COLLECTIVES[kind](sources, wanted, self.reduce_op), strict=True):
+            start = 0
+            for region in member.writes:
+                end = start + len(self.memory.read(member, region))
+                self.memory.write(member, region, result[start:end] if len(member.writes) > 1 else result)
+                start = end
         self._waiting.difference_update(member.index for member in ops)
         return [event for member in ops for event in (("members", member.index), *self._end(member))]
+
+    def _brought(self, op: Op) -> Array:
+        """What a member brings to a collective."""
+        return self._source(op).copy() if op.reads else np.empty(0)

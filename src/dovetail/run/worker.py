@@ -24,7 +24,7 @@ from dovetail.run.engine import bind, run_engines, timeline_of
 from dovetail.run.heartbeat import Pulse
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
-from dovetail.run.shim import World
+from dovetail.run.world import World
 from dovetail.timeline import Timeline
 
 SETUP_LIMIT_S = 120.0

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import load_json, save_json
+from dovetail.core import cache_dir, load_json, save_json
 from dovetail.ir import Wish
 from dovetail.machine import Machine
 from dovetail.probe import probe_links, probe_wish, spot_check
 from dovetail.run.job import Executor
-from dovetail.run.shim import cache_dir
 
 Say = Callable[[str, float], None]
 

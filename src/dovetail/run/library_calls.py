@@ -1,0 +1,120 @@
+"""The library's collectives as one rank calls them: what each member brings or takes, where parts differ in size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import RunError
+from dovetail.ir import Program, Workload, dtype_bytes, region_bytes
+from dovetail.ir.calls import calls_of
+
+CUT = ("all_gather", "reduce_scatter", "all_to_all")  # between whose members the whole is cut
+Ints = NDArray[np.int64]
+
+
+class Parts(NamedTuple):
+    """What the native engine must know of an op of a collective besides its regions.
+
+    `in_place`: an all_gather to which every member brings the very place in its result where its part belongs.
+    `counts`: elements of each member's part; of an all_to_all those sent to each, then those taken from each. Empty
+    where all are alike.
+    """
+
+    row: int
+    in_place: bool
+    counts: list[int]
+
+
+def collective_parts(program: Program, rank: int, workload: Workload) -> list[Parts]:
+    """Of the ops of one rank those that are in place or uneven. RunError where the sizes of members do not fit."""
+    if all(collective.kind not in CUT for collective in program.collectives):
+        return []
+    sides = _Sides(program, workload)
+    found = [
+        _parts(sides, program.collectives[call].kind, members, program.collectives[call].group.index(rank))
+        for call, met in calls_of(program).items()
+        if program.collectives[call].kind in CUT and rank in program.collectives[call].group
+        for members in met
+    ]
+    return [parts for parts in found if parts.in_place or parts.counts]
+
+
+class _Sides:
+    """Elements of the regions that ops read and write."""
+
+    def __init__(self, program: Program, workload: Workload) -> None:
+        self.program, self.workload, self.col = program, workload, program.columns
+        width = np.array([dtype_bytes(workload.slots[b.name][0].dtype) for b in program.buffers], np.int64)
+        self._held = {
+            side: region_bytes(program, workload, side) // width[self.col[f"{side}_buffer"]]
+            for side in ("read", "write")
+        }
+
+    def first(self, side: str, part: str, rows: Ints) -> Any:
+        """A column of the first region of some ops."""
+        return self.col[f"{side}_{part}"][self.col[f"{side}_start"][rows]]
+
+    def whole(self, side: str, rows: Ints) -> Ints:
+        """Elements of the first region of some ops."""
+        held: Ints = self._held[side][self.col[f"{side}_start"][rows]]
+        return held
+
+    def cut(self, side: str, row: int, num_members: int) -> Ints:
+        """Elements of an op of an all_to_all for each member."""
+        start, end = self.col[f"{side}_start"][row : row + 2]
+        elements: Ints = self._held[side][start:end]
+        if end - start == num_members:
+            return elements
+        op = self.program.op(row)
+        (region,) = op.reads if side == "read" else op.writes
+        ends = self.workload.starts(region.buffer, op.rank)
+        if ends is None:
+            return np.repeat(elements // num_members, num_members)
+        slots = region.slots().reshape(num_members, -1)
+        cut: Ints = (ends[slots + 1] - ends[slots]).sum(axis=1)
+        return cut
+
+
+def _parts(sides: _Sides, kind: str, members: Ints, place: int) -> Parts:
+    row = int(members[place])
+    if kind == "all_to_all":
+        return Parts(row, False, _exchanged(sides, members, place))
+    part, whole = ("read", "write") if kind == "all_gather" else ("write", "read")
+    counts = sides.whole(part, members)
+    if counts.sum() != sides.whole(whole, members[place : place + 1])[0]:
+        raise misfit(sides.program, row)
+    in_place = kind == "all_gather" and _in_place(sides, members)
+    return Parts(row, in_place, [] if np.all(counts == counts[0]) else counts.tolist())
+
+
+def _exchanged(sides: _Sides, members: Ints, place: int) -> list[int]:
+    """What a member of an all_to_all sends to each, then what it takes from each; empty where all parts are alike."""
+    sent = np.stack([sides.cut("read", row, len(members)) for row in members.tolist()])
+    taken = sides.cut("write", int(members[place]), len(members))
+    if np.any(sent[:, place] != taken):
+        raise misfit(sides.program, int(members[place]))
+    return [] if np.all(sent == sent[0, 0]) else [*sent[place].tolist(), *taken.tolist()]
+
+
+def _in_place(sides: _Sides, members: Ints) -> bool:
+    """Whether every member of an all_gather brings its own part of its result."""
+    slots = sides.first("read", "count", members)
+    return bool(
+        all(np.all(sides.first(side, "blocks", members) == 1) for side in ("read", "write"))
+        and np.all(sides.first("read", "buffer", members) == sides.first("write", "buffer", members))
+        and np.all(sides.first("read", "offset", members) - sides.first("write", "offset", members) == _before(slots))
+    )
+
+
+def _before(slots: Ints) -> Ints:
+    total: Ints = np.cumsum(slots) - slots
+    return total
+
+
+def misfit(program: Program, row: int) -> RunError:
+    op = program.op(row)
+    found = f"{' '.join(map(str, op.reads))} and {' '.join(map(str, op.writes))}"
+    return RunError(f"op {row} on rank {op.rank} moves slots into others of another size", where=op.line, found=found)

@@ -1,0 +1,155 @@
+"""World: the ranks of one communicator, as this rank sees them: small control messages and their time limits."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import RunError
+from dovetail.run.mpi_library import ON_COMM, Shim
+
+CONTROL_TAG = 20000
+_ANYHOW = 0  # a send may end before the receiver has asked for it
+
+
+class World:
+    """The ranks of a communicator, as this rank sees them: small control messages and their time limits.
+
+    Of all ranks of this MPI job, where MPI is begun unless somebody has; or of `bound`, a user's communicator that was
+    adopted. They are numbered as there, and so are those that errors name.
+    """
+
+    def __init__(self, shim: Path, bound: _native.Communicator | None = None) -> None:
+        self._shim, self._bound = Shim(shim), bound  # kept: the duplicate lives as long
+        reduce = _native.mpi_reduce_function()
+        if bound is None:
+            self._comm, provided = ctypes.c_void_p(), ctypes.c_int()
+            self._call("init", ctypes.byref(provided), ctypes.c_void_p(reduce), ctypes.byref(self._comm))
+            self.provided = provided.value
+            self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
+        else:
+            self._comm, self.transport = ctypes.c_void_p(bound.address), bound.transport
+            self.provided, _ = _native.comm_setup(self._shim.address, reduce)
+        self.rank, self.size = self._call("rank"), self._call("size")
+
+    @property
+    def has_all(self) -> bool:
+        """Whether these are all ranks of the job, and not those of a user's communicator."""
+        return self._bound is None
+
+    @property
+    def freed(self) -> bool:
+        """Whether the user has freed their communicator: nothing runs here any more."""
+        return self._bound is not None and bool(self._bound.freed)
+
+    @property
+    def library(self) -> str:
+        return self._shim.library
+
+    def abort(self, code: int) -> None:
+        self._call("abort", code)
+
+    def finalize(self) -> None:
+        self._call("finalize")
+
+    def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:
+        """Send a picklable object; control traffic only."""
+        data = pickle.dumps(payload)
+        size = np.array([len(data)], np.int64)
+        self._finish(self._start("isend", size.ctypes.data, 8, dst, _ANYHOW), limit_s, dst)
+        self._finish(self._start("isend", data, len(data), dst, _ANYHOW), limit_s, dst)
+
+    def recv(self, src: int, limit_s: float = 60.0) -> Any:
+        """The object that `src` sends; RunError where it has not come within the limit. A later one may take it."""
+        size = np.zeros(1, np.int64)
+        self._take(size.ctypes.data, 8, src, limit_s)
+        data = ctypes.create_string_buffer(int(size[0]))
+        self._take(data, len(data), src, limit_s)
+        return pickle.loads(data.raw)
+
+    def gather(self, payload: Any, limit_s: float = 60.0) -> list[Any]:
+        """On rank 0 every rank's payload, elsewhere an empty list."""
+        if self.rank:
+            self.send(payload, 0, limit_s)
+            return []
+        return [payload, *(self.recv(src, limit_s) for src in range(1, self.size))]
+
+    def share(self, payload: Any, limit_s: float = 60.0) -> Any:
+        """Rank 0's payload, on every rank."""
+        if self.rank:
+            return self.recv(0, limit_s)
+        for dst in range(1, self.size):
+            self.send(payload, dst, limit_s)
+        return payload
+
+    def barrier(self, limit_s: float = 60.0) -> None:
+        """All ranks arrive, or a RunError that names one that did not within the limit."""
+        handle = ctypes.c_int()
+        self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, -1, ctypes.byref(handle))
+        self._finish(handle.value, limit_s, None)
+
+    def sum(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The float64 sum over ranks of an array of the same shape everywhere."""
+        source, result = np.ascontiguousarray(array, np.float64), np.empty(array.shape)
+        handle, count = ctypes.c_int(), ctypes.c_longlong(source.size)
+        data = (ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(result.ctypes.data))
+        self._call("icollective", 0, *data, count, 3, 0, -1, ctypes.byref(handle))
+        self._finish(handle.value, 120.0, None)
+        return result
+
+    def clock_offset_s(self, trips: int = 12) -> tuple[float, float]:
+        """Seconds to add to this rank's clock to get rank 0's, and half the round trip that bounds the error."""
+        best = (0.0, 0.0)
+        for peer in range(1, self.size):
+            if self.rank == 0:
+                for _ in range(trips):
+                    self.recv(peer)
+                    self.send(_native.monotonic_s(), peer)
+            elif self.rank == peer:
+                best = min((self._trip() for _ in range(trips)), key=lambda trip: trip[1])
+        return best
+
+    def _trip(self) -> tuple[float, float]:
+        begin = _native.monotonic_s()
+        self.send(None, 0)
+        theirs = self.recv(0)
+        end = _native.monotonic_s()
+        return theirs - (begin + end) / 2, (end - begin) / 2
+
+    def _start(self, name: str, data: Any, num_bytes: int, peer: int, *how: int) -> int:
+        handle = ctypes.c_int()
+        pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
+        self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, *how, ctypes.byref(handle))
+        return handle.value
+
+    def _take(self, data: Any, num_bytes: int, src: int, limit_s: float) -> None:
+        handle = self._start("irecv", data, num_bytes, src)
+        try:
+            self._finish(handle, limit_s, src)
+        except BaseException:
+            self._call("cancel", handle)  # or it would land, late, in memory that is another's by then
+            raise
+
+    def _finish(self, handle: int, limit_s: float, peer: int | None) -> None:
+        begin, done = time.monotonic(), ctypes.c_int()
+        while True:
+            self._call("test", handle, ctypes.byref(done))
+            if done.value:
+                return
+            waited_s = time.monotonic() - begin
+            if waited_s > limit_s:
+                who = f"rank {peer}" if peer is not None else "some rank"
+                raise RunError(
+                    f"{who} did not answer rank {self.rank} within {limit_s:.0f} s", hint="look at that rank's output"
+                )
+            if waited_s > 2e-4:
+                time.sleep(2e-5)
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        return self._shim.call(name, *([self._comm] if name in ON_COMM else []), *arguments)

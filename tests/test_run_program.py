@@ -1,0 +1,172 @@
+"""`dovetail run` of a program's file, and the same from Python: proved, run on ranks, checked, timed."""
+
+import json
+import subprocess
+from dataclasses import replace
+
+import mscclpp_plans
+import numpy as np
+import pytest
+from ir_programs import rebuilt, specs_of
+from run_programs import library_call
+
+from dovetail.cli import main
+from dovetail.collective import build, msccl
+from dovetail.core import RunError, WishError, save_json, save_text
+from dovetail.ir import Builder, Kind, Region, to_text
+from dovetail.run import measure
+from dovetail.run.job import JobResult, Outcome
+from dovetail.run.mpi import MpiExecutor
+from dovetail.run.timing import even_slots, held_bytes, measuring_job
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line in this process: exit code, stdout, stderr."""
+
+    def _call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return _call
+
+
+def written(place, form):
+    """A ring on two ranks in a file."""
+    ring = build("ring_all_reduce", 2)
+    if form == "xml":
+        return save_text(place / "ring.xml", msccl.write(ring, "msccl"))
+    if form == "json":
+        return save_json(place / "ring.json", ring.to_json())
+    return save_text(place / "ring.txt", to_text(ring))
+
+
+def unlooked(program, num_wrong):
+    """A result as an executor would bring it back."""
+    timed = Outcome("timed", (1e-3, 2e-3, 3e-3), (), 0.5, 1e-6, num_wrong)
+    return JobResult((timed, replace(timed, name="traced")), 3, 0, {"mpi": "none"})
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich")
+@pytest.mark.parametrize("form", ["txt", "json", "xml"])
+def test_a_file_runs(call, tmp_path, form):
+    words = "run", written(tmp_path, form), "--size", "64K", "--rounds", "2"
+    code, out, err = call(*words, "--json", "--out", tmp_path / "out")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["schema"] == "dovetail.program_run/1"
+    assert (found["collective"], found["ranks"], found["num_bytes"]) == ("all_reduce", 2, 65536)
+    assert found["num_wrong"] == 0
+    assert found["max_rel_error"] <= found["tolerance"]
+    assert found["algbw_gb_per_s"] == pytest.approx(65536 / found["measured_s"] / 1e9)
+    assert found["busbw_gb_per_s"] == pytest.approx(found["algbw_gb_per_s"])  # twice a half
+    assert call("show", found["timeline"])[0] == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["measured.json"]
+
+
+@pytest.mark.mpi
+def test_from_python_under_each_mpi(mpi, tmp_path):
+    """One call measures an uneven collective of the library's, with nothing beside the Program."""
+    save_json(tmp_path / "p.json", library_call("all_to_all", [[1, 3], [0, 2]]).to_json())
+    text = f"""
+from dovetail.core import load_json
+from dovetail.ir import Program
+from dovetail.run import measure
+
+if __name__ == "__main__":
+    result = measure(Program.from_json(load_json({str(tmp_path / "p.json")!r})), 4096, "int32", rounds=2)
+    timed, traced = result["timed"], result["traced"]
+    print(timed.num_wrong, timed.median_s > 0, traced.timelines[0].num_spans, traced.timelines[0].label)
+"""
+    (tmp_path / "measure.py").write_text(text)
+    command = [str(mpi.python), str(tmp_path / "measure.py")]
+    done = subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=120, check=False)
+    assert done.stdout.split() == ["0", "True", "2", "measured"], done.stderr[-2000:]
+
+
+def test_a_wrong_result_is_told(call, tmp_path, monkeypatch):
+    ring = written(tmp_path, "txt")
+    for wrong, code in ((0, 0), (3, 1)):
+        monkeypatch.setattr(MpiExecutor, "execute_unverified", lambda self, job, n=wrong: unlooked(job, n))
+        found, out, _ = call("run", ring, "--size", "1M")
+        assert found == code
+        assert ("3 elements are WRONG" in out) == bool(wrong)
+        assert "all_reduce on 2 ranks" in out
+        assert "busbw" in out
+        assert json.loads(call("run", ring, "--json")[1])["num_wrong"] == wrong
+
+
+def test_what_is_no_collective_has_no_bandwidth(call, tmp_path, monkeypatch):
+    b = Builder("lone", 2)
+    b.buffer("x", "input", 1), b.buffer("t", "scratch", 1)
+    net = b.lane("net", "net")
+    b.add(Kind.send, 0, net, reads=[Region("x", 0, 1)], chan_out=b.channel(0, 1))
+    b.add(Kind.recv, 1, net, writes=[Region("t", 0, 1)], chan_in=b.channel(0, 1))
+    monkeypatch.setattr(MpiExecutor, "execute_unverified", lambda self, job: unlooked(job, None))
+    _, out, _ = call("run", save_text(tmp_path / "lone.txt", to_text(b.build())))
+    assert "no standard collective" in out
+    assert "busbw" not in out
+    assert "Nothing was checked" in out
+
+
+class TestRefusals:
+    def test_a_program_that_does_not_hold(self, call, tmp_path):
+        ops = specs_of(build("ring_all_reduce", 2))
+        bad = rebuilt(build("ring_all_reduce", 2), [replace(op, after=[]) for op in ops][:-1])
+        code, _, err = call("run", save_text(tmp_path / "bad.txt", to_text(bad)), "--launch", "false")
+        assert code == 1
+        assert "ProgramError" in err
+
+    def test_kernels(self, call, tmp_path):
+        b = Builder("kernels", 1)
+        b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+        regions = {"reads": [Region("x", 0, 1)], "writes": [Region("y", 0, 1)]}
+        b.add(Kind.compute, 0, b.lane("c", "compute"), **regions, call=b.kernel("matmul", ("each",)))
+        code, _, err = call("run", save_text(tmp_path / "k.txt", to_text(b.build())))
+        assert code == 2
+        assert "the sizes of kernels are not in a program" in err
+        assert "kernels matmul" in err
+
+    def test_one_sided_plans(self, call, tmp_path):
+        code, _, err = call("run", save_json(tmp_path / "plan.json", mscclpp_plans.all_reduce()))
+        assert code == 2
+        assert "no one-sided put" in err
+
+    def test_other_words(self, call, tmp_path):
+        ring = written(tmp_path, "txt")
+        assert "did you mean 'float32'" in call("run", ring, "--dtype", "floot32")[2]
+        assert call("run", ring, "--size", "lots")[0] == 2
+        assert call("run", tmp_path / "none.txt")[0] != 0
+        with pytest.raises(RunError, match="one-sided"):
+            measure(replace(build("ring_all_reduce", 2), **put_in()), executor=MpiExecutor("false"))
+
+
+def put_in():
+    """Columns and tables of a program that puts."""
+    b = Builder("put", 2)
+    b.buffer("x", "input", 1)
+    regions = {"reads": [Region("x", 0, 1)], "writes": [Region("x", 0, 1)]}
+    b.add(Kind.put, 0, b.lane("net", "net"), **regions, chan_out=b.channel(0, 1))
+    made = b.build()
+    return {name: getattr(made, name) for name in ("buffers", "lanes", "channels", "columns", "posts")}
+
+
+class TestSizes:
+    @pytest.mark.parametrize(("num_bytes", "held"), [(1 << 20, 1 << 20), (1004, 1000), (1, 8)])
+    def test_of_the_larger_side(self, num_bytes, held):
+        ring = build("ring_all_gather", 2)
+        assert held_bytes(ring, even_slots(ring, num_bytes, "float32")) == held
+
+    def test_each_timing_is_of_several_runs(self):
+        ring = build("ring_all_reduce", 2)
+        small, large = (measuring_job(ring, n, "int8", 3, 1.0, 0).variants[0] for n in (8, 1 << 24))
+        assert small.options.repeats > large.options.repeats == 1
+        assert small.check == "posts"
+        assert np.prod(large.workload.slots["input"][0].shape) * 2 == 1 << 24
+
+    def test_kernels_have_none(self):
+        b = Builder("k", 1)
+        b.kernel("matmul", ("each",))
+        with pytest.raises(WishError, match="sizes of kernels"):
+            even_slots(b.build(), 8, "int8")
