@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dovetail.core import Say
 from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
 from dovetail.ir import Sample, Wish, work_keys
 from dovetail.machine import Machine
 from dovetail.probe import programs
-from dovetail.probe.take import ROUNDS, Budget, Say, as_samples, median_s, take
+from dovetail.probe.take import ROUNDS, Budget, as_samples, median_s, take
 from dovetail.run.job import Executor, Job
 from dovetail.timeline import Timeline
 

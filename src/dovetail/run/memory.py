@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import RunError
 from dovetail.ir import Op, Program, Region, Workload
-from dovetail.run.arrays import Array, Arrays, allocate_buffer, places, poison
+from dovetail.run.arrays import Array, Arrays, allocate_buffer, elements, places, poison
 
 
 class Memory:

@@ -43,8 +43,7 @@ def measuring_job(program: Program, num_bytes: int, dtype: str, rounds: int, bud
     workload = even_slots(program, num_bytes, dtype)
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)
     repeats = max(1, min(MOST_REPEATS, int(EACH_S / hoped_s)))
-    check = "posts" if len(program.posts) else None
-    timed = Variant(TIMED, program, workload, RunOptions(repeats=repeats, spans=False), check)
+    timed = Variant(TIMED, program, workload, RunOptions(repeats=repeats, spans=False), check=bool(len(program.posts)))
     return Job((timed, Variant(TRACED, program, workload)), rounds, seed=seed, budget_s=budget_s)
 
 

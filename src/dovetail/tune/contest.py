@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.core import PlanError, RunError
+from dovetail.core import PlanError, RunError, Say
 from dovetail.ir import Schedule
 from dovetail.run.job import Executor, Outcome
 from dovetail.run.load import Load
 from dovetail.tune.measure import Clock, Entry, Measurer, groups
 from dovetail.tune.neighbourhood import search
 
-Say = Callable[[str, float], None]  # what is being done, and the share of the whole that is done
 FINALISTS = 3
 HEATS = 0.5  # of the budget
 LEAST_GAIN = 0.01  # of the serial time

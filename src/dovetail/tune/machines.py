@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import cache_dir, load_json, save_json
+from dovetail.core import Say, cache_dir, load_json, save_json
 from dovetail.ir import Wish
 from dovetail.machine import Machine
 from dovetail.probe import probe_links, probe_wish, spot_check
 from dovetail.run.job import Executor
-
-Say = Callable[[str, float], None]
 
 
 def default_executor() -> Executor:

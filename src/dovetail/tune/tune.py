@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dovetail.core import DovetailError, EnvironmentFault, save_json
+from dovetail.core import DovetailError, EnvironmentFault, Say, save_json
 from dovetail.cost import CostModel, price
 from dovetail.ir import SERIAL, Schedule, Wish
 from dovetail.machine import Machine
@@ -25,7 +25,6 @@ from dovetail.tune.contest import Contest, Judged, contest
 from dovetail.tune.machines import default_executor, in_folder, machine_for, machine_of
 from dovetail.tune.measure import PATIENCE, Entry
 
-Say = Callable[[str, float], None]
 SCHEMA = "dovetail.tune/2"
 RIVALS = 5  # of the best predicted that are measured
 COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
