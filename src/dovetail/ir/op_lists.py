@@ -61,6 +61,11 @@ def message_slots(op: Op) -> int:
     return (op.reads or op.writes)[0].num_slots
 
 
+def sent_slots(program: Program) -> list[int]:
+    """Slots of each message that leaves a rank."""
+    return [message_slots(program.op(row)) for row in np.flatnonzero(program.chan_out >= 0).tolist()]
+
+
 def slots(region: Region) -> list[int]:
     """The slots of a region, in order, as Python numbers."""
     if region.num_slots == 0:

@@ -73,6 +73,7 @@ class Schedule:
         parts = [f"{len(value)} {name}" for name, value in self.parameters if isinstance(value, tuple)]
         parts += [str(value) for _, value in self.parameters if isinstance(value, str) and value != self.family]
         parts += [f"{value} {name.replace('_', ' ')}" for name, value in self.parameters if isinstance(value, int)]
+        parts += [f"slices of {self.slice_bytes >> 10}K"] if self.slice_bytes else []
         return ", ".join([self.family, *parts])
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,12 @@ from dovetail.ir import Wish
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
     "matmul_all_reduce": "dovetail.matmul:MatmulAllReduce",
+    "all_reduce": "dovetail.collective.wish:AllReduce",
+    "all_gather": "dovetail.collective.wish:AllGather",
+    "reduce_scatter": "dovetail.collective.wish:ReduceScatter",
+    "all_to_all": "dovetail.collective.wish:AllToAll",
+    "all_to_next": "dovetail.collective.wish:AllToNext",
+    "broadcast": "dovetail.collective.wish:Broadcast",
 }
 
 

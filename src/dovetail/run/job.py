@@ -18,7 +18,7 @@ from dovetail.timeline import Timeline
 @dataclass(frozen=True)
 class Variant:
     """One Program of a job. `check` names the output buffer that must hold the product of A and B; by "posts" all that
-    the Program's post-conditions speak of is held against float64, in a run of its own."""
+    the Program's post-conditions speak of is held against float64, in a run of its own; True: by what it computes."""
 
     name: str
     program: Program

@@ -177,7 +177,8 @@ class _Rank:
         timelines = self.timelines(variant, seconds, kept) if variant.options.spans else ()
         checked = Checked()
         if variant.check:
-            checked = self.check_posts(variant) if variant.check == POSTS else self.check_product(variant)
+            by_posts = variant.check == POSTS or not variant.program.kernels
+            checked = self.check_posts(variant) if by_posts else self.check_product(variant)
         return Outcome(variant.name, tuple(map(float, seconds)), timelines, *checked)
 
     def timelines(self, variant: Variant, seconds: Any, kept: list[int]) -> tuple[Timeline, ...]:
@@ -194,9 +195,8 @@ class _Rank:
         """Run once more on poisoned memory, then hold the output against a float64 reference of sampled products."""
         self.run_one(variant, -1)
         memory = self.memory(variant)
-        worst, tolerance = product_error(
-            memory["A"], memory["B"][0], memory[variant.check or "C"], self.world.sum, self.world.size
-        )
+        result = "C" if variant.check is True else str(variant.check)
+        worst, tolerance = product_error(memory["A"], memory["B"][0], memory[result], self.world.sum, self.world.size)
         everyone = self.world.gather(worst)
         return Checked(float(self.world.share(max(everyone, default=0.0))), tolerance)
 
