@@ -31,45 +31,31 @@ def bench(
     json: opt.Json = False,
 ) -> int:
     """Time a collective; algorithm and bus bandwidth are those of nccl-tests, and every result is checked."""
-    from dovetail.cli.collectives import BENCH_SCHEMA, Wish, bench_collective, bus_factor, sizes_between
-    from dovetail.cli.tuning import fresh_seed
+    from dovetail.cli.collectives import BENCH_SCHEMA, points_of, tell_timed
     from dovetail.core import parse_bytes
     from dovetail.plan.selection import Choice
     from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune.timing import bus_factor, time_collective
 
+    asked = {"min": least, "max": most, "factor": factor, "dtype": dtype, "nodes": nodes}
+    points = points_of(collective, ranks, asked)
     with output.progress("timing") as say:
-        aim, timed = bench_collective(
-            Wish(collective, ranks, nodes, dtype or "float32"),
-            sizes_between(least or "1K", most or "16M", 4.0 if factor is None else factor),
+        timed = time_collective(
+            points,
+            ranks,
             algorithm,
+            parameters=Choice(channels=channels, instances=instances, slice_bytes=parse_bytes(slices)),
             executor=MpiExecutor(launch),
-            choice=Choice(channels=channels, instances=instances, slice_bytes=parse_bytes(slices)),
             rounds=rounds,
             budget_s=budget,
-            seed=fresh_seed(seed),
+            seed=seed,
             say=say,
         )
-    times = bus_factor(collective, ranks)
-    rows = [each.to_json(times) for each in timed]
     if json:
-        about = {"collective": collective, "ranks": ranks, "nodes": aim.nodes, "dtype": aim.dtype}
-        output.emit({"schema": BENCH_SCHEMA, **about, "bus_factor": times, "rows": rows})
+        wish = timed[0].wish
+        about = {"collective": collective, "ranks": ranks, "nodes": wish.nodes, "dtype": wish.dtype}
+        rows = [each.to_json() for each in timed]
+        output.emit({"schema": BENCH_SCHEMA, **about, "bus_factor": bus_factor(collective, ranks), "rows": rows})
     else:
-        output.table(
-            ["bytes", "count", "type", "algorithm", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"],
-            [
-                [
-                    str(each.num_bytes),
-                    str(each.count),
-                    aim.dtype,
-                    str(each.choice),
-                    f"{each.seconds * 1e6:.2f}",
-                    f"{row['algbw_gb_per_s']:.3f}",
-                    f"{row['busbw_gb_per_s']:.3f}",
-                    str(each.num_wrong),
-                ]
-                for each, row in zip(timed, rows, strict=True)
-            ],
-            ["right", "right", "left", "left", "right", "right", "right", "right"],
-        )
+        tell_timed(timed)
     return int(any(each.num_wrong for each in timed))

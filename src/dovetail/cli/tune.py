@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli import files, output
+from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
 from dovetail.core import EnvironmentFault, WishError
 
 if TYPE_CHECKING:
-    from dovetail.cli.collectives import Tuned
     from dovetail.cli.tuning import TuneResult
 
 
@@ -58,7 +57,7 @@ def tune(
     if wish in opt.COLLECTIVES:
         usual = {"schedule": "auto", "reading": "max", "all_reduce": "auto"}
         misplaced(wish, {**sizes, **limits, "schedule": schedule}, usual)
-        return _collective(wish, ranks, span, dtype, machine, out, runs)
+        return collectives.tune(wish, ranks, {**span, "dtype": dtype}, machine, out, runs)
     misplaced(wish, span, {})
     return _operator(wish, ranks, sizes, dtype, machine, schedule, limits, out, runs)
 
@@ -136,64 +135,6 @@ def _balanced(executor: Any, ranks: int, dtype: str | None) -> Any:
     size = wish.m * wish.workload(ranks).slot_bytes("C", 0)
     output.note(f"({speeds}, all_reduce {num_bytes(size / comm_s)}/s).\n")
     return wish
-
-
-def _collective(
-    collective: str,
-    ranks: int,
-    span: dict[str, Any],
-    dtype: str | None,
-    machine: str | None,
-    out: Path | None,
-    runs: dict[str, Any],
-) -> int:
-    from dovetail.cli.collectives import Wish, sizes_between, tune_collective
-    from dovetail.cli.machines import find
-    from dovetail.cli.tuning import fresh_seed
-    from dovetail.run.mpi import MpiExecutor
-
-    wish = Wish(collective, ranks, span["nodes"], dtype or "float32")
-    factor = 4.0 if span["factor"] is None else span["factor"]
-    sizes = sizes_between(span["min"] or "1K", span["max"] or "16M", factor)
-    folder = out or Path(f"dovetail-{collective}-{wish.dtype}-r{ranks}")
-    with output.progress("tuning") as say:
-        result = tune_collective(
-            wish,
-            sizes,
-            out=folder,
-            executor=MpiExecutor(runs["launch"]),
-            machine=find(machine) if machine else None,
-            rounds=runs["rounds"],
-            budget_s=runs["budget"],
-            fresh=runs["fresh"],
-            seed=fresh_seed(runs["seed"]),
-            say=say,
-        )
-    files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if runs["json"] else tell_collective(result)
-    return int(any(each.wrong for each in result.contest.judged))
-
-
-def tell_collective(result: Tuned) -> None:
-    """The table by size, the notes, and last where the table for later runs is."""
-    from dovetail.report import num_bytes, seconds
-
-    rows = [
-        [
-            num_bytes(each.num_bytes),
-            seconds(each.point.library_s),
-            seconds(each.point.measured_s),
-            str(each.choice),
-            seconds(each.point.predicted_s),
-            f"{each.speedup:.2f}",
-        ]
-        for each in result.contest.judged
-    ]
-    headers = ["size", "library", "best", "algorithm", "predicted", "speed-up"]
-    output.table(headers, rows, ["right", "right", "right", "left", "right", "right"])
-    for text in result.notes:
-        output.note(text)
-    print("\n" + "\n".join(str(path) for path in result.files[:3]))
 
 
 def tell(result: TuneResult) -> None:

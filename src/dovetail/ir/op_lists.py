@@ -77,6 +77,11 @@ def part_slots(regions: Sequence[Region], num_members: int) -> list[int]:
     return [total_slots(regions) // num_members] * num_members
 
 
+def sent_slots(program: Program) -> list[int]:
+    """Slots of each message that leaves a rank."""
+    return [message_slots(program.op(row)) for row in np.flatnonzero(program.chan_out >= 0).tolist()]
+
+
 def slots(region: Region) -> list[int]:
     """The slots of a region, in order, as Python numbers."""
     if region.num_slots == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import chain
 from typing import Any, Literal, get_args
 
@@ -122,6 +123,12 @@ class Program:
         for rows in self.queues().values():
             position[rows] = np.arange(len(rows))
         return position
+
+    def fingerprint(self) -> str:
+        """Equal for Programs that do the same, whatever they are called, are for, and wherever they were written."""
+        about = repr((self.buffers, self.lanes, self.channels, self.kernels, self.collectives)).encode()
+        columns = (self.columns[name].tobytes() for name in COLUMNS if name != "line")
+        return sha256(b"".join([about, *columns])).hexdigest()
 
     def slots_of(self, buffer: str, rank: int) -> int:
         """How many slots of `buffer` rank `rank` holds."""

@@ -75,6 +75,7 @@ class Schedule:
         parts += [name for name, value in self.parameters if value is True]
         counts = [(name, value) for name, value in self.parameters if type(value) is int]
         parts += [f"{value} {name.replace('_', ' ')}" for name, value in counts]
+        parts += [f"slices of {self.slice_bytes >> 10}K"] if self.slice_bytes else []
         return ", ".join([self.family, *parts])
 
     def to_json(self) -> dict[str, Any]:

@@ -105,6 +105,10 @@ class Wish(Protocol):
     options: ClassVar[tuple[Option, ...]]
     families: ClassVar[tuple[str, ...]]
 
+    @classmethod
+    def points(cls, **asked: Any) -> Sequence[Wish]:
+        """The wishes that these values of its options ask for: one, or one of each size; None is not asked for."""
+
     @property
     def title(self) -> str:
         """The wish in a few words, sizes included."""
@@ -112,7 +116,8 @@ class Wish(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Wish, tuple[str, ...]]:
-        """The wish as a machine of these facts counts its sizes, and sentences where that makes a difference."""
+        """The wish as a machine of these facts counts its sizes, and sentences where that makes a difference. Beside
+        the machine's own facts there is `nodes`, that of each rank. WishError where it cannot be on so many ranks."""
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """The Program of a schedule. PlanError where the schedule does not fit the wish."""

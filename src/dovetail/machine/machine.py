@@ -132,6 +132,18 @@ class Machine:
         return cls(name, ranks, nodes, links, costs, facts, provenance)
 
 
+def even_nodes(nodes: Sequence[Any]) -> int:
+    """How many nodes hold equally many consecutive ranks, given that of each rank; 1 where they do not.
+
+    >>> even_nodes([0, 0, 1, 1]), even_nodes([0, 1, 0, 1]), even_nodes(["a", "a", "b"])
+    (2, 1, 1)
+    """
+    count = len(set(nodes))
+    each = len(nodes) // max(count, 1)
+    even = all(len(set(nodes[i * each : (i + 1) * each])) == 1 for i in range(count))
+    return count if even and each * count == len(nodes) else 1
+
+
 def _link(row: Sequence[Any]) -> Link:
     if isinstance(row, str) or len(row) != 3:
         raise MachineError("a link is [source node, destination node, kind]", found=repr(row))

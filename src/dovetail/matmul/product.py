@@ -88,6 +88,11 @@ class Product:
         if self.dtype not in DTYPES:
             raise WishError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
 
+    @classmethod
+    def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
+        """The one product of these sizes."""
+        return (cls(**{name: value for name, value in asked.items() if value is not None}),)
+
     @property
     def flops(self) -> int:
         """Floating-point operations of the whole product, over all ranks.

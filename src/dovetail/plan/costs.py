@@ -73,7 +73,7 @@ class Costs:
             found = f"machine '{machine.name}' has {machine.ranks}"
             raise WishError(f"the wish is for {count} ranks", found=found, hint="plan for fewer ranks")
         options = check_options(wish, asked or {})
-        settled, notes = wish.settled(machine.facts, count)
+        settled, notes = wish.settled({**machine.facts, "nodes": machine.nodes[:count]}, count)
         return Costs(settled, machine, count, options, contention, extrapolate), notes
 
     @property
@@ -109,11 +109,11 @@ class Costs:
         same = self._known.get(key)
         if same is None:
             program, workload, times = self.wish.modelled(schedule, self.ranks)
-            prices = self._price(program, workload)
-            timeline, more_s = simulate(program, _served(program, prices, times), self.machine.name), 0.0
-            if not (program.kind == Kind.compute).any():
-                more_s = _handling_s(program, prices)
-            same = self._known[key] = Scored(schedule, program, workload, prices, timeline, more_s)
+            prices = _served(program, self._price(program, workload), times)
+            timeline = simulate(program, prices, self.machine.name)
+            same = self._known[key] = Scored(
+                schedule, program, workload, prices, timeline, _handling_s(program, prices)
+            )
         return replace(same, schedule=schedule)
 
     def knows_collective(self, kind: str) -> bool:
@@ -200,16 +200,19 @@ def check_options(wish: Wish, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _served(program: Program, prices: Prices, times: float) -> Prices:
-    """Prices as `sim` is to take them: each message as many as it stands for; where nothing computes, receives are
-    posted ahead, as executors do within their window."""
+    """Prices as `sim` is to take them: each message and computation as long as those it stands for; where nothing
+    computes, receives are posted ahead, as executors do within their window."""
+    scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s)
     if (program.kind == Kind.compute).any():
-        return prices
-    ahead = np.zeros(program.num_ops, np.bool_)
-    return prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s, rendezvous=ahead)
+        return scaled
+    return scaled.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
 
 
 def _handling_s(program: Program, prices: Prices) -> float:
-    """What the busiest rank's CPU spends on its messages, which `sim` does not know: it serves its lanes by turns."""
+    """What the busiest rank's CPU spends on its messages, which `sim` does not know: it serves its lanes by turns.
+    Nothing where something computes: there messages are driven meanwhile."""
+    if (program.kind == Kind.compute).any():
+        return 0.0
     ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
     return HANDLING * float(prices.latency_s.max(initial=0.0) * ends.max(initial=0.0))
 

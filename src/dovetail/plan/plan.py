@@ -58,7 +58,7 @@ class Plan:
     `serial`: nothing overlapped, by the library where it has a cost, which takes `serial_s`; `compute_s`, `comm_s`: all
     compute and all communication, each uncut and alone, the longer of them being `ideal_s`; `losses`: by name, what
     `predicted_s` exceeds `ideal_s` by, adding up to it. `published`: what the machine's source printed for this very
-    wish, never used in a prediction.
+    wish, never used in a prediction. `handling_s`: what the busiest rank's CPU spends on messages beyond the timeline.
     """
 
     schedule: Schedule
@@ -77,6 +77,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     published: dict[str, Any] = field(default_factory=dict, repr=False)
     noise: float = 0.0
+    handling_s: float = 0.0
 
     @property
     def family(self) -> str:
@@ -89,7 +90,7 @@ class Plan:
 
     @property
     def predicted_s(self) -> float:
-        return self.predicted.makespan_s
+        return self.predicted.makespan_s + self.handling_s
 
     @property
     def ideal_s(self) -> float:
@@ -154,6 +155,7 @@ class Plan:
         sides = {"compute_s": self.compute_s, "comm_s": self.comm_s}
         reasons = {"losses": dict(self.losses), "rivals": [rival.to_json() for rival in self.rivals]}
         asked = {"machine": self.machine, "wish": self.wish.to_json(), "ranks": self.ranks, "noise": self.noise}
+        asked["handling_s"] = self.handling_s
         made = {"choices": self.schedule.to_json(), "serial": self.serial.to_json()}
         rest = {"notes": list(self.notes), "published": dict(self.published)}
         proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
@@ -188,6 +190,7 @@ class Plan:
                 tuple(document["notes"]),
                 dict(document["published"]),
                 float(document["noise"]),
+                float(document.get("handling_s", 0.0)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise _malformed(error) from error

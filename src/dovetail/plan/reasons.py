@@ -36,7 +36,8 @@ class Ideal:
         """Where `each` loses the seconds by which it exceeds the ideal (see `timeline.losses`)."""
         prices = each.prices if self.costs.contention is None else self.costs.calm.scored(each.schedule).prices
         columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
-        return losses(each.timeline, each.program, Alone(*columns, self.compute_s, self.comm_s))
+        lost = losses(each.timeline, each.program, Alone(*columns, self.compute_s, self.comm_s))
+        return lost | ({"handling": each.handling_s} if each.handling_s else {})
 
 
 def compute_of(serial: Scored) -> float:

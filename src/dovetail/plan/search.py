@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dovetail.core import PlanError
-from dovetail.ir import SERIAL, Schedule, Wish
+from dovetail.ir import SERIAL, Program, Schedule, Wish
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.verify import verify
 from dovetail.machine import Machine, load
@@ -18,9 +18,10 @@ from dovetail.plan.reasons import EQUAL, Ideal, baseline, driven, label, publish
 
 
 class Proved(NamedTuple):
-    """The candidate to take and its certificate; why faster ones were refused."""
+    """The candidate to take, its Program and its certificate; why faster ones were refused."""
 
     scored: Scored
+    program: Program
     certificate: Certificate
     refused: tuple[str, ...]
 
@@ -93,7 +94,8 @@ MOST_TURNS = 4  # of improving on the best
 
 def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
     """The fastest candidate of the family asked for that can be proved; of any family, it must beat serial."""
-    serial = next(each for each in ranked if each.schedule.is_serial)
+    known = (each for each in ranked if each.schedule.is_serial)
+    serial = next(known, None) or costs.scored(costs.wish.serial(costs.ranks))  # whose error says what to probe
     refused: list[str] = []
     several = len({each.schedule.get("by") for each in ranked}) > 1
     for each in ranked:
@@ -101,24 +103,26 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
             break
         if asked.family not in ("auto", each.family):
             continue
-        certificate = verify(each.program)
+        program = costs.wish.program(each.schedule, costs.ranks)
+        certificate = verify(program)
         if certificate.ok:
-            return Proved(each, certificate, tuple(refused))
+            return Proved(each, program, certificate, tuple(refused))
         failed = next(check.message for check in certificate.checks.values() if not check.ok)
         refused.append(f"{label(each.schedule, several=several)} was refused by its certificate: {failed}")
     if asked.family not in ("auto", SERIAL):
         raise PlanError(
             f"no {asked.family} schedule fits", found="; ".join(refused) or "no candidate", hint="try 'auto'"
         )
-    certificate = verify(serial.program)
+    program = costs.wish.program(serial.schedule, costs.ranks)
+    certificate = verify(program)
     certificate.raise_if_bad()
-    return Proved(serial, certificate, tuple(refused))
+    return Proved(serial, program, certificate, tuple(refused))
 
 
 def with_schedule(found: Plan, schedule: Schedule, costs: Costs) -> Plan:
     """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival."""
-    scored = replace(costs, extrapolate=True).scored(schedule)
-    certificate = verify(scored.program)
+    scored, program = replace(costs, extrapolate=True).scored(schedule), costs.wish.program(schedule, costs.ranks)
+    certificate = verify(program)
     certificate.raise_if_bad()
     mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, MEASURED_SLOWER)
     others = tuple(rival for rival in found.rivals if rival.schedule != schedule)
@@ -127,9 +131,10 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs) -> Plan:
     return replace(
         found,
         schedule=replace(schedule, steps=steps),
-        program=scored.program,
+        program=program,
         certificate=certificate,
         predicted=scored.timeline,
+        handling_s=scored.handling_s,
         losses=ideal.lost(scored),
         rivals=(mine, *others),
     )
@@ -148,7 +153,7 @@ def _reasoned(
         costs.wish,
         costs.ranks,
         costs.machine.name,
-        scored.program,
+        taken.program,
         taken.certificate,
         scored.timeline,
         driven(costs, base.schedule),
@@ -160,6 +165,7 @@ def _reasoned(
         (*notes, *scored.schedule.notes, *taken.refused, *_assumptions(costs)),
         published(costs, wish.to_json(), serials),
         asked.noise,
+        scored.handling_s,
     )
 
 

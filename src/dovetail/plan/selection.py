@@ -13,10 +13,11 @@ from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dovetail.collective.library import LIBRARY as LIBRARY
 from dovetail.core import DovetailError, PlanError, cache_dir, check_schema, load_json, save_json
+from dovetail.ir import Schedule
 
 SCHEMA = "dovetail.selection/1"
-LIBRARY = "library"
 
 
 class Choice(NamedTuple):
@@ -30,6 +31,18 @@ class Choice(NamedTuple):
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+
+    @staticmethod
+    def of(schedule: Schedule) -> Choice:
+        """The choice that a collective's schedule is; `CollectiveWish.by(*choice)` is the way back.
+
+        >>> from dovetail.collective.wish import AllReduce
+        >>> wish, tree = AllReduce(4096), Choice("double_tree_all_reduce", instances=2, slice_bytes=8192)
+        >>> Choice.of(wish.by(*tree)) == tree, Choice.of(wish.serial(2)) == Choice()
+        (True, True)
+        """
+        known = {name: schedule.get(name, usual) for name, usual in Choice._field_defaults.items()}
+        return Choice(**known | {"slice_bytes": schedule.slice_bytes})
 
     @property
     def is_library(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dovetail.core import ProgramError, save_text
 from dovetail.ir import Program
@@ -71,6 +72,21 @@ def nccl_tuner_csv(selection: Selection) -> str:
 def write_nccl_tuner(selection: Selection, path: str | Path) -> Path:
     """Write the rows for NCCL's tuner to a file."""
     return save_text(path, nccl_tuner_csv(selection))
+
+
+def write_for_others(selection: Selection, folder: str | Path) -> tuple[list[Path], list[str]]:
+    """`nccl_tuner.conf` and, in `msccl/`, XML by size; returns the files, and what could not be written."""
+    place = Path(folder)
+    files, refused = write_msccl(selection, place / "msccl", exported)
+    return [write_nccl_tuner(selection, place / "nccl_tuner.conf"), *files], refused
+
+
+def exported(row: Row) -> Program:
+    """The Program of a row as runtimes can say it: without strides."""
+    from dovetail.collective import build
+
+    how: dict[str, Any] = {"channels": row.channels, "instances": row.instances, "protocol": row.protocol}
+    return build(row.algorithm, row.ranks, nodes=row.nodes, strided=False, **how)
 
 
 def write_msccl(

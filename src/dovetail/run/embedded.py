@@ -47,6 +47,7 @@ class Embedded:
                 self.options = replace(options, progress="poll")
         self._hub = _native.LocalHub(1)  # kept: the transport refers to it
         self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
+        self._asked = {post.region.buffer for post in program.posts}
         self._scratch = {b.name: self.empty(b.name) for b in program.buffers if b.role == "scratch"}
         self._bound: tuple[tuple[int, ...], dict[str, Array], Any] | None = None
 
@@ -57,7 +58,8 @@ class Embedded:
     def __call__(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None, *, allow_nonfinite: bool = False
     ) -> dict[str, Array]:
-        """Run on this rank's `inputs` (slots first); every rank must call. Returns the outputs, in `out` where given.
+        """Run on this rank's `inputs` (slots first); every rank must call. Returns the outputs, in `out` where given;
+        also inputs, where the Program leaves its results there.
 
         Shapes, dtypes and finiteness are checked before anything moves, and a rank that refuses is named on all:
         WishError. RunError where a rank stalls, naming what each of its lanes waits for.
@@ -74,7 +76,7 @@ class Embedded:
         if failure:
             self._bound = None  # what it left under way cannot be run again
             raise RunError(failure if failure.startswith("rank ") else f"rank {self.rank}: {failure}")
-        return results
+        return results | {name: array for name, array in given.items() if name in self._asked}
 
     def fault(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], allow_nonfinite: bool) -> str:
         """What is wrong with this rank's arrays, in words; empty where nothing is."""

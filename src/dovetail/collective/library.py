@@ -1,0 +1,46 @@
+"""library: the library's own call of a collective, as a Program: what ours have to beat."""
+
+from __future__ import annotations
+
+from dovetail.collective.spec import spec_of
+from dovetail.ir import Builder, Kind, Program, Region
+
+LIBRARY = "library"
+IN_PLACE = ("all_reduce", "broadcast")  # as their library calls are made; the others write an output of their own
+
+
+def library_call(kind: str, ranks: int) -> Program:
+    """The library's own call, as one op a rank; all_to_next, which no library has, as plain messages.
+
+    >>> from dovetail.ir import to_text
+    >>> print(to_text(library_call("all_to_next", 2)), end="")
+    program library all_to_next ranks 2
+    buffer input input 1
+    buffer output output 1
+    lane send net
+    lane recv net
+    channel 0->1 0 depth 2
+    post 1 output[0:1] = input@0[0:1]
+    rank 0 lane send
+      send input[0:1] to 1
+    rank 1 lane recv
+      recv from 0 -> output[0:1]
+    """
+    spec = spec_of(kind, ranks, in_place=kind in IN_PLACE)
+    b, everyone = Builder(f"library {kind}", ranks), range(ranks)
+    for buffer in spec.buffers:
+        b.buffer(*buffer)
+    for post in spec.posts:
+        b.post(*post)
+    source, result = spec.buffers[0], spec.buffers[-1]
+    for rank in everyone:
+        reads, writes = ([Region(buffer.name, 0, buffer.slots[rank])] for buffer in (source, result))
+        if kind == "all_to_next":
+            if rank + 1 < ranks:
+                b.add(Kind.send, rank, b.lane("send", "net"), reads=reads, chan_out=b.channel(rank, rank + 1))
+            if rank:
+                b.add(Kind.recv, rank, b.lane("recv", "net"), writes=writes, chan_in=b.channel(rank - 1, rank))
+        else:
+            call = b.collective(kind, everyone)
+            b.add(Kind.collective, rank, b.lane("net", "net"), reads=reads, writes=writes, call=call)
+    return b.build()
