@@ -155,7 +155,7 @@ std::string run_engine(BoundEngine& bound, const Options& options) {
 }
 
 void rebase(BoundEngine& bound, int buffer, std::uintptr_t address) {
-    if (bound.engine->computes()) throw nb::value_error("an engine with compute ops cannot be rebased");
+    if (bound.engine->needs_python()) throw nb::value_error("an engine with kernels in Python cannot be rebased");
     bound.engine->rebase(buffer, reinterpret_cast<std::byte*>(address));
 }
 
@@ -179,6 +179,8 @@ void bind_run(nb::module_& m) {
     nb::class_<BoundEngine>(m, "Engine")
         .def("run", &run_engine, "options"_a, "Runs this rank's share on this thread; an empty string, or why not.")
         .def("rebase", &rebase, "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")
+        .def_prop_ro("needs_python", [](const BoundEngine& bound) { return bound.engine->needs_python(); },
+                     "Whether some kernel runs in Python, on arrays of its own.")
         .def("spans", &spans_of, "Rows, start and end seconds of this rank's ops.");
     m.def(
         "local_transport",

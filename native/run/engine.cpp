@@ -63,8 +63,9 @@ bool Engine::ready(const Op& op) const {
     });
 }
 
-bool Engine::computes() const {
-    return std::any_of(ops_.begin(), ops_.end(), [](const Op& op) { return op.kind == Kind::compute; });
+bool Engine::needs_python() const {
+    return std::any_of(ops_.begin(), ops_.end(),
+                       [](const Op& op) { return op.kind == Kind::compute && op.product.m < 0; });
 }
 
 void Engine::stamp(int op, double begin, double end) {

@@ -66,7 +66,7 @@ class Engine {
 
     // From now on `buffer` lies at `base`. Not for programs with kernels of Python, which keep their arrays.
     void rebase(int buffer, std::byte* base) { bases_.at(static_cast<std::size_t>(buffer)) = base; }
-    bool computes() const;
+    bool needs_python() const;  // some compute op has no native form
 
     const std::vector<Op>& ops() const { return ops_; }
     std::vector<double> start_s, end_s;

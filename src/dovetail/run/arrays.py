@@ -55,8 +55,15 @@ def allocate(num_slots: int, slot: Slot) -> Array:
 
 def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int) -> Array:
     """A poisoned array for a buffer of one rank: slots first, or flat where the workload gives each slot a size."""
+    array = np.empty(*shape_of(program, workload, buffer, rank))
+    poison(array)
+    return array
+
+
+def shape_of(program: Program, workload: Workload, buffer: str, rank: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of a buffer of one rank."""
     slot = workload_slots(workload, buffer, program.num_ranks)[rank]
-    return allocate(workload.length(buffer, rank, program.slots_of(buffer, rank)), slot)
+    return (workload.length(buffer, rank, program.slots_of(buffer, rank)), *slot.shape), numpy_dtype(slot.dtype)
 
 
 def fresh_inputs(program: Program, workload: Workload, seed: int) -> dict[str, list[Array]]:

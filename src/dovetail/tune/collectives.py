@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from dovetail.plan.selection import Choice, Point, Selection, keep, rows_of
 from dovetail.plan.shortlist import shortlist
 from dovetail.run.job import Executor
 from dovetail.tune.contest import Contest, Judged, contest
-from dovetail.tune.machines import default_executor, in_folder, machine_of
+from dovetail.tune.machines import default_executor, hosts_of, in_folder, machine_of
 from dovetail.tune.measure import Entry
 from dovetail.tune.tune import fresh_seed
 
@@ -128,16 +128,6 @@ def row_of(judged: Judged) -> dict[str, Any]:
     wrong = {str(Choice.of(schedule)): count for schedule, count in judged.wrong.items()}
     checks = {"max_rel_error": judged.taken.max_rel_error, "wrong": wrong, "disturbed": judged.disturbed}
     return {**head, **checks, **judged.load.to_json(), "rivals": rivals}
-
-
-def hosts_of(facts: Mapping[str, Any], ranks: int) -> list[str]:
-    """The host of every rank, by the facts of a job, which give one where all are the same.
-
-    >>> hosts_of({"host": "a"}, 2), hosts_of({"host": ["a", "b"]}, 2)
-    (['a', 'a'], ['a', 'b'])
-    """
-    host = facts["host"]
-    return list(host) if isinstance(host, list) else [str(host)] * ranks
 
 
 def _collective(wish: Wish) -> CollectiveWish:

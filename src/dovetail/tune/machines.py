@@ -73,3 +73,13 @@ def costs_path(machine: Machine, wish: Wish, ranks: int) -> Path:
     """Where a probed machine with the costs of a wish is kept."""
     text = f"{machine.name}\n{machine.facts.get('probed')}\n{ranks}\n{sorted(wish.to_json().items())}"
     return cache_dir() / "wishes" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def hosts_of(facts: Mapping[str, Any], ranks: int) -> list[str]:
+    """The host of every rank, by the facts of a job, which give one where all are the same.
+
+    >>> hosts_of({"host": "a"}, 2), hosts_of({"host": ["a", "b"]}, 2)
+    (['a', 'a'], ['a', 'b'])
+    """
+    host = facts["host"]
+    return list(host) if isinstance(host, list) else [str(host)] * ranks

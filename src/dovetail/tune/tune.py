@@ -16,13 +16,14 @@ from dovetail.ir import SERIAL, Schedule, Wish
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.plan.costs import Costs
+from dovetail.plan.kept import keep_schedule
 from dovetail.plan.plan import Plan
 from dovetail.plan.search import plan, with_schedule
 from dovetail.run.job import Executor, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tune.contest import Contest, Judged, contest
-from dovetail.tune.machines import default_executor, in_folder, machine_for, machine_of
+from dovetail.tune.machines import default_executor, hosts_of, in_folder, launch_of, machine_for, machine_of
 from dovetail.tune.measure import PATIENCE, Entry
 
 SCHEMA = "dovetail.tune/2"
@@ -161,6 +162,8 @@ def tune(
     )
     best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
     save_json(place / "plan.json", best.to_json())
+    if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
+        keep_schedule(best.wish, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
     return explained(best, ended, known, place, seed)
 
 
