@@ -32,10 +32,10 @@ def judge(program: Program, post_sets: Sequence[Posts], reference: Program | Non
     names: dict[str, int] = {}
     buffers = [*program.buffers, *(b for b in (reference or program).buffers if b not in program.buffers)]
     tables = _tables(program, buffers, names) | _post_tables(program, post_sets or [Posts.of(())])
-    other = () if reference is None else (_columns(reference, buffers), _tables(reference, buffers, names))
+    other = None if reference is None else (_columns(reference, buffers), _tables(reference, buffers, names))
     keys = (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
     columns = _columns(program, buffers)
-    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys, *other)
+    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys, other)
     return verdict
 
 

@@ -32,16 +32,23 @@ def slots_needed(mode: Mode, own: int, slots: int, terms: int) -> int:
 
 
 def own_slots(arg: Arg, modes: Modes) -> int:
-    """Slots of an operand as it tells itself; of a kernel's result those of what it takes slot by slot, else one."""
+    """Slots of an operand as it tells itself; one where it does not."""
+    told = _told_slots(arg, modes)
+    return 1 if told is None else told
+
+
+def _told_slots(arg: Arg, modes: Modes) -> int | None:
+    """Slots of a region; of a kernel's result those of the first operand that it takes slot by slot, if any."""
     if not isinstance(arg, Term):
         return arg[1].num_slots
     contracted: dict[Mode, int] = {}
     for operand, mode in zip(arg.args, modes_of(arg, modes), strict=True):
-        if mode == "each":
-            return own_slots(operand, modes)
-        if mode != "all":
-            contracted.setdefault(mode, own_slots(operand, modes))
-    return contracted["each_sum"] // max(contracted["sum"], 1) if len(contracted) == 2 else 1
+        told = None if mode == "all" else _told_slots(operand, modes)
+        if told is not None and mode == "each":
+            return told
+        if told is not None:
+            contracted.setdefault(mode, told)
+    return contracted["each_sum"] // max(contracted["sum"], 1) if len(contracted) == 2 else None
 
 
 def leaves(term: Term) -> Iterator[tuple[int, Region]]:
