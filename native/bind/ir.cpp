@@ -104,6 +104,7 @@ Table to_dict(const ir::Verdict& v) {
     out["wrong"] = wrong;
     const ir::Difference& d = v.results.differs;
     out["differs"] = d.buffer < 0 ? nb::none() : nb::object(nb::make_tuple(d.buffer, d.rank, d.slot));
+    out["cells"] = v.results.cells;
     out["slice"] = to_dict(v.slice);
     out["origin"] = to_dict(v.origin);
     return out;

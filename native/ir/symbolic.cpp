@@ -355,6 +355,7 @@ Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int
     Execution execution(p, runs.run, layout, key, false);
     Results results;
     results.wrong.resize(num_sets);
+    results.cells = layout.cells();
     for (std::int64_t post = 0; post < p.posts.size(); ++post) {
         Wrong& wrong = results.wrong[p.posts.set[post]];
         if (wrong.post < 0) wrong = execution.check(post);

@@ -26,6 +26,7 @@ struct Difference {
 struct Results {
     std::vector<Wrong> wrong;  // for each set of post-conditions
     Difference differs;
+    std::int64_t cells = 0;  // how many values the state of a program has
 };
 
 // A program, how it ran, and beside it, if it is to be compared, another that is right, with buffers numbered alike.

@@ -104,7 +104,9 @@ def wrong_fault(
         return _untouched(program, wrong, head, exact, asked, has)
     place = {row: number for number, row in enumerate(trail)}
     path, inner_asked, inner_has = _innermost(exact, asked, has)
-    guilty = sorted(_guilty(program, lineage, steps, wanted, inner_asked - inner_has, place), key=place.__getitem__)
+    lacks = (asked - has, inner_asked - inner_has)
+    found_guilty = (_guilty(program, lineage, steps, wanted, each, place) for each in lacks)
+    guilty = sorted(next(filter(None, found_guilty), set()), key=place.__getitem__)
     found = _difference_text(exact, asked, has)
     if len(path) > 1:
         found += f"; that is, in {' of '.join(reversed(path))}: {_difference_text(exact, inner_asked, inner_has)}"

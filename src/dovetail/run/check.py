@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import RunError
-from dovetail.ir import Post, Program, Term, Workload
+from dovetail.ir import Post, Program, Region, Term, Workload
 from dovetail.run.arrays import Array, Arrays, workload_slots
 from dovetail.run.kernels import KernelCall, builtin_kernels
 
@@ -116,13 +116,22 @@ def _ask(program: Program, post: Post, workload: Workload, inputs: Arrays, kerne
     values, magnitude, partials = np.zeros(shape), np.zeros(shape, coarse), np.zeros(shape, coarse)
     length = 1
     for term in post.terms:
-        reads = [np.asarray(inputs[r.buffer][rank][r.slots()], dtype=np.float64) for rank, r in term.args]
+        reads = [np.asarray(inputs[r.buffer][rank][r.slots()], dtype=np.float64) for rank, r in _regions(term)]
         part = _apply(term, reads, shape, kernels)
         values += part
         partials += np.abs(part)
         magnitude += _apply(term, [np.abs(read).astype(coarse) for read in reads], shape, kernels)
         length = max(length, prod(reads[0].shape[1:]) if term.kernel else 1)
     return _Asked(post, values, magnitude, _bound(slot.dtype, len(post.terms), length, magnitude, partials))
+
+
+def _regions(term: Term) -> list[tuple[int, Region]]:
+    """The operands of a term, which must be inputs: how large what a kernel makes of others is, no term says."""
+    regions = [arg for arg in term.args if not isinstance(arg, Term)]
+    if len(regions) < len(term.args):
+        hint = "compare with the outputs of a plain program that verify takes as its reference"
+        raise RunError(f"no reference for what '{term.kernel}' makes of computed values", hint=hint)
+    return regions
 
 
 def _apply(term: Term, reads: list[Array], shape: tuple[int, ...], kernels: Mapping[str, KernelCall]) -> Array:

@@ -73,7 +73,7 @@ def _blocks(
     for term in post.terms:
         if term.kernel is not None:
             raise RunError(f"no reference for kernel '{term.kernel}'", hint="check a product by its output's name")
-        ((source, region),) = term.args
+        source, region = term.source
         parts.append(elements(workload, region, source, inputs(region.buffer, source)))
         if len(parts[-1]) != len(found):
             raise RunError(f"the post-condition of {post.region} asks for {len(found)} elements of {len(parts[-1])}")
