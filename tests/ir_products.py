@@ -1,8 +1,9 @@
-"""Random products: a plain one, and one cut into rows and along what is contracted, on what was gathered and computed."""
+"""Random products: plain ones, and the same cut into rows and along what is contracted, on what was gathered."""
 
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from dovetail.ir import Program, parse
 
@@ -49,7 +50,9 @@ class Products:
             owner = 0 if self.moved else rank
             a, b = f"A@{owner}[0:{self.rows * self.blocks}]", f"B@{rank}[0:{self.blocks}]"
             product = f"matmul({f'f({a})' if self.before else a}, {b})"
-            whole = f"norm({product}, {product})" if self.after == "norm" else f"f({product})" if self.after else product
+            whole = (
+                f"norm({product}, {product})" if self.after == "norm" else f"f({product})" if self.after else product
+            )
             found.append(f"post {rank} C[0:{self.rows}] = {whole}")
         return found
 
@@ -69,7 +72,7 @@ class Products:
         """Random parts, in random order."""
         places = range(unit, size, unit) if self.rng.random() < 0.8 else range(1, size)
         edges = [0, *sorted(self.rng.sample(places, self.rng.randint(0, min(len(places), 3)))), size]
-        parts = list(zip(edges, edges[1:], strict=False))
+        parts = list(pairwise(edges))
         return self.rng.sample(parts, len(parts))
 
     def _whole(self, rank: int) -> list[str]:
@@ -84,7 +87,11 @@ class Products:
     def _gather(self, rank: int, parts: list[Part]) -> list[str]:
         """Rank 0 sends its A, which both then use; else, where A is first changed, each its own."""
         if not self.moved:
-            return [f"compute f {self._part('A', *part)} -> {self._part('G', *part)}" for part in parts] if self.before else []
+            return (
+                [f"compute f {self._part('A', *part)} -> {self._part('G', *part)}" for part in parts]
+                if self.before
+                else []
+            )
         if rank == 0 and not self.before:
             return [f"send {self._part('A', *part)} to 1" for part in parts]
         if rank == 0:

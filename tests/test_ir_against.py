@@ -89,13 +89,25 @@ def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
         # one step too few
         (("  compute norm t[0:2] t[0:4] -> y[0:2]", "  copy t[0:2] -> y[0:2]"), "y[0] of rank 1", "missing norm("),
         # too old a value
-        (("step x[2:4] x[3:5] x[4:6]", "step x[2:4] x[2:4] x[4:6]"), "y[0] of rank 0", "missing x@0[3]; surplus x@0[2]"),
+        (
+            ("step x[2:4] x[3:5] x[4:6]", "step x[2:4] x[2:4] x[4:6]"),
+            "y[0] of rank 0",
+            "missing x@0[3]; surplus x@0[2]",
+        ),
         # another message
-        (("  send u[2:3] to 1", "  send u[3:4] to 1"), "y[3] of rank 1", "missing step(x@0[1], x@0[2], x@0[3]); surplus"),
+        (
+            ("  send u[2:3] to 1", "  send u[3:4] to 1"),
+            "y[3] of rank 1",
+            "missing step(x@0[1], x@0[2], x@0[3]); surplus",
+        ),
         # another list
         (("norm t[0:2] t[0:4]", "norm t[0:2] t[0:3]"), "y[0] of rank 1", ""),
         # nothing written
-        (("  recv from 0 -> y[3:4]", "  recv from 0 -> t[5:6]"), "y[3] of rank 1 should hold step(", "writes nearest to it"),
+        (
+            ("  recv from 0 -> y[3:4]", "  recv from 0 -> t[5:6]"),
+            "y[3] of rank 1 should hold step(",
+            "writes nearest to it",
+        ),
     ],
 )
 def test_what_differs_is_told(change: tuple[str, str], where: str, found: str) -> None:
@@ -209,7 +221,9 @@ def test_what_nobody_has_written_is_never_the_same() -> None:
     assert check.found == "missing unwritten the reference's t@0[0]; surplus unwritten t@0[0]"
 
 
-SMALL = "program {0} ranks {1}\nbuffer x input {2}\nbuffer y output 2\nlane a compute\nkernel f {3}\nrank 0 lane a\n  {4}\n"
+SMALL = (
+    "program {0} ranks {1}\nbuffer x input {2}\nbuffer y output 2\nlane a compute\nkernel f {3}\nrank 0 lane a\n  {4}\n"
+)
 GOOD = "compute f x[0:2] -> y[0:2]"
 
 
@@ -248,7 +262,9 @@ def test_a_bad_program_is_judged_before_it_is_compared() -> None:
 
 
 def test_scratch_of_one_name_and_different_size_is_kept_apart() -> None:
-    wide = STENCIL.replace("buffer t scratch 6", "buffer t scratch 600").replace("buffer u", "buffer v scratch 7\nbuffer u")
-    other = parse((wide.format(name="wide") + OVERLAPPED.strip()))
+    wide = STENCIL.replace("buffer t scratch 6", "buffer t scratch 600").replace(
+        "buffer u", "buffer v scratch 7\nbuffer u"
+    )
+    other = parse(wide.format(name="wide") + OVERLAPPED.strip())
     assert certificate(other, serial).ok
     assert certificate(serial, other).ok

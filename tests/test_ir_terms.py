@@ -11,6 +11,7 @@ from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Post, Program, Region, Term, canonical, parse, to_text, verify, verify_reference
 from dovetail.ir.document import json_text
 from dovetail.ir.greedy import Greedy
+from dovetail.ir.native import judge
 from dovetail.ir.op_lists import Plain
 from dovetail.ir.posts import Posts
 from dovetail.ir.symbolic import Execution
@@ -137,7 +138,10 @@ def test_terms_nest_only_so_deep() -> None:
             "A[0:5] and f(...) differ in size",
         ),
         ("0 y[0:2] = product(A@0[0:0], B@0[0:0])", "it sums over no slot at all, for 2 slots"),
-        ("0 y[0:2] = product(A@0[0:4], f(B@0[0:3]))", "its operand A[0:4] of mode each_sum has 4 slots, where 6, 2 x 3,"),
+        (
+            "0 y[0:2] = product(A@0[0:4], f(B@0[0:3]))",
+            "its operand A[0:4] of mode each_sum has 4 slots, where 6, 2 x 3,",
+        ),
     ],
 )
 def test_bounds_of_terms(post: str, message: str) -> None:
@@ -156,7 +160,10 @@ def test_sums_that_the_text_has_no_form_for_are_refused() -> None:
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        ("product A[0:5] B[0:2] -> y[0:2]", "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed"),
+        (
+            "product A[0:5] B[0:2] -> y[0:2]",
+            "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed",
+        ),
         ("product A[0:0] B[0:0] -> y[0:2]", "it sums over no slot at all, for 2 slots"),
         ("rows A[0:5] -> y[0:2]", "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed"),
         ("rows A[0:1] -> y[0:2]", "its operand A[0:1] of mode each_sum has 1 slots, where 0, 2 x 0, are summed"),
@@ -207,7 +214,10 @@ def test_a_product_is_one_however_its_contraction_is_cut(way: str, asked: str) -
 @pytest.mark.parametrize(
     ("way", "found"),
     [
-        ("compute product#4 A[0:1; 4 x 3] B[0:1] -> y[0:4]", "missing product(A@0[1], B@0[1]) + product(A@0[2], B@0[2])"),
+        (
+            "compute product#4 A[0:1; 4 x 3] B[0:1] -> y[0:4]",
+            "missing product(A@0[1], B@0[1]) + product(A@0[2], B@0[2])",
+        ),
         (f"{WAYS[2]}\ncompute product#5 A[2:3; 4 x 3] B[2:3] -> y[0:4]", "surplus product(A@0[2], B@0[2])"),
         (
             "compute product#4 A[1:3; 4 x 3] B[0:2] -> y[0:4]\ncompute product#5 A[0:1; 4 x 3] B[2:3] -> y[0:4]",
@@ -260,13 +270,17 @@ def test_two_steps_are_proved_and_a_swapped_operand_is_told_where_it_is() -> Non
     check = certificate(program(STEPS.replace("f x[0:2]", "f x[1:3]"), post)).checks["result"]
     assert not check.ok
     assert "y[0] of rank 0" in check.message
-    assert str(check.found).endswith("; that is, in operand 0 of f of operand 2 of three: missing x@0[0]; surplus x@0[1]")
+    assert str(check.found).endswith(
+        "; that is, in operand 0 of f of operand 2 of three: missing x@0[0]; surplus x@0[1]"
+    )
     assert check.hint == "look at op 1 first: there it goes wrong"
 
 
 def test_what_differs_deep_within_is_told() -> None:
     steps = "\n".join(f"compute f u[{i % 2}:{i % 2 + 1}] -> u[{1 - i % 2}:{2 - i % 2}]" for i in range(20))
-    check = certificate(program(f"copy x[3:4] -> u[0:1]\n{steps}\ncopy u[0:1] -> y[0:1]", f"0 y[0:1] = {nested(20)}")).checks
+    check = certificate(
+        program(f"copy x[3:4] -> u[0:1]\n{steps}\ncopy u[0:1] -> y[0:1]", f"0 y[0:1] = {nested(20)}")
+    ).checks
     assert str(check["result"].found).endswith(": missing x@0[0]; surplus x@0[3]")
     assert check["result"].hint == "look at op 0 first: there it goes wrong"
 
@@ -290,3 +304,52 @@ def test_values_are_kept_once_however_often_they_are_used() -> None:
     assert len(symbols._atom_list) == 61
     wrong = program(body + "copy u[0:1] -> y[0:1]", "0 y[0:1] = x@0[0:1]")
     assert "three(three(" in certificate(wrong).checks["result"].message
+
+
+def rows_and_blocks(rows: int, tile: int, blocks: int) -> Program:
+    """A product, of rows in tiles, whose first block is computed before the others; then a kernel of it."""
+    wide = rows * blocks
+    lines = [f"program p ranks 1\nbuffer A input {wide}\nbuffer B input {blocks}\nbuffer C output {rows}"]
+    lines += [f"buffer G scratch {wide}\nbuffer P scratch {rows}\nlane a compute\nkernel f each"]
+    lines += ["kernel product each_sum sum\nkernel product each_sum sum accumulate"]
+    lines += [f"post 0 C[0:{rows}] = f(product(f(A@0[0:{wide}]), B@0[0:{blocks}]))\nrank 0 lane a"]
+    for start in range(0, rows, tile):
+        cells, part = f"[{start * blocks}:{(start + tile) * blocks}]", f"P[{start}:{start + tile}]"
+        first, others = (
+            f"G[{start * blocks + a}:{start * blocks + b}; {tile} x {blocks}]" for a, b in ((0, 1), (1, blocks))
+        )
+        lines += [f"  compute f A{cells} -> G{cells}", f"  compute product#1 {first} B[0:1] -> {part}"]
+        lines += [f"  compute product#2 {others} B[1:{blocks}] -> {part}"]
+    return parse("\n".join([*lines, f"  compute f P[0:{rows}] -> C[0:{rows}]"]))
+
+
+def test_rows_that_nothing_tells_apart_are_one() -> None:
+    """Of each tile, the rows of a block are one value; few or many, the state is as large."""
+    for tile in (1, 16, 4096):
+        checked = rows_and_blocks(4 * tile, tile, 3)
+        assert judge(checked, [Posts.of(checked.posts)])["cells"] == 4 * (3 + 3 + 1 + 1) + 3
+        assert verify(checked).ok
+        columns = {**checked.columns, "read_offset": checked.columns["read_offset"].copy()}
+        columns["read_offset"][-3] += 1
+        assert not verify(checked.with_columns(columns)).ok
+
+
+def test_slots_that_rows_mix_are_taken_one_by_one() -> None:
+    """A copy of a column among rows, and of rows as one run: neither is proved by the other."""
+    head = (
+        "program p ranks 1\nbuffer A input 8\nbuffer y output 8\nbuffer t scratch 8\nbuffer C output 4\nlane a compute"
+    )
+    head += "\nkernel product each_sum sum\nkernel list all\nkernel fill\nbuffer B input 2\n{}\nrank 0 lane a\n"
+    use = "  compute product A[0:8] B[0:2] -> C[0:4]\n  compute product t[0:8] B[0:2] -> C[0:4]\n"
+    columns = "  copy A[0:1; 4 x 2] -> t[0:4]\n  copy A[1:2; 4 x 2] -> t[4:8]\n"
+    for body, post, good in (
+        (f"{columns}{use}  compute list t[0:8] -> y[0:1]", "post 0 y[0:1] = list(A@0[0:8])", False),
+        (f"  copy A[0:8] -> t[0:8]\n{use}  compute list t[0:8] -> y[0:1]", "post 0 y[0:1] = list(A@0[0:8])", True),
+        (f"  compute fill -> t[0:8]\n{use}  copy t[0:1; 4 x 2] -> y[0:4]", "post 0 y[0:4] = fill()", False),
+        (
+            f"  compute fill -> t[0:1; 4 x 2]\n  copy t[0:1; 4 x 2] -> y[0:4]\n{use[43:]}",
+            "post 0 y[0:4] = fill()",
+            True,
+        ),
+    ):
+        assert certificate(parse(head.format(post) + body)).checks["result"].ok == good, body

@@ -39,16 +39,10 @@ class Families {
 
     void divide(const Region& r) {
         const std::int64_t w = width_[r.buffer];
-        if (Layout::is_part_of_rows(r, w)) {
-            divide(r.buffer, r.offset / w);
-            divide(r.buffer, r.blocks);
-        } else if (columns(r) == 0) {
-            divide(r.buffer, 1);
-        } else {
-            divide(r.buffer, r.offset / w);
-            divide(r.buffer, r.count / w);
-            if (r.blocks > 1) divide(r.buffer, r.stride / w);
-        }
+        if (w == 1) return divide(r.buffer, r.offset, r.count, r.blocks > 1 ? r.stride : 0);
+        if (Layout::is_part_of_rows(r, w)) return divide(r.buffer, r.offset / w, r.blocks, 0);
+        if (columns(r) == 0) return divide(r.buffer, 1);
+        divide(r.buffer, r.offset / w, r.count / w, r.blocks > 1 ? r.stride / w : 0);
     }
 
     // How many slots of a region stand in one row; 0 where it cuts across rows.
@@ -66,6 +60,11 @@ class Families {
     std::int64_t grain(std::int32_t buffer) { return grain_[find(buffer)]; }
 
   private:
+    void divide(std::int32_t node, std::int64_t a, std::int64_t b, std::int64_t c) {
+        std::int64_t& grain = grain_[find(node)];
+        if (grain != 1) grain = std::gcd(std::gcd(grain, a), std::gcd(b, c));
+    }
+
     const std::vector<std::int64_t>& width_;
     std::vector<std::int32_t> parent_;
     std::vector<std::int64_t> grain_, carried_;
@@ -80,7 +79,7 @@ class Chain {
         if (node < 0) return;
         if (node_ >= 0) families_.join(node_, node);
         node_ = node;
-        if (columns == 0 || (columns_ != 0 && columns_ != columns)) families_.divide(node, 1);
+        if (apart_ || columns == 0 || (columns_ != 0 && columns_ != columns)) families_.divide(node, 1);
         columns_ = columns;
     }
 
@@ -104,6 +103,12 @@ class Chain {
         if (node_ >= 0) families_.divide(node_, size);
     }
 
+    // Its slots hold what their places tell: rows of several are not alike.
+    void tell_apart() {
+        apart_ = apart_ || columns_ != 1;
+        if (apart_) divide(1);
+    }
+
     std::int32_t node() const { return node_; }
     std::int64_t columns() const { return columns_; }
 
@@ -111,6 +116,7 @@ class Chain {
     Families& families_;
     std::int32_t node_ = -1;
     std::int64_t columns_;
+    bool apart_ = false;
 };
 
 void note_operand(const Program& p, std::int64_t op, std::int64_t i, const Region& region, Families& families,
@@ -153,12 +159,14 @@ void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families&
         families.divide(p.write[i]);
         chain.link(p.write[i]);
     }
+    if (kind == kCompute && !p.is_by_slot(p.call[op])) chain.tell_apart();
     for (std::int32_t i = 0; i < num_nodes; ++i) families.carried(nodes[i]) = chain.columns();
 }
 
 // A term of so many slots, which correspond to those of the chain.
 void note_term(const TermView& term, std::int64_t slots, Families& families, Chain& chain) {
     const std::int64_t terms = term.num_terms(slots);
+    if (!term.is_by_slot()) chain.tell_apart();
     for (std::int64_t i = 0; i < term.size(); ++i) {
         const std::uint8_t mode = term.mode(i);
         const bool alike = mode == kEach || (mode == kEachSum && terms == 1);
@@ -174,6 +182,7 @@ void note_term(const TermView& term, std::int64_t slots, Families& families, Cha
             Chain inner(families, mode == kEachSum ? terms : 0);
             note_term(term.term(i), term.slots_needed(i, slots), families, inner);
             if (mode == kSum) inner.divide(1);
+            if (mode == kEachSum && inner.node() < 0) chain.divide(1);
             if (mode == kEachSum) chain.link(inner.node(), inner.columns() == terms ? 1 : 0);
         }
     }
@@ -190,42 +199,71 @@ void note_post(const Program& p, std::int64_t post, Families& families) {
     }
 }
 
-// The slots of a row of each buffer: as many as a kernel sums over, or the stride of what it reads in blocks.
+// The slots of a row of each buffer: as many as a kernel sums over, or the stride of what it reads in blocks; and as
+// those of buffers with which whole runs of slots are exchanged.
 class Widths {
   public:
-    explicit Widths(std::int32_t num_buffers) : found_(num_buffers, 1) {}
+    explicit Widths(std::int32_t num_buffers) : found_(num_buffers, 1), alike_(num_buffers) {
+        std::iota(alike_.begin(), alike_.end(), 0);
+    }
 
     void note_program(const Program& p) {
         if (std::ranges::find(p.mode, kEachSum) == p.mode.end()) return;
-        for (std::int64_t op = 0; op < p.num_ops(); ++op)
-            for (std::int64_t i = 0; p.kind[op] == kCompute && i < p.num_reads(op); ++i)
-                if (p.mode_of(op, i) == kEachSum) note(p.read[p.read_start[op] + i], p.num_terms(op));
+        for (std::int64_t op = 0; op < p.num_ops(); ++op) note_op(p, op);
         for (std::int64_t post = 0; post < p.posts.size(); ++post)
             for (std::int64_t term = p.posts.term_start[post]; term < p.posts.term_start[post + 1]; ++term)
-                if (!p.posts.is_inner[term]) note_term({p, term}, p.posts.region[post].slots());
+                if (!p.posts.is_inner[term]) note_term({p, term}, p.posts.region[post].slots(), 1);
     }
 
-    const std::vector<std::int64_t>& found() const { return found_; }
+    std::vector<std::int64_t> operator()() {
+        std::vector<std::int64_t> widest(found_.size(), 1);
+        for (std::size_t buffer = 0; buffer < found_.size(); ++buffer) {
+            std::int64_t& width = widest[find(buffer)];
+            width = std::max(width, found_[buffer]);
+        }
+        for (std::size_t buffer = 0; buffer < found_.size(); ++buffer)
+            if (found_[buffer] == 1) found_[buffer] = widest[find(buffer)];
+        return found_;
+    }
 
   private:
+    std::size_t find(std::size_t buffer) {
+        while (alike_[buffer] != buffer) buffer = alike_[buffer] = alike_[alike_[buffer]];
+        return buffer;
+    }
+
     void note(const Region& r, std::int64_t terms) {
         const bool parts = r.blocks > 1 && r.count == terms && r.stride > 0;
         if (terms > 1 && found_[r.buffer] == 1) found_[r.buffer] = parts ? r.stride : terms;
     }
 
-    void note_term(const TermView& term, std::int64_t slots) {
+    void note_op(const Program& p, std::int64_t op) {
+        const bool computes = p.kind[op] == kCompute;
+        for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
+            const Region region = p.read[p.read_start[op] + i];
+            const std::int64_t terms = computes && p.mode_of(op, i) == kEachSum ? p.num_terms(op) : 1;
+            note(region, terms);
+            if (region.blocks != 1 || terms != 1 || (computes && p.mode_of(op, i) != kEach)) continue;
+            for (std::int64_t k = p.write_start[op]; k < p.write_start[op + 1]; ++k)
+                if (p.write.blocks[k] == 1) alike_[find(region.buffer)] = find(p.write.buffer[k]);
+        }
+    }
+
+    // A term of so many slots, of which so many stand in a row.
+    void note_term(const TermView& term, std::int64_t slots, std::int64_t columns) {
         const std::int64_t terms = term.num_terms(slots);
         for (std::int64_t i = 0; i < term.size(); ++i) {
             const std::uint8_t mode = term.mode(i);
-            if (!term.is_term(i)) {
-                if (mode == kEachSum) note(term.region(i), terms);
-                continue;
-            }
-            note_term(term.term(i), term.slots_needed(i, slots));
+            const std::int64_t row = mode == kEachSum ? terms * columns : mode == kEach ? columns : 1;
+            if (term.is_term(i))
+                note_term(term.term(i), term.slots_needed(i, slots), row);
+            else
+                note(term.region(i), row);
         }
     }
 
     std::vector<std::int64_t> found_;
+    std::vector<std::size_t> alike_;
 };
 
 }  // namespace
@@ -235,7 +273,7 @@ Layout::Layout(std::span<const Program* const> programs)
     Widths widths(programs[0]->num_buffers);
     std::size_t carriers = 0;
     for (const Program* p : programs) widths.note_program(*p), carriers += p->num_channels() + p->collective.size();
-    width_ = widths.found();
+    width_ = widths();
     Families families(width_, carriers);
     std::int32_t carrier = programs[0]->num_buffers;
     for (const Program* p : programs) {

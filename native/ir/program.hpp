@@ -125,6 +125,12 @@ struct Program {
     std::span<const std::uint8_t> modes(std::int32_t kernel) const {
         return mode.subspan(mode_start[kernel], mode_start[kernel + 1] - mode_start[kernel]);
     }
+    // Whether a kernel takes an operand slot by slot of its result.
+    bool is_by_slot(std::int32_t kernel) const {
+        for (const std::uint8_t each : modes(kernel))
+            if (each == kEach || each == kEachSum) return true;
+        return false;
+    }
     // How many terms each slot of a compute op's results is the sum of.
     std::int64_t num_terms(std::int64_t op) const {
         const auto slots = num_writes(op) ? write[write_start[op]].slots() : 0;

@@ -179,7 +179,7 @@ class Execution {
     void apply(std::int32_t kernel, std::uint64_t w, const std::vector<std::vector<Value>>& operands,
                std::int64_t terms, std::int64_t count, const Shape& shape, std::vector<Value>& out) const {
         const auto modes = p_.modes(kernel);
-        const bool by_slot = std::ranges::any_of(modes, [](auto mode) { return mode == kEach || mode == kEachSum; });
+        const bool by_slot = p_.is_by_slot(kernel);
         out.resize(count);
         for (std::int64_t j = 0; j < count; ++j) {
             for (std::int64_t s = 0; s < terms; ++s) {

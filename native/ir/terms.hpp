@@ -16,6 +16,7 @@ class TermView {
     std::int64_t size() const { return p_.posts.arg_start[row_ + 1] - p_.posts.arg_start[row_]; }
     std::int64_t arg(std::int64_t i) const { return p_.posts.arg_start[row_] + i; }
     std::uint8_t mode(std::int64_t i) const { return kernel() < 0 ? std::uint8_t{kEach} : p_.modes(kernel())[i]; }
+    bool is_by_slot() const { return kernel() < 0 || p_.is_by_slot(kernel()); }
     bool is_term(std::int64_t i) const { return p_.posts.arg_term[arg(i)] != 0; }
     TermView term(std::int64_t i) const { return {p_, row_ + p_.posts.arg_term[arg(i)]}; }
     Region region(std::int64_t i) const { return p_.posts.arg[arg(i)]; }

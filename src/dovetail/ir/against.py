@@ -81,9 +81,10 @@ def _runs(
     place = row[buffer] * num_ranks + ranks
     kept = np.flatnonzero((place >= 0) & (count > 0))
     place, start, count, stride, blocks = (part[kept] for part in (place, start, count, stride, blocks))
-    block = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    block = np.arange(int(blocks.sum())) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     start, count, stride = (np.repeat(part, blocks) for part in (start, count, stride))
-    return np.repeat(place, blocks) * MAX_SLOTS + start + block * stride, count
+    begin: Ints = np.repeat(place, blocks) * MAX_SLOTS + start + block * stride
+    return begin, count
 
 
 def _union(begin: Ints, count: Ints) -> int:

@@ -12,7 +12,7 @@ from dovetail.ir.certificate import Fault
 from dovetail.ir.op_lists import message_slots, name_op, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
-from dovetail.ir.terms import Modes, leaves, modes_of, num_terms, own_slots, slots_needed
+from dovetail.ir.terms import Modes, each, leaves, modes_of, num_terms, own_slots, slots_needed
 from dovetail.ir.types import Kind, Mode, Op, Post, Region, Role, Term
 
 Ints = NDArray[np.int64]
@@ -146,7 +146,7 @@ def _counts_fault(program: Program, op: Op) -> str | None:
     reads = [region.num_slots for region in op.reads]
     if op.kind == Kind.collective:
         return None  # judged against the other members
-    modes: Sequence[Mode] = program.kernels[op.call].modes if op.kind == Kind.compute else ("each",) * len(reads)
+    modes = program.kernels[op.call].modes if op.kind == Kind.compute else each(len(reads))
     same = writes + [count for count, mode in zip(reads, modes, strict=True) if mode == "each"]
     if len(set(same)) > 1:
         return f"it reads {' and '.join(map(str, op.reads))}, writes {' and '.join(map(str, op.writes))}: sizes differ"

@@ -51,7 +51,7 @@ class Posts(Sequence[Post]):
             for term in post.terms:
                 _flatten(term, terms, links)
             ends.append(len(terms))
-        no_region = (0, Region(posts[0].region.buffer, 0, 0)) if posts else None
+        no_region = (0, Region(posts[0].region.buffer if posts else "", 0, 0))
         args = [no_region if isinstance(arg, Term) else arg for term in terms for arg in term.args]
         names: dict[str, int] = {}
         kernels: dict[str, int] = {}
@@ -163,7 +163,11 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
         """
         terms, ends = self._part("post_term_start", first, len(self) if last is None else last)
         args, starts = self._part("term_arg_start", terms.start, terms.stop)
-        kernels, operands, links = self.columns["term_kernel"][terms].tolist(), leaves(args), self.columns["arg_term"][args]
+        kernels, operands, links = (
+            self.columns["term_kernel"][terms].tolist(),
+            leaves(args),
+            self.columns["arg_term"][args],
+        )
         inner = np.zeros(len(kernels), np.bool_)
         made: list[Any] = [None] * len(kernels)
         if links.any():

@@ -318,7 +318,9 @@ def _term_from_json(kernel: str | None, args: list[Any], depth: int = 0) -> Term
     return Term(
         kernel,
         tuple(
-            _term_from_json(head, rest, depth + 1) if head is None or isinstance(head, str) else (int(head), Region(*rest))
+            _term_from_json(head, rest, depth + 1)
+            if head is None or isinstance(head, str)
+            else (int(head), Region(*rest))
             for head, rest in args
         ),
     )

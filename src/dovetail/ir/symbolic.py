@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dovetail.ir.greedy import Run
 from dovetail.ir.op_lists import rank_read, rank_written, slots
 from dovetail.ir.program import Program
-from dovetail.ir.symbols import Operand, Symbols
+from dovetail.ir.symbols import Symbols
 from dovetail.ir.terms import Modes, modes_of, num_terms, own_slots, slots_needed
 from dovetail.ir.types import SENDS, Arg, Kernel, Kind, Mode, Op, Post, Region, Term
 
@@ -92,7 +92,8 @@ class Execution:
         slots = op.writes[0].num_slots if op.writes else 0
         terms = num_terms(kernel.modes, [len(values) for values in operands], slots)
         results = [
-            kernel_values(self.symbols, kernel, number, operands, terms, range(slots)) for number in range(len(op.writes))
+            kernel_values(self.symbols, kernel, number, operands, terms, range(slots))
+            for number in range(len(op.writes))
         ]
         if kernel.accumulate:
             for region, values in zip(op.writes, results, strict=True):

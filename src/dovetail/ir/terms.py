@@ -11,16 +11,22 @@ Modes = Mapping[str, Sequence[Mode]]  # of each kernel, by name
 
 def modes_of(term: Term, modes: Modes) -> Sequence[Mode]:
     """How each operand of a term is taken; those of a sum slot by slot."""
-    return ("each",) * len(term.args) if term.kernel is None else modes[term.kernel]
+    return each(len(term.args)) if term.kernel is None else modes[term.kernel]
+
+
+def each(count: int) -> Sequence[Mode]:
+    """So many operands that are taken slot by slot."""
+    mode: Mode = "each"
+    return (mode,) * count
 
 
 def num_terms(modes: Sequence[Mode], sizes: Sequence[int], slots: int) -> int:
     """S: how many terms each of so many slots of a kernel's result is the sum of, by the sizes of its operands.
 
-    >>> num_terms(("each_sum", "sum"), (8, 4), 2), num_terms(("each_sum",), (8,), 2), num_terms(("each", "all"), (2, 9), 2)
+    >>> num_terms(("each_sum", "sum"), (8, 4), 2), num_terms(("each_sum",), (8,), 2), num_terms(("each",), (2,), 2)
     (4, 4, 1)
     """
-    held = {mode: size for mode, size in zip(modes[::-1], sizes[::-1], strict=True)}
+    held = dict(zip(modes[::-1], sizes[::-1], strict=True))
     if "sum" in held:
         return held["sum"]
     return held["each_sum"] // max(slots, 1) if "each_sum" in held else 1
@@ -62,4 +68,6 @@ def leaves(term: Term) -> Iterator[tuple[int, Region]]:
 
 def mapped(term: Term, change: Callable[[Region], Region]) -> Term:
     """The term with other regions in its place."""
-    return Term(term.kernel, tuple(mapped(a, change) if isinstance(a, Term) else (a[0], change(a[1])) for a in term.args))
+    return Term(
+        term.kernel, tuple(mapped(a, change) if isinstance(a, Term) else (a[0], change(a[1])) for a in term.args)
+    )

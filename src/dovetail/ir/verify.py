@@ -217,9 +217,7 @@ def _deadlock(plain: Plain, run: Run) -> Fault | None:
     return None if unmatched is None else unmatched_fault(plain.program, unmatched)
 
 
-def certify(
-    program: Program, findings: Findings, target: str | None, against: Program | None = None
-) -> Certificate:
+def certify(program: Program, findings: Findings, target: str | None, against: Program | None = None) -> Certificate:
     """Findings as a Certificate, in words."""
     faults = dict(findings.faults)
     if target is not None and faults.get("bounds") is None:
