@@ -12,6 +12,7 @@ from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import Plain, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
+from dovetail.ir.terms import mapped
 from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (
@@ -20,6 +21,14 @@ KERNELS = (
     Kernel("g", ("each", "all"), True),
     Kernel("h", ("all",)),
     Kernel("s", ("each", "each")),
+)
+SUMMING = (
+    Kernel("m", ("each_sum", "sum")),
+    Kernel("m", ("each_sum", "sum"), True),
+    Kernel("c", ("all", "each_sum")),
+    Kernel("d", ("sum", "each", "sum")),
+    Kernel("q", ("sum",)),
+    Kernel("fill", ()),
 )
 KINDS_OF_COLLECTIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 UNEVEN = ("all_gather", "reduce_scatter", "all_to_all")
@@ -67,8 +76,8 @@ def rebuilt(program: Program, ops: list[Spec]) -> Program:
 class Maker:
     """Writes a valid program as one sequence of ops on random lanes, ordered by dependencies and signals as needed."""
 
-    def __init__(self, rng: random.Random, num_ops: int) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, num_ops: int, kernels: tuple[Kernel, ...] = KERNELS + SUMMING) -> None:
+        self.rng, self.kernels = rng, kernels
         self.num_ranks, self.num_lanes = rng.randint(1, 4), rng.randint(1, 3)
         self.builder = Builder("random", self.num_ranks)
         self.size = {"a": rng.randint(1, 6), "b": rng.randint(1, 6), "t": rng.randint(1, 6)}
@@ -76,7 +85,7 @@ class Maker:
             self.builder.buffer(name, role, self.size[name])
         for lane in range(self.num_lanes):
             self.builder.lane(f"l{lane}", rng.choice(("compute", "copy", "net")))
-        for kernel in KERNELS:
+        for kernel in kernels:
             self.builder.kernel(*kernel)
         self.ops: list[Spec] = []
         self.touched: dict[tuple[int, str, int], list[tuple[Spec, bool]]] = defaultdict(list)
@@ -127,7 +136,7 @@ class Maker:
 
     def touches(self, spec: Spec) -> list[tuple[int, Region, bool]]:
         target = self.peer(spec.chan_out) if spec.kind == Kind.put else spec.rank
-        adds = spec.kind == Kind.reduce or (spec.kind == Kind.compute and KERNELS[spec.call].accumulate)
+        adds = spec.kind == Kind.reduce or (spec.kind == Kind.compute and self.kernels[spec.call].accumulate)
         source = self.channel_lanes[spec.chan_in][0] if spec.kind == Kind.get else spec.rank
         found = [(source, region, False) for region in spec.reads]
         return found + [(target, r, True) for r in spec.writes] + [(target, r, False) for r in spec.writes if adds]
@@ -163,11 +172,25 @@ class Maker:
             reads = [target if source.buffer == target.buffer else source]
             self.add(Spec(kind, rank, lane, reads, [target]))
             return
-        call = self.rng.randrange(len(KERNELS))
-        modes = KERNELS[call].modes
-        reads = [self.region(target.num_slots if mode == "each" else None) for mode in modes]
-        reads = [target if r.buffer == target.buffer and m == "each" else r for r, m in zip(reads, modes, strict=True)]
-        self.add(Spec(kind, rank, lane, reads, [target], call=call))
+        call = self.rng.randrange(len(self.kernels))
+        self.add(Spec(kind, rank, lane, self.operands(self.kernels[call].modes, target), [target], call=call))
+
+    def operands(self, modes: tuple[str, ...], target: Region) -> list[Region]:
+        """What a kernel reads, each slot of the result the sum of up to three terms."""
+        others = [buffer for buffer in self.size if buffer != target.buffer]
+        most = max(self.size[buffer] for buffer in others) // max(target.num_slots, 1)
+        terms = self.rng.randint(1, max(min(most, 3), 1))
+        if "each_sum" not in modes:
+            terms = self.rng.randint(1, min(3, max(self.size.values())))
+        reads = []
+        for mode in modes:
+            if mode == "each_sum" and terms > 1:
+                reads.append(self.region(target.num_slots * terms, "".join(others)))
+                continue
+            sizes = {"each": target.num_slots, "each_sum": target.num_slots, "sum": terms}
+            region = self.region(sizes.get(mode))
+            reads.append(target if region.buffer == target.buffer and mode in ("each", "each_sum") else region)
+        return reads
 
     def ends(self) -> tuple[int, int, int, int] | None:
         if self.num_ranks == 1:
@@ -316,29 +339,53 @@ def posts_of(plain: Plain, run, rng: random.Random) -> tuple[Post, ...]:
     return tuple(found)
 
 
-def term_of(symbols: Symbols, atom) -> Term | None:
-    """The term that asks for an atom, if there is one."""
+def term_of(symbols: Symbols, atom, depth: int = 4) -> Term | None:
+    """The term that asks for an atom, if there is one of moderate size."""
     if atom[0] == "input":
         return Term(None, ((atom[2], Region(atom[1], atom[3], 1)),))
-    if atom[0] != "kernel" or atom[2] != 0 or atom[3] not in (-1, 0):
+    if atom[0] != "kernel" or atom[2] != 0 or atom[3] not in (-1, 0) or depth == 0:
         return None
-    args = []
-    for operand in atom[4]:
-        values = (operand,) if isinstance(operand, int) else operand
-        starts = [input_of(symbols, value) for value in values]
-        if not starts or None in starts:
-            return None
+    args = [arg_of(symbols, operand, depth - 1) for operand in atom[4]]
+    return None if None in args else Term(atom[1], tuple(args))
+
+
+def arg_of(symbols: Symbols, operand, depth: int):
+    """The operand of a term: a region, a term, or a sum of such."""
+    values = (operand,) if isinstance(operand, int) else operand
+    starts = [input_of(symbols, value) for value in values]
+    if starts and None not in starts:
         _, buffer, rank, first = starts[0]
-        if starts != [("input", buffer, rank, first + j) for j in range(len(starts))]:
-            return None
-        args.append((rank, Region(buffer, first, len(starts))))
-    return Term(atom[1], tuple(args))
+        run = [("input", buffer, rank, first + j) for j in range(len(starts))]
+        return (rank, Region(buffer, first, len(starts))) if starts == run else None
+    if len(values) != 1:
+        return None
+    members = symbols.members(values[0])
+    if not members or members.total() > 4:
+        return None
+    terms = [term_of(symbols, atom, depth) for atom in members.elements()]
+    args = [term.source if term and term.kernel is None else term for term in terms]
+    return None if None in args else args[0] if len(args) == 1 else Term(None, tuple(args))
 
 
 def input_of(symbols: Symbols, value: int):
     members = symbols.members(value)
     (atom,) = members if len(members) == 1 else (("none",),)
     return atom if atom[0] == "input" and members[atom] == 1 else None
+
+
+def holds_undefined(symbols: Symbols, value: int, seen: dict[int, bool]) -> bool:
+    """Whether anything that a value is made of was never written."""
+    if value not in seen:
+        seen[value] = False
+        seen[value] = any(
+            atom[0] == "undefined"
+            or (
+                atom[0] == "kernel"
+                and any(holds_undefined(symbols, v, seen) for o in atom[4] for v in ((o,) if isinstance(o, int) else o))
+            )
+            for atom in symbols.members(value)
+        )
+    return seen[value]
 
 
 def scaled(program: Program, factor: int) -> Program:
@@ -355,7 +402,7 @@ def scaled(program: Program, factor: int) -> Program:
         Post(
             post.ranks,
             region(post.region),
-            tuple(Term(t.kernel, tuple((rank, region(r)) for rank, r in t.args)) for t in post.terms),
+            tuple(mapped(term, region) for term in post.terms),
         )
         for post in program.posts
     )

@@ -10,9 +10,9 @@ from dovetail.collective import spec_of
 from dovetail.collective.spec import Spec
 from dovetail.core import ProgramError
 from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify
+from dovetail.ir.against import unasked_slots
 from dovetail.ir.posts import Posts
 from dovetail.ir.standard import standard_posts
-from dovetail.ir.verify import unasked_slots
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next")
 KINDS += ("broadcast", "reduce", "gather", "scatter")

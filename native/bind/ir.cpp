@@ -1,7 +1,12 @@
 // Python bindings of native/ir.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <utility>
 
 #include "ir/verify.hpp"
 
@@ -50,20 +55,35 @@ ir::Program read_program(const Table& columns, const Table& tables, std::int32_t
     column("dep_start", p.dep_start), column("dep", p.dep);
     column("read", p.read), column("write", p.write);
     table("buffer_slots", p.buffer_slots), table("buffer_is_input", p.buffer_is_input);
+    table("buffer_is_result", p.buffer_is_result);
     table("chan_src", p.chan_src), table("chan_dst", p.chan_dst), table("chan_depth", p.chan_depth);
-    table("mode_start", p.mode_start), table("mode_each", p.mode_each);
+    table("mode_start", p.mode_start), table("mode", p.mode);
     table("accumulate", p.accumulate), table("kernel_name", p.kernel_name);
     table("collective", p.collective), table("group_start", p.group_start), table("group", p.group);
-    table("post_set", p.posts.set), table("post", p.posts.region);
-    table("post_rank_start", p.posts.rank_start), table("post_rank", p.posts.rank);
-    table("post_term_start", p.posts.term_start), table("term_kernel", p.posts.term_kernel);
-    table("term_arg_start", p.posts.arg_start), table("arg_rank", p.posts.arg_rank), table("arg", p.posts.arg);
     p.num_buffers = static_cast<std::int32_t>(p.buffer_is_input.size());
     p.num_lanes = nb::cast<std::int32_t>(tables["num_lanes"]);
     return p;
 }
 
+void read_posts(const Table& tables, ir::Posts& posts) {
+    const Reader table(tables);
+    table("post_set", posts.set), table("post", posts.region);
+    table("post_rank_start", posts.rank_start), table("post_rank", posts.rank);
+    table("post_term_start", posts.term_start), table("term_kernel", posts.term_kernel);
+    table("term_is_inner", posts.is_inner), table("term_arg_start", posts.arg_start);
+    table("arg_term", posts.arg_term), table("arg_rank", posts.arg_rank), table("arg", posts.arg);
+}
+
 nb::object pair(const ir::Pair& p) { return p.first < 0 ? nb::none() : nb::object(nb::make_tuple(p.first, p.second)); }
+
+Table to_dict(const ir::Slice& slice) {
+    Table out;
+    out["ops"] = slice.ops;
+    out["matched"] = slice.matched;
+    out["first"] = slice.first;
+    out["last"] = slice.last;
+    return out;
+}
 
 Table to_dict(const ir::Verdict& v) {
     Table out;
@@ -82,10 +102,11 @@ Table to_dict(const ir::Verdict& v) {
     for (const ir::Wrong& w : v.results.wrong)
         wrong.append(w.post < 0 ? nb::none() : nb::object(nb::make_tuple(w.post, w.rank, w.place)));
     out["wrong"] = wrong;
-    out["slice"] = v.slice.ops;
-    out["slice_matched"] = v.slice.matched;
-    out["slice_first"] = v.slice.first;
-    out["slice_last"] = v.slice.last;
+    const ir::Difference& d = v.results.differs;
+    out["differs"] = d.buffer < 0 ? nb::none() : nb::object(nb::make_tuple(d.buffer, d.rank, d.slot));
+    out["cells"] = v.results.cells;
+    out["slice"] = to_dict(v.slice);
+    out["origin"] = to_dict(v.origin);
     return out;
 }
 
@@ -95,15 +116,19 @@ void bind_ir(nb::module_& m) {
     m.def(
         "verify",
         [](const Table& columns, const Table& tables, std::int32_t num_ranks, std::int32_t num_sets, std::uint64_t k0,
-           std::uint64_t k1) {
-            const ir::Program program = read_program(columns, tables, num_ranks);
+           std::uint64_t k1, const std::optional<std::pair<Table, Table>>& reference) {
+            ir::Program program = read_program(columns, tables, num_ranks), other;
+            read_posts(tables, program.posts);
+            if (reference) other = read_program(reference->first, reference->second, num_ranks);
             ir::Verdict verdict;
             {
                 const nb::gil_scoped_release release;
-                verdict = ir::verify(program, {k0, k1}, num_sets);
+                verdict = ir::verify(program, {k0, k1}, num_sets, reference ? &other : nullptr);
             }
             return to_dict(verdict);
         },
-        "columns"_a, "tables"_a, "num_ranks"_a, "num_sets"_a, "k0"_a, "k1"_a,
-        "Judge a Program that has passed check_columns; tables as dovetail.ir.native lays them out.");
+        "columns"_a, "tables"_a, "num_ranks"_a, "num_sets"_a, "k0"_a, "k1"_a, "reference"_a = nb::none(),
+        "Judge a Program that has passed check_columns; tables as dovetail.ir.native lays them out. `reference`: "
+        "columns "
+        "and tables of another, with buffers numbered alike, to be compared with.");
 }

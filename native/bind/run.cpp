@@ -179,8 +179,9 @@ void bind_run(nb::module_& m) {
     nb::class_<BoundEngine>(m, "Engine")
         .def("run", &run_engine, "options"_a, "Runs this rank's share on this thread; an empty string, or why not.")
         .def("rebase", &rebase, "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")
-        .def_prop_ro("needs_python", [](const BoundEngine& bound) { return bound.engine->needs_python(); },
-                     "Whether some kernel runs in Python, on arrays of its own.")
+        .def_prop_ro(
+            "needs_python", [](const BoundEngine& bound) { return bound.engine->needs_python(); },
+            "Whether some kernel runs in Python, on arrays of its own.")
         .def("spans", &spans_of, "Rows, start and end seconds of this rank's ops.");
     m.def(
         "local_transport",

@@ -74,6 +74,19 @@ bool shape_fits(const Program& p, std::int64_t op) {
     return p.call[op] == -1 && p.num_reads(op) == kShapes[kind].reads && p.num_writes(op) == kShapes[kind].writes;
 }
 
+// Whether the operands `sum` and `each_sum` of a compute op suit results of so many slots.
+bool contraction_fits(const Program& p, std::int64_t op, std::int64_t slots) {
+    using Wide = __int128;
+    const auto modes = p.modes(p.call[op]);
+    const auto size = [&](std::int64_t i) { return p.read[p.read_start[op] + i].slots(); };
+    const std::int64_t terms = num_terms(modes, slots, size);
+    for (std::int64_t i = 0; i < std::ssize(modes); ++i) {
+        if (modes[i] == kSum && size(i) != terms) return false;
+        if (modes[i] == kEachSum && size(i) != Wide{slots} * terms) return false;
+    }
+    return terms > 0 || slots == 0;
+}
+
 bool regions_fit(const Program& p, std::int64_t op) {
     const std::uint8_t kind = p.kind[op];
     std::int64_t size = -1;
@@ -85,13 +98,14 @@ bool regions_fit(const Program& p, std::int64_t op) {
     for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
         const Region region = p.read[p.read_start[op] + i];
         if (!fits(p, p.source(op), region)) return false;
-        if (kind != kCompute || p.is_each(op, i)) note(region);
+        if (kind != kCompute || p.mode_of(op, i) == kEach) note(region);
     }
     for (std::int64_t i = 0; i < p.num_writes(op); ++i) {
         const Region region = p.write[p.write_start[op] + i];
         if (!fits(p, p.target(op), region)) return false;
         note(region);
     }
+    if (kind == kCompute) return same && contraction_fits(p, op, size == -1 ? 1 : size);
     return same || kind == kCollective;
 }
 

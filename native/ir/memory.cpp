@@ -5,6 +5,8 @@
 #include <new>
 #include <numeric>
 
+#include "ir/terms.hpp"
+
 namespace dovetail::ir {
 namespace {
 
@@ -13,8 +15,8 @@ constexpr std::int64_t kMostCells = std::int64_t{1} << 28;  // 6 GiB of values
 // Families of buffers (and of channels and collectives, through which slots move), and the grain of each.
 class Families {
   public:
-    explicit Families(const Program& p)
-        : parent_(p.num_buffers + p.num_channels() + p.collective.size()), grain_(parent_.size(), 0) {
+    Families(const std::vector<std::int64_t>& width, std::size_t num_carriers)
+        : width_(width), parent_(width.size() + num_carriers), grain_(parent_.size(), 0), carried_(parent_.size(), 0) {
         std::iota(parent_.begin(), parent_.end(), 0);
     }
 
@@ -36,68 +38,256 @@ class Families {
     }
 
     void divide(const Region& r) {
-        divide(r.buffer, r.offset);
-        divide(r.buffer, r.count);
-        if (r.blocks > 1) divide(r.buffer, r.stride);
+        const std::int64_t w = width_[r.buffer];
+        if (w == 1) return divide(r.buffer, r.offset, r.count, r.blocks > 1 ? r.stride : 0);
+        if (Layout::is_part_of_rows(r, w)) return divide(r.buffer, r.offset / w, r.blocks, 0);
+        if (columns(r) == 0) return divide(r.buffer, 1);
+        divide(r.buffer, r.offset / w, r.count / w, r.blocks > 1 ? r.stride / w : 0);
     }
+
+    // How many slots of a region stand in one row; 0 where it cuts across rows.
+    std::int64_t columns(const Region& r) const {
+        const std::int64_t w = width_[r.buffer];
+        if (w == 1) return 1;
+        if (Layout::is_part_of_rows(r, w)) return r.count;
+        return r.offset % w || r.count % w || (r.blocks > 1 && r.stride % w) ? 0 : w;
+    }
+
+    // The columns of what a channel or a collective carries, 0 until the first of it is known.
+    std::int64_t& carried(std::int32_t node) { return carried_[node]; }
 
     // 0 for a buffer of which nothing is touched.
     std::int64_t grain(std::int32_t buffer) { return grain_[find(buffer)]; }
 
   private:
+    void divide(std::int32_t node, std::int64_t a, std::int64_t b, std::int64_t c) {
+        std::int64_t& grain = grain_[find(node)];
+        if (grain != 1) grain = std::gcd(std::gcd(grain, a), std::gcd(b, c));
+    }
+
+    const std::vector<std::int64_t>& width_;
     std::vector<std::int32_t> parent_;
-    std::vector<std::int64_t> grain_;
+    std::vector<std::int64_t> grain_, carried_;
 };
 
-void note_op(const Program& p, std::int64_t op, Families& families) {
-    const std::uint8_t kind = p.kind[op];
-    std::int32_t node = -1;  // what the op's slots move through, one by one
-    const auto link = [&](std::int32_t other) {
-        if (node >= 0) families.join(node, other);
-        node = other;
-    };
-    if (receives(kind)) link(p.num_buffers + p.chan_in[op]);
-    if (sends(kind)) link(p.num_buffers + p.chan_out[op]);
-    if (kind == kCollective) link(p.num_buffers + p.num_channels() + p.call[op]);
-    for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
-        const Region region = p.read[p.read_start[op] + i];
-        families.divide(region);
-        if (kind != kCompute || p.is_each(op, i)) link(region.buffer);
-        if (kind == kCollective && p.collective[p.call[op]] == kAllToAll && p.num_reads(op) == 1)
-            families.divide(region.buffer, p.sent_slots(op, 0));
+// What corresponds slot by slot: one family. Where rows differ in length, its cells are slots.
+class Chain {
+  public:
+    explicit Chain(Families& families, std::int64_t columns = 0) : families_(families), columns_(columns) {}
+
+    void link(std::int32_t node, std::int64_t columns) {
+        if (node < 0) return;
+        if (node_ >= 0) families_.join(node_, node);
+        node_ = node;
+        if (apart_ || columns == 0 || (columns_ != 0 && columns_ != columns)) families_.divide(node, 1);
+        columns_ = columns;
     }
-    for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
-        families.divide(p.write[i]);
-        link(p.write[i].buffer);
+
+    void link(const Region& r) { link(r.buffer, families_.columns(r)); }
+
+    // A region whose rows of so many slots correspond to single slots.
+    void link_rows(const Region& r, std::int64_t terms) {
+        if (terms == 1)
+            link(r);
+        else
+            link(r.buffer, families_.columns(r) == terms ? 1 : 0);
+    }
+
+    void link_carrier(std::int32_t node) {
+        if (families_.carried(node) != 0) return link(node, families_.carried(node));
+        if (node_ >= 0) families_.join(node_, node);
+        node_ = node;
+    }
+
+    void divide(std::int64_t size) {
+        if (node_ >= 0) families_.divide(node_, size);
+    }
+
+    // Its slots hold what their places tell: rows of several are not alike.
+    void tell_apart() {
+        apart_ = apart_ || columns_ != 1;
+        if (apart_) divide(1);
+    }
+
+    std::int32_t node() const { return node_; }
+    std::int64_t columns() const { return columns_; }
+
+  private:
+    Families& families_;
+    std::int32_t node_ = -1;
+    std::int64_t columns_;
+    bool apart_ = false;
+};
+
+void note_operand(const Program& p, std::int64_t op, std::int64_t i, const Region& region, Families& families,
+                  Chain& chain) {
+    switch (p.mode_of(op, i)) {
+        case kEach:
+            return chain.link(region);
+        case kEachSum:
+            return chain.link_rows(region, p.num_terms(op));
+        case kSum:
+            return families.divide(region.buffer, 1);
+        default:
+            return;
     }
 }
 
-void note_post(const Program& p, std::int64_t post, Families& families) {
-    const Posts& posts = p.posts;
-    const Region region = posts.region[post];
-    families.divide(region);
-    for (std::int64_t term = posts.term_start[post]; term < posts.term_start[post + 1]; ++term) {
-        const std::int32_t kernel = posts.term_kernel[term];
-        for (std::int64_t arg = posts.arg_start[term]; arg < posts.arg_start[term + 1]; ++arg) {
-            families.divide(posts.arg[arg]);
-            if (kernel < 0 || p.mode_each[p.mode_start[kernel] + arg - posts.arg_start[term]])
-                families.join(region.buffer, posts.arg[arg].buffer);
+// `carriers`: the node of the program's first channel; its collectives come after these.
+void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families& families) {
+    const std::uint8_t kind = p.kind[op];
+    Chain chain(families);
+    std::int32_t nodes[2], num_nodes = 0;
+    if (receives(kind)) nodes[num_nodes++] = carriers + p.chan_in[op];
+    if (sends(kind)) nodes[num_nodes++] = carriers + p.chan_out[op];
+    if (kind == kCollective) nodes[num_nodes++] = carriers + p.num_channels() + p.call[op];
+    for (std::int32_t i = 0; i < num_nodes; ++i) chain.link_carrier(nodes[i]);
+    for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
+        const Region region = p.read[p.read_start[op] + i];
+        families.divide(region);
+        if (kind == kCompute)
+            note_operand(p, op, i, region, families, chain);
+        else
+            chain.link(region);
+        if (kind == kCollective && p.collective[p.call[op]] == kAllToAll && p.num_reads(op) == 1) {
+            const std::int64_t part = p.sent_slots(op, 0);
+            const std::int64_t columns = std::max<std::int64_t>(families.columns(region), 1);
+            families.divide(region.buffer, part % columns ? 1 : part / columns);
+        }
+    }
+    for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
+        families.divide(p.write[i]);
+        chain.link(p.write[i]);
+    }
+    if (kind == kCompute && !p.is_by_slot(p.call[op])) chain.tell_apart();
+    for (std::int32_t i = 0; i < num_nodes; ++i) families.carried(nodes[i]) = chain.columns();
+}
+
+// A term of so many slots, which correspond to those of the chain.
+void note_term(const TermView& term, std::int64_t slots, Families& families, Chain& chain) {
+    const std::int64_t terms = term.num_terms(slots);
+    if (!term.is_by_slot()) chain.tell_apart();
+    for (std::int64_t i = 0; i < term.size(); ++i) {
+        const std::uint8_t mode = term.mode(i);
+        const bool alike = mode == kEach || (mode == kEachSum && terms == 1);
+        if (!term.is_term(i)) {
+            const Region region = term.region(i);
+            families.divide(region);
+            if (alike) chain.link(region);
+            if (mode == kEachSum && terms != 1) chain.link_rows(region, terms);
+            if (mode == kSum) families.divide(region.buffer, 1);
+        } else if (alike) {
+            note_term(term.term(i), slots, families, chain);
+        } else {
+            Chain inner(families, mode == kEachSum ? terms : 0);
+            note_term(term.term(i), term.slots_needed(i, slots), families, inner);
+            if (mode == kSum) inner.divide(1);
+            if (mode == kEachSum && inner.node() < 0) chain.divide(1);
+            if (mode == kEachSum) chain.link(inner.node(), inner.columns() == terms ? 1 : 0);
         }
     }
 }
 
+void note_post(const Program& p, std::int64_t post, Families& families) {
+    const Region region = p.posts.region[post];
+    families.divide(region);
+    for (std::int64_t term = p.posts.term_start[post]; term < p.posts.term_start[post + 1]; ++term) {
+        if (p.posts.is_inner[term]) continue;
+        Chain chain(families);
+        chain.link(region);
+        note_term({p, term}, region.slots(), families, chain);
+    }
+}
+
+// The slots of a row of each buffer: as many as a kernel sums over, or the stride of what it reads in blocks; and as
+// those of buffers with which whole runs of slots are exchanged.
+class Widths {
+  public:
+    explicit Widths(std::int32_t num_buffers) : found_(num_buffers, 1), alike_(num_buffers) {
+        std::iota(alike_.begin(), alike_.end(), 0);
+    }
+
+    void note_program(const Program& p) {
+        if (std::ranges::find(p.mode, kEachSum) == p.mode.end()) return;
+        for (std::int64_t op = 0; op < p.num_ops(); ++op) note_op(p, op);
+        for (std::int64_t post = 0; post < p.posts.size(); ++post)
+            for (std::int64_t term = p.posts.term_start[post]; term < p.posts.term_start[post + 1]; ++term)
+                if (!p.posts.is_inner[term]) note_term({p, term}, p.posts.region[post].slots(), 1);
+    }
+
+    std::vector<std::int64_t> operator()() {
+        std::vector<std::int64_t> widest(found_.size(), 1);
+        for (std::size_t buffer = 0; buffer < found_.size(); ++buffer) {
+            std::int64_t& width = widest[find(buffer)];
+            width = std::max(width, found_[buffer]);
+        }
+        for (std::size_t buffer = 0; buffer < found_.size(); ++buffer)
+            if (found_[buffer] == 1) found_[buffer] = widest[find(buffer)];
+        return found_;
+    }
+
+  private:
+    std::size_t find(std::size_t buffer) {
+        while (alike_[buffer] != buffer) buffer = alike_[buffer] = alike_[alike_[buffer]];
+        return buffer;
+    }
+
+    void note(const Region& r, std::int64_t terms) {
+        const bool parts = r.blocks > 1 && r.count == terms && r.stride > 0;
+        if (terms > 1 && found_[r.buffer] == 1) found_[r.buffer] = parts ? r.stride : terms;
+    }
+
+    void note_op(const Program& p, std::int64_t op) {
+        const bool computes = p.kind[op] == kCompute;
+        for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
+            const Region region = p.read[p.read_start[op] + i];
+            const std::int64_t terms = computes && p.mode_of(op, i) == kEachSum ? p.num_terms(op) : 1;
+            note(region, terms);
+            if (region.blocks != 1 || terms != 1 || (computes && p.mode_of(op, i) != kEach)) continue;
+            for (std::int64_t k = p.write_start[op]; k < p.write_start[op + 1]; ++k)
+                if (p.write.blocks[k] == 1) alike_[find(region.buffer)] = find(p.write.buffer[k]);
+        }
+    }
+
+    // A term of so many slots, of which so many stand in a row.
+    void note_term(const TermView& term, std::int64_t slots, std::int64_t columns) {
+        const std::int64_t terms = term.num_terms(slots);
+        for (std::int64_t i = 0; i < term.size(); ++i) {
+            const std::uint8_t mode = term.mode(i);
+            const std::int64_t row = mode == kEachSum ? terms * columns : mode == kEach ? columns : 1;
+            if (term.is_term(i))
+                note_term(term.term(i), term.slots_needed(i, slots), row);
+            else
+                note(term.region(i), row);
+        }
+    }
+
+    std::vector<std::int64_t> found_;
+    std::vector<std::size_t> alike_;
+};
+
 }  // namespace
 
-Layout::Layout(const Program& p) : num_ranks_(p.num_ranks), grain_(p.num_buffers), start_{0} {
-    Families families(p);
-    for (std::int64_t op = 0; op < p.num_ops(); ++op) note_op(p, op, families);
-    for (std::int64_t post = 0; post < p.posts.size(); ++post) note_post(p, post, families);
-    for (std::int32_t buffer = 0; buffer < p.num_buffers; ++buffer) {
-        const std::int64_t grain = families.grain(buffer);
+Layout::Layout(std::span<const Program* const> programs)
+    : num_ranks_(programs[0]->num_ranks), grain_(programs[0]->num_buffers), start_{0} {
+    Widths widths(programs[0]->num_buffers);
+    std::size_t carriers = 0;
+    for (const Program* p : programs) widths.note_program(*p), carriers += p->num_channels() + p->collective.size();
+    width_ = widths();
+    Families families(width_, carriers);
+    std::int32_t carrier = programs[0]->num_buffers;
+    for (const Program* p : programs) {
+        for (std::int64_t op = 0; op < p->num_ops(); ++op) note_op(*p, op, carrier, families);
+        for (std::int64_t post = 0; post < p->posts.size(); ++post) note_post(*p, post, families);
+        carrier += p->num_channels() + static_cast<std::int32_t>(p->collective.size());
+    }
+    for (std::int32_t buffer = 0; buffer < programs[0]->num_buffers; ++buffer) {
+        const std::int64_t grain = families.grain(buffer), row = width_[buffer];
         grain_[buffer] = std::max<std::int64_t>(grain, 1);
-        for (std::int32_t rank = 0; rank < p.num_ranks; ++rank) {
-            const std::int64_t slots = p.buffer_slots[std::int64_t{buffer} * p.num_ranks + rank];
-            start_.push_back(start_.back() + (grain == 0 ? 0 : (slots + grain - 1) / grain));
+        for (std::int32_t rank = 0; rank < num_ranks_; ++rank) {
+            const std::int64_t slots = programs[0]->buffer_slots[std::int64_t{buffer} * num_ranks_ + rank];
+            const std::int64_t rows = (slots + row - 1) / row;
+            start_.push_back(start_.back() + (grain == 0 ? 0 : (rows + grain - 1) / grain * row));
         }
     }
     if (cells() > kMostCells) throw std::bad_alloc();

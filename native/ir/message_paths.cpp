@@ -40,8 +40,10 @@ bool Trains::follows(const Region& one, const Region& other) const {
     if (one.buffer != other.buffer || one.offset >= other.end() || other.offset >= one.end()) return true;
     if (one.blocks == 1 && other.blocks == 1) return other.offset <= one.offset;
     std::unordered_map<std::int64_t, std::int64_t> last;
-    layout_.cells(one).each([&](std::int64_t part, std::int64_t slot) { return last[slot] = part, true; });
-    return layout_.cells(other).each([&](std::int64_t part, std::int64_t slot) {
+    const bool alike = layout_.columns(one) == layout_.columns(other);  // then cells lie as their slots do
+    const Region before = alike ? layout_.cells(one) : one, after = alike ? layout_.cells(other) : other;
+    before.each([&](std::int64_t part, std::int64_t slot) { return last[slot] = part, true; });
+    return after.each([&](std::int64_t part, std::int64_t slot) {
         const auto found = last.find(slot);
         return found == last.end() || found->second <= part;
     });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 namespace dovetail::ir {
@@ -27,6 +28,9 @@ enum Kind : std::uint8_t {
 
 // Places in dovetail.ir.bounds.COLLECTIVES; anything else is kUnknown.
 enum CollectiveKind : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kUnknown };
+
+// How a kernel takes an operand, numbered as in dovetail/ir/native.py; dovetail.ir.types.Kernel says what they mean.
+enum Mode : std::uint8_t { kAll, kEach, kSum, kEachSum };
 
 constexpr bool sends(std::uint8_t kind) {
     return kind == kSend || kind == kRecvCopySend || kind == kRecvReduceSend || kind == kRecvReduceCopySend;
@@ -64,16 +68,30 @@ struct Regions {
 };
 
 // Post-conditions: region i on ranks [rank_start[i], rank_start[i + 1]) holds the sum of its terms. Posts come in
-// sets, numbered without gaps; set 0 is the program's own, others are questions about what it computes.
+// sets, numbered without gaps; set 0 is the program's own, others are questions about what it computes. Terms within
+// terms come after these, and are told by `arg_term`: how far behind its term an operand is that is a term, 0 for none.
 struct Posts {
     std::span<const std::int32_t> set;
     Regions region;
     std::span<const std::int64_t> rank_start, term_start, arg_start;
-    std::span<const std::int32_t> rank, term_kernel, arg_rank;  // term_kernel: -1 for an input itself
+    std::span<const std::int32_t> rank, term_kernel, arg_rank;  // term_kernel: -1 for an input itself, or a sum
+    std::span<const std::int32_t> arg_term;
+    std::span<const std::uint8_t> is_inner;  // of each term: whether it is within another
     Regions arg;
 
     std::int64_t size() const { return static_cast<std::int64_t>(set.size()); }
 };
+
+// How many terms each of so many slots of a kernel's result is the sum of, when operand i has size(i) slots.
+template <class Size>
+std::int64_t num_terms(std::span<const std::uint8_t> modes, std::int64_t slots, Size size) {
+    std::int64_t terms = 1;
+    for (std::int64_t i = std::ssize(modes) - 1; i >= 0; --i)
+        if (modes[i] == kEachSum) terms = size(i) / (slots > 0 ? slots : 1);
+    for (std::int64_t i = std::ssize(modes) - 1; i >= 0; --i)
+        if (modes[i] == kSum) terms = size(i);
+    return terms;
+}
 
 struct Program {
     std::int32_t num_ranks = 0, num_lanes = 0, num_buffers = 0;
@@ -82,11 +100,11 @@ struct Program {
     std::span<const std::int64_t> read_start, write_start, dep_start, dep;
     Regions read, write;
     std::span<const std::int64_t> buffer_slots;  // [buffer * num_ranks + rank]
-    std::span<const std::uint8_t> buffer_is_input;
+    std::span<const std::uint8_t> buffer_is_input, buffer_is_result;
     std::span<const std::int32_t> chan_src, chan_dst;
     std::span<const std::int64_t> chan_depth;
     std::span<const std::int64_t> mode_start;  // per kernel
-    std::span<const std::uint8_t> mode_each;
+    std::span<const std::uint8_t> mode;
     std::span<const std::uint8_t> accumulate;
     std::span<const std::int32_t> kernel_name;  // kernels of one name share a number
     std::span<const std::uint8_t> collective;   // CollectiveKind of each row
@@ -101,7 +119,23 @@ struct Program {
     }
     std::int64_t num_reads(std::int64_t op) const { return read_start[op + 1] - read_start[op]; }
     std::int64_t num_writes(std::int64_t op) const { return write_start[op + 1] - write_start[op]; }
-    bool is_each(std::int64_t op, std::int64_t i) const { return mode_each[mode_start[call[op]] + i] != 0; }
+    // How a compute op takes region i of those that it reads.
+    std::uint8_t mode_of(std::int64_t op, std::int64_t i) const { return mode[mode_start[call[op]] + i]; }
+    // The modes of a kernel's operands.
+    std::span<const std::uint8_t> modes(std::int32_t kernel) const {
+        return mode.subspan(mode_start[kernel], mode_start[kernel + 1] - mode_start[kernel]);
+    }
+    // Whether a kernel takes an operand slot by slot of its result.
+    bool is_by_slot(std::int32_t kernel) const {
+        for (const std::uint8_t each : modes(kernel))
+            if (each == kEach || each == kEachSum) return true;
+        return false;
+    }
+    // How many terms each slot of a compute op's results is the sum of.
+    std::int64_t num_terms(std::int64_t op) const {
+        const auto slots = num_writes(op) ? write[write_start[op]].slots() : 0;
+        return ir::num_terms(modes(call[op]), slots, [&](std::int64_t i) { return read[read_start[op] + i].slots(); });
+    }
     // The rank whose memory an op reads, and the one whose memory it writes.
     std::int32_t source(std::int64_t op) const { return kind[op] == kGet ? chan_src[chan_in[op]] : rank[op]; }
     std::int32_t target(std::int64_t op) const { return kind[op] == kPut ? chan_dst[chan_out[op]] : rank[op]; }

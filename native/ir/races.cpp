@@ -1,6 +1,7 @@
 // Races: see races.hpp.
 #include "ir/races.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "ir/message_paths.hpp"
@@ -8,10 +9,16 @@
 namespace dovetail::ir {
 namespace {
 
-// Part j of region `i` read corresponds to part j + shift of what is written; false where none need to.
-bool shift_of(const Program& p, const Run& run, std::int32_t op, std::int64_t i, std::int64_t& shift) {
-    shift = 0;
-    if (p.kind[op] == kCompute) return p.is_each(op, i);
+// Slot j of region `i` read is part j / per of it, which corresponds to part j / per + shift of what is written; false
+// where none need to.
+bool shift_of(const Program& p, const Run& run, std::int32_t op, std::int64_t i, std::int64_t& per,
+              std::int64_t& shift) {
+    per = 1, shift = 0;
+    if (p.kind[op] == kCompute) {
+        const std::uint8_t mode = p.mode_of(op, i);
+        if (mode == kEachSum) per = std::max<std::int64_t>(p.num_terms(op), 1);
+        return mode == kEach || mode == kEachSum;
+    }
     if (p.kind[op] != kCollective) return true;
     const std::uint8_t kind = p.collective[p.call[op]];
     if (kind != kAllGather && kind != kReduceScatter) return true;
@@ -61,14 +68,15 @@ bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
     }
     if (p.kind[op] == kPut || p.kind[op] == kGet) return false;
     for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
-        std::int64_t shift = 0;
-        if (!shift_of(p, run, op, i, shift)) continue;
+        std::int64_t per = 1, shift = 0;
+        if (!shift_of(p, run, op, i, per, shift)) continue;
         const Region region = p.read[p.read_start[op] + i];
         const auto& places = written[region.buffer];
         const bool good = region.each([&](std::int64_t j, std::int64_t slot) {
             const auto found = places.find(slot);
             if (found == places.end()) return true;
-            return found->second.place == j + shift && (found->second.region == i || p.kind[op] != kCollective);
+            const bool same = found->second.region == i || p.kind[op] != kCollective;
+            return found->second.place == j / per + shift && same;
         });
         if (!good) return true;
     }

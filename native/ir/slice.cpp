@@ -22,11 +22,9 @@ class Slicer {
     Slicer(const Program& p, const Run& run, const Layout& layout)
         : p_(p), run_(run), layout_(layout), cell_(layout.cells(), 0), message_(p.num_ops()) {}
 
-    Slice operator()(const Wrong& wrong) {
+    Slice operator()(std::int32_t buffer, std::int32_t rank, std::int64_t cell) {
         for (std::int32_t op = 0; op < p_.num_ops(); ++op) has_whole_ = has_whole_ || is_whole(op);
-        const Region asked = p_.posts.region[wrong.post];
-        const std::int64_t place = wrong.place / layout_.grain(asked.buffer);
-        each(wrong.rank, asked, {place, place + 1}, [](std::int64_t, std::uint8_t& cell) { cell = 1; });
+        cell_[layout_.start(buffer, rank) + cell] = 1;
         for (auto at = run_.order.rbegin(); at != run_.order.rend(); ++at) {
             if (is_whole(*at) && p_.kind[*at] == kCollective) {
                 if (const auto members = run_.members(p_, *at); members.back() == *at) visit_whole(members);
@@ -84,15 +82,18 @@ class Slicer {
 
     // The op, with its places in slots.
     void note(std::int32_t op, const Places& cells) {
-        const bool reads = p_.num_reads(op), has = reads || p_.num_writes(op);
-        const std::int64_t row = reads ? p_.read_start[op] : p_.write_start[op];
-        const std::int64_t grain = has ? layout_.grain((reads ? p_.read : p_.write).buffer[row]) : 1;
-        const bool is_all = is_whole(op);
-        const std::int64_t tail = has_whole_ ? 0 : grain - 1;  // slots of one cell hold alike: its first will do
         found_.ops.push_back(op);
         found_.matched.push_back(receives(p_.kind[op]) ? run_.matched[op] : -1);
-        found_.first.push_back(is_all ? 0 : cells.first * grain);
-        found_.last.push_back(is_all ? -1 : cells.last * grain - tail);
+        const bool reads = p_.num_reads(op), has = reads || p_.num_writes(op);
+        if (is_whole(op) || !has) {
+            found_.first.push_back(0), found_.last.push_back(is_whole(op) ? -1 : cells.last);
+            return;
+        }
+        const Region region = reads ? p_.read[p_.read_start[op]] : p_.write[p_.write_start[op]];
+        const std::int64_t tail = (layout_.grain(region.buffer) - 1) * layout_.columns(region);
+        found_.first.push_back(
+            layout_.first_slot(region, cells.first));  // slots of a cell hold alike: its first will do
+        found_.last.push_back(layout_.first_slot(region, cells.last - 1) + (has_whole_ ? tail : 0) + 1);
     }
 
     // Calls f(place, cell) for the places of a region, counted in cells, that are asked for.
@@ -116,8 +117,9 @@ class Slicer {
 
 }  // namespace
 
-Slice slice(const Program& p, const Run& run, const Layout& layout, const Wrong& wrong) {
-    return Slicer(p, run, layout)(wrong);
+Slice slice(const Program& p, const Run& run, const Layout& layout, std::int32_t buffer, std::int32_t rank,
+            std::int64_t cell) {
+    return Slicer(p, run, layout)(buffer, rank, cell);
 }
 
 }  // namespace dovetail::ir

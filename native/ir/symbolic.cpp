@@ -2,12 +2,24 @@
 #include "ir/symbolic.hpp"
 
 #include <algorithm>
-#include <deque>
+#include <new>
+
+#include "ir/terms.hpp"
 
 namespace dovetail::ir {
 namespace {
 
-enum Atom : std::uint64_t { kInput, kUndefined, kKernel };
+// What a hash is of: a slot's start (kTheirs: one that the reference has not written), a kernel's result, a list.
+enum Atom : std::uint64_t { kInput, kUndefined, kKernel, kList, kTheirs };
+
+constexpr std::size_t kMostValues = std::size_t{1} << 28;  // of a term within a term: 6 GiB
+
+// How the cells of a list of slots lie: `grain` slots each, one in each of so many rows of `columns` cells.
+struct Shape {
+    std::int64_t grain = 1, columns = 1;
+
+    std::int64_t first_slot(std::int64_t cell) const { return cell / columns * columns * grain + cell % columns; }
+};
 
 // Messages of one channel on their way: values end to end.
 struct Pipe {
@@ -22,9 +34,43 @@ struct Pipe {
 
 class Execution {
   public:
-    Execution(const Program& p, const Run& run, const Layout& layout, const Key& key)
-        : p_(p), run_(run), layout_(layout), key_(key), cells_(layout.cells()), pipes_(p.num_channels()) {}
+    Execution(const Program& p, const Run& run, const Layout& layout, const Key& key, bool is_reference)
+        : p_(p),
+          run_(run),
+          layout_(layout),
+          key_(key),
+          undefined_(is_reference ? kTheirs : kUndefined),
+          cells_(layout.cells()),
+          pipes_(p.num_channels()) {
+        for (const std::int32_t op : run.order) step(op);
+    }
 
+    const Value& read(std::int32_t buffer, std::int32_t rank, std::int64_t cell) {
+        Value& value = slot(buffer, rank, cell);
+        if (value.count == 0) value = start(buffer, rank, cell);
+        return value;
+    }
+
+    Wrong check(std::int64_t post) {
+        const Region region = layout_.cells(p_.posts.region[post]);
+        ask_kernels(post);
+        std::vector<Value> asked;
+        asked.reserve(region.slots());
+        Wrong wrong;
+        for (std::int64_t i = p_.posts.rank_start[post]; i < p_.posts.rank_start[post + 1]; ++i) {
+            const std::int32_t rank = p_.posts.rank[i];
+            const bool good = region.each([&](std::int64_t place, std::int64_t cell) {
+                if (std::size_t(place) == asked.size()) asked.push_back(ask(post, place));
+                if (read(region.buffer, rank, cell) == asked[place]) return true;
+                wrong = {post, rank, layout_.first_slot(p_.posts.region[post], place)};
+                return false;
+            });
+            if (!good) break;
+        }
+        return wrong;
+    }
+
+  private:
     void step(std::int32_t op) {
         const std::uint8_t kind = p_.kind[op];
         if (kind == kCompute)
@@ -35,30 +81,10 @@ class Execution {
             move(op);
     }
 
-    Wrong check(std::int64_t post) {
-        const Region region = layout_.cells(p_.posts.region[post]);
-        std::vector<Value> asked;
-        asked.reserve(region.slots());
-        Wrong wrong;
-        for (std::int64_t i = p_.posts.rank_start[post]; i < p_.posts.rank_start[post + 1]; ++i) {
-            const std::int32_t rank = p_.posts.rank[i];
-            const bool good = region.each([&](std::int64_t place, std::int64_t cell) {
-                if (std::size_t(place) == asked.size()) asked.push_back(ask(post, place));
-                if (read(region.buffer, rank, cell) == asked[place]) return true;
-                wrong = {post, rank, place * layout_.grain(region.buffer)};
-                return false;
-            });
-            if (!good) break;
-        }
-        terms_post_ = -1;
-        return wrong;
-    }
-
-  private:
     Value start(std::int32_t buffer, std::int32_t rank, std::int64_t cell) const {
         const std::int64_t grain = layout_.grain(buffer);
         Hash hash(key_);
-        hash.word(p_.buffer_is_input[buffer] ? kInput : kUndefined);
+        hash.word(p_.buffer_is_input[buffer] ? kInput : undefined_);
         hash.word(std::uint64_t(buffer) << 32 | std::uint32_t(rank));
         hash.word(cell * grain);
         hash.word(grain);
@@ -67,12 +93,6 @@ class Execution {
 
     Value& slot(std::int32_t buffer, std::int32_t rank, std::int64_t cell) {
         return cells_[layout_.start(buffer, rank) + cell];
-    }
-
-    const Value& read(std::int32_t buffer, std::int32_t rank, std::int64_t cell) {
-        Value& value = slot(buffer, rank, cell);
-        if (value.count == 0) value = start(buffer, rank, cell);
-        return value;
     }
 
     void load(std::int32_t rank, const Region& r, std::vector<Value>& out) {
@@ -86,7 +106,7 @@ class Execution {
         cells.each([&](std::int64_t j, std::int64_t cell) { return slot(r.buffer, rank, cell) = values[j], true; });
     }
 
-    void add(Value& into, const Value& other) {
+    static void add(Value& into, const Value& other) {
         into.a += other.a, into.b += other.b, into.count += other.count;
         into.count = std::min(into.count, kMostContributions);
     }
@@ -125,53 +145,60 @@ class Execution {
 
     void compute(std::int32_t op) {
         const std::int32_t kernel = p_.call[op];
-        operands_.resize(p_.num_reads(op));
-        for (std::size_t i = 0; i < operands_.size(); ++i)
-            load(p_.rank[op], p_.read[p_.read_start[op] + i], operands_[i]);
-        digest(kernel);
+        const auto modes = p_.modes(kernel);
+        operands_.resize(modes.size());
+        for (std::size_t i = 0; i < modes.size(); ++i) {
+            const Region region = p_.read[p_.read_start[op] + i];
+            load(p_.rank[op], region, operands_[i]);
+            if (modes[i] == kAll) digest(operands_[i], layout_.columns(region));
+        }
+        const std::int64_t terms = p_.num_terms(op);
         results_.resize(p_.num_writes(op));
         for (std::size_t w = 0; w < results_.size(); ++w) {
             const Region region = p_.write[p_.write_start[op] + w];
-            const std::int64_t grain = layout_.grain(region.buffer), count = layout_.cells(region).slots();
-            results_[w].clear();
-            if (p_.accumulate[kernel]) load(p_.rank[op], region, more_);
-            for (std::int64_t j = 0; j < count; ++j) {
-                results_[w].push_back(apply(kernel, w, j, grain));
-                if (p_.accumulate[kernel]) add(results_[w].back(), more_[j]);
-            }
+            const Shape shape{layout_.grain(region.buffer), layout_.columns(region)};
+            apply(kernel, w, operands_, terms, layout_.cells(region).slots(), shape, results_[w]);
+            if (!p_.accumulate[kernel]) continue;
+            load(p_.rank[op], region, more_);
+            for (std::size_t j = 0; j < more_.size(); ++j) add(results_[w][j], more_[j]);
         }
         for (std::size_t w = 0; w < results_.size(); ++w)
             store(p_.rank[op], p_.write[p_.write_start[op] + w], results_[w].data());
     }
 
-    // Brings each `all` operand down to one value.
-    void digest(std::int32_t kernel) {
-        has_each_ = false;
-        for (std::size_t i = 0; i < operands_.size(); ++i) {
-            const bool each = p_.mode_each[p_.mode_start[kernel] + i];
-            has_each_ = has_each_ || each;
-            if (each) continue;
-            Hash hash(key_);
-            hash.word(kKernel + 1);
-            for (const Value& value : operands_[i]) hash.value(value);
-            operands_[i].assign(1, hash.finish());
-        }
+    // Brings an `all` operand down to one value.
+    void digest(std::vector<Value>& operand, std::int64_t columns) const {
+        Hash hash(key_);
+        hash.word(kList);
+        hash.word(columns);
+        for (const Value& value : operand) hash.value(value);
+        operand.assign(1, hash.finish());
     }
 
-    // Cell j of result w of a kernel on digested operands.
-    Value apply(std::int32_t kernel, std::uint64_t w, std::int64_t j, std::int64_t grain) const {
-        Hash hash(key_);
-        hash.word(kKernel);
-        hash.word(p_.kernel_name[kernel]);
-        hash.word(w);
-        hash.word(has_each_ ? 0 : j * grain);
-        hash.word(has_each_ ? 0 : grain);
-        for (std::size_t i = 0; i < operands_.size(); ++i) {
-            const bool each = p_.mode_each[p_.mode_start[kernel] + i];
-            hash.word(each);
-            hash.value(operands_[i][each ? j : 0]);
+    // Result w of a kernel on digested operands: `count` cells, each the sum of so many terms.
+    void apply(std::int32_t kernel, std::uint64_t w, const std::vector<std::vector<Value>>& operands,
+               std::int64_t terms, std::int64_t count, const Shape& shape, std::vector<Value>& out) const {
+        const auto modes = p_.modes(kernel);
+        const bool by_slot = p_.is_by_slot(kernel);
+        out.resize(count);
+        for (std::int64_t j = 0; j < count; ++j) {
+            for (std::int64_t s = 0; s < terms; ++s) {
+                Hash hash(key_);
+                hash.word(kKernel);
+                hash.word(p_.kernel_name[kernel]);
+                hash.word(w);
+                if (!by_slot) hash.word(shape.first_slot(j)), hash.word(shape.grain), hash.word(shape.columns);
+                for (std::size_t i = 0; i < modes.size(); ++i) {
+                    const std::int64_t index[] = {0, j, s, j * terms + s};
+                    hash.word(modes[i]);
+                    hash.value(operands[i][index[modes[i]]]);
+                }
+                if (s == 0)
+                    out[j] = hash.finish();
+                else
+                    add(out[j], hash.finish());
+            }
         }
-        return hash.finish();
     }
 
     void collective(std::int32_t op) {
@@ -224,87 +251,134 @@ class Execution {
     }
 
     // The value that a post-condition asks for at a place of its region, in cells.
-    Value ask(std::int64_t post, std::int64_t place) {
-        if (terms_post_ != post) ask_terms(post);
-        Value sum;
-        const std::int64_t grain = layout_.grain(p_.posts.region[post].buffer);
+    Value ask(std::int64_t post, std::int64_t place) const {
+        Value sum = kernels_.empty() ? Value{} : kernels_[place];
         for (std::int64_t t = p_.posts.term_start[post]; t < p_.posts.term_start[post + 1]; ++t) {
-            const std::int32_t kernel = p_.posts.term_kernel[t];
+            if (p_.posts.term_kernel[t] >= 0 || p_.posts.is_inner[t]) continue;
             const std::int64_t arg = p_.posts.arg_start[t];
-            if (kernel < 0) {
-                add(sum, at(arg, place));
-                continue;
-            }
-            operands_ = terms_[t - p_.posts.term_start[post]];
-            has_each_ = false;
-            for (std::size_t i = 0; i < operands_.size(); ++i) {
-                if (!p_.mode_each[p_.mode_start[kernel] + i]) continue;
-                has_each_ = true;
-                operands_[i].assign(1, at(arg + static_cast<std::int64_t>(i), place));
-            }
-            add(sum, apply_once(kernel, place, grain));
+            const Region region = layout_.cells(p_.posts.arg[arg]);
+            const std::int64_t cell = region.offset + place / region.count * region.stride + place % region.count;
+            add(sum, start(region.buffer, p_.posts.arg_rank[arg], cell));
         }
         return sum;
     }
 
-    // The digests of all `all` operands in the terms of a post-condition.
-    void ask_terms(std::int64_t post) {
-        terms_post_ = post;
-        terms_.assign(p_.posts.term_start[post + 1] - p_.posts.term_start[post], {});
+    // What the kernels among the terms of a post-condition make, summed, cell by cell; nothing where there are none.
+    void ask_kernels(std::int64_t post) {
+        kernels_.clear();
+        const Region region = p_.posts.region[post];
+        const Shape shape{layout_.grain(region.buffer), layout_.columns(region)};
         for (std::int64_t t = p_.posts.term_start[post]; t < p_.posts.term_start[post + 1]; ++t) {
-            const std::int32_t kernel = p_.posts.term_kernel[t];
-            if (kernel < 0) continue;
-            const std::int64_t count = p_.mode_start[kernel + 1] - p_.mode_start[kernel];
-            operands_.assign(count, {});
-            for (std::int64_t i = 0; i < count; ++i) {
-                if (p_.mode_each[p_.mode_start[kernel] + i]) continue;
-                const Region region = layout_.cells(p_.posts.arg[p_.posts.arg_start[t] + i]);
-                const std::int32_t rank = p_.posts.arg_rank[p_.posts.arg_start[t] + i];
-                region.each([&](std::int64_t, std::int64_t cell) {
-                    return operands_[i].push_back(start(region.buffer, rank, cell)), true;
-                });
-            }
-            digest(kernel);
-            terms_[t - p_.posts.term_start[post]] = operands_;
+            if (p_.posts.term_kernel[t] < 0 || p_.posts.is_inner[t]) continue;
+            const auto values = evaluate({p_, t}, region.slots(), shape);
+            kernels_.resize(values.size());
+            for (std::size_t j = 0; j < values.size(); ++j) add(kernels_[j], values[j]);
         }
     }
 
-    // The starting value at a place of an argument of a term, in cells.
-    Value at(std::int64_t arg, std::int64_t place) const {
-        const Region region = layout_.cells(p_.posts.arg[arg]);
-        const std::int64_t cell = region.offset + place / region.count * region.stride + place % region.count;
-        return start(region.buffer, p_.posts.arg_rank[arg], cell);
+    // A term of so many slots, in cells.
+    std::vector<Value> evaluate(const TermView& term, std::int64_t slots, const Shape& shape) const {
+        const std::size_t count = slots / shape.grain;
+        if (count > kMostValues) throw std::bad_alloc();
+        std::vector<std::vector<Value>> operands;
+        for (std::int64_t i = 0; i < term.size(); ++i) operands.push_back(operand(term, i, slots, shape));
+        if (term.kernel() >= 0) {
+            std::vector<Value> out;
+            apply(term.kernel(), 0, operands, term.num_terms(slots), count, shape, out);
+            return out;
+        }
+        for (std::size_t i = 1; i < operands.size(); ++i)
+            for (std::size_t j = 0; j < count; ++j) add(operands[0][j], operands[i][j]);
+        return std::move(operands[0]);
     }
 
-    // As apply, with `each` operands that hold the one value meant.
-    Value apply_once(std::int32_t kernel, std::int64_t place, std::int64_t grain) const {
-        return apply(kernel, 0, has_each_ ? 0 : place, grain);
+    // Operand i of a term of so many slots, in cells; one that is taken whole as one value.
+    std::vector<Value> operand(const TermView& term, std::int64_t i, std::int64_t slots, const Shape& shape) const {
+        const std::uint8_t mode = term.mode(i);
+        std::vector<Value> values;
+        std::int64_t columns = 1;
+        if (!term.is_term(i)) {
+            const Region region = term.region(i);
+            columns = layout_.columns(region);
+            layout_.cells(region).each([&](std::int64_t, std::int64_t cell) {
+                return values.push_back(start(region.buffer, term.rank(i), cell)), true;
+            });
+        } else {
+            const std::int64_t terms = term.num_terms(slots);
+            Shape own = shape;
+            if (mode == kAll) own = shape_of(term.term(i), term.own_slots(i));
+            if (mode == kSum) own = {};
+            if (mode == kEachSum && terms != 1 && shape.grain != 1) own.columns = terms;
+            columns = own.columns;
+            values = evaluate(term.term(i), term.slots_needed(i, slots), own);
+        }
+        if (mode == kAll) digest(values, columns);
+        return values;
+    }
+
+    // How the cells of a term lie that says itself how many slots it has.
+    Shape shape_of(const TermView& term, std::int64_t slots) const {
+        for (std::int64_t i = 0; i < term.size(); ++i) {
+            const bool rows = term.mode(i) == kEachSum && term.num_terms(slots) != 1;
+            if (term.mode(i) != kEach && term.mode(i) != kEachSum) continue;
+            Shape found;
+            if (term.is_term(i))
+                found = shape_of(term.term(i), term.slots_needed(i, slots));
+            else
+                found = {layout_.grain(term.region(i).buffer), layout_.columns(term.region(i))};
+            if (rows) found.columns = 1;
+            if (found.grain != 1) return found;
+        }
+        return {};
     }
 
     const Program& p_;
     const Run& run_;
     const Layout& layout_;
     const Key key_;
+    const Atom undefined_;
     std::vector<Value> cells_;
     std::vector<Pipe> pipes_;
-    bool has_each_ = false;
     std::vector<Value> out_, more_;                       // scratch of one op
     std::vector<std::vector<Value>> operands_, results_;  // likewise
-    std::int64_t terms_post_ = -1;
-    std::vector<std::vector<std::vector<Value>>> terms_;  // operands of each term of post-condition terms_post_
+    std::vector<Value> kernels_;                          // see ask_kernels
 };
+
+// The first cell of a result that does not hold what the reference wrote to it.
+Difference difference(const Runs& runs, const Layout& layout, Execution& own, Execution& reference) {
+    const Program &p = runs.program, &r = *runs.reference;
+    std::vector<std::uint8_t> written(layout.cells(), 0);
+    for (std::int64_t op = 0; op < r.num_ops(); ++op)
+        for (std::int64_t i = r.write_start[op]; i < r.write_start[op + 1]; ++i) {
+            const Region region = r.write[i];
+            const std::int64_t start = layout.start(region.buffer, r.target(op));
+            layout.cells(region).each([&](std::int64_t, std::int64_t cell) { return written[start + cell] = 1, true; });
+        }
+    for (std::int32_t buffer = 0; buffer < p.num_buffers; ++buffer)
+        for (std::int32_t rank = 0; rank < p.num_ranks && p.buffer_is_result[buffer]; ++rank) {
+            const std::int64_t start = layout.start(buffer, rank), end = layout.end(buffer, rank);
+            for (std::int64_t cell = 0; cell < end - start; ++cell)
+                if (written[start + cell] && own.read(buffer, rank, cell) != reference.read(buffer, rank, cell))
+                    return {buffer, rank, layout.slot(buffer, cell)};
+        }
+    return {};
+}
 
 }  // namespace
 
-Results execute(const Program& p, const Run& run, const Layout& layout, const Key& key, std::int32_t num_sets) {
-    Execution execution(p, run, layout, key);
-    for (const std::int32_t op : run.order) execution.step(op);
+Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int32_t num_sets) {
+    const Program& p = runs.program;
+    Execution execution(p, runs.run, layout, key, false);
     Results results;
     results.wrong.resize(num_sets);
+    results.cells = layout.cells();
     for (std::int64_t post = 0; post < p.posts.size(); ++post) {
         Wrong& wrong = results.wrong[p.posts.set[post]];
         if (wrong.post < 0) wrong = execution.check(post);
     }
+    if (runs.reference == nullptr) return results;
+    Execution reference(*runs.reference, *runs.reference_run, layout, key, true);
+    results.differs = difference(runs, layout, execution, reference);
     return results;
 }
 

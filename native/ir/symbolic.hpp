@@ -17,11 +17,27 @@ struct Wrong {
     std::int64_t place = -1;
 };
 
-struct Results {
-    std::vector<Wrong> wrong;  // for each set of post-conditions
+// The first slot, by buffer, rank and place, that does not hold what the reference wrote to it; buffer -1 for none.
+struct Difference {
+    std::int32_t buffer = -1, rank = -1;
+    std::int64_t slot = -1;
 };
 
-Results execute(const Program& program, const Run& run, const Layout& layout, const Key& key, std::int32_t num_sets);
+struct Results {
+    std::vector<Wrong> wrong;  // for each set of post-conditions
+    Difference differs;
+    std::int64_t cells = 0;  // how many values the state of a program has
+};
+
+// A program, how it ran, and beside it, if it is to be compared, another that is right, with buffers numbered alike.
+struct Runs {
+    const Program& program;
+    const Run& run;
+    const Program* reference = nullptr;
+    const Run* reference_run = nullptr;
+};
+
+Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int32_t num_sets);
 
 // The ops, in the order of the run, by which a slot of the final state is told: its writers and all that reaches them,
 // with an op of a collective all members of its call. Of each op: the one that sent it its message (-1 for none), and
@@ -31,6 +47,8 @@ struct Slice {
     std::vector<std::int64_t> first, last;
 };
 
-Slice slice(const Program& program, const Run& run, const Layout& layout, const Wrong& wrong);
+// Of a cell, counted from the start of the buffer.
+Slice slice(const Program& program, const Run& run, const Layout& layout, std::int32_t buffer, std::int32_t rank,
+            std::int64_t cell);
 
 }  // namespace dovetail::ir

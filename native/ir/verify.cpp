@@ -20,20 +20,44 @@ void note_mismatch(const Program& p, const Run& run, Verdict& verdict) {
     }
 }
 
+// What reaches the first slot that does not hold what a post-condition of the program's own, or the reference, asks.
+void note_slices(const Runs& runs, const Layout& layout, Verdict& verdict) {
+    const Program& p = runs.program;
+    const Wrong& wrong = verdict.results.wrong[0];
+    const Difference& differs = verdict.results.differs;
+    if (wrong.post >= 0) {
+        const Region region = p.posts.region[wrong.post], cells = layout.cells(region);
+        cells.each([&](std::int64_t place, std::int64_t cell) {
+            if (layout.first_slot(region, place) != wrong.place) return true;
+            verdict.slice = slice(p, runs.run, layout, region.buffer, wrong.rank, cell);
+            return false;
+        });
+    } else if (differs.buffer >= 0) {
+        const std::int64_t cell = layout.cell(differs.buffer, differs.slot);
+        verdict.slice = slice(p, runs.run, layout, differs.buffer, differs.rank, cell);
+        verdict.origin = slice(*runs.reference, *runs.reference_run, layout, differs.buffer, differs.rank, cell);
+    }
+}
+
 void note_result(const Program& p, const Queues& queues, const Run& run, const Key& key, std::int32_t num_sets,
-                 Verdict& verdict) {
-    const Layout layout(p);
+                 const Program* reference, Verdict& verdict) {
+    std::vector<const Program*> programs{&p};
+    Run reference_run;
+    if (reference != nullptr) {
+        programs.push_back(reference);
+        reference_run = run_greedily(*reference, Queues(*reference), false);
+    }
+    const Layout layout(programs);
+    const Runs runs{p, run, reference, &reference_run};
     verdict.has_result = true;
     verdict.races = find_races(p, queues, run, layout);
-    if (num_sets == 0) return;
-    verdict.results = execute(p, run, layout, key, num_sets);
-    if (verdict.results.wrong.empty() || verdict.results.wrong[0].post < 0) return;
-    verdict.slice = slice(p, run, layout, verdict.results.wrong[0]);
+    verdict.results = execute(runs, layout, key, num_sets);
+    note_slices(runs, layout, verdict);
 }
 
 }  // namespace
 
-Verdict verify(const Program& p, const Key& key, std::int32_t num_sets) {
+Verdict verify(const Program& p, const Key& key, std::int32_t num_sets, const Program* reference) {
     Verdict verdict;
     verdict.unfit = first_unfit(p);
     if (verdict.unfit >= 0) return verdict;
@@ -43,7 +67,8 @@ Verdict verify(const Program& p, const Key& key, std::int32_t num_sets) {
     verdict.depth = run.depth;
     verdict.unmatched = run.unmatched;
     note_mismatch(p, run, verdict);
-    if (run.complete && verdict.mismatch < 0 && num_sets > 0) note_result(p, queues, run, key, num_sets, verdict);
+    if (run.complete && verdict.mismatch < 0 && num_sets > 0)
+        note_result(p, queues, run, key, num_sets, reference, verdict);
     verdict.done = std::move(run.done);
     const auto least = std::min_element(p.chan_depth.begin(), p.chan_depth.end());
     if (run.complete && least != p.chan_depth.end() && *least < run.depth) {

@@ -20,10 +20,13 @@ struct Verdict {
     bool has_result = false;  // whether races and results were looked at
     Races races;
     Results results;
-    Slice slice;  // for the program's own post-conditions, when one is wrong: what reaches the slot
+    Slice
+        slice;  // where a post-condition of the program's own, or else the reference, is not met: what reaches the slot
+    Slice origin;  // and what in the reference does
 };
 
-// Without sets of post-conditions neither races nor results are looked at.
-Verdict verify(const Program& program, const Key& key, std::int32_t num_sets);
+// Without sets of post-conditions neither races nor results are looked at. `reference`: a program that passes every
+// check, its buffers numbered as those of the other, or none.
+Verdict verify(const Program& program, const Key& key, std::int32_t num_sets, const Program* reference);
 
 }  // namespace dovetail::ir

@@ -10,9 +10,9 @@ import numpy as np
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
 from dovetail.ir.program import Program
-from dovetail.ir.symbolic import Execution, Wrong, asked_value, held, one_slot
+from dovetail.ir.symbolic import Execution, Wrong, held, one_slot
 from dovetail.ir.symbols import Atom, Operand, Symbols
-from dovetail.ir.types import Kernel, Kind, Op, Region
+from dovetail.ir.types import Kernel, Kind, Op, Region, Term
 from dovetail.ir.workload import owners
 
 _TERMS = 4  # of a sum that are told
@@ -84,60 +84,131 @@ def wrong_fault(
     order: Sequence[int],
     wrong: Wrong,
     exact: Symbols,
+    wanted: int,
+    reference: str | None,
 ) -> Fault:
-    """The wrong slot in words: what it should hold, what it lacks and has too much, and the ops that made it so."""
+    """The wrong slot in words: what it should hold, what it lacks and has too much, and the ops that made it so.
+
+    `wanted`: the value in `exact` that it should hold; `reference`: the program that says so, if no post-condition.
+    """
     lineage = Lineage(exact)
     execution = Execution(program, run, lineage)
     execution.execute(ops, order)
     value = held(execution, wrong)
-    has = lineage.members(value)
-    asked = exact.members(asked_value(program, exact, program.posts[wrong.post], wrong.place))
+    has, asked = lineage.members(value), exact.members(wanted)
     steps = lineage.steps(value)
     rows = {row for row, _ in steps.values()}
     trail = tuple(row for row in order if row in rows)
+    head = _head(wrong, exact.sum_text(asked, _TERMS), reference)
     if not trail:
-        return _untouched(program, wrong, exact, asked, has)
-    parts = (("missing", asked - has), ("surplus", has - asked))
-    found = "; ".join(f"{word} {exact.sum_text(part, _TERMS)}" for word, part in parts if part)
+        return _untouched(program, wrong, head, exact, asked, has)
     place = {row: number for number, row in enumerate(trail)}
-    guilty = sorted(_guilty(program, lineage, steps, asked, has, place), key=place.__getitem__)
-    what = f"{_head(program, wrong, exact.sum_text(asked, _TERMS))}, but holds {_short(exact.sum_text(has, _TERMS))}"
+    path, inner_asked, inner_has = _innermost(exact, asked, has)
+    lacks = (asked - has, inner_asked - inner_has)
+    found_guilty = (_guilty(program, lineage, steps, wanted, each, place) for each in lacks)
+    guilty = sorted(next(filter(None, found_guilty), set()), key=place.__getitem__)
+    found = _difference_text(exact, asked, has)
+    if len(path) > 1:
+        found += f"; that is, in {' of '.join(reversed(path))}: {_difference_text(exact, inner_asked, inner_has)}"
+    what = f"{head}, but holds {_short(exact.sum_text(has, _TERMS))}"
     hint = f"look at op {guilty[0]} first: there it goes wrong" if guilty else None
     return Fault(what, trail, found, hint, blamed=tuple(dict.fromkeys([*guilty, trail[-1]])))
 
 
-def too_much(program: Program, wrong: Wrong, ops: tuple[int, ...], found: str) -> Fault:
+def too_much(program: Program, wrong: Wrong, ops: tuple[int, ...], found: str, reference: str | None) -> Fault:
     """The fault of a wrong slot that takes too long to look into: where it is, and the last ops that made it."""
-    what = f"{_slot_text(program, wrong)} does not hold {_asked_region(program, wrong)}"
-    return Fault(what, ops, found, blamed=ops[-1:])
+    asked = f"what program '{reference}' leaves there" if reference is not None else _asked_region(program, wrong)
+    return Fault(f"{_slot_text(wrong)} does not hold {asked}", ops, found, blamed=ops[-1:])
+
+
+def _difference_text(exact: Symbols, asked: Counter[Atom], has: Counter[Atom]) -> str:
+    parts = (("missing", asked - has), ("surplus", has - asked))
+    return "; ".join(f"{word} {exact.sum_text(part, _TERMS)}" for word, part in parts if part)
+
+
+def _innermost(
+    exact: Symbols, asked: Counter[Atom], has: Counter[Atom]
+) -> tuple[list[str], Counter[Atom], Counter[Atom]]:
+    """Where two values differ in one operand of one kernel only: the way down to it, and what that should be and is."""
+    path: list[str] = []
+    while True:
+        missing, surplus = list((asked - has).items()), list((has - asked).items())
+        if len(missing) != 1 or len(surplus) != 1 or missing[0][1] != surplus[0][1]:
+            return path, asked, has
+        apart = _operands_apart(missing[0][0], surplus[0][0])
+        if len(apart) != 1:
+            return path, asked, has
+        (where, one, other) = apart[0]
+        path += where
+        asked, has = exact.members(one), exact.members(other)
+
+
+def _operands_apart(one: Atom, other: Atom) -> list[tuple[list[str], int, int]]:
+    """The operands in which two results of one kernel differ; none where they differ in more than operands."""
+    if one[0] != "kernel" or one[:4] != other[:4]:
+        return []
+    found: list[tuple[list[str], int, int]] = []
+    for number, (a, b) in enumerate(zip(one[4], other[4], strict=True)):  # type: ignore[call-overload]
+        name = f"operand {number} of {one[1]}"
+        if a == b:
+            continue
+        if isinstance(a, int) and isinstance(b, int):
+            found.append(([name], a, b))
+        elif isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+            found += [([name, f"slot {j}"], x, y) for j, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+        else:
+            return []
+    return found
 
 
 def _guilty(
     program: Program,
     lineage: Lineage,
     steps: Mapping[int, tuple[int, tuple[int, ...]]],
-    asked: Counter[Atom],
-    has: Counter[Atom],
+    wanted: int,
+    lacks: Counter[Atom],
     place: Mapping[int, int],
 ) -> set[int]:
-    """Ops with which a value goes wrong: they bring what is not asked for, or are the first of the rank whose
-    contribution is missing that write over it, or else that pass the value on without it."""
+    """Ops with which a value goes wrong: they make, of what is right, what is not asked for, or are the first of the
+    rank whose contribution is missing that write over it, or else that pass the value on without it."""
     if sum(len(lineage.members(node)) for node in steps) > _MOST_ATOMS:
         return set()
+    asked = _all_within(lineage.exact, wanted)
+    surplus = {node: lineage.members(node) - asked for node in steps}
     guilty = set()
     for node, (row, before) in steps.items():
         known: Counter[Atom] = Counter()
         for other in before:
-            known += lineage.members(other) - asked
-        if (lineage.members(node) - asked) - known:
+            known += surplus[other]
+        new = surplus[node] - known
+        if new and not (known and all(atom[0] == "kernel" for atom in new)):
             guilty.add(row)
-    missing = sorted((atom for atom in asked - has if atom[0] == "input"), key=repr)
+    missing = sorted((atom for atom in lacks if atom[0] == "input"), key=repr)
     if len(missing) <= _TERMS:
         for _, buffer, rank, slot in missing:
             own = sorted((row for row in place if program.columns["rank"][row] == rank), key=place.__getitem__)
             over = [row for row in own if _writes(program, row, str(buffer), int(str(slot)))]
             guilty |= set((over or own)[:1])
     return guilty
+
+
+def _all_within(exact: Symbols, wanted: int) -> Counter[Atom]:
+    """The atoms of a value and of all that its kernels took, each as often as one of these values holds it."""
+    found: Counter[Atom] = Counter()
+    todo, seen, lists = [wanted], {wanted}, set[int]()
+    while todo:
+        for atom, times in exact.members(todo.pop()).items():
+            found[atom] = max(found[atom], times)
+            if atom[0] != "kernel":
+                continue
+            for operand in atom[4]:  # type: ignore[attr-defined]
+                if isinstance(operand, tuple) and id(operand) in lists:
+                    continue
+                lists |= {id(operand)} if isinstance(operand, tuple) else set()
+                fresh = {*operand} - seen if isinstance(operand, tuple) else {operand} - seen
+                seen |= fresh
+                todo += fresh
+    return found
 
 
 def _writes(program: Program, row: int, buffer: str, slot: int) -> bool:
@@ -152,13 +223,14 @@ def _holds(region: Region, slot: int) -> bool:
     return inside >= 0 and inside - block * region.stride < region.count
 
 
-def _untouched(program: Program, wrong: Wrong, exact: Symbols, asked: Counter[Atom], has: Counter[Atom]) -> Fault:
+def _untouched(
+    program: Program, wrong: Wrong, head: str, exact: Symbols, asked: Counter[Atom], has: Counter[Atom]
+) -> Fault:
     """A slot that no op writes, and the op that may have been meant to."""
-    region = one_slot(program.posts[wrong.post].region, wrong.place)
-    is_input = program.buffer(region.buffer).role == "input"
-    what = _head(program, wrong, exact.sum_text(asked, _TERMS))
-    what += f", but no op writes it{f', so it still holds {exact.sum_text(has)}' if is_input else ''}"
-    near, how = _nearest(program, wrong.rank, region.buffer, region.offset, asked - has)
+    buffer, slot, *_ = wrong.slot
+    is_input = program.buffer(buffer).role == "input"
+    what = f"{head}, but no op writes it{f', so it still holds {exact.sum_text(has)}' if is_input else ''}"
+    near, how = _nearest(program, wrong.rank, buffer, slot, asked - has)
     if near is None:
         return Fault(what, found=f"no op of rank {wrong.rank} writes at all", hint="add an op that writes it")
     return Fault(what, (near,), f"op {near} {how}", hint="add an op that writes it, or let this one do so")
@@ -191,27 +263,28 @@ def _regions_of(program: Program, side: str, rank: int, buffer: int) -> list[tup
     return list(zip(rows[at].tolist(), first.tolist(), last.tolist(), strict=True))
 
 
-def _head(program: Program, wrong: Wrong, asked: str) -> str:
-    return f"{_slot_text(program, wrong)} should hold {_short(asked) or 'nothing'} (post-condition {wrong.post})"
+def _head(wrong: Wrong, asked: str, reference: str | None) -> str:
+    by = f"post-condition {wrong.post}" if reference is None else f"as program '{reference}' leaves it"
+    return f"{_slot_text(wrong)} should hold {_short(asked) or 'nothing'} ({by})"
 
 
-def _slot_text(program: Program, wrong: Wrong) -> str:
-    region = one_slot(program.posts[wrong.post].region, wrong.place)
-    return f"{region.buffer}[{region.offset}] of rank {wrong.rank}"
+def _slot_text(wrong: Wrong) -> str:
+    return f"{wrong.slot.buffer}[{wrong.slot.offset}] of rank {wrong.rank}"
 
 
 def _asked_region(program: Program, wrong: Wrong) -> str:
     """What a post-condition asks, from its terms alone."""
     post = program.posts[wrong.post]
-    terms = [
-        f"{term.kernel}(...)"
-        if term.kernel is not None
-        else f"{region.buffer}@{rank}[{one_slot(region, wrong.place).offset}]"
-        for term in post.terms[: _TERMS + 1]
-        for rank, region in term.args[:1]
-    ]
+    terms = [_term_text(term, wrong.place) for term in post.terms[:_TERMS]]
     more = f" and {len(post.terms) - _TERMS} more" if len(post.terms) > _TERMS else ""
-    return f"{_short(' + '.join(terms[:_TERMS]) or 'nothing')}{more} (post-condition {wrong.post})"
+    return f"{_short(' + '.join(terms) or 'nothing')}{more} (post-condition {wrong.post})"
+
+
+def _term_text(term: Term, place: int) -> str:
+    if term.kernel is not None:
+        return f"{term.kernel}(...)"
+    rank, region = term.source
+    return f"{region.buffer}@{rank}[{one_slot(region, place).offset}]"
 
 
 def _short(text: str) -> str:

@@ -12,7 +12,8 @@ from dovetail.ir.certificate import Fault
 from dovetail.ir.op_lists import message_slots, name_op, part_slots, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
-from dovetail.ir.types import Kind, Op, Post, Region, Role, Term
+from dovetail.ir.terms import Modes, each, leaves, modes_of, num_terms, own_slots, slots_needed
+from dovetail.ir.types import Kind, Mode, Op, Post, Region, Role, Term
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -146,14 +147,24 @@ def region_fault(program: Program, rank: int, region: Region) -> str | None:
 def _counts_fault(program: Program, op: Op) -> str | None:
     writes = [region.num_slots for region in op.writes]
     reads = [region.num_slots for region in op.reads]
-    if op.kind == Kind.compute:
-        modes = program.kernels[op.call].modes
-        reads = [count for count, mode in zip(reads, modes, strict=True) if mode == "each"]
-    elif op.kind == Kind.collective:
+    if op.kind == Kind.collective:
         return None  # judged against the other members
-    if len({*reads, *writes}) > 1:
+    modes = program.kernels[op.call].modes if op.kind == Kind.compute else each(len(reads))
+    same = writes + [count for count, mode in zip(reads, modes, strict=True) if mode == "each"]
+    if len(set(same)) > 1:
         return f"it reads {' and '.join(map(str, op.reads))}, writes {' and '.join(map(str, op.writes))}: sizes differ"
-    return None
+    return _contraction_fault(modes, reads, [str(region) for region in op.reads], same[0] if same else 1)
+
+
+def _contraction_fault(modes: Sequence[Mode], sizes: Sequence[int], names: Sequence[str], slots: int) -> str | None:
+    """Operands `sum` and `each_sum` that do not have as many slots as a result of so many asks."""
+    terms = num_terms(modes, sizes, slots)
+    for mode, size, name in zip(modes, sizes, names, strict=True):
+        needed = slots_needed(mode, size, slots, terms)
+        if needed != size:
+            of = f", {slots} x {terms}," if mode == "each_sum" else ""
+            return f"its operand {name} of mode {mode} has {size} slots, where {needed}{of} are summed"
+    return f"it sums over no slot at all, for {slots} slots" if terms == 0 and slots > 0 else None
 
 
 def _deps_fault(program: Program, op: Op) -> str | None:
@@ -165,7 +176,7 @@ def _deps_fault(program: Program, op: Op) -> str | None:
 
 def posts_fault(program: Program) -> Fault | None:
     """The first post-condition that names what does not exist, or sizes that do not fit."""
-    modes: dict[str, tuple[str, ...]] = {}
+    modes: dict[str, tuple[Mode, ...]] = {}
     for kernel in program.kernels:
         if modes.setdefault(kernel.name, kernel.modes) != kernel.modes:
             return Fault(f"kernel '{kernel.name}' is declared with different modes")
@@ -207,34 +218,61 @@ def _are_runs(program: Program, posts: Posts, side: str, rows: Ints, ranks: Ints
     return good
 
 
-def _post_fault(program: Program, post: Post, modes: dict[str, tuple[str, ...]], roles: dict[str, Role]) -> str | None:
+def _post_fault(program: Program, post: Post, modes: Modes, roles: dict[str, Role]) -> str | None:
     for rank in post.ranks:
         text = region_fault(program, rank, post.region)
         if text:
             return text
     for term in post.terms:
-        for rank, region in term.args:
+        for rank, region in leaves(term):
             if roles[region.buffer] != "input":
                 return f"'{region.buffer}' is not an input; terms speak of inputs as they were at the start"
             text = region_fault(program, rank, region)
             if text:
                 return text
-        text = _term_fault(post, term, modes)
+        if term.kernel is None and len(term.args) != 1:
+            return f"a term of an input takes 1 regions, not {len(term.args)}"
+        text = _shape_of_term_fault(term, modes) or _term_fault(term, post.region.num_slots, str(post.region), modes)
         if text:
             return text
     return None
 
 
-def _term_fault(post: Post, term: Term, modes: dict[str, tuple[str, ...]]) -> str | None:
+def _shape_of_term_fault(term: Term, modes: Modes) -> str | None:
+    """What is wrong with a term, or one within it, whatever the sizes: its kernel, or how many operands it has."""
     if term.kernel is not None and term.kernel not in modes:
         return f"no kernel '{term.kernel}'"
-    wanted = modes[term.kernel] if term.kernel is not None else ("each",)
-    if len(term.args) != len(wanted):
-        return f"a term of {term.kernel or 'an input'} takes {len(wanted)} regions, not {len(term.args)}"
-    for (_, region), mode in zip(term.args, wanted, strict=True):
-        if mode == "each" and region.num_slots != post.region.num_slots:
-            return f"{region} and {post.region} differ in size"
+    if len(term.args) != len(modes_of(term, modes)):
+        return f"a term of {term.kernel} takes {len(modes_of(term, modes))} regions, not {len(term.args)}"
+    for arg in term.args:
+        if not isinstance(arg, Term):
+            continue
+        if arg.kernel is None and (term.kernel is None or len(arg.args) < 2):
+            return "a sum within a term is of two operands or more, regions and what kernels make"
+        text = _shape_of_term_fault(arg, modes)
+        if text:
+            return text
     return None
+
+
+def _term_fault(term: Term, slots: int, of: str, modes: Modes) -> str | None:
+    """Operands whose sizes do not fit a term of so many slots, those of `of`."""
+    wanted, sizes = modes_of(term, modes), [own_slots(arg, modes) for arg in term.args]
+    names = [f"{arg.kernel or 'a sum'}(...)" if isinstance(arg, Term) else str(arg[1]) for arg in term.args]
+    terms = num_terms(wanted, sizes, slots)
+    needed = [slots_needed(mode, size, slots, terms) for mode, size in zip(wanted, sizes, strict=True)]
+    for mode, arg, name, size in zip(wanted, term.args, names, needed, strict=True):
+        if mode == "each" and not isinstance(arg, Term) and arg[1].num_slots != size:
+            return f"{name} and {of} differ in size"
+        if size > MAX_SLOTS:
+            return f"{name}: more slots than any buffer may have"
+    told = [size if isinstance(arg, Term) else own for arg, own, size in zip(term.args, sizes, needed, strict=True)]
+    text = _contraction_fault(wanted, told, names, slots)
+    if text:
+        return text
+    nested = ((arg, name, size) for arg, name, size in zip(term.args, names, needed, strict=True))
+    faults = (_term_fault(arg, size, name, modes) for arg, name, size in nested if isinstance(arg, Term))
+    return next(filter(None, faults), None)
 
 
 def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:

@@ -40,12 +40,11 @@ def _posts(posts: Sequence[Post]) -> list[str]:
     ranks, kernels = list(map(str, col["post_rank"].tolist())), [json.dumps(name) for name in (*bulk.kernels, None)]
     owners = zip(col["arg_rank"].tolist(), _regions(bulk, "arg"), strict=True)
     args = [f"[{rank}, {region}]" for rank, region in owners]
-    calls = zip(col["term_kernel"].tolist(), pairwise(col["term_arg_start"].tolist()), strict=True)
-    terms = [f"[{kernels[kernel]}, [{', '.join(args[a:b])}]]" for kernel, (a, b) in calls]
-    starts = (pairwise(col[name].tolist()) for name in ("post_rank_start", "post_term_start"))
+    terms = bulk.fold(args.__getitem__, lambda kernel, own: f"[{kernels[kernel]}, [{', '.join(own)}]]")
+    rows = zip(_regions(bulk, "post"), pairwise(col["post_rank_start"].tolist()), terms, strict=True)
     return [
-        f'{{"ranks": [{", ".join(ranks[a:b])}], "region": {region}, "terms": [{", ".join(terms[c:d])}]}}'
-        for region, (a, b), (c, d) in zip(_regions(bulk, "post"), *starts, strict=True)
+        f'{{"ranks": [{", ".join(ranks[a:b])}], "region": {region}, "terms": [{", ".join(own)}]}}'
+        for region, (a, b), own in rows
     ]
 
 

@@ -72,17 +72,19 @@ def post_lines(posts: Sequence[Post]) -> list[str]:
     ranks = list(map(str, col["post_rank"].tolist()))
     regions = _region_texts(names, [col[f"post_{part}"] for part in _REGION])
     args = _region_texts(names, [col[f"arg_{part}"] for part in _REGION], col["arg_rank"])
-    ends = col["term_arg_start"].tolist()
-    if len(col["term_kernel"]) and (col["term_kernel"] >= 0).any():
-        calls = zip(col["term_kernel"].tolist(), pairwise(ends), strict=True)
-        args = [", ".join(args[a:b]) if k < 0 else f"{kernels[k]}({', '.join(args[a:b])})" for k, (a, b) in calls]
-        ends = list(range(len(args) + 1))
-    sums = pairwise(col["post_term_start"].tolist())
+
+    def term(kernel: int, operands: list[str]) -> str:
+        return " + ".join(operands) if kernel < 0 else f"{kernels[kernel]}({', '.join(operands)})"
+
+    sums = bulk.fold(args.__getitem__, term) if (col["term_kernel"] >= 0).any() else _plain_sums(col, args)
     rows = zip(pairwise(col["post_rank_start"].tolist()), regions, sums, strict=True)
-    return [
-        f"post {' '.join(ranks[a:b])} {region} = {' + '.join(args[ends[c] : ends[d]]) or '0'}"
-        for (a, b), region, (c, d) in rows
-    ]
+    return [f"post {' '.join(ranks[a:b])} {region} = {' + '.join(own) or '0'}" for (a, b), region, own in rows]
+
+
+def _plain_sums(col: dict[str, NDArray[Any]], args: list[str]) -> Iterable[list[str]]:
+    """The operands of each post whose terms are inputs."""
+    ends = col["term_arg_start"][col["post_term_start"]].tolist()
+    return (args[a:b] for a, b in pairwise(ends))
 
 
 _REGION = ("buffer", "offset", "count", "stride", "blocks")

@@ -13,37 +13,55 @@ from numpy.typing import NDArray
 from dovetail.ir.bounds import COLLECTIVES
 from dovetail.ir.posts import COLUMNS, Posts
 from dovetail.ir.program import Program
+from dovetail.ir.symbolic import result_buffers
+from dovetail.ir.types import Buffer
 
 Array = NDArray[Any]
+MODES = ("all", "each", "sum", "each_sum")  # numbered as in native/ir/program.hpp
 
 
-def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
+def judge(program: Program, post_sets: Sequence[Posts], reference: Program | None = None) -> dict[str, Any]:
     """What native/ir/verify.hpp calls a Verdict, as a dictionary. The program must pass check_columns and posts_fault.
 
     `post_sets`: the program's own post-conditions first, then others to be judged apart; none: neither races nor
-    results are looked at. The key of the hashes is drawn afresh for every call.
+    results are looked at. `reference`: a program that is right, to be compared with. The key of the hashes is drawn
+    afresh for every call.
     """
     from dovetail._native import verify  # here, so that importing dovetail.ir needs nothing compiled
 
-    tables = _tables(program) | _post_tables(program, post_sets or [Posts.of(())])
-    columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
+    names: dict[str, int] = {}
+    buffers = [*program.buffers, *(b for b in (reference or program).buffers if b not in program.buffers)]
+    tables = _tables(program, buffers, names) | _post_tables(program, post_sets or [Posts.of(())])
+    other = None if reference is None else (_columns(reference, buffers), _tables(reference, buffers, names))
     keys = (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
-    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys)
+    columns = _columns(program, buffers)
+    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys, other)
     return verdict
 
 
-def _tables(program: Program) -> dict[str, Any]:
-    names: dict[str, int] = {}
+def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
+    """The columns; of a reference that has other buffers, with them numbered as among `buffers`."""
+    columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
+    if [*program.buffers] == buffers[: len(program.buffers)]:
+        return columns
+    rows = np.array([buffers.index(buffer) for buffer in program.buffers], "i4")
+    return columns | {name: rows[columns[name]] for name in ("read_buffer", "write_buffer") if len(columns[name])}
+
+
+def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) -> dict[str, Any]:
+    """All tables but the post-conditions; `names` numbers kernels, those of one name alike."""
     channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
+    results = result_buffers(program)
     return {
         "num_lanes": len(program.lanes),
-        "buffer_slots": _array("i8", (n for b in program.buffers for n in b.slots)),
-        "buffer_is_input": _array("u1", (b.role == "input" for b in program.buffers)),
+        "buffer_slots": _array("i8", (n for b in buffers for n in b.slots)),
+        "buffer_is_input": _array("u1", (b.role == "input" for b in buffers)),
+        "buffer_is_result": _array("u1", (b.role != "scratch" and b.name in results for b in buffers)),
         "chan_src": channels[:, 0].astype("i4"),
         "chan_dst": channels[:, 1].astype("i4"),
         "chan_depth": channels[:, 3].copy(),
         "mode_start": _starts(k.modes for k in kernels),
-        "mode_each": _array("u1", (mode == "each" for k in kernels for mode in k.modes)),
+        "mode": _array("u1", (MODES.index(mode) for k in kernels for mode in k.modes)),
         "accumulate": _array("u1", (k.accumulate for k in kernels)),
         "kernel_name": _array("i4", (names.setdefault(k.name, len(names)) for k in kernels)),
         "collective": _array(
@@ -68,7 +86,14 @@ def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Arra
             found[name].append(np.array(names[name], "i4")[column] if name in names and len(column) else column)
     sizes = np.array([len(posts) for posts in post_sets])
     tables = {name: _joined(parts, is_start=name.endswith("_start")) for name, parts in found.items()}
-    return tables | {"post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes)}
+    inner = np.zeros(len(tables["term_kernel"]), "u1")
+    if tables["arg_term"].any():
+        outer = np.repeat(np.arange(len(inner)), np.diff(tables["term_arg_start"]))
+        inner[(outer + tables["arg_term"])[tables["arg_term"] > 0]] = 1
+    return tables | {
+        "post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes),
+        "term_is_inner": inner,
+    }
 
 
 def _joined(parts: Sequence[Array], *, is_start: bool) -> Array:

@@ -14,7 +14,8 @@ def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple
 
     In place is fine: slot j of the source may be slot j of the destination; of an all_to_all, in the regions of one
     member. `members` are the ops of a collective call in the order of its group: an all_gather may read its own part of
-    what it writes. A kernel may read what it overwrites as an `all` argument: it has its arguments before it answers.
+    what it writes. A kernel may read what it overwrites as an `all` or `sum` argument: it has its arguments before it
+    answers. The S slots of an `each_sum` argument that make part j of the result are part j of it together.
     """
     written: dict[tuple[str, int], tuple[int, int]] = {}  # slot -> number of its region, and place there
     if not _may_conflict(op):
@@ -30,9 +31,11 @@ def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple
         shift = _shift(program, op, members, number)
         if shift is None:
             continue
+        per = max(region.num_slots // max(op.writes[0].num_slots, 1), 1) if op.kind == Kind.compute and op.writes else 1
         for j, slot in enumerate(slots(region)):
-            other, place = written.get((region.buffer, slot), (number, j + shift))
-            if place != j + shift or (other != number and op.kind == Kind.collective):
+            mine = j // per + shift
+            other, place = written.get((region.buffer, slot), (number, mine))
+            if place != mine or (other != number and op.kind == Kind.collective):
                 return region.buffer, slot
     return None
 
@@ -56,7 +59,7 @@ def _end(region: Region) -> int:
 def _shift(program: Program, op: Op, members: Sequence[Op], number: int) -> int | None:
     """Part j of the region read corresponds to part j + shift of what is written; None where none need to."""
     if op.kind == Kind.compute:
-        return 0 if program.kernels[op.call].modes[number] == "each" else None
+        return 0 if program.kernels[op.call].modes[number] in ("each", "each_sum") else None
     kind = program.collectives[op.call].kind if op.kind == Kind.collective else ""
     if kind not in ("all_gather", "reduce_scatter"):
         return 0

@@ -9,11 +9,11 @@ from dovetail.ir.build import Builder
 from dovetail.ir.lines import kernel_text
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.scan import Line, unquote
-from dovetail.ir.types import Channel, Collective, Engine, Kernel, Kind, Mode, Role, Term
+from dovetail.ir.types import MAX_NESTING, Arg, Channel, Collective, Engine, Kernel, Kind, Mode, Role, Term
 
 _ROLES: dict[str, Role] = {"input": "input", "output": "output", "scratch": "scratch"}
 _ENGINES: dict[str, Engine] = {"compute": "compute", "copy": "copy", "net": "net"}
-_MODES: dict[str, Mode] = {"each": "each", "all": "all"}
+_MODES: dict[str, Mode] = {"each": "each", "all": "all", "sum": "sum", "each_sum": "each_sum"}
 MAX_RANKS = 1 << 20
 _FORMS = "the text of a Program begins so; `dovetail compile` is for Python"
 _KINDS = {kind.name: kind for kind in Kind}
@@ -119,17 +119,27 @@ class _Header:
                 terms.append(self._term(line))
         self.builder.post(ranks, region, terms)
 
-    def _term(self, line: Line) -> Term:
+    def _term(self, line: Line, depth: int = 0) -> Term:
         if line.sees("a region"):
             return Term(None, (line.region(with_rank=True),))
+        if depth > MAX_NESTING:
+            line.fail(f"terms at most {MAX_NESTING} deep")
         name, args = line.name(), []
         line.must("(")
         while not line.has(")"):
-            args.append(line.region(with_rank=True))
+            args.append(self._operand(line, depth + 1))
             if not line.has(","):
                 line.must(")")
                 break
         return Term(name, tuple(args))
+
+    def _operand(self, line: Line, depth: int) -> Arg:
+        """A region of a rank, a kernel's result, or a sum of such."""
+        parts = [self._term(line, depth)]
+        while line.has("+"):
+            parts.append(self._term(line, depth))
+        args = [part.source if part.kernel is None else part for part in parts]
+        return args[0] if len(args) == 1 else Term(None, tuple(args))
 
 
 class _Body:

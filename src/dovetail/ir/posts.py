@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, overload
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.core import ProgramError
-from dovetail.ir.types import Post, Region, Term
+from dovetail.ir.types import MAX_NESTING, Post, Region, Term
 
 Column = NDArray[Any]
 _REGION = ("buffer", "offset", "count", "stride", "blocks")
@@ -18,8 +18,9 @@ COLUMNS: dict[str, str] = {
     "post_rank_start": "i8",  # post i is of ranks post_rank[post_rank_start[i]:post_rank_start[i+1]]
     "post_rank": "i4",
     "post_term_start": "i8",
-    "term_kernel": "i4",  # row of `kernels`, -1 for an input itself
+    "term_kernel": "i4",  # row of `kernels`, -1 for an input itself, or within a term for a sum
     "term_arg_start": "i8",
+    "arg_term": "i4",  # 0 for a region; for a term within a term, which comes after it: by how many rows
     "arg_rank": "i4",
     **{f"{side}_{part}": "i4" if part == "buffer" else "i8" for side in ("post", "arg") for part in _REGION},
 }
@@ -45,19 +46,25 @@ class Posts(Sequence[Post]):
         """Any post-conditions as columns; ProgramError for numbers that no program has."""
         if isinstance(posts, Posts):
             return posts
-        terms = [term for post in posts for term in post.terms]
-        args = [arg for term in terms for arg in term.args]
+        terms, links, ends = list[Term](), list[list[int]](), [0]
+        for post in posts:
+            for term in post.terms:
+                _flatten(term, terms, links)
+            ends.append(len(terms))
+        no_region = (0, Region(posts[0].region.buffer if posts else "", 0, 0))
+        args = [no_region if isinstance(arg, Term) else arg for term in terms for arg in term.args]
         names: dict[str, int] = {}
         kernels: dict[str, int] = {}
         try:
             columns = {
                 "post_rank_start": _starts(post.ranks for post in posts),
                 "post_rank": np.fromiter(chain.from_iterable(post.ranks for post in posts), "i4"),
-                "post_term_start": _starts(post.terms for post in posts),
+                "post_term_start": np.array(ends),
                 "term_kernel": np.fromiter(
                     (-1 if t.kernel is None else kernels.setdefault(t.kernel, len(kernels)) for t in terms), "i4"
                 ),
                 "term_arg_start": _starts(term.args for term in terms),
+                "arg_term": np.fromiter(chain.from_iterable(links), "i4"),
                 "arg_rank": np.fromiter((rank for rank, _ in args), "i4"),
                 **_regions("post", [post.region for post in posts], names),
                 **_regions("arg", [region for _, region in args], names),
@@ -93,6 +100,7 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
             "post_term_start": np.arange(n + 1) * of.shape[1],
             "term_kernel": _constant("term_kernel", -1, terms),
             "term_arg_start": np.arange(terms + 1),
+            "arg_term": _constant("arg_term", 0, terms),
             "arg_rank": of.ravel(),
         }
         for side, size, row, offset in (("post", n, 0, np.broadcast_to(target[1], n)), ("arg", terms, 1, starts)):
@@ -131,15 +139,50 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
     def _read(self, first: int, last: int) -> Iterator[Post]:
         """Posts first to last - 1."""
         ranks, rank_ends = self._part("post_rank_start", first, last)
-        terms, term_ends = self._part("post_term_start", first, last)
-        args, arg_ends = self._part("term_arg_start", terms.start, terms.stop)
-        regions = zip(self.columns["arg_rank"][args].tolist(), self._regions("arg", args), strict=True)
-        pairs, names = list(regions), (*self.kernels, None)
-        kernels = self.columns["term_kernel"][terms].tolist()
-        found = [Term(names[k], tuple(pairs[a:b])) for k, (a, b) in zip(kernels, pairwise(arg_ends), strict=True)]
+        names = (*self.kernels, None)
+        terms = self.fold(
+            lambda args: list(zip(self.columns["arg_rank"][args].tolist(), self._regions("arg", args), strict=True)),
+            lambda kernel, args: Term(names[kernel], tuple(args)),
+            first,
+            last,
+        )
         numbers = self.columns["post_rank"][ranks].tolist()
-        ends = zip(self._regions("post", slice(first, last)), pairwise(rank_ends), pairwise(term_ends), strict=True)
-        return (Post(tuple(numbers[a:b]), region, tuple(found[c:d])) for region, (a, b), (c, d) in ends)
+        ends = zip(self._regions("post", slice(first, last)), pairwise(rank_ends), terms, strict=True)
+        return (Post(tuple(numbers[a:b]), region, tuple(own)) for region, (a, b), own in ends)
+
+    def fold(
+        self,
+        leaves: Callable[[slice], list[Any]],
+        make: Callable[[int, list[Any]], Any],
+        first: int = 0,
+        last: int | None = None,
+    ) -> list[list[Any]]:
+        """For each of the posts what `make` makes of its terms, one by one, from their kernels' rows and operands.
+
+        `leaves` gives the operands in some rows that are regions; a term's operands that are terms are made before it.
+        """
+        terms, ends = self._part("post_term_start", first, len(self) if last is None else last)
+        args, starts = self._part("term_arg_start", terms.start, terms.stop)
+        kernels, operands, links = (
+            self.columns["term_kernel"][terms].tolist(),
+            leaves(args),
+            self.columns["arg_term"][args],
+        )
+        inner = np.zeros(len(kernels), np.bool_)
+        made: list[Any] = [None] * len(kernels)
+        if links.any():
+            rows = np.repeat(np.arange(len(kernels)), np.diff(starts))
+            inner[(rows + links)[links > 0]] = True
+        within = {arg: links[arg] for arg in np.flatnonzero(links).tolist()}
+        for row in range(len(kernels) - 1, -1, -1):
+            own = operands[starts[row] : starts[row + 1]]
+            for arg in range(starts[row], starts[row + 1]) if within else ():
+                if arg in within:
+                    own[arg - starts[row]] = made[row + within[arg]]
+            made[row] = make(kernels[row], own)
+        if not within:
+            return [made[a:b] for a, b in pairwise(ends)]
+        return [[made[row] for row in range(a, b) if not inner[row]] for a, b in pairwise(ends)]
 
     def _part(self, name: str, first: int, last: int) -> tuple[slice, list[int]]:
         """What entries first to last - 1 of a column of starts index, and where each begins and ends in it."""
@@ -149,6 +192,20 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
     def _regions(self, side: str, rows: slice) -> Iterator[Region]:
         buffer, *parts = (self.columns[f"{side}_{part}"][rows].tolist() for part in _REGION)
         return map(Region, (self.buffers[row] for row in buffer), *parts)
+
+
+def _flatten(term: Term, terms: list[Term], links: list[list[int]], depth: int = 0) -> None:
+    """Add a term and those within it, and for each of them where its operands stand (see `arg_term`)."""
+    if depth > MAX_NESTING:
+        raise ProgramError(f"malformed program: a post-condition nests terms more than {MAX_NESTING} deep")
+    row = len(terms)
+    own: list[int] = []
+    terms.append(term)
+    links.append(own)
+    for arg in term.args:
+        own.append(len(terms) - row if isinstance(arg, Term) else 0)
+        if isinstance(arg, Term):
+            _flatten(arg, terms, links, depth + 1)
 
 
 def _regions(side: str, regions: Sequence[Region], names: dict[str, int]) -> dict[str, Column]:

@@ -15,6 +15,7 @@ from dovetail.core import DovetailError, ProgramError, check_schema, read_arrays
 from dovetail.ir.posts import Posts
 from dovetail.ir.types import (
     COLUMNS,
+    MAX_NESTING,
     Buffer,
     Channel,
     Collective,
@@ -305,12 +306,28 @@ def _require(good: bool, what: str) -> None:
 
 
 def _post_to_json(post: Post) -> dict[str, Any]:
-    terms = [[t.kernel, [[rank, list(region)] for rank, region in t.args]] for t in post.terms]
-    return {"ranks": list(post.ranks), "region": list(post.region), "terms": terms}
+    return {"ranks": list(post.ranks), "region": list(post.region), "terms": [_term_to_json(t) for t in post.terms]}
+
+
+def _term_to_json(term: Term) -> list[Any]:
+    """[kernel, operands]: an operand that is an input is [rank, region], one that is a term is as this."""
+    return [term.kernel, [_term_to_json(a) if isinstance(a, Term) else [a[0], list(a[1])] for a in term.args]]
 
 
 def _post_from_json(document: dict[str, Any]) -> Post:
-    terms = tuple(
-        Term(kernel, tuple((int(rank), Region(*region)) for rank, region in args)) for kernel, args in document["terms"]
-    )
+    terms = tuple(_term_from_json(*term) for term in document["terms"])
     return Post(tuple(document["ranks"]), Region(*document["region"]), terms)
+
+
+def _term_from_json(kernel: str | None, args: list[Any], depth: int = 0) -> Term:
+    if depth > MAX_NESTING:
+        raise ValueError(f"terms within terms, more than {MAX_NESTING} deep")
+    return Term(
+        kernel,
+        tuple(
+            _term_from_json(head, rest, depth + 1)
+            if head is None or isinstance(head, str)
+            else (int(head), Region(*rest))
+            for head, rest in args
+        ),
+    )

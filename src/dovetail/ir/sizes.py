@@ -98,7 +98,7 @@ def sizes_fault(program: Program) -> Fault | None:
     edges, named = [], np.zeros(numbers.total, np.bool_)
     for post in program.posts:
         own = [(rank, post.region) for rank in post.ranks]
-        same = [asked.slots(*each) for each in (*own, *(term.args[0] for term in post.terms if term.kernel is None))]
+        same = [asked.slots(*each) for each in (*own, *(term.source for term in post.terms if term.kernel is None))]
         for each in same:
             named[each] = True
             edges.append((same[0], each))

@@ -9,23 +9,28 @@ from typing import NamedTuple
 from dovetail.ir.greedy import Run
 from dovetail.ir.op_lists import part_slots, rank_read, rank_written, slots, total_slots
 from dovetail.ir.program import Program
-from dovetail.ir.symbols import Operand, Symbols
-from dovetail.ir.types import SENDS, Kernel, Kind, Op, Post, Region, Term
+from dovetail.ir.symbols import Symbols
+from dovetail.ir.terms import Modes, modes_of, num_terms, own_slots, slots_needed
+from dovetail.ir.types import SENDS, Arg, Kernel, Kind, Mode, Op, Post, Region, Term
 
 
 class Wrong(NamedTuple):
-    """The first slot that does not hold what a post-condition asks: slot `place` of its region on `rank`."""
+    """A slot on `rank`, a region of its own, that does not hold what it should.
+
+    `post`: the post-condition that asks, `place` the slot's in its region; -1 where the reference does.
+    """
 
     post: int
     rank: int
     place: int
+    slot: Region
 
 
 class Memory:
-    """Every slot's value, and beside it the op that wrote it last (-1 for none); made when first touched."""
+    """Every slot's value; made when first touched. What the reference has not written is like nothing else."""
 
-    def __init__(self, program: Program, symbols: Symbols) -> None:
-        self.symbols = symbols
+    def __init__(self, program: Program, symbols: Symbols, *, is_reference: bool = False) -> None:
+        self.symbols, self._whose = symbols, "the reference's " * is_reference
         self._inputs = {b.name for b in program.buffers if b.role == "input"}
         self._values: dict[tuple[int, str, int], int] = {}
 
@@ -39,16 +44,18 @@ class Memory:
     def _slot(self, rank: int, buffer: str, slot: int) -> int:
         key = (rank, buffer, slot)
         if key not in self._values:
-            self._values[key] = self.symbols.start(buffer in self._inputs, buffer, rank, slot)
+            defined = buffer in self._inputs
+            name = buffer if defined else f"{self._whose}{buffer}"
+            self._values[key] = self.symbols.start(defined, name, rank, slot)
         return self._values[key]
 
 
 class Execution:
     """Executes ops one by one, in the order of a run, on symbols."""
 
-    def __init__(self, program: Program, run: Run, symbols: Symbols) -> None:
+    def __init__(self, program: Program, run: Run, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.program, self.run, self.symbols = program, run, symbols
-        self.memory = Memory(program, symbols)
+        self.memory = Memory(program, symbols, is_reference=is_reference)
         self._sent: dict[int, list[int]] = {}
 
     def execute(self, ops: Sequence[Op] | Mapping[int, Op], order: Iterable[int]) -> None:
@@ -82,7 +89,13 @@ class Execution:
 
     def _compute(self, op: Op) -> None:
         kernel = self.program.kernels[op.call]
-        results = kernel_values(self.symbols, kernel, [self.memory.read(op.rank, r) for r in op.reads], op.writes)
+        operands = [self.memory.read(op.rank, region) for region in op.reads]
+        slots = op.writes[0].num_slots if op.writes else 0
+        terms = num_terms(kernel.modes, [len(values) for values in operands], slots)
+        results = [
+            kernel_values(self.symbols, kernel, number, operands, terms, range(slots))
+            for number in range(len(op.writes))
+        ]
         if kernel.accumulate:
             for region, values in zip(op.writes, results, strict=True):
                 held = self.memory.read(op.rank, region)
@@ -102,19 +115,23 @@ class Execution:
 
 
 def kernel_values(
-    symbols: Symbols, kernel: Kernel, operands: Sequence[list[int]], writes: Sequence[Region]
-) -> list[list[int]]:
-    """The values of each region that a kernel writes."""
-    whole = [tuple(values) for values in operands]
-    results = []
-    for result, region in enumerate(writes):
-        values = []
-        for j in range(region.num_slots):
-            pairs = zip(whole, kernel.modes, strict=True)
-            arguments: list[Operand] = [v[j] if mode == "each" else v for v, mode in pairs]
-            values.append(symbols.apply(kernel, result, j, arguments))
-        results.append(values)
-    return results
+    symbols: Symbols, kernel: Kernel, result: int, operands: Sequence[list[int]], terms: int, places: Sequence[int]
+) -> list[int]:
+    """What the `result`-th region that a kernel writes holds at some places, each slot the sum of so many terms.
+
+    Of an operand that is taken slot by slot, `operands` has the slots for these places, one after the other.
+    """
+    whole = [tuple(values) if mode == "all" else () for values, mode in zip(operands, kernel.modes, strict=True)]
+    found = []
+    for j, place in enumerate(places):
+        parts = []
+        for s in range(terms):
+            index: dict[Mode, int] = {"each": j, "sum": s, "each_sum": j * terms + s}
+            pairs = zip(operands, whole, kernel.modes, strict=True)
+            told = [all_slots if mode == "all" else values[index[mode]] for values, all_slots, mode in pairs]
+            parts.append(symbols.apply(kernel, result, place, told))
+        found.append(parts[0] if terms == 1 else symbols.total(parts))
+    return found
 
 
 def collective_values(
@@ -141,50 +158,82 @@ def _cut(values: list[int], sizes: Sequence[int]) -> list[list[int]]:
     return [list(islice(rest, size)) for size in sizes]
 
 
-def asked_values(program: Program, symbols: Symbols, post: Post) -> list[int]:
-    """The values that a post-condition asks for, slot by slot of its region."""
-    start = Memory(program, symbols)
-    terms = [_term_values(program, symbols, start, post, term) for term in post.terms]
-    return [symbols.total(term[j] for term in terms) for j in range(post.region.num_slots)]
+class Asked:
+    """What post-conditions ask for, slot by slot of their regions."""
 
+    def __init__(self, program: Program, symbols: Symbols) -> None:
+        self._symbols, self._start = symbols, Memory(program, symbols)
+        self._kernels = {kernel.name: kernel for kernel in reversed(program.kernels)}
+        self._modes: Modes = {name: kernel.modes for name, kernel in self._kernels.items()}
 
-def _term_values(program: Program, symbols: Symbols, start: Memory, post: Post, term: Term) -> list[int]:
-    operands = [start.read(rank, region) for rank, region in term.args]
-    if term.kernel is None:
-        return operands[0]
-    kernel = next(k for k in program.kernels if k.name == term.kernel)
-    return kernel_values(symbols, kernel, operands, [post.region])[0]
+    def values(self, post: Post, places: Sequence[int] | None = None) -> list[int]:
+        """The values asked for, of all slots or at some places."""
+        slots = post.region.num_slots
+        at = range(slots) if places is None else places
+        terms = [self._term(term, slots, at) for term in post.terms]
+        return [self._symbols.total(term[j] for term in terms) for j in range(len(at))]
 
+    def _term(self, term: Term, slots: int, places: Sequence[int]) -> list[int]:
+        """A term of so many slots, at some places."""
+        modes, sizes = modes_of(term, self._modes), [own_slots(arg, self._modes) for arg in term.args]
+        terms = num_terms(modes, sizes, slots)
+        at: dict[Mode, Sequence[int]] = {"each": places, "sum": range(terms)}
+        if "each_sum" in modes:
+            at["each_sum"] = [place * terms + s for place in places for s in range(terms)]
+        operands = [
+            self._operand(arg, slots_needed(mode, size, slots, terms), at.get(mode, range(size)))
+            for arg, mode, size in zip(term.args, modes, sizes, strict=True)
+        ]
+        if term.kernel is not None:
+            return kernel_values(self._symbols, self._kernels[term.kernel], 0, operands, terms, places)
+        return operands[0] if len(operands) == 1 else [self._symbols.total(o) for o in zip(*operands, strict=True)]
 
-def asked_value(program: Program, symbols: Symbols, post: Post, place: int) -> int:
-    """`asked_values`, of one slot; inputs are read at that slot only."""
-    start = Memory(program, symbols)
-    values = []
-    for term in post.terms:
-        if term.kernel is None:
-            ((rank, region),) = term.args
-            values += start.read(rank, one_slot(region, place))
-        else:
-            values.append(_term_values(program, symbols, start, post, term)[place])
-    return symbols.total(values)
+    def _operand(self, arg: Arg, slots: int, places: Sequence[int]) -> list[int]:
+        if isinstance(arg, Term):
+            return self._term(arg, slots, places)
+        rank, region = arg
+        if len(places) == region.num_slots:
+            return self._start.read(rank, region)
+        return [value for place in places for value in self._start.read(rank, one_slot(region, place))]
 
 
 def first_wrong(execution: Execution, posts: Sequence[Post]) -> Wrong | None:
     """The first slot, by post-condition, rank and place, that does not hold what was asked."""
+    asked = Asked(execution.program, execution.symbols)
     for number, post in enumerate(posts):
-        asked = asked_values(execution.program, execution.symbols, post)
+        wanted = asked.values(post)
         for rank in post.ranks:
             held = execution.memory.read(rank, post.region)
-            for place, (have, want) in enumerate(zip(held, asked, strict=True)):
+            for place, (have, want) in enumerate(zip(held, wanted, strict=True)):
                 if have != want:
-                    return Wrong(number, rank, place)
+                    return Wrong(number, rank, place, one_slot(post.region, place))
     return None
+
+
+def first_difference(execution: Execution, reference: Execution) -> Wrong | None:
+    """The first slot, by buffer, rank and place, that does not hold what the reference wrote to it."""
+    written: dict[tuple[str, int], set[int]] = {}
+    for op in reference.program.ops():
+        for region in op.writes:
+            written.setdefault((region.buffer, rank_written(reference.program, op)), set()).update(slots(region))
+    for name in result_buffers(execution.program):
+        for rank in range(execution.program.num_ranks):
+            for slot in sorted(written.get((name, rank), ())):
+                region = Region(name, slot, 1)
+                if execution.memory.read(rank, region) != reference.memory.read(rank, region):
+                    return Wrong(-1, rank, 0, region)
+    return None
+
+
+def result_buffers(program: Program) -> list[str]:
+    """The buffers that hold what a program computes: its outputs, or in place its inputs."""
+    outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
+    return outputs or [buffer.name for buffer in program.buffers if buffer.role == "input"]
 
 
 def held(execution: Execution, wrong: Wrong) -> int:
     """The value that a wrong slot holds after the run."""
-    region = execution.program.posts[wrong.post].region
-    return execution.memory.read(wrong.rank, one_slot(region, wrong.place))[0]
+    return execution.memory.read(wrong.rank, wrong.slot)[0]
 
 
 def one_slot(region: Region, place: int) -> Region:

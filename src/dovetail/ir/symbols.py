@@ -4,8 +4,9 @@ A value is a number that names a multiset; equal values have equal numbers. Its 
 
 - ("input", buffer, rank, slot): what an input held at the start
 - ("undefined", buffer, rank, slot): what a slot held that nobody had written: no post-condition asks for it
-- ("kernel", name, result, place, operands): one slot of a kernel's result. Each operand is the value of one slot
-  (mode `each`) or the values of all slots in order (`all`). Where nothing is `each`, `place` is the slot's place.
+- ("kernel", name, result, place, operands): one slot of a kernel's result, or one of the terms that it sums. Each
+  operand is the value of one slot (modes `each`, `sum`, `each_sum`) or the values of all slots in order (`all`). Where
+  nothing is taken slot by slot of the result, `place` is the slot's place.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dovetail.ir.types import Kernel
 Atom = tuple[object, ...]
 Operand = int | tuple[int, ...]
 MOST = 1 << 100  # times that an atom is counted: a loop of doublings makes numbers that fill the memory
+SHOWN_DEPTH, SHOWN_TERMS = 3, 4  # kernels within kernels, and terms of a sum within one, that are put in words
 
 
 class TooManyError(Exception):
@@ -35,6 +37,7 @@ class Symbols:
         self._values: dict[tuple[tuple[int, int], ...], int] = {}
         self._value_list: list[tuple[tuple[int, int], ...]] = []
         self._sums: dict[tuple[int, ...], int] = {}
+        self._texts: dict[tuple[int, int], str] = {}
 
     def atom(self, atom: Atom) -> int:
         """The value that holds `atom` once and nothing else."""
@@ -62,7 +65,7 @@ class Symbols:
 
     def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
         """Slot `place` of the `result`-th region that a kernel writes."""
-        return self.atom(("kernel", kernel.name, result, -1 if "each" in kernel.modes else place, tuple(operands)))
+        return self.atom(("kernel", kernel.name, result, -1 if _by_slot(kernel) else place, tuple(operands)))
 
     def step(self, row: int, values: list[int]) -> list[int]:
         """Values that op `row` stores or sends: here they stay what they are."""
@@ -72,31 +75,35 @@ class Symbols:
         """The atoms of a value, and how often it holds each."""
         return Counter({self._atom_list[atom]: times for atom, times in self._value_list[value]})
 
-    def text(self, value: int) -> str:
-        """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`."""
-        return self.sum_text(self.members(value)) or "nothing"
+    def text(self, value: int, depth: int = SHOWN_DEPTH) -> str:
+        """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`; kernels within kernels so deep only."""
+        if (value, depth) not in self._texts:
+            most = None if depth == SHOWN_DEPTH else SHOWN_TERMS
+            self._texts[value, depth] = self.sum_text(self.members(value), most, depth) or "nothing"
+        return self._texts[value, depth]
 
-    def sum_text(self, members: Counter[Atom], most: int | None = None) -> str:
+    def sum_text(self, members: Counter[Atom], most: int | None = None, depth: int = SHOWN_DEPTH) -> str:
         """Atoms as a sum, of which at most so many are told."""
-        texts = sorted(self.atom_text(atom, times) for atom, times in members.items())
+        texts = sorted(self.atom_text(atom, times, depth) for atom, times in members.items())
         more = f" and {len(texts) - most} more" if most is not None and len(texts) > most else ""
         return f"{' + '.join(texts[:most])}{more}"
 
-    def atom_text(self, atom: Atom, times: int = 1) -> str:
+    def atom_text(self, atom: Atom, times: int = 1, depth: int = SHOWN_DEPTH) -> str:
         if atom[0] == "kernel":
             _, name, result, place, operands = atom
             assert isinstance(operands, tuple)
             tail = f".{result}" * (result != 0) + f"#{place}" * (place != -1)
-            text = f"{name}{tail}({', '.join(map(self._operand_text, operands))})"
+            told = [self._operand_text(operand, depth - 1) for operand in operands] if depth else ["…"]
+            text = f"{name}{tail}({', '.join(told)})"
         else:
             word, buffer, rank, slot = atom
             text = f"{'unwritten ' if word == 'undefined' else ''}{buffer}@{rank}[{slot}]"
         return text if times == 1 else f"{'2^100 or more' if times == MOST else times} x {text}"
 
-    def _operand_text(self, operand: Operand) -> str:
+    def _operand_text(self, operand: Operand, depth: int) -> str:
         if isinstance(operand, int):
-            return self.text(operand)
-        shown = [self.text(value) for value in operand[:3]]
+            return self.text(operand, depth)
+        shown = [self.text(value, depth) for value in operand[:3]]
         return f"[{', '.join(shown)}{f', and {len(operand) - 3} more' if len(operand) > 3 else ''}]"
 
     def _value(self, members: tuple[tuple[int, int], ...]) -> int:
@@ -104,3 +111,8 @@ class Symbols:
         if number == len(self._value_list):
             self._value_list.append(members)
         return number
+
+
+def _by_slot(kernel: Kernel) -> bool:
+    """Whether a kernel takes an operand slot by slot of its result."""
+    return "each" in kernel.modes or "each_sum" in kernel.modes

@@ -11,6 +11,9 @@
       send x[0:1] to 1
       recv from 1 -> y[0:1] after net.0 at swap.py:7
 
+What a kernel computed is a term of a post-condition, `f(x@0[0:4], g(x@1[0:4]) + y@1[0:4])`: its operands are regions,
+what kernels make of such in turn, and sums.
+
 A peer is `1`, `1:2` where the channel's id is not 0, or `0->1:2` in full. A region is `x[start:end]`, or
 `x[start:end; blocks x stride]` with the first block's ends. `after net.0` is op 0 of lane net of the same rank,
 `at` the source line. Names that are not plain words are quoted as in JSON. `#` opens a comment.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Role = Literal["input", "output", "scratch"]
 Engine = Literal["compute", "copy", "net"]
-Mode = Literal["each", "all"]
+Mode = Literal["each", "all", "sum", "each_sum"]
 
 
 class Kind(IntEnum):
@@ -93,7 +93,10 @@ class Kernel(NamedTuple):
     """What a compute op calls, and which slots its results depend on, so that results can be proved.
 
     `modes` has one word for each region read: `each`: slot j of the result depends on slot j of the region;
-    `all`: it depends on the whole region. With `accumulate` the result is added to what the slot held.
+    `all`: it depends on the whole region. In the others the kernel is linear: with S slots in a region of mode `sum`,
+    and S for each slot of the result in one of `each_sum`, slot j of the result is the sum over s of what the kernel
+    makes of slot s of the one and slot j S + s of the other; so a product is cut along what it contracts. With
+    `accumulate` the result is added to what the slot held.
     """
 
     name: str
@@ -109,10 +112,26 @@ class Collective(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One contribution to each slot j of a region: an input's slot j, or a kernel applied to regions of ranks."""
+    """One contribution to each slot j of a region: an input's slot j, or a kernel applied to operands.
+
+    An operand is an input's region on a rank, or a term itself: what a kernel made of other operands, or with kernel
+    None the sum of several, slot by slot.
+    """
 
     kernel: str | None
-    args: tuple[tuple[int, Region], ...]
+    args: tuple[Arg, ...]
+
+    @property
+    def source(self) -> tuple[int, Region]:
+        """Rank and region of a term that is an input itself."""
+        ((rank, region),) = self.args
+        assert isinstance(rank, int)
+        assert isinstance(region, Region)
+        return rank, region
+
+
+Arg: TypeAlias = "tuple[int, Region] | Term"
+MAX_NESTING = 64  # terms within terms
 
 
 class Post(NamedTuple):

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dovetail.core import ProgramError
+from dovetail.ir.against import check_comparable, unasked_slots
 from dovetail.ir.blame import wrong_fault
 from dovetail.ir.bounds import bounds_fault, collective_fault, message_fault, op_fault, posts_fault
 from dovetail.ir.certificate import CHECKS, Certificate, Check, Fault
@@ -19,11 +17,11 @@ from dovetail.ir.limits import check_target, limits_fault
 from dovetail.ir.native import judge
 from dovetail.ir.op_lists import Plain, name_op
 from dovetail.ir.posts import Posts
-from dovetail.ir.program import MAX_SLOTS, Program, check_columns
+from dovetail.ir.program import Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
 from dovetail.ir.retrace import retraced
 from dovetail.ir.standard import questions
-from dovetail.ir.symbolic import Execution, first_wrong
+from dovetail.ir.symbolic import Asked, Execution, first_difference, first_wrong, held
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.text import op_text
 from dovetail.ir.types import Kind
@@ -47,14 +45,21 @@ class Findings(NamedTuple):
     collective_found: str | None = None
 
 
-def verify(program: Program, target: str | None = None) -> Certificate:
+def verify(program: Program, target: str | None = None, *, against: Program | None = None) -> Certificate:
     """Prove `program`: bounds, deadlock, races, result, and the limits of `target` (DESIGN section 4).
 
+    With `against`, a plain program that is right, what its outputs hold is also compared with what that one leaves in
+    them, slot by slot; both must have the same inputs and outputs. Outputs that `against` does not write are not
+    compared. Programs without outputs are in place, and the inputs that `against` writes are compared.
+
     Millions of ops a second, in C++. A bad program does not raise: the Certificate tells. ProgramError for an unknown
-    target. Results are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
+    target, and for a program to compare with that is itself wrong or has other inputs and outputs. Results are compared
+    by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
     """
     check_target(target)
-    return certify(program, _native(program), target)
+    if against is not None:
+        check_comparable(program, against, certify(against, _native(against, ask=False), None))
+    return certify(program, _native(program, against=against), target, against)
 
 
 def verify_order(program: Program) -> Certificate:
@@ -70,13 +75,15 @@ def least_depth(program: Program) -> int | None:
     return int(verdict["depth"]) if verdict["complete"] else None
 
 
-def verify_reference(program: Program, target: str | None = None) -> Certificate:
+def verify_reference(program: Program, target: str | None = None, *, against: Program | None = None) -> Certificate:
     """`verify` in plain Python: exact values, vector clocks of every op, tens of thousands of ops a second."""
     check_target(target)
-    return certify(program, _reference(program), target)
+    if against is not None:
+        check_comparable(program, against, certify(against, _reference(against), None))
+    return certify(program, _reference(program, against), target, against)
 
 
-def _reference(program: Program) -> Findings:
+def _reference(program: Program, against: Program | None = None) -> Findings:
     bounds = _tables_fault(program) or bounds_fault(program)
     if bounds:
         return Findings({"bounds": bounds})
@@ -90,14 +97,35 @@ def _reference(program: Program) -> Findings:
         return Findings(faults, run.depth)
     execution = Execution(program, run, Symbols())
     execution.execute(plain.ops, run.order)
-    wrong = first_wrong(execution, program.posts)
-    fault = wrong_fault(program, run, plain.ops, run.order, wrong, Symbols()) if wrong else None
-    faults |= {"races": races_fault(plain, run), "result": fault}
+    faults |= {"races": races_fault(plain, run), "result": _result_fault(execution, plain, against)}
     found = next((name for name, posts in questions(program) if not first_wrong(execution, posts)), None)
     return Findings(faults, run.depth, found)
 
 
-def _native(program: Program, ask: bool = True) -> Findings:
+def _result_fault(execution: Execution, plain: Plain, against: Program | None) -> Fault | None:
+    """The first slot that does not hold what a post-condition, or else the reference, asks."""
+    program, run, exact = execution.program, execution.run, Symbols()
+    wrong = first_wrong(execution, program.posts)
+    if wrong:
+        wanted = Asked(program, exact).values(program.posts[wrong.post], [wrong.place])[0]
+        return wrong_fault(program, run, plain.ops, run.order, wrong, exact, wanted, None)
+    if against is None:
+        return None
+    wrong = first_difference(execution, _executed(against, execution.symbols))
+    if wrong is None:
+        return None
+    wanted = held(_executed(against, exact), wrong)
+    return wrong_fault(program, run, plain.ops, run.order, wrong, exact, wanted, against.name)
+
+
+def _executed(reference: Program, symbols: Symbols) -> Execution:
+    plain = Plain(reference)
+    execution = Execution(reference, Greedy(plain)(), symbols, is_reference=True)
+    execution.execute(plain.ops, execution.run.order)
+    return execution
+
+
+def _native(program: Program, ask: bool = True, against: Program | None = None) -> Findings:
     """What C++ finds; without `ask`, not which collective the outputs hold."""
     bounds = _tables_fault(program)
     if bounds:
@@ -106,7 +134,8 @@ def _native(program: Program, ask: bool = True) -> Findings:
     usual = list(questions(program)) if ask and not posts else []
     own = next((each for each in usual if each[1] == program.posts), None)
     asked = [] if own else usual
-    verdict = judge(program, [Posts.of(() if posts else program.posts), *(each for _, each in asked)])
+    sets = [Posts.of(() if posts else program.posts), *(each for _, each in asked)]
+    verdict = judge(program, sets, None if posts else against)
     if verdict["unfit"] >= 0:
         return Findings({"bounds": op_fault(program, program.op(verdict["unfit"]))})
     if posts:
@@ -116,11 +145,12 @@ def _native(program: Program, ask: bool = True) -> Findings:
     depth = verdict["depth"] if verdict["complete"] else None
     if not verdict["has_result"]:
         return Findings(faults, depth)
+    is_wrong = verdict["wrong"][0] or verdict["differs"]
     faults |= {
         "races": _native_races(program, verdict),
-        "result": retraced(program, verdict) if verdict["wrong"][0] else None,
+        "result": retraced(program, verdict, against) if is_wrong else None,
     }
-    if own and not faults["result"]:
+    if own and not verdict["wrong"][0]:
         return Findings(faults, depth, own[0])
     if own:
         asked = usual
@@ -187,7 +217,7 @@ def _deadlock(plain: Plain, run: Run) -> Fault | None:
     return None if unmatched is None else unmatched_fault(plain.program, unmatched)
 
 
-def certify(program: Program, findings: Findings, target: str | None) -> Certificate:
+def certify(program: Program, findings: Findings, target: str | None, against: Program | None = None) -> Certificate:
     """Findings as a Certificate, in words."""
     faults = dict(findings.faults)
     if target is not None and faults.get("bounds") is None:
@@ -199,7 +229,7 @@ def certify(program: Program, findings: Findings, target: str | None) -> Certifi
         if fault:
             checks[name] = failed_check(program, fault)
         elif name in faults or (name == "limits" and target is None):
-            checks[name] = Check(True, _proved(program, name, target, findings))
+            checks[name] = Check(True, _proved(program, name, target, findings, against))
         else:
             checks[name] = Check(False, f"not reached: the {failed} check failed")
     return Certificate(program.name, checks, findings.min_fifo_depth, findings.collective_found, target)
@@ -243,7 +273,7 @@ def schedule_line(program: Program, row: int) -> str:
     return f"{name_op(program, row)}: {text}" + (f"  ({line})" if line else "")
 
 
-def _proved(program: Program, name: str, target: str | None, findings: Findings) -> str:
+def _proved(program: Program, name: str, target: str | None, findings: Findings, against: Program | None) -> str:
     if name == "deadlock" and findings.faults.get("races"):
         return "it completes in the one order tried: with races, others may not"
     if name == "deadlock" and program.channels:
@@ -252,29 +282,9 @@ def _proved(program: Program, name: str, target: str | None, findings: Findings)
         return f"within the limits of {target}"
     if name != "result":
         return _PROVED[name]
-    unasked = unasked_slots(program)
-    text = _PROVED[name] if program.posts else "the program has no post-condition: nothing was asked"
-    return f"{text}; {unasked} output slots are asked for by none" if unasked and program.posts else text
-
-
-def unasked_slots(program: Program) -> int:
-    """Output slots, over all ranks, that no post-condition speaks of."""
-    posts, outputs = Posts.of(program.posts), {b.name: b.slots for b in program.buffers if b.role == "output"}
-    col, number = posts.columns, {name: row for row, name in enumerate(outputs)}
-    row = np.array([number.get(name, -1) for name in posts.buffers], dtype=np.int64)
-    post = np.repeat(np.arange(len(posts)), np.diff(col["post_rank_start"]))
-    place = row[col["post_buffer"][post]] * program.num_ranks + col["post_rank"]
-    post, place = post[place >= 0], place[place >= 0]
-    blocks = col["post_blocks"][post]
-    block = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    start, count, stride = (np.repeat(col[f"post_{part}"][post], blocks) for part in ("offset", "count", "stride"))
-    begin = np.repeat(place, blocks) * MAX_SLOTS + start + block * stride
-    return sum(sum(slots) for slots in outputs.values()) - _union(begin, count)
-
-
-def _union(begin: NDArray[np.int64], count: NDArray[np.int64]) -> int:
-    """How many whole numbers lie in at least one of the runs."""
-    order = np.argsort(begin)
-    end = (begin + count)[order]
-    reached = np.maximum.accumulate(np.append(0, end))
-    return int(np.maximum(end - np.maximum(begin[order], reached[:-1]), 0).sum())
+    parts = [_PROVED[name]] if program.posts else []
+    parts += [f"every output that '{against.name}' writes is the same"] if against is not None else []
+    if not parts:
+        return "the program has no post-condition: nothing was asked"
+    unasked = unasked_slots(program, against)
+    return "; ".join(parts + ([f"{unasked} output slots are asked for by none"] if unasked else []))

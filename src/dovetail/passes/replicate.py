@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dovetail.core import ProgramError, WishError
-from dovetail.ir import Buffer, Lane, Post, Program, Region, Term
+from dovetail.ir import Buffer, Lane, Post, Program, Region
+from dovetail.ir.terms import leaves, mapped
 from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, Rows, ranked, spread
 from dovetail.passes.depend import depend
 from dovetail.passes.hints import Hints
@@ -150,7 +151,7 @@ class _Batched:
         asked: dict[tuple[int, str], set[tuple[tuple[int, str], ...]]] = {}
         count: Counter[tuple[int, str]] = Counter()
         for post in program.posts:
-            terms = tuple(sorted((rank, region.buffer) for term in post.terms for rank, region in term.args))
+            terms = tuple(sorted((rank, region.buffer) for term in post.terms for rank, region in leaves(term)))
             for rank in post.ranks:
                 asked.setdefault((rank, post.region.buffer), set()).add(terms)
                 count[rank, post.region.buffer] += post.region.num_slots
@@ -180,7 +181,7 @@ class _Batched:
 
     def _slotwise(self, post: Post) -> bool:
         """Whether slot j of a whole buffer asks for slots j of others as long."""
-        named = [(rank, post.region) for rank in post.ranks] + [arg for term in post.terms for arg in term.args]
+        named = [(rank, post.region) for rank in post.ranks] + [arg for term in post.terms for arg in leaves(term)]
         alike = all(region[1:] == post.region[1:] for _, region in named) and post.region.blocks == 1
         sizes = {self._slots[region.buffer][rank] for rank, region in named}
         return alike and len(sizes) == 1 and all(term.kernel is None for term in post.terms)
@@ -194,7 +195,7 @@ def _unlike(program: Program) -> ProgramError:
 
 
 def _regions(post: Post) -> list[Region]:
-    return [post.region, *(region for term in post.terms for _, region in term.args)]
+    return [post.region, *(region for term in post.terms for _, region in leaves(term))]
 
 
 def _scaled(region: Region, parts: int) -> Region:
@@ -203,5 +204,4 @@ def _scaled(region: Region, parts: int) -> Region:
 
 
 def _mapped(post: Post, change: Callable[[Region], Region]) -> Post:
-    terms = (Term(t.kernel, tuple((rank, change(region)) for rank, region in t.args)) for t in post.terms)
-    return Post(post.ranks, change(post.region), tuple(terms))
+    return Post(post.ranks, change(post.region), tuple(mapped(term, change) for term in post.terms))

@@ -122,7 +122,7 @@ class _Checker:
         return found
 
     def _operands(self, term: Term) -> list[Array]:
-        return [self._slots(self.inputs(region.buffer, rank), region, rank) for rank, region in term.args]
+        return [self._slots(self.inputs(region.buffer, rank), region, rank) for rank, region in sources(term)]
 
     def _moved(self, post: Post, found: Array) -> Iterator[tuple[int, Expected]]:
         """Inputs that are moved and reduced, some elements at a time."""
@@ -166,7 +166,7 @@ class _Checker:
         if form is None:
             return float(reads[0][:1].size)
         writes = self._operand(self.rank, region)
-        flops = form.work([self._operand(*arg) for arg in term.args], [writes]).flops
+        flops = form.work([self._operand(*arg) for arg in sources(term)], [writes]).flops
         return flops / 2 / max(writes.elements, 1)
 
     def _operand(self, rank: int, region: Region) -> Operand:
@@ -203,6 +203,15 @@ class _Checker:
         place = int(np.searchsorted(ends, element, "right"))
         inside = element - (int(ends[place - 1]) if place else 0)
         return f"{region.buffer}[{slots[place]}], element {inside} of the slot, on rank {self.rank}"
+
+
+def sources(term: Term) -> list[tuple[int, Region]]:
+    """The operands of a term, which must be inputs: how large what a kernel makes of others is, no term says."""
+    regions = [arg for arg in term.args if not isinstance(arg, Term)]
+    if len(regions) < len(term.args):
+        hint = "compare with the outputs of a plain program that verify takes as its reference"
+        raise RunError(f"no reference for what '{term.kernel}' makes of computed values", hint=hint)
+    return regions
 
 
 def _reduced(parts: list[Array], reduce_op: str) -> Expected:

@@ -1,0 +1,73 @@
+// Terms: how the operands of terms of post-conditions fit together. Equals dovetail/ir/terms.py.
+#pragma once
+
+#include <cstdint>
+
+#include "ir/program.hpp"
+
+namespace dovetail::ir {
+
+// A term's row, and what it is made of.
+class TermView {
+  public:
+    TermView(const Program& p, std::int64_t row) : p_(p), row_(row) {}
+
+    std::int32_t kernel() const { return p_.posts.term_kernel[row_]; }
+    std::int64_t size() const { return p_.posts.arg_start[row_ + 1] - p_.posts.arg_start[row_]; }
+    std::int64_t arg(std::int64_t i) const { return p_.posts.arg_start[row_] + i; }
+    std::uint8_t mode(std::int64_t i) const { return kernel() < 0 ? std::uint8_t{kEach} : p_.modes(kernel())[i]; }
+    bool is_by_slot() const { return kernel() < 0 || p_.is_by_slot(kernel()); }
+    bool is_term(std::int64_t i) const { return p_.posts.arg_term[arg(i)] != 0; }
+    TermView term(std::int64_t i) const { return {p_, row_ + p_.posts.arg_term[arg(i)]}; }
+    Region region(std::int64_t i) const { return p_.posts.arg[arg(i)]; }
+    std::int32_t rank(std::int64_t i) const { return p_.posts.arg_rank[arg(i)]; }
+
+    // Slots of operand i as it tells itself; one where it does not.
+    std::int64_t own_slots(std::int64_t i) const {
+        const std::int64_t told = told_slots(i);
+        return told < 0 ? 1 : told;
+    }
+
+    // How many terms each slot is the sum of, where the term is of so many slots.
+    std::int64_t num_terms(std::int64_t slots) const {
+        if (kernel() < 0) return 1;
+        return ir::num_terms(p_.modes(kernel()), slots, [&](std::int64_t i) { return own_slots(i); });
+    }
+
+    // How many slots operand i must have, where the term is of so many.
+    std::int64_t slots_needed(std::int64_t i, std::int64_t slots) const {
+        switch (mode(i)) {
+            case kEach:
+                return slots;
+            case kSum:
+                return num_terms(slots);
+            case kEachSum:
+                return slots * num_terms(slots);
+            default:
+                return own_slots(i);
+        }
+    }
+
+  private:
+    // -1 where it does not tell.
+    std::int64_t told_slots(std::int64_t i) const {
+        if (!is_term(i)) return region(i).slots();
+        const TermView inner = term(i);
+        std::int64_t summed = -1, both = -1;
+        for (std::int64_t k = 0; k < inner.size(); ++k) {
+            const std::uint8_t mode = inner.mode(k);
+            if (mode == kAll) continue;
+            const std::int64_t told = inner.told_slots(k);
+            if (told < 0) continue;
+            if (mode == kEach) return told;
+            std::int64_t& size = mode == kSum ? summed : both;
+            if (size < 0) size = told;
+        }
+        return summed < 0 || both < 0 ? -1 : both / (summed > 0 ? summed : 1);
+    }
+
+    const Program& p_;
+    std::int64_t row_;
+};
+
+}  // namespace dovetail::ir

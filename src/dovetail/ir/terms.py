@@ -1,0 +1,73 @@
+"""terms: how the operands of kernels, and of Terms, fit together slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from dovetail.ir.types import Arg, Mode, Region, Term
+
+Modes = Mapping[str, Sequence[Mode]]  # of each kernel, by name
+
+
+def modes_of(term: Term, modes: Modes) -> Sequence[Mode]:
+    """How each operand of a term is taken; those of a sum slot by slot."""
+    return each(len(term.args)) if term.kernel is None else modes[term.kernel]
+
+
+def each(count: int) -> Sequence[Mode]:
+    """So many operands that are taken slot by slot."""
+    mode: Mode = "each"
+    return (mode,) * count
+
+
+def num_terms(modes: Sequence[Mode], sizes: Sequence[int], slots: int) -> int:
+    """S: how many terms each of so many slots of a kernel's result is the sum of, by the sizes of its operands.
+
+    >>> num_terms(("each_sum", "sum"), (8, 4), 2), num_terms(("each_sum",), (8,), 2), num_terms(("each",), (2,), 2)
+    (4, 4, 1)
+    """
+    held = dict(zip(modes[::-1], sizes[::-1], strict=True))
+    if "sum" in held:
+        return held["sum"]
+    return held["each_sum"] // max(slots, 1) if "each_sum" in held else 1
+
+
+def slots_needed(mode: Mode, own: int, slots: int, terms: int) -> int:
+    """How many slots an operand must have, whose own are `own`, for a result of `slots` slots, sums of `terms` each."""
+    return {"each": slots, "all": own, "sum": terms, "each_sum": slots * terms}[mode]
+
+
+def own_slots(arg: Arg, modes: Modes) -> int:
+    """Slots of an operand as it tells itself; one where it does not."""
+    told = _told_slots(arg, modes)
+    return 1 if told is None else told
+
+
+def _told_slots(arg: Arg, modes: Modes) -> int | None:
+    """Slots of a region; of a kernel's result those of the first operand that it takes slot by slot, if any."""
+    if not isinstance(arg, Term):
+        return arg[1].num_slots
+    contracted: dict[Mode, int] = {}
+    for operand, mode in zip(arg.args, modes_of(arg, modes), strict=True):
+        told = None if mode == "all" else _told_slots(operand, modes)
+        if told is not None and mode == "each":
+            return told
+        if told is not None:
+            contracted.setdefault(mode, told)
+    return contracted["each_sum"] // max(contracted["sum"], 1) if len(contracted) == 2 else None
+
+
+def leaves(term: Term) -> Iterator[tuple[int, Region]]:
+    """Every region of a term, with its rank, from left to right."""
+    for arg in term.args:
+        if isinstance(arg, Term):
+            yield from leaves(arg)
+        else:
+            yield arg
+
+
+def mapped(term: Term, change: Callable[[Region], Region]) -> Term:
+    """The term with other regions in its place."""
+    return Term(
+        term.kernel, tuple(mapped(a, change) if isinstance(a, Term) else (a[0], change(a[1])) for a in term.args)
+    )
