@@ -11,13 +11,16 @@ from run_programs import DTYPES, assert_same, library_call, uneven_of, workload_
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.cost.price import op_bytes
+from dovetail.cost import Curve
+from dovetail.cost.price import op_bytes, price
 from dovetail.ir import Program, Region, Workload, canonical, parse, to_text, verify, verify_reference
+from dovetail.machine import Machine
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.engine import bind, moved_bytes, run_engines
 from dovetail.run.library_calls import collective_parts
 from dovetail.run.local import execute_local
 from dovetail.run.options import RunOptions
+from dovetail.sim import simulate
 
 KINDS = ("all_gather", "reduce_scatter", "all_to_all")
 MATRIX = [[1, 0, 3], [2, 2, 0], [0, 4, 1]]
@@ -161,6 +164,13 @@ def test_bytes_of_the_larger_side():
     workload = workload_of(asked, (), "int32")
     assert op_bytes(asked, workload).tolist() == [4 * 4, 4 * 6, 4 * 5]
     assert moved_bytes(asked, workload).tolist() == [4 * 4, 4 * 4, 4 * 5]
+
+
+def test_all_members_take_as_long_as_the_largest():
+    asked = library_call("all_to_all", MATRIX)
+    costs = {"all_to_all:3": Curve.through([0, 1000], [0.0, 1000.0]).to_json()}
+    prices = price(asked, Machine("three", 3, (0, 0, 0), (), costs), workload_of(asked, (), "int32"))
+    assert simulate(asked, prices).columns["end_s"].tolist() == pytest.approx([24.0] * 3)
 
 
 EXCHANGE = """program exchange ranks 2

@@ -5,12 +5,15 @@ from functools import partial
 
 import numpy as np
 from mpi4py import MPI
+from run_programs import library_call, workload_of
 
 import dovetail as dt
 import dovetail.collective as dc
 from dovetail.comm.rules import communicator
-from dovetail.core import WishError
+from dovetail.core import RunError, WishError
 from dovetail.plan.plan import Choices
+from dovetail.run.embedded import Embedded, ranks_of
+from dovetail.run.options import RunOptions
 
 WORLD = MPI.COMM_WORLD
 M, K, N = 24, 10, 6
@@ -97,6 +100,21 @@ def test_faults_name_ranks_of_the_communicator(plan):
     comm.Free()
 
 
+def test_groups(plan):
+    """Any Program runs on a communicator, one whose library calls are on some of its ranks too; all ends with it."""
+    asked = library_call("all_gather", [1, 0, 2], (2, 0, 3), ranks=4)
+    workload = workload_of(asked, (5,), "int32")
+    for _ in range(3):
+        comm = WORLD.Split(0, -WORLD.rank)
+        run = Embedded(asked, workload, RunOptions(), ranks_of(comm))
+        rows = {0: 0, 1: 0, 2: 1, 3: 2}[comm.rank]
+        found = run({"x": np.full((rows, 5), comm.rank, "i4")})["y"]
+        expected = [] if comm.rank == 1 else [2, 3, 3]
+        assert found[: len(expected), 0].tolist() == expected, found
+        comm.Free()
+        assert "was freed" in refusal(partial(run, {"x": np.zeros((rows, 5), "i4")}), RunError)
+
+
 def test_alone(plan):
     """A plan for one rank on a communicator of one, while others do nothing."""
     single = dt.plan(dt.matmul_all_reduce(M, K, N), "shared-memory-2", ranks=1)
@@ -106,11 +124,11 @@ def test_alone(plan):
         assert np.array_equal(single.run(a, b, comm=MPI.COMM_SELF), a @ b)
 
 
-def refusal(call):
+def refusal(call, kind=WishError):
     """What the error said."""
     try:
         call()
-    except WishError as error:
+    except kind as error:
         return str(error)
     return "nothing"
 

@@ -66,14 +66,15 @@ long long num_bytes(const std::vector<Span>& spans) {
 
 std::byte* in_one_piece(const std::vector<Span>& spans) {
     static std::byte nowhere;
-    std::byte *begin = nullptr, *end = nullptr;
+    const Span *first = nullptr, *last = nullptr;
     for (const auto& span : spans) {
         if (span.num_bytes() == 0) continue;
-        if (!span.contiguous() || (end && end != span.data())) return nullptr;
-        if (!begin) begin = span.data();
-        end = span.data() + span.num_bytes();
+        if (!span.contiguous()) return nullptr;
+        if (last && (span.buffer != last->buffer || span.offset != last->end())) return nullptr;
+        if (!first) first = &span;
+        last = &span;
     }
-    return begin ? begin : &nowhere;
+    return first ? first->data() : &nowhere;
 }
 
 namespace {
