@@ -73,7 +73,7 @@ class Agreement(NamedTuple):
 
 WorkOf = Callable[[Sequence[Operand], Sequence[Operand]], Work]
 NativeOf = Callable[[Sequence[Operand], Sequence[Operand]], Gemm | None]
-Check = Callable[[Iterable[Sequence[NDArray[Any]]], NDArray[Any]], Agreement]
+Check = Callable[[Iterable[Sequence[NDArray[Any]]], NDArray[Any], int, int], Agreement]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ class KernelForm:
     """All that Dovetail knows of a kernel; functions of a module, so that forms can be sent to ranks.
 
     `call`: the reference. `work`: what an op costs, from its operands. `native`: what the native executors run in place
-    of `call`, None where that cannot express these operands. `check`: holds a result against the sum of this kernel's
-    results on several lists of operands, where computing them in float64 would take too long; without it, every element
-    is: the results must then be sums of products of what is read, about flops / 2 of them in all.
+    of `call`, None where that cannot express these operands. `check(terms, found, slots, seed)`, where computing a
+    result anew in float64 would take too long: holds `found` against the sum of this kernel's results on each list of
+    operands, of which it computes about `slots` random slots whole. Without it every element is compared: results must
+    then be sums of products of what is read, about flops / 2 of them in all.
     """
 
     name: str

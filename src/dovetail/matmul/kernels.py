@@ -15,7 +15,6 @@ from dovetail.ir.workload import ROUNDOFF
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-NUM_ROWS = 48  # compared element by element
 ROW_WEIGHT = 4  # of the error of a row that is checked as a whole: there errors average out
 CHUNK = 1 << 18  # elements widened to float64 at a time
 
@@ -91,10 +90,10 @@ def native(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm | None:
     return shape_of(reads, writes) if len(dtypes) == 1 and dtypes <= ROUNDOFF.keys() else None
 
 
-def check_product(terms: Iterable[Sequence[Array]], found: Array) -> Agreement:
+def check_product(terms: Iterable[Sequence[Array]], found: Array, rows: int = 48, seed: int = 0) -> Agreement:
     """Is `found` the sum of the products of all terms (A, B), which may be given one at a time?
 
-    The first and last row and random others are compared element by element, in float64; all rows through C·x for a
+    The first and last row and `rows` random others are compared element by element, in float64; all through C·x for a
     random x of ±1 (Freivalds), where errors average out, so that they weigh ROW_WEIGHT times as much. Errors are over
     the root mean square of the result; NaN is wrong. The tolerance is the rounding of one partial result for each
     term, a random walk of k additions, and that of the reference.
@@ -110,9 +109,9 @@ def check_product(terms: Iterable[Sequence[Array]], found: Array) -> Agreement:
         num_terms += 1
         if b.size:
             m, k, n = shape(a.size, b.size, found.size)
-            sums, all_k = sums or _Sums(m, n), all_k + k
+            sums, all_k = sums or _Sums(m, n, rows, seed), all_k + k
             sums.add(a.reshape(m, k), b.reshape(k, n))
-    sums = sums or _Sums(1, found.size)
+    sums = sums or _Sums(1, found.size, rows, seed)
     n = len(sums.signs)
     tolerance = tolerance_of(found.dtype.name, all_k, num_terms) + 8 * ROW_WEIGHT * sqrt(n) * ROUNDOFF["float64"]
     return sums.compare(found.reshape(-1, n), tolerance)
@@ -127,9 +126,9 @@ def tolerance_of(dtype: str, k: int, terms: int) -> float:
 class _Sums:
     """What m rows of n elements must hold: some rows whole, and of each the sum with random signs."""
 
-    def __init__(self, m: int, n: int) -> None:
-        rng = np.random.default_rng([m, n])
-        self.rows = np.unique(np.append(rng.integers(0, m, NUM_ROWS), [0, m - 1]))
+    def __init__(self, m: int, n: int, rows: int, seed: int) -> None:
+        rng = np.random.default_rng([m, n, seed])
+        self.rows = np.unique(np.append(rng.integers(0, m, rows), [0, m - 1]))
         self.signs: Floats = rng.choice([-1.0, 1.0], n)
         self.exact, self.signed = np.zeros((len(self.rows), n)), np.zeros(m)
 

@@ -97,7 +97,10 @@ def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
     if not is_float(dtype):
         return rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype)
     wide = np.float64 if dtype.itemsize == 8 else np.float32
-    return (2 * rng.random(shape, wide) - 1).astype(dtype, copy=False)
+    values = rng.random(shape, wide)
+    values *= 2
+    values -= 1
+    return values.astype(dtype, copy=False)
 
 
 def places(region: Region, starts: NDArray[np.int64] | None) -> slice | NDArray[np.int64]:

@@ -16,6 +16,9 @@ from dovetail.ir.workload import ROUNDOFF, TINIEST
 from dovetail.run.arrays import Array, Arrays, places
 
 BLOCK = 1 << 20  # elements compared at a time
+SLOTS = (
+    48  # of what a kernel's own check computes whole: over all terms of all post-conditions, so that time is bounded
+)
 OPS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 Inputs = Callable[[str, int], Array]  # buffer and rank -> what that rank began with
 Expected = tuple[Array, Array, Array]  # what elements should be, their magnitude, and how far they may be off
@@ -92,6 +95,7 @@ class _Checker:
     ) -> None:
         self.program, self.workload, self.rank, self.held = program, workload, rank, held
         self.inputs, self.reduce_op, self.kernels = inputs, reduce_op, kernels or {}
+        self._num_posts = sum(rank in post.ranks for post in program.posts) if program.kernels else 1
 
     def pieces(self, post: Post) -> Iterator[Agreement]:
         """A post-condition compared, a piece at a time."""
@@ -103,7 +107,8 @@ class _Checker:
             return
         if self.reduce_op != "sum":
             raise RunError(f"no reference for the {self.reduce_op} of results of kernel '{form.name}'")
-        agreed = form.check((self._operands(term) for term in post.terms), found)
+        slots = max(SLOTS // (len(post.terms) * self._num_posts), 1)
+        agreed = form.check((self._operands(term) for term in post.terms), found, slots, self.rank)
         yield agreed._replace(worst=f"{post.region} on rank {self.rank}: {agreed.worst}")
 
     def every_element(self, post: Post) -> Iterator[Agreement]:
