@@ -382,7 +382,9 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
     >>> print(column_of(2, 3, 0, 1), column_of(2, 3, 1, 4))
     A[2:5] A[9:10; 3 x 4]
     """
-    return Region(buffer, start, count) if slices == 1 else Region(buffer, start * slices + s, 1, slices, count)
+    if slices == 1 or not count:
+        return Region(buffer, start * slices, count)
+    return Region(buffer, start * slices + s, 1, slices, count)
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ class Gathering(Blockwise):
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         found = [held[name] for name in self._outputs]
         if self.wants_gathered:
-            found[-1] = found[-1].reshape(-1, self.k)
+            found[-1] = found[-1].reshape(self.blocks(program.num_ranks).rows(rank), self.k)
         return found[0] if len(found) == 1 else tuple(found)
 
     @property
@@ -175,7 +175,8 @@ def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:
     """Rows cut into slices, as slots: (rows × slices, width); flat where widths differ."""
     if slices == 1:
         return a
-    return a.reshape(-1, a.shape[1] // slices) if a.shape[1] % slices == 0 else a.reshape(-1)
+    width, rest = divmod(a.shape[1], slices)
+    return a.reshape(-1) if rest else a.reshape(a.shape[0] * slices, width)
 
 
 def cut_rows(b: NDArray[Any], slices: int) -> NDArray[Any]:
