@@ -297,6 +297,7 @@ def test_plan_beyond_what_was_measured(call, tmp_path, document):
 
 def test_plan_uses_the_probed_machine(document, monkeypatch):
     from dovetail.cli.tuning import machine_path
+
     from dovetail.core import save_json
     from dovetail.machine import load
 

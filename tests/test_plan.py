@@ -4,6 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from dovetail.plan.candidates import candidates, score, sliced
+from dovetail.plan.explain import explain
+from dovetail.plan.task import Options, Task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,9 +16,6 @@ from dovetail.ir import certificate
 from dovetail.machine import Link, Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, pipeline_s, plan, search
-from dovetail.plan.candidates import candidates, score, sliced
-from dovetail.plan.explain import explain
-from dovetail.plan.task import Options, Task
 from dovetail.sim import simulate
 
 SEED = MatmulAllReduce(4096, 3072, 8192, "float16")

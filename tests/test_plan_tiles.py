@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from dovetail.plan.optimum import optimal
+from dovetail.plan.tiles import mc2, mc2_short, pipeline_s, serial, uniform
 from effort import assert_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core import PlanError, WishError
 from dovetail.plan import optimum
-from dovetail.plan.optimum import optimal
-from dovetail.plan.tiles import mc2, mc2_short, pipeline_s, serial, uniform
 
 M, K, N = 4096, 3072, 8192
 

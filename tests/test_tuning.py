@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from dovetail.cli.telling import summary
+from dovetail.cli.tuning import LEAST_GAIN_S, TuneResult, adjusted_ideals_s, choose, contention, fresh_seed, loses
+from dovetail.plan.polish import climb
+from dovetail.plan.refine import Measured, Tried, measure, measure_final
 
 from dovetail.cli.collectives import sizes_between
-from dovetail.cli.telling import summary
 from dovetail.cli.tune import tell
-from dovetail.cli.tuning import LEAST_GAIN_S, TuneResult, adjusted_ideals_s, choose, contention, fresh_seed, loses
 from dovetail.core import WishError
 from dovetail.cost import Curve, Segment
 from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, plan
-from dovetail.plan.polish import climb
-from dovetail.plan.refine import Measured, Tried, measure, measure_final
 from dovetail.report.html import page
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load

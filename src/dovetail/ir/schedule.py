@@ -70,7 +70,8 @@ class Schedule:
         >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
         ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')
         """
-        parts = [f"{len(value)} {name}" for name, value in self.parameters if isinstance(value, tuple)]
+        counts = [(len(value), name) for name, value in self.parameters if isinstance(value, tuple)]
+        parts = [f"{count} {name if count != 1 else name.removesuffix('s')}" for count, name in counts]
         parts += [str(value) for _, value in self.parameters if isinstance(value, str) and value != self.family]
         parts += [f"{value} {name.replace('_', ' ')}" for name, value in self.parameters if isinstance(value, int)]
         return ", ".join([self.family, *parts])

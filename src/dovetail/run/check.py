@@ -47,10 +47,12 @@ class Reference:
     A kernel's results must be sums of products of what it reads (as matmul and stencils are): it is called on float64
     arrays, and on absolute values for magnitudes. Integers must agree exactly. `kernels` adds to the built-in ones.
 
-    >>> from dovetail.matmul import MatmulAllReduce, program
+    >>> from dovetail.ir import Schedule
+    >>> from dovetail.matmul import MatmulAllReduce
     >>> from dovetail.run import execute, fresh_inputs
     >>> wish = MatmulAllReduce(6, 40, 3, "float16")
-    >>> summed, workload = program(wish, 2, [2, 4], "ring"), wish.workload(2)
+    >>> summed = wish.program(Schedule.of("given", tiles=(2, 4), by="ring"), 2)
+    >>> workload = wish.workload(summed)
     >>> inputs = fresh_inputs(summed, workload, seed=1)
     >>> outputs = execute(summed, inputs, workload=workload).outputs
     >>> reference = Reference(summed, workload, inputs)

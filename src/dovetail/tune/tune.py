@@ -18,7 +18,7 @@ from dovetail.passes.keep_engine import keep_engine
 from dovetail.plan.costs import Costs
 from dovetail.plan.plan import Plan
 from dovetail.plan.search import plan, with_schedule
-from dovetail.run.job import Executor, Outcome, Variant
+from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tune.contest import Contest, Judged, contest
@@ -173,9 +173,22 @@ def fresh_seed(seed: int | None) -> int:
 def entry_of(found: Plan, asked: str) -> Entry:
     """What is measured: the plan and the best predicted of its rivals beside serial, and either side alone."""
     both = {found.schedule: found.predicted_s} | {r.schedule: r.predicted_s for r in found.rivals}
-    predicted = dict(list(both.items())[:RIVALS] if asked == "auto" else [(found.schedule, found.predicted_s)])
-    entry = Entry(found.wish.title, found.wish, found.ranks, found.serial, predicted)
-    return replace(entry, beside=dict(sides(found)))
+    return replace(
+        _entry(found, dict(list(both.items())[: RIVALS if asked == "auto" else 1])), beside=dict(sides(found))
+    )
+
+
+def beside_serial(found: Plan, **options: Any) -> Job:
+    """A job that runs `serial` and `planned` in turn, both held against float64; options as of `Job`."""
+    entry = _entry(found, {found.schedule: found.predicted_s})
+    both = {"serial": found.serial, "planned": found.schedule}
+    variants = (replace(entry.variant(each, spans=True, check=True), name=name) for name, each in both.items())
+    return Job(tuple(variants), **options)
+
+
+def _entry(found: Plan, predicted: Mapping[Schedule, float]) -> Entry:
+    known = {**predicted, found.serial: found.serial_s}
+    return Entry(found.wish.title, found.wish, found.ranks, found.serial, known)
 
 
 def sides(found: Plan) -> list[tuple[str, Variant]]:
