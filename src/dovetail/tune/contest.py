@@ -173,10 +173,13 @@ def finalists(
 ) -> list[Schedule]:
     """The fastest of ours of one entry (the best predicted where none was tried), and those that won in the entries
     before and after it."""
-    best = {i: sorted((s, str(c), c) for c, s in known.items() if c != entries[i].serial) for i, known in tried.items()}
-    own = [schedule for _, _, schedule in best.get(at, ())] or list(entry.listed)
+    best = {
+        i: sorted((c for c in known if c != entries[i].serial), key=lambda c, known=known: (known[c], str(c)))
+        for i, known in tried.items()
+    }
+    own = best.get(at) or list(entry.listed)
     near = [b if a == at else a for a, b in pairwise(sorted({*tried, at})) if at in (a, b)]
-    found = own[: FINALISTS - 1] + [best[i][0][2] for i in near if best[i]]
+    found = own[: FINALISTS - 1] + [best[i][0] for i in near if best[i]]
     return list(dict.fromkeys(found))
 
 

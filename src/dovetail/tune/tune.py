@@ -158,7 +158,7 @@ def tune(
         budget_s=budget_s,
         seed=seed,
         say=lambda what, done: tell(what, 0.75 + 0.25 * done),
-        keep=schedule != "auto" or ranks == 1,
+        keep=schedule != "auto",
     )
     best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
     save_json(place / "plan.json", best.to_json())
