@@ -41,6 +41,9 @@ class Said(NamedTuple):
 
     def wish(self, machine: Machine | None = None) -> Wish:
         """The wish. What was not said is as the machine's facts have it, else as the wish's class does."""
+        if hasattr(self.kind, "points"):
+            hint = f"dovetail tune {self.kind.name}"
+            raise WishError(f"{self.kind.name} is chosen at several sizes, by measurement", hint=hint)
         if self.missing:
             words = "".join(f" {flag(o.name)} …" for o in of(self.kind, "wish") if o.needed)
             raise WishError(f"{self.kind.name} needs {listed(self.missing)}", hint=f"{self.kind.name}{words}")
