@@ -1,9 +1,10 @@
 """Is a tuned plan ever slower than serial? Many shapes, those included where nothing can be gained.
 
-    bench/guard.py [--rate 1gbit | --rate none] [--shapes N] [--out FILE]
+    bench/guard.py [--rate 1gbit | --rate none] [--shapes N] [--operator WISH] [--out FILE]
 
-`none`: two ranks on shared memory. Otherwise two testbed hosts (root and iproute2). The ratio tuned / serial of each
-shape is of medians of one interleaved job, 1 where serial is kept; results carry machine, commit and spread.
+`--operator`: any wish of sizes m, k and n. `none`: two ranks on shared memory. Otherwise two testbed hosts (root and
+iproute2). The ratio tuned / serial of each shape is of medians of one final, 1 where serial is kept; results carry
+machine, commit and spread.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from overlap import HERE, provenance, testbed, traffic_cost
+from overlap import HERE, OPERATOR, named, of, provenance, testbed, traffic_cost
 
-from dovetail.cli.tuning import tune
-from dovetail.matmul import MatmulAllReduce
+from dovetail.plan import wish_class
+from dovetail.tune import tune
 
 LIMIT = 1.03
 # Rows and columns from one to thousands; compute and communication bound; uneven; every dtype.
@@ -56,37 +57,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rate", default="none")
     parser.add_argument("--shapes", type=int, default=len(SHAPES))
+    parser.add_argument("--operator", default=OPERATOR)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    kind = wish_class(args.operator)
     hosts, traffic = args.rate != "none", {}
     if hosts:
         traffic = {"traffic": traffic_cost(args.rate)}
         testbed("up", "2", args.rate)
         os.environ["DOVETAIL_LAUNCH"] = testbed("launcher", "--env-dir", sys.prefix).strip()
     try:
-        rows = [one(shape) for shape in SHAPES[: args.shapes]]
+        rows = [one(kind, shape) for shape in SHAPES[: args.shapes]]
     finally:
         if hosts:
             testbed("down")
     document = {
         "bench": "guard",
+        **of(args.operator),
         "link": args.rate,
         **traffic,
         **provenance(rows),
         "summary": summary(rows),
         "rows": rows,
     }
-    out = args.out or HERE / "results" / f"guard-{args.rate if hosts else 'shared-memory'}.json"
+    name = f"{named('guard', args.operator)}-{args.rate if hosts else 'shared-memory'}.json"
+    out = args.out or HERE / "results" / name
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["summary"], indent=1))
     sys.exit(document["summary"]["worst_ratio"] > LIMIT)
 
 
-def one(shape: tuple[int, int, int, str]) -> dict[str, object]:
+def one(kind: type, shape: tuple[int, int, int, str]) -> dict[str, object]:
     """Tune one shape; tuned over serial."""
     with tempfile.TemporaryDirectory() as folder:
-        document = tune(MatmulAllReduce(*shape), 2, out=Path(folder)).to_json()
+        document = tune(kind(*shape), 2, out=Path(folder)).to_json()
     keys = ("schedule", "tiles", "choices", "measured_s", "serial_s", "predicted_s", "predicted_serial_s", "rounds")
     keys += ("disturbed", "foreign_load", "steal", "serial_spread", "measured_spread", "max_rel_error", "tolerance")
     row = {"shape": list(shape), **{key: document[key] for key in keys}}
@@ -97,7 +102,7 @@ def one(shape: tuple[int, int, int, str]) -> dict[str, object]:
     }
     row["prediction_error"] = abs(row["predicted_s"] - row["measured_s"]) / row["measured_s"]
     row["right"] = document["max_rel_error"] <= document["tolerance"]
-    names = f"{row['schedule']} {row['choices']['all_reduce']}"
+    names = f"{row['schedule']} {row['choices']['parameters'].get('by', '')}"
     print(shape, f"ratio {row['ratio']:.3f} predicted {row['prediction_error']:.1%} off", names, flush=True)
     return row
 

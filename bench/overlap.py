@@ -1,9 +1,9 @@
 """How much of the ideal gain `dovetail tune` wins on two testbed hosts, and how well it predicts.
 
-    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--shapes FROM:TO] [--out FILE]
+    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--shapes FROM:TO] [--operator WISH] [--out FILE]
 
-Needs root and iproute2 (see bench/testbed). Every figure of a shape comes from one interleaved job; results carry
-machine, commit and spread.
+`--operator`: any wish of sizes m, k and n. Needs root and iproute2 (see bench/testbed). Every figure of a shape comes
+from its final, in which all are interleaved; results carry machine, commit and spread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from dovetail.cli.tuning import TuneResult, tune
-from dovetail.matmul import MatmulAllReduce
+from dovetail.plan import wish_class
+from dovetail.tune import TuneResult, tune
 
 HERE = Path(__file__).parent
 TESTBED = HERE / "testbed" / "testbed"
 NAME = "overlap"
+OPERATOR = "matmul_all_reduce"
 # Compute and communication balance within a factor of 2 on one core of about 110 GFLOP/s (float32) a rank.
 SHAPES = {
     "100mbit": [
@@ -64,23 +65,35 @@ def main() -> None:
     parser.add_argument("--rate", choices=SHAPES, default="1gbit")
     parser.add_argument("--mpi", default="mpich")
     parser.add_argument("--shapes", default=":")
+    parser.add_argument("--operator", default=OPERATOR)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    kind = wish_class(args.operator)
     chosen = slice(*(int(word) if word else None for word in args.shapes.split(":")))
     traffic = traffic_cost(args.rate)
     testbed("up", "2", args.rate)
     try:
         launch = testbed("launcher", "--env-dir", sys.prefix)
         os.environ["DOVETAIL_LAUNCH"] = launch.strip()
-        rows = [one(shape) for shape in shapes(args.rate, args.mpi)[chosen]]
+        rows = [one(kind, shape) for shape in shapes(args.rate, args.mpi)[chosen]]
     finally:
         testbed("down")
-    known = {"rate": args.rate, "traffic": traffic, **provenance(rows)}
+    known = {**of(args.operator), "rate": args.rate, "traffic": traffic, **provenance(rows)}
     document = {"bench": "overlap", **known, "summary": summary(rows), "rows": rows}
-    out = args.out or HERE / "results" / f"overlap-{args.rate}-{args.mpi}.json"
+    out = args.out or HERE / "results" / f"{named('overlap', args.operator)}-{args.rate}-{args.mpi}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["summary"], indent=1))
+
+
+def of(operator: str) -> dict[str, str]:
+    """What a result says of its operator; of the usual one nothing."""
+    return {} if operator == OPERATOR else {"operator": operator}
+
+
+def named(bench: str, operator: str) -> str:
+    """The beginning of a result's file name."""
+    return "-".join([bench, *of(operator).values()])
 
 
 def shapes(rate: str, mpi: str) -> list[tuple[int, int, int, str]]:
@@ -88,11 +101,11 @@ def shapes(rate: str, mpi: str) -> list[tuple[int, int, int, str]]:
     return [(m, k * 2 if mpi == "openmpi" else k, n, dtype) for m, k, n, dtype in SHAPES[rate]]
 
 
-def one(shape: tuple[int, int, int, str]) -> dict[str, object]:
-    """Tune one shape; the figures of its final interleaved job."""
+def one(kind: type, shape: tuple[int, int, int, str]) -> dict[str, object]:
+    """Tune one shape; the figures of its final."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        result: TuneResult = tune(MatmulAllReduce(*shape), 2, out=Path(folder))
+        result: TuneResult = tune(kind(*shape), 2, out=Path(folder))
     document = result.to_json()
     row = {"shape": list(shape), **{key: document[key] for key in KEYS}, "choices": document["choices"]}
     row["mpi"] = document["facts"]["mpi"]

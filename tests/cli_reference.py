@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import typer
 
 from dovetail.cli import app
+from dovetail.cli.wishes import kind_of
+
+OF_WISHES = {verb.name: verb for verb in app.OF_WISHES}
+ALONE = {verb.alone for verb in app.OF_WISHES}
+WISHES = """## Wishes
+
+What `tune`, `probe` and `plan` take. A package adds its own by an entry point of the group `dovetail.wishes`.
+"""
 
 HEAD = """# The command
 
@@ -42,22 +52,66 @@ stdin. After a failed run, `runs/` in the output folder keeps the reason, the ra
 """
 
 
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command, by what is typed for it: verbs, and for verbs of wishes one for each wish."""
+    group: Any = typer.main.get_command(app.app)
+    for name in group.list_commands(None):
+        verb = group.get_command(None, name)
+        if not hasattr(verb, "verb"):
+            yield name, verb
+            continue
+        for wish in verb.list_commands(None):
+            yield f"{name} {wish}", verb.get_command(None, wish)
+
+
 def reference() -> str:
     """The whole page."""
-    group = typer.main.get_command(app.app)
-    verbs = [_verb(name, command) for name, command in group.commands.items()]
-    return "\n".join([HEAD, *verbs])
+    known = dict(commands())
+    verbs = [_of_wishes(name, known) if name in OF_WISHES else _verb(name, known[name]) for name in app.ORDER]
+    kinds = dict.fromkeys(name.split()[1] for name in known if " " in name)
+    alike: dict[str, list[str]] = {}
+    for kind in kinds:
+        if kind not in ALONE:
+            alike.setdefault(_wish(kind, known), []).append(kind)
+    return "\n".join([HEAD, *verbs, WISHES, *(f"### {', '.join(names)}\n\n{text}" for text, names in alike.items())])
 
 
 def _verb(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
     shown = "".join(f" {p.name.upper()}" if p.required else f" [{p.name.upper()}]" for p in arguments)
-    needed = "".join(f" {p.opts[0]} …" for p in options if p.required)
     rows = [f"| `{p.name.upper()}` | {p.help} | |" for p in arguments]
-    rows += [f"| `{p.opts[0]}` | {p.help} | {_default(p)} |" for p in options]
+    return _told(name, command, shown, rows, [p for p in command.params if p.param_type_name == "option"])
+
+
+def _of_wishes(name: str, known: dict[str, Any]) -> str:
+    """A verb with the options that it has for any wish."""
+    verb = OF_WISHES[name]
+    wish, command = next((key.split()[1], found) for key, found in known.items() if key.startswith(f"{name} "))
+    theirs = set() if wish == verb.alone else {option.name for option in verb.options(kind_of(wish))}
+    own = [p for p in command.params if p.name not in theirs]
+    rows = ["| `WISH` | One of those below. | |"]
+    return _told(name, command, " [WISH]" if verb.alone else " WISH", rows, own)
+
+
+def _wish(name: str, known: dict[str, Any]) -> str:
+    """What may be said of a wish, by whichever verb."""
+    kind = kind_of(name)
+    verbs = [verb for verb in OF_WISHES if f"{verb} {name}" in known]
+    params = {p.name: p for verb in verbs for p in known[f"{verb} {name}"].params}
+    asked = {option.name: option for verb in verbs for option in OF_WISHES[verb].options(kind)}
+    about = inspect.getdoc(kind).split("\n\n")[0].replace(f" {name}", "")
+    lines = [about, "", f"With {', '.join(f'`{verb}`' for verb in verbs)}.", "", "| | | default |", "|---|---|---|"]
+    return "\n".join([*lines, *(_row(params[name]) for name in asked), ""])
+
+
+def _told(name: str, command: Any, shown: str, rows: list[str], options: list[Any]) -> str:
+    needed = "".join(f" {p.opts[0]} …" for p in options if p.required)
     lines = [f"## {name}\n", command.help.strip(), "", f"    dovetail {name}{shown}{needed}", "", "| | | default |"]
-    return "\n".join([*lines, "|---|---|---|", *rows, ""])
+    return "\n".join([*lines, "|---|---|---|", *rows, *map(_row, options), ""])
+
+
+def _row(param: Any) -> str:
+    return f"| `{param.opts[0]}` | {param.help} | {_default(param)} |"
 
 
 def _default(param: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail.cost import Curve, Segment, price
-from dovetail.machine import Machine
+from dovetail.machine import Machine, load
 from dovetail.probe.programs import PAUSE_S
 from dovetail.run.job import Job, JobResult, Outcome, Variant, verify_job
 from dovetail.sim import simulate
@@ -38,9 +38,28 @@ class SimExecutor:
         return Outcome(variant.name, seconds, tuple(runs) if job.keep_all else tuple(runs[:1]))
 
 
+def two_hosts(cil: float = 1.1) -> Machine:
+    """Two hosts whose every cost is a straight line; compute and messages slow each other by `cil`."""
+    costs = {
+        "p2p:tcp": line(60e-6, 1 / 115e6),
+        "exchange:tcp": line(10e-6, 1 / 114e6),
+        "all_reduce:2": line(100e-6, 1 / 110e6),
+        "reduce": line(1e-6, 1 / 5e9),
+        "flops:matmul:float32": line(5e-6, 1 / 110e9, "flop"),
+        "cil:compute": line(cil, 0.0),
+        "cil:net": line(cil, 0.0),
+    }
+    return replace(load("two-hosts-1gbit"), costs=costs, facts={"eager_limit_bytes": 16 << 10})
+
+
+def line(seconds: float, slope: float, unit: str = "bytes") -> dict[str, object]:
+    """A cost that grows with size by `slope`."""
+    return Curve(unit, (Segment(0.0, seconds, slope),), label="prior").to_json()
+
+
 def constant(seconds: float) -> dict[str, object]:
     """A cost that does not depend on size."""
-    return Curve("rows", (Segment(0.0, seconds, 0.0),), label="prior").to_json()
+    return line(seconds, 0.0, "rows")
 
 
 def slower(timeline: Timeline, factor: float) -> Timeline:

@@ -82,6 +82,14 @@ def test_a_worker_that_takes_too_long_may_end_its_ranks(collectives, tmp_path):
     assert collectives.ended([sys.executable, "-c", "print(8)"], dict(os.environ), 240.0) == (0, "8\n", "")
 
 
+def test_results_of_another_operator_have_their_own_files(monkeypatch):
+    monkeypatch.syspath_prepend(needs.ROOT / "bench")
+    overlap = importlib.import_module("overlap")
+    assert (overlap.named("guard", "matmul_all_reduce"), overlap.of("matmul_all_reduce")) == ("guard", {})
+    assert overlap.named("guard", "other") == "guard-other"
+    assert overlap.of("other") == {"operator": "other"}
+
+
 class Tuned:
     def __init__(self, aim: object) -> None:
         self.contest, self.notes = self, ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pty
@@ -11,15 +12,18 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import cli_reference
 import needs
 import pytest
 import typer
+from sim_executor import SimExecutor, two_hosts
 
 import dovetail
-from dovetail.cli import app, main
-from dovetail.cli.app import VERBS, exit_code
+from dovetail.cli import main
+from dovetail.cli.app import ORDER, exit_code
+from dovetail.cli.wishes import Said, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, PlanError, ProgramError, RunError, WishError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -103,9 +107,8 @@ def dovetail_command(*words: object, **options):
 
 
 def option_lines() -> list[str]:
-    group = typer.main.get_command(app.app)
     lines = []
-    for name, command in group.commands.items():
+    for name, command in cli_reference.commands():
         lines.append(name)
         for param in command.params:
             default = "required" if param.required else f"default {param.default!r}"
@@ -122,13 +125,26 @@ def test_reference_page_is_current():
     assert (needs.ROOT / "docs" / "cli.md").read_text() == cli_reference.reference(), "python tests/cli_reference.py"
 
 
-@pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS])
+@pytest.mark.parametrize("verb", ORDER)
 def test_every_verb_has_help(call, verb):
     code, out, err = call(verb, "--help")
     assert (code, err) == (0, "")
     assert f"dovetail {verb}" in out
-    group = typer.main.get_command(app.app)
-    assert all(param.help for param in group.commands[verb].params)
+
+
+def test_every_option_has_help():
+    found = dict(cli_reference.commands())
+    assert {name.split()[0] for name in found} == set(ORDER)
+    assert all(param.help for command in found.values() for param in command.params)
+
+
+@pytest.mark.parametrize("verb", ["tune", "probe", "plan"])
+def test_every_verb_of_wishes_shows_the_options_of_one(call, verb):
+    code, out, err = call(verb, "matmul_all_reduce", "--help")
+    assert (code, err) == (0, "")
+    assert "--m " in out
+    assert ("--by" in out) == (verb != "probe")
+    assert "matmul_all_reduce" in call(verb, "--help")[1]
 
 
 def test_help_without_a_verb(call):
@@ -140,6 +156,58 @@ def test_help_without_a_verb(call):
 
 def test_version(call):
     assert call("--version") == (0, f"dovetail {dovetail.__version__}\n", "")
+
+
+# Wishes
+
+
+def test_the_wish_may_stand_anywhere(document):
+    first = document("plan", "matmul_all_reduce", *ATLAS)
+    assert document("plan", *ATLAS, "matmul_all_reduce") == first
+
+
+class Bare:
+    """A wish that somebody else brought."""
+
+    name, families = "bare", ("serial", "wild")
+    options = ()
+
+
+def test_a_wish_of_another_package_has_its_command(monkeypatch, request):
+    """No line of the command line knows its name, its options or its families."""
+    from dovetail.ir import Option
+
+    option = Option("grid_size", int, "Points.", 8, least=2)
+    limit = Option("depth", int, "Steps at once.", of="schedules", choices=())
+    Bare.options = (option, limit)
+    table = importlib.import_module("dovetail.plan.wishes")
+    monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(Bare=Bare))
+    monkeypatch.setattr(table, "entry_points", lambda group: [SimpleNamespace(name="bare", value="elsewhere:Bare")])
+    table.wishes.cache_clear()
+    request.addfinalizer(table.wishes.cache_clear)
+    heard = []
+
+    def listen(said: Said, ranks: int = 2) -> None:
+        heard.append((said, ranks))
+
+    command = Verb(listen, limits=True).command("bare")
+    assert [param.opts[0] for param in command.params] == ["--grid-size", "--schedule", "--depth", "--ranks"]
+    command(["--grid-size", "9", "--schedule", "wild", "--depth", "3", "--ranks", "4"], standalone_mode=False)
+    assert heard == [(Said(Bare, {"grid_size": 9}, {"schedule": "wild", "depth": 3}), 4)]
+    with pytest.raises(WishError, match="no wish 'bear'"):
+        Verb(listen).command("bear")
+    with pytest.raises(WishError, match="did you mean 'wild'"):
+        command(["--schedule", "mild"], standalone_mode=False)
+
+
+def test_what_was_not_said_is_as_the_machine_has_it():
+    from dovetail.machine import load
+    from dovetail.matmul import MatmulAllReduce
+
+    said = Said(MatmulAllReduce, {"m": 8, "k": 4, "n": 2, "dtype": None}, {})
+    assert said.wish(load("atlas-a2-8")).dtype == "float16"
+    assert said.wish().dtype == "float32"
+    assert said._replace(given={**said.given, "dtype": "float64"}).wish(load("atlas-a2-8")).dtype == "float64"
 
 
 # Words that are not known
@@ -154,7 +222,8 @@ def test_version(call):
         (["plan", "matmul_all_reduce", *ATLAS, "--schedule", "optimum"], "optimal"),
         (["plan", "matmul_all_reduce", *ATLAS, "--reading", "maximum"], "max"),
         (["plan", "matmul_all_reduce", *ATLAS, "--dtype", "float61"], "float16"),
-        (["plan", "matmul_all_reduce", *ATLAS, "--all-reduce", "rings"], "ring"),
+        (["plan", "matmul_all_reduce", *ATLAS, "--by", "rings"], "ring"),
+        (["tune", "matmul_allreduce", *SIZES, "--ranks", "2"], "matmul_all_reduce"),
         (["plan", "matmul_all_reduce", *ATLAS, "--schedules", "mc2"], "--schedule"),
         (["probe", "matmul", *SIZES], "matmul_all_reduce"),
         (["machines", "two-hosts"], "two-hosts-1"),
@@ -296,10 +365,9 @@ def test_plan_beyond_what_was_measured(call, tmp_path, document):
 
 
 def test_plan_uses_the_probed_machine(document, monkeypatch):
-    from dovetail.cli.tuning import machine_path
-
     from dovetail.core import save_json
     from dovetail.machine import load
+    from dovetail.tune.machines import machine_path
 
     launch = "mpiexec -n {ranks}"
     save_json(machine_path(launch, 2), load("shared-memory-2").to_json())
@@ -541,22 +609,24 @@ def test_probe_then_plan_then_tune(document, call, tmp_path):
     assert out.splitlines()[-1] == str(tmp_path / "serial" / "report.html")
 
 
-def test_an_operator_without_sizes_is_balanced(call, monkeypatch):
-    from dovetail.cli import tuning
-    from dovetail.core import PlanError
+def test_a_wish_without_sizes_is_balanced(call, monkeypatch):
     from dovetail.matmul import MatmulAllReduce
     from dovetail.probe import balance
 
     def stop(wish, ranks, **_):
         raise PlanError(f"planted: {wish.m} on {ranks}")
 
-    found = balance.Balanced(MatmulAllReduce(192, 64, 128), 3, 0.02, 0.025)
-    monkeypatch.setattr(balance, "balanced", lambda executor, ranks, dtype: found)
-    monkeypatch.setattr(tuning, "tune", stop)
-    code, out, err = call("tune", "matmul_all_reduce", "--ranks", "3")
+    wish = MatmulAllReduce(192, 64, 128)
+    found = balance.Balanced(wish, 3, 0.02, 0.025, wish.flops / 3, 4 * 192 * 128)
+    asked = []
+    monkeypatch.setattr(balance, "balanced", lambda executor, *how, **more: asked.append((*how, more)) or found)
+    monkeypatch.setattr("dovetail.tune.tune", stop)
+    code, out, err = call("tune", "matmul_all_reduce", "--ranks", "3", "--dtype", "float64")
     assert (code, out) == (1, "")
     assert "--m 192 --k 64 --n 128 balances this machine: 20.0 ms of compute, 25.0 ms of the library's" in err
+    assert "on each of 3 ranks, all_reduce 3.75 MiB/s" in err
     assert "planted: 192 on 3" in err
+    assert asked == [(MatmulAllReduce, 3, {"dtype": "float64"})]
 
 
 def test_one_rank_without_sizes_has_nothing_to_balance(call):
@@ -564,6 +634,33 @@ def test_one_rank_without_sizes_has_nothing_to_balance(call):
     assert code == 2
     assert "one rank has no communication to balance with" in err
     assert "--m, --k and --n" in err
+
+
+@pytest.mark.parametrize("words", [["--m", "8", "--n", "8"], ["--m", "8", "--n", "8", "--machine", "shared-memory-2"]])
+def test_some_sizes_are_not_enough(call, words):
+    code, out, err = call("tune", "matmul_all_reduce", "--ranks", "2", *words)
+    assert (code, out) == (2, "")
+    assert "matmul_all_reduce needs --k" in err
+    assert "--m … --k … --n …" in err
+
+
+def test_tune_on_a_pretended_machine(document, call, monkeypatch, tmp_path):
+    """The main job without ranks: the table, and last the page's path; the page says what was typed."""
+    monkeypatch.setattr("dovetail.run.mpi.MpiExecutor", lambda launch: SimExecutor(two_hosts()))
+    monkeypatch.setattr("sys.argv", ["dovetail", "tune", "typed"])
+    words = ["matmul_all_reduce", *SIZES, "--ranks", "2", "--seed", "7", "--align", "64"]
+    code, out, err = call("tune", *words, "--by", "library", "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert out.startswith("schedule")
+    assert "Medians of " in out
+    assert out.splitlines()[-1] == str(tmp_path / "report.html")
+    assert "dovetail tune typed" in (tmp_path / "report.html").read_text()
+    found = document("tune", *words, "--schedule", "uniform", "--max-tiles", "3", "--out", tmp_path / "two")
+    assert (found["schedule"], found["report"]) == ("uniform", str(tmp_path / "two" / "report.html"))
+    assert len(found["tiles"]) <= 3
+    assert json.loads((tmp_path / "two" / "tune.json").read_text()) == found
+    assert call("show", tmp_path / "two" / "tune.json")[0] == 0
+    assert call("verify", tmp_path / "two" / "tune.json")[0] == 0
 
 
 @pytest.mark.needs("mpich")
@@ -592,3 +689,20 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+# Sizes of collectives
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, float("nan"), float("inf")])
+def test_sizes_that_do_not_grow_are_refused(factor: float) -> None:
+    from dovetail.cli.collectives import sizes_between
+
+    with pytest.raises(WishError, match="sizes must begin above 0 and grow"):
+        sizes_between("1K", "64K", factor)
+
+
+def test_no_size_comes_twice() -> None:
+    from dovetail.cli.collectives import sizes_between
+
+    assert sizes_between("2", "5", 1.2) == [2, 3, 4, 5]

@@ -23,6 +23,7 @@ from dovetail.cli import main
 from dovetail.core import EnvironmentFault, RunError, WishError, save_json
 from dovetail.run.heartbeat import LATE_S, SILENT_S, Deaths, Pulse, Watch, slowness
 from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
+from dovetail.tune.tune import beside_serial
 
 
 @pytest.fixture(autouse=True)
@@ -449,7 +450,7 @@ def test_full_disk_costs_only_the_page(small_disk):
     done = call("plan", "matmul_all_reduce", *sizes, "--out", small_disk)
     assert done.returncode == 2
     check_told(done.stderr, f"EnvironmentFault: cannot write {small_disk}", "No space left", "--out")
-    assert json.loads((small_disk / "plan.json").read_text())["schema"] == "dovetail.plan/1"
+    assert json.loads((small_disk / "plan.json").read_text())["schema"] == "dovetail.plan/2"
     assert not (small_disk / "report.html").exists()
 
 
@@ -473,16 +474,17 @@ def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
     """The numbers are printed, then the fault is told."""
     from types import SimpleNamespace as Fake
 
-    outcome = Fake(max_rel_error=0.0, tolerance=1.0, num_wrong=0)
+    outcome = Fake(is_wrong=False)
     notes = ("the report is incomplete: cannot write /x/report.html, No space left on device",)
-    measured = Fake(serial=outcome, planned=outcome)
-    result = Fake(to_json=lambda: {"schema": "dovetail.tune/1"}, report=None, notes=notes, measured=measured)
-    monkeypatch.setattr("dovetail.cli.tuning.tune", lambda *a, **k: result)
+    both = {"serial": outcome, "planned": outcome, "keeps_serial": False}
+    result = Fake(to_json=lambda: {"schema": "dovetail.tune/2"}, report=None, notes=notes, **both)
+    monkeypatch.setattr("dovetail.tune.tune", lambda *a, **k: result)
+    monkeypatch.setattr("dovetail.report.tuning.write_tuning", lambda found, *_: found)
     sizes = ["--m", "8", "--k", "8", "--n", "8", "--ranks", "2"]
     code = main(["tune", "matmul_all_reduce", *sizes, "--json", "--out", "/nowhere"])
     out, err = capsys.readouterr()
     assert code == 2
-    assert json.loads(out) == {"schema": "dovetail.tune/1"}
+    assert json.loads(out) == {"schema": "dovetail.tune/2"}
     check_told(err, "EnvironmentFault: the report is incomplete", "No space left")
 
 
@@ -538,9 +540,9 @@ def test_launchers_phrases_are_passed_over(tmp_path):
 @pytest.mark.needs("mpich")
 def test_failed_job_leaves_its_folder_a_good_one_does_not(plan, tmp_path):
     executor = MpiExecutor(folder=tmp_path)
-    executor.execute(plan.job(rounds=1))
+    executor.execute(beside_serial(plan, rounds=1))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RunError, match="the launcher started 1"):
-        MpiExecutor(default_launch().replace("{ranks}", "1"), tmp_path).execute(plan.job(rounds=1))
+        MpiExecutor(default_launch().replace("{ranks}", "1"), tmp_path).execute(beside_serial(plan, rounds=1))
     (folder,) = tmp_path.iterdir()
     assert {"output.txt", "failure.0.json"} <= {path.name for path in folder.iterdir()}

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matmul_programs import program
 
 from dovetail.core import DovetailError, PlanError, WishError
 from dovetail.cost.prices import Prices
 from dovetail.ir import Kind, Program, to_text, verify
-from dovetail.matmul import DTYPES, MatmulAllReduce, program, shard_k
+from dovetail.matmul import DTYPES, MatmulAllReduce, shard
 from dovetail.run import execute, fresh_inputs
 from dovetail.sim import simulate
 
@@ -37,7 +38,7 @@ def schedules(draw, dtypes=DTYPES):
 @given(schedules(), st.none() | st.integers(0, 3))
 def test_every_schedule_computes_the_product_on_every_rank(schedule, seed):
     wish, prog = schedule
-    workload = wish.workload(prog.num_ranks)
+    workload = wish.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=7)
     c = execute(prog, inputs, seed=seed, workload=workload).outputs["C"]
     a = np.concatenate([part.astype(np.float64) for part in inputs["A"]], axis=1)
@@ -121,14 +122,14 @@ rank 1 lane recv
 
 def test_the_exchange_reads_as_printed():
     wish = MatmulAllReduce(6, 4, 4)
-    assert to_text(program(wish, 2, [4, 2], "exchange", rows_per_message=2)) == EXCHANGE
+    assert to_text(program(wish, 2, [4, 2], "exchange", rows=2)) == EXCHANGE
 
 
 def test_shards_differ_by_one_column_at_most():
-    assert shard_k(3072, 2) == (1536, 1536)
-    assert shard_k(2, 3) == (1, 1, 0)
+    assert shard(3072, 2) == (1536, 1536)
+    assert shard(2, 3) == (1, 1, 0)
     with pytest.raises(WishError, match="ranks must be at least 1"):
-        shard_k(4, 0)
+        shard(4, 0)
 
 
 @pytest.mark.parametrize("sizes", [(-1, 1, 1), (1, 1.5, 1), (1, 1, True), ("4", 1, 1)])
@@ -153,7 +154,7 @@ def test_a_wish_survives_json():
 
 def test_workload_says_what_a_slot_is():
     wish = MatmulAllReduce(4096, 3072, 8192, "float16")
-    workload = wish.workload(2)
+    workload = wish.workload(program(wish, 2, [4096]))
     assert workload.slot_bytes("A", 0) == 1536 * 2
     assert workload.slot_bytes("B", 1) == 1536 * 8192 * 2
     assert workload.slot_bytes("P", 1) == workload.slot_bytes("C", 0) == 8192 * 2
@@ -171,9 +172,9 @@ def test_unknown_choices_are_refused():
     with pytest.raises(PlanError, match="no all-reduce 'tree'"):
         program(wish, 2, [10], "tree")
     with pytest.raises(PlanError, match="its own messages"):
-        program(wish, 2, [10], "library", rows_per_message=2)
+        program(wish, 2, [10], "library", rows=2)
     with pytest.raises(WishError, match="at least one slot"):
-        program(wish, 2, [10], "ring", rows_per_message=0)
+        program(wish, 2, [10], "ring", rows=0)
 
 
 def test_every_op_says_which_tile_it_belongs_to():

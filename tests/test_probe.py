@@ -10,21 +10,22 @@ from dovetail.cost import CostModel, Curve, Segment
 from dovetail.ir import verify
 from dovetail.machine import Link, Machine
 from dovetail.matmul import MatmulAllReduce
-from dovetail.probe import probe_links, probe_matmul, programs
+from dovetail.probe import probe_links, probe_wish, programs
 from dovetail.probe.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.probe.take import Budget
 from dovetail.run.local import execute_local
 
 QUICK = Budget(each_s=0.02, most=12)
 WISH = MatmulAllReduce(512, 96, 64)
+(SAMPLE,) = WISH.samples(2)
 KEY = WISH.works(2)[0].key
 MEASUREMENTS = {
     "ping_pong": programs.ping_pong(3, (0, 2), 1000, 4, "net"),
     "exchange": programs.exchange(2, (0, 1), 1000, 40, "shm"),
-    "all_reduce": programs.all_reduce(3, 1000, 3),
+    "library": programs.library("all_reduce", 3, 1000, 3),
     "late_receive": programs.late_receive(2, (0, 1), 5000, 3),
     "reduce": programs.reduce(2, 1000, 3),
-    "matmul_rows": programs.matmul_rows(WISH, 2, 100, 7, programs.RunOptions()),
+    "computations": programs.computations(WISH, SAMPLE, 2, 100, 7),
 }
 
 
@@ -75,7 +76,7 @@ def programs_inputs(variant):
 
 def test_streams_are_proved():
     for tiles, messages in (([50, 50], 0), ([], 40), ([50, 50], 40)):
-        assert verify(programs.stream(WISH, 2, tiles, 4096, messages).variant.program).ok
+        assert verify(programs.stream(WISH, SAMPLE, 2, tiles, 4096, messages).variant.program).ok
 
 
 @pytest.mark.parametrize("nodes", [(0, 1), (0, 0)])
@@ -102,7 +103,7 @@ def test_noise_is_averaged_out():
 def test_products_and_contention_are_found():
     true = true_machine()
     links = probe_links(SimExecutor(true), 2, "found", QUICK)
-    found = probe_matmul(SimExecutor(true), links, WISH, QUICK)
+    found = probe_wish(SimExecutor(true), links, WISH, 2, QUICK)
     assert off(true, found, f"kernel:{KEY}", [8, 64, 200, 512]) < 0.03
     assert off(true, found, "cil:compute", [32 << 10, 128 << 10]) < 0.1
     assert off(true, found, "cil:net", [32 << 10, 128 << 10]) < 0.15

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
+from matmul_programs import program
 from run_programs import DTYPES, KERNELS, assert_same, workload_of
 from run_strategies import programs
 
@@ -16,7 +17,7 @@ from dovetail import _native
 from dovetail.core import ProgramError, RunError
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
-from dovetail.matmul import MATMUL, MatmulAllReduce, program
+from dovetail.matmul import MATMUL, MatmulAllReduce
 from dovetail.passes import expand_collectives, fuse, slice_messages
 from dovetail.run import execute, fresh_inputs, numpy_dtype
 from dovetail.run.engine import needs_order
@@ -75,7 +76,7 @@ class TestResults:
         asked = program(wish, ranks, tiles, family)
         for change in data.draw(st.lists(st.sampled_from([expand_collectives, fuse, cut]), max_size=2)):
             asked = change(asked)
-        workload = wish.workload(ranks)
+        workload = wish.workload(asked)
         whole = {
             name: [np.rint(2 * part.astype("f4")).astype(part.dtype) for part in parts]
             for name, parts in fresh_inputs(asked, workload, 3).items()

@@ -12,13 +12,14 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from matmul_programs import program
 from run_programs import DTYPES, Maker, library_call, uneven_of, workload_of
 
 from dovetail.collective import ALGORITHMS, build
 from dovetail.core import EnvironmentFault, ProgramError, WishError, cache_dir
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
-from dovetail.matmul import MatmulAllReduce, program
+from dovetail.matmul import MatmulAllReduce
 from dovetail.run import mpi_library
 from dovetail.run.engine import DTYPES as NATIVE_DTYPES
 from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
@@ -109,7 +110,8 @@ def shipped_cases(ranks: int):
     for dtype in DTYPES[:4]:
         wish = MatmulAllReduce(24, 6, 5, dtype)
         for family in ("library", "ring", *(["exchange"] if ranks == 2 else [])):
-            cases.append((program(wish, ranks, [7, 17], family), wish.workload(ranks), BOTH))
+            asked = program(wish, ranks, [7, 17], family)
+            cases.append((asked, wish.workload(asked), BOTH))
     return cases
 
 
@@ -158,7 +160,7 @@ def product_job() -> Job:
     for family in ("library", "exchange", "ring"):
         asked = program(wish, 2, [16, 16, 32], family)
         for how in BOTH:
-            variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(2), how, True))
+            variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(asked), how, True))
     return Job(tuple(variants), rounds=3, keep_all=True)
 
 

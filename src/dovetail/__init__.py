@@ -5,7 +5,8 @@
 >>> made.tiles, round(made.predicted_s * 1e6)
 ((512, 896, 896, 896, 896), 1283)
 
-`made.explain()` says why; `made.run(a, b)`, called by every rank of an MPI program, does it.
+`print(dt.explain(made))` says why; `made.run(a, b)`, called by every rank of an MPI program, does it; `dt.tune(wish,
+ranks)` measures the promising schedules on real ranks and keeps the fastest.
 """
 
 from importlib import import_module
@@ -21,9 +22,12 @@ _FACE = {
     "Plan": ("plan", "Plan"),
     "Program": ("ir", "Program"),
     "Timeline": ("timeline", "Timeline"),
+    "TuneResult": ("tune", "TuneResult"),
+    "explain": ("report.explain", "explain"),
     "load_machine": ("machine", "load"),
     "matmul_all_reduce": ("matmul", "MatmulAllReduce"),
-    "plan": ("plan", None),  # the room, which can be called
+    "plan": ("plan", None),  # the room, which can be called; so is "tune"
+    "tune": ("tune", None),
     "verify": ("ir", "verify"),
 }
 

@@ -8,7 +8,10 @@ from dovetail.matmul import MatmulAllReduce as MatmulAllReduce
 from dovetail.matmul import MatmulAllReduce as matmul_all_reduce
 from dovetail.plan import Plan as Plan
 from dovetail.plan.search import plan as plan
+from dovetail.report.explain import explain as explain
 from dovetail.timeline import Timeline as Timeline
+from dovetail.tune import TuneResult as TuneResult
+from dovetail.tune.tune import tune as tune
 
 __version__: str
 __all__ = [
@@ -18,8 +21,11 @@ __all__ = [
     "Plan",
     "Program",
     "Timeline",
+    "TuneResult",
+    "explain",
     "load_machine",
     "matmul_all_reduce",
     "plan",
+    "tune",
     "verify",
 ]

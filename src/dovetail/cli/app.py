@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dovetail import __version__
 from dovetail.cli import output
@@ -28,23 +29,37 @@ from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
+from dovetail.cli.wishes import HELP, Verb
 from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
-VERBS = (tune, bench, probe, plan, simulate, verify, run, compare, compile, show, diff, machines, doctor)
+OF_WISHES = (Verb(tune, limits=True, balances=True), Verb(probe, alone="links"), Verb(plan, limits=True))
+RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile")
+ORDER = (*RIVER, "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
 
+
+class InOrder(TyperGroup):
+    """The verbs, in the order of the river."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=ORDER.index)
+
+
 app = typer.Typer(
     name="dovetail",
+    cls=InOrder,
     help="Hides communication behind computation: finds, proves, runs and explains overlapped schedules.",
     epilog="Exit codes: 0 done; 1 the answer is no; 2 misuse or broken environment; 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
-for _verb in VERBS:
+for _verb in (bench, simulate, verify, run, compare, compile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
+for _wished in OF_WISHES:
+    app.add_typer(_wished.group(), name=_wished.name)
 
 
 @app.callback()

@@ -16,48 +16,36 @@ if TYPE_CHECKING:
 BENCH_SCHEMA = "dovetail.bench/1"
 
 
-def points_of(collective: str, ranks: int, asked: dict[str, Any]) -> Sequence[Any]:
+def points_of(kind: Any, ranks: int, asked: dict[str, Any]) -> Sequence[Any]:
     """The collective at each of the sizes asked for; an error where so many ranks cannot be."""
-    from dovetail.plan import wish_class
-
-    points: Sequence[Any] = wish_class(collective).points(**asked)
+    points: Sequence[Any] = kind.points(**asked)
     points[0].check_ranks(ranks)
     return points
 
 
 def tune(
-    collective: str,
+    kind: Any,
     ranks: int,
     asked: dict[str, Any],
-    machine: str | None,
+    executor: Any,
+    machine: Any,
     out: Path | None,
-    runs: dict[str, Any],
+    measuring: dict[str, Any],
+    *,
+    json: bool,
 ) -> int:
     """Choose at each size, and tell; 1 where something computed wrong elements. `asked`: options of the wish."""
-    from dovetail.cli.machines import find
     from dovetail.report.selections import write_for_others
-    from dovetail.run.mpi import MpiExecutor
     from dovetail.tune.collectives import tune_collective
 
-    points = points_of(collective, ranks, asked)
-    folder = out or Path(f"dovetail-{collective}-{points[0].dtype}-r{ranks}")
+    points = points_of(kind, ranks, asked)
+    folder = out or Path(f"dovetail-{kind.name}-{points[0].dtype}-r{ranks}")
     with output.progress("tuning") as say:
-        result = tune_collective(
-            points,
-            ranks,
-            out=folder,
-            executor=MpiExecutor(runs["launch"]),
-            machine=find(machine) if machine else None,
-            rounds=runs["rounds"],
-            budget_s=runs["budget"],
-            fresh=runs["fresh"],
-            seed=runs["seed"],
-            say=say,
-        )
+        result = tune_collective(points, ranks, out=folder, executor=executor, machine=machine, say=say, **measuring)
     more, refused = write_for_others(result.selection, folder)
     result = replace(result, files=(*result.files, *more), notes=(*result.notes, *refused))
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if runs["json"] else tell(result)
+    output.emit(result.to_json()) if json else tell(result)
     return int(result.is_wrong)
 
 

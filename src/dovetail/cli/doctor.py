@@ -107,7 +107,7 @@ def cache() -> str:
 
 
 def local() -> str:
-    """A tiny product with all-reduce on two threads, its numbers checked."""
+    """A small wish on two threads, its numbers checked."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.local import execute_local
@@ -137,7 +137,7 @@ def launcher(launch: str | None) -> str:
 
 
 def mpi(launch: str | None) -> str:
-    """The same tiny product on two real ranks."""
+    """The same on two real ranks."""
     from dovetail.run.job import Job, Variant
     from dovetail.run.mpi import MpiExecutor
 
@@ -162,11 +162,16 @@ def testbed() -> str:
 
 
 def tiny() -> tuple[Program, Workload]:
-    """A product of 64 x 32 x 16 in two tiles on two ranks, by our own messages."""
-    from dovetail.matmul import MatmulAllReduce, program
+    """A small wish of the first kind that knows one, in tiles on two ranks, by our own messages where it has such."""
+    from dovetail.machine import load
+    from dovetail.plan.costs import Costs
+    from dovetail.plan.wishes import wish_class, wishes
 
-    wish = MatmulAllReduce(64, 32, 16)
-    return program(wish, 2, [32, 32], "ring"), wish.workload(2)
+    kind = next(found for found in map(wish_class, wishes()) if hasattr(found, "pilot"))
+    costs, _ = Costs.of(kind.pilot(2, "float32"), load("shared-memory-2"), 2)
+    *_, schedule = costs.wish.schedules(costs)
+    program = costs.wish.program(schedule, 2)
+    return program, costs.wish.workload(program)
 
 
 def _ms(seconds: float) -> str:

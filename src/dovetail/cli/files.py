@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +21,52 @@ if TYPE_CHECKING:
     from dovetail.plan import Plan
     from dovetail.timeline import Timeline
 
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: its name, the class that reads it (`module:Class`), and the function that puts it into words; a
+    kind without them is shown by its keys."""
+
+    name: str
+    type: str = ""
+    words: str = ""
+
+    def read(self, content: Any) -> Any:
+        """What a document of this kind holds."""
+        return found(self.type).from_json(content)
+
+    def tell(self, content: Any) -> str:
+        """A document of this kind in words."""
+        told = found(self.words)(self.read(content)) if self.words else keys(content)
+        return str(told)
+
+
 KINDS = {
-    "dovetail.program/1": "program",
-    "dovetail.plan/1": "plan",
-    "dovetail.timeline/1": "timeline",
-    "dovetail.machine/1": "machine",
-    "dovetail.certificate/1": "certificate",
-    "dovetail.comparison/1": "comparison",
-    "dovetail.tune/1": "tune",
-    "dovetail.curve/1": "curve",
-    "dovetail.run/1": "run",
-    "dovetail.program_run/1": "run",
-    "dovetail.selection/1": "selection",
+    "dovetail.program/1": Kind("program", "dovetail.ir:Program"),
+    "dovetail.plan/2": Kind("plan", "dovetail.plan:Plan", "dovetail.report.explain:explain"),
+    "dovetail.timeline/1": Kind("timeline", "dovetail.timeline:Timeline", "dovetail.cli.simulate:told"),
+    "dovetail.machine/1": Kind("machine", "dovetail.machine:Machine", "dovetail.cli.machines:told"),
+    "dovetail.certificate/1": Kind("certificate", "dovetail.ir:Certificate", "dovetail.cli.verify:told"),
+    "dovetail.comparison/1": Kind("comparison", "dovetail.timeline:Comparison", "dovetail.cli.compare:told"),
+    "dovetail.selection/1": Kind("selection", "dovetail.plan.selection:Selection", "dovetail.cli.show:selection"),
+    "dovetail.tune/2": Kind("tune"),
+    "dovetail.run/1": Kind("run"),
+    "dovetail.program_run/1": Kind("run"),
+    "dovetail.curve/1": Kind("curve"),
 }
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
+
+
+def found(place: str) -> Any:
+    """What is at `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def keys(content: dict[str, Any]) -> str:
+    """What has no words of its own: its keys and short values."""
+    short = {key: value for key, value in content.items() if not isinstance(value, dict | list)}
+    return "\n".join(f"{key:<20} {value}" for key, value in short.items())
 
 
 def read(place: str) -> tuple[str, Any]:
@@ -66,20 +101,10 @@ def program_of(place: str) -> tuple[str, Program, Any]:
 
 def program_from(kind: str, content: Any, place: str) -> Program:
     """The Program in what `read` found at a place."""
-    from dovetail.ir import Program, parse
-
-    if kind == "text":
-        return parse(content, place)
-    if kind == "program":
-        return Program.from_json(content)
-    if kind == "msccl":
-        return msccl_of(place, content).program
-    if kind == "mscclpp":
-        return mscclpp_of(place, content).program
-    if kind in ("plan", "tune"):
-        return planned_program(content)
-    hint = "give a program (JSON or text), an algorithm (MSCCL XML, MSCCL++ JSON) or a plan"
-    raise ProgramError(f"{place} holds no program", found=f"a {kind}", hint=hint)
+    if kind not in PROGRAM_READERS:
+        hint = "give a program (JSON or text), an algorithm (MSCCL XML, MSCCL++ JSON) or a plan"
+        raise ProgramError(f"{place} holds no program", found=f"a {kind}", hint=hint)
+    return PROGRAM_READERS[kind](content, place)
 
 
 def msccl_of(place: str, content: Any) -> MscclFile:
@@ -96,17 +121,34 @@ def mscclpp_of(place: str, content: Any) -> MscclppPlan:
     return mscclpp.read(content, name="stdin" if place == "-" else place)
 
 
-def planned_program(document: dict[str, Any]) -> Program:
-    """The Program that a plan's wish and choices make, not yet proved."""
-    from dovetail.core import PlanError
-    from dovetail.matmul import MatmulAllReduce
-    from dovetail.plan import Choices
+def planned_program(document: dict[str, Any], place: str = "") -> Program:
+    """The Program that a plan's wish and schedule make, not yet proved."""
+    from dovetail.plan.plan import asked_of
 
-    try:
-        wish = MatmulAllReduce.from_json(document["wish"])
-        return Choices.from_json(document["choices"]).program(wish, int(document["ranks"]))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise PlanError("malformed plan document", found=f"{type(error).__name__}: {error}") from error
+    wish, schedule, ranks = asked_of(document)
+    return wish.program(schedule, ranks)
+
+
+def _parsed(text: str, place: str) -> Program:
+    from dovetail.ir import parse
+
+    return parse(text, place)
+
+
+def _program(document: dict[str, Any], place: str) -> Program:
+    from dovetail.ir import Program
+
+    return Program.from_json(document)
+
+
+PROGRAM_READERS: dict[str, Callable[[Any, str], Program]] = {
+    "text": _parsed,
+    "program": _program,
+    "msccl": lambda content, place: msccl_of(place, content).program,
+    "mscclpp": lambda content, place: mscclpp_of(place, content).program,
+    "plan": planned_program,
+    "tune": planned_program,
+}
 
 
 def plan_of(place: str) -> Plan:
@@ -154,8 +196,8 @@ def _kind_of(text: str, place: str) -> tuple[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DovetailError(f"{place} is not JSON", found=str(error)) from error
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema in KINDS:
-        return KINDS[schema], document
+    if isinstance(schema, str) and schema in KINDS:
+        return KINDS[schema].name, document
     if isinstance(document, dict) and schema is None and "gpus" in document:
         return "mscclpp", document
     found = "no `schema`, and no `gpus` as an MSCCL++ plan has" if schema is None else f"schema {schema!r}"

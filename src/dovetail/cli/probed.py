@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 from dovetail.core import DovetailError, cache_dir, load_json
 
 if TYPE_CHECKING:
+    from dovetail.ir import Wish
     from dovetail.machine import Machine
-    from dovetail.matmul import MatmulAllReduce
 
 
-def known(wish: MatmulAllReduce, ranks: int, launch: str | None) -> Machine | None:
+def known(wish: Wish, ranks: int, launch: str | None) -> Machine | None:
     """The cached machine behind a launch command, with the costs of the wish where they are cached too."""
-    from dovetail.cli.tuning import machine_path, product_path
-    from dovetail.run.mpi import default_launch
+    from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune.machines import costs_path, machine_path
 
-    links = load(machine_path(launch or default_launch(), ranks))
-    return links and (load(product_path(links, wish)) or links)
+    links = load(machine_path(MpiExecutor(launch).launched_by, ranks))
+    return links and (load(costs_path(links, wish, ranks)) or links)
 
 
-def load(path: Path) -> Machine | None:
+def load(path: Path | None) -> Machine | None:
     """The machine in a file of the cache; None where there is none. Raises DovetailError for a broken file."""
     from dovetail.machine import Machine
 
-    return Machine.from_json(load_json(path, "cached machine")) if path.exists() else None
+    return Machine.from_json(load_json(path, "cached machine")) if path and path.exists() else None
 
 
 def cached() -> Iterator[tuple[Path, Machine]]:

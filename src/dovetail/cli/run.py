@@ -42,8 +42,8 @@ def run(
     it computes a known collective, its bandwidths are those of nccl-tests.
     """
     from dovetail.cli.run_program import run_program
-    from dovetail.cli.tuning import fresh_seed
     from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune.tune import beside_serial, fresh_seed
 
     content = files.read(file)
     if content[0] in files.PROGRAMS:
@@ -57,7 +57,7 @@ def run(
     save_json(folder / "plan.json", plan.to_json()) if out else None
     executor = MpiExecutor(launch, folder=folder / "runs")
     with output.progress(f"running {rounds} rounds"):
-        result = executor.execute(plan.job(rounds=rounds, budget_s=budget, seed=fresh_seed(seed)))
+        result = executor.execute(beside_serial(plan, rounds=rounds, budget_s=budget, seed=fresh_seed(seed)))
     files.drop_if_empty(folder / "runs")
     fault = _save(result, folder)
     place = None if fault else folder / "measured.json"
@@ -77,7 +77,7 @@ def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, A
     spread = {"measured_spread": planned.spread, "serial_spread": serial.spread}
     checks = {"max_rel_error": planned.max_rel_error, "tolerance": planned.tolerance}
     runs = {"rounds": result.rounds, "disturbed": result.disturbed, **result.load.to_json(), "facts": result.facts}
-    head = {"schema": SCHEMA, "schedule": plan.schedule, "tiles": list(plan.tiles), "ranks": plan.ranks}
+    head = {"schema": SCHEMA, "schedule": plan.family, "tiles": list(plan.tiles), "ranks": plan.ranks}
     return {**head, **times, **spread, **checks, **runs, "timeline": timeline and str(timeline)}
 
 
@@ -85,7 +85,7 @@ def told(plan: Plan, result: JobResult, timeline: Path | None) -> str:
     """A table of both schedules, then count, check and the timeline's path."""
     from dovetail.report import percent, render_table, seconds_column
 
-    rows = [("serial", plan.serial_s, result["serial"]), (plan.schedule, plan.predicted_s, result["planned"])]
+    rows = [("serial", plan.serial_s, result["serial"]), (plan.family, plan.predicted_s, result["planned"])]
     columns = [seconds_column([row[1] for row in rows]), seconds_column([row[2].median_s for row in rows])]
     cells = [[r[0], p, m, percent(r[2].spread)] for r, p, m in zip(rows, *columns, strict=True)]
     aligns: list[Any] = ["left", "right", "right", "right"]
@@ -95,9 +95,10 @@ def told(plan: Plan, result: JobResult, timeline: Path | None) -> str:
     disturbed = f"; {result.disturbed} disturbed" if result.disturbed else ""
     library = " ".join(str(result.facts.get("mpi", "MPI")).split())
     line = f"{gain}; medians of {result.rounds} rounds{disturbed}; on {library}."
-    check = f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed."
-    warnings = [f"{text}." for text in result.load.warnings]
-    return "\n".join([table, "", line, *warnings, check, *([str(timeline)] if timeline else [])])
+    lines = [table, "", line, *(f"{text}." for text in result.load.warnings)]
+    if planned.max_rel_error is not None and planned.tolerance is not None:
+        lines.append(f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed.")
+    return "\n".join([*lines, *([str(timeline)] if timeline else [])])
 
 
 def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:
@@ -111,13 +112,10 @@ def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:
 
 
 def _wrong(result: JobResult) -> list[str]:
-    """A sentence for each outcome whose product is not what it must be."""
-    lines = []
-    for outcome in result.outcomes:
-        error, tolerance = outcome.max_rel_error, outcome.tolerance
-        if outcome.num_wrong:
-            lines.append(f"the product of '{outcome.name}' is wrong: error {error:.2g}, {tolerance:.2g} allowed")
-    return lines
+    """A sentence for each outcome whose result is not what it must be."""
+    from dovetail.report.tuning import wrong_text
+
+    return [wrong_text(each.name, each.max_rel_error, each.tolerance) for each in result.outcomes if each.is_wrong]
 
 
 def _folder(place: str) -> Path:

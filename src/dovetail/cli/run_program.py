@@ -78,7 +78,7 @@ def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:
 
 
 def _rates(ran: Ran) -> tuple[float, float] | None:
-    from dovetail.cli.collectives import bandwidths, bus_factor
+    from dovetail.tune.timing import bandwidths, bus_factor
 
     if ran.collective is None:
         return None

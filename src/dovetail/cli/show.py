@@ -13,6 +13,7 @@ from dovetail.core import DovetailError
 
 if TYPE_CHECKING:
     from dovetail.ir import Program
+    from dovetail.plan.selection import Selection
 
 
 def show(
@@ -39,38 +40,19 @@ def show(
 
 def told(kind: str, content: Any, place: str) -> str:
     """The content of a file of that kind in words."""
-    from dovetail.ir import Certificate, to_text
-    from dovetail.machine import Machine
-    from dovetail.plan import Plan
-    from dovetail.timeline import Comparison, Timeline
+    from dovetail.ir import to_text
 
     if kind in files.PROGRAMS:
         program = files.program_from(kind, content, place)
         return f"{to_text(program)}# {summary(program)}"
-    if kind == "plan":
-        return Plan.from_json(content).explain()
-    if kind == "timeline":
-        from dovetail.cli.simulate import told as timeline
+    return next(each for each in files.KINDS.values() if each.name == kind).tell(content)
 
-        return timeline(Timeline.from_json(content), str(content["meta"].get("program", place)))
-    if kind == "machine":
-        from dovetail.cli.machines import told as machine
 
-        return machine(Machine.from_json(content))
-    if kind == "certificate":
-        from dovetail.cli.verify import told as certificate
+def selection(found: Selection) -> str:
+    """A table of tuned collectives."""
+    from dovetail.report.selections import selection_table
 
-        return certificate(Certificate.from_json(content))
-    if kind == "comparison":
-        from dovetail.cli.compare import told as comparison
-
-        return comparison(Comparison.from_json(content))
-    if kind == "selection":
-        from dovetail.plan.selection import Selection
-        from dovetail.report.selections import selection_table
-
-        return selection_table(Selection.from_json(content), terminal=output.is_terminal(), width=output.width())
-    return _keys(content)
+    return selection_table(found, terminal=output.is_terminal(), width=output.width())
 
 
 def summary(program: Program) -> str:
@@ -96,19 +78,13 @@ def summary(program: Program) -> str:
     )
 
 
-def _keys(content: dict[str, Any]) -> str:
-    """What has no words of its own: its keys and short values."""
-    short = {key: value for key, value in content.items() if not isinstance(value, dict | list)}
-    return "\n".join(f"{key:<20} {value}" for key, value in short.items())
-
-
 def _write_page(page: Path, kind: str, content: Any, place: str) -> None:
     from dovetail.report import write_page
     from dovetail.timeline import Timeline
 
     if kind == "plan":
-        from dovetail.cli.plan import write_plan_page
         from dovetail.plan import Plan
+        from dovetail.report.explain import write_plan_page
 
         write_plan_page(Plan.from_json(content), page, f"dovetail show {place} --page {page}")
     elif kind == "timeline":

@@ -38,10 +38,10 @@ def simulate(
     timeline = run(program, price(program, chosen, workload, contention, extrapolate=extrapolate), chosen.name)
     if out is not None:
         save_json(out, timeline.to_json())
-    output.emit(timeline.to_json()) if json else print(told(timeline, program.name))
+    output.emit(timeline.to_json()) if json else print(told(timeline))
 
 
-def told(timeline: Timeline, name: str) -> str:
+def told(timeline: Timeline) -> str:
     """Makespan, and how busy each lane of each rank is."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 
@@ -52,6 +52,7 @@ def told(timeline: Timeline, name: str) -> str:
     busy = [row for row in busy if row[2] > 0]
     cells = seconds_column([s for _, _, s in busy])
     rows = [[str(r), lane, c, percent(s / makespan)] for (r, lane, s), c in zip(busy, cells, strict=True)]
+    name = timeline.meta.get("program") or timeline.meta.get("variant") or "timeline"
     head = f"{name}: {seconds(makespan)} {timeline.label}, {timeline.num_ranks} ranks, {timeline.num_spans} spans"
     aligns: list[Any] = ["right", "left", "right", "right"]
     table = render_table(["rank", "lane", "busy", "share"], rows, aligns, terminal=output.is_terminal())
@@ -60,9 +61,9 @@ def told(timeline: Timeline, name: str) -> str:
 
 def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Workload:
     if kind in ("plan", "tune"):
-        from dovetail.matmul import MatmulAllReduce
+        from dovetail.plan.plan import asked_of
 
-        return MatmulAllReduce.from_json(content["wish"]).workload(program.num_ranks)
+        return asked_of(content)[0].workload(program)
     return slot_workload(program, slots)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,33 +11,24 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
+from dovetail.cli.wishes import Said, flag, listed, of, words_of
 from dovetail.core import EnvironmentFault, WishError
 
 if TYPE_CHECKING:
-    from dovetail.cli.tuning import TuneResult
+    from dovetail.ir import Wish
+    from dovetail.tune import TuneResult
 
 
 def tune(
-    wish: opt.WishName,
+    said: Said,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to run on.", min=1)],
-    m: opt.MaybeM = None,
-    k: opt.MaybeK = None,
-    n: opt.MaybeN = None,
-    nodes: opt.Nodes = None,
-    least: opt.Least = None,
-    most: opt.Most = None,
-    factor: opt.Factor = None,
-    dtype: opt.Dtype = None,
     machine: opt.MachineName = None,
-    schedule: opt.Schedule = "auto",
-    reading: opt.Reading = "max",
     contention: opt.Contention = None,
-    floor: opt.Floor = None,
-    align: opt.Align = None,
-    all_reduce: opt.AllReduce = "auto",
     launch: opt.Launch = None,
     rounds: opt.Rounds = 9,
-    budget: opt.Budget = 60.0,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Seconds that measuring may take, about, beside the probe.", min=0.0)
+    ] = 120.0,
     seed: opt.Seed = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
@@ -46,126 +36,90 @@ def tune(
 ) -> int:
     """Probe, plan, prove, measure serial and the best few in turn, keep the fastest, and explain it.
 
-    An operator without sizes gets some whose compute and communication take about as long on this machine.
+    A matrix product without sizes gets some whose compute and communication take about as long on this machine.
 
     Of a collective: at each size, measure the best predicted algorithms and the library's call in turn, and keep a
     table of what is fastest, which dovetail.collective then goes by.
     """
-    runs = {"launch": launch, "rounds": rounds, "budget": budget, "seed": seed, "fresh": fresh, "json": json}
-    limits = {"reading": reading, "contention": contention, "floor": floor, "align": align, "all_reduce": all_reduce}
-    sizes, span = {"m": m, "k": k, "n": n}, {"nodes": nodes, "min": least, "max": most, "factor": factor}
-    if wish in opt.COLLECTIVES:
-        usual = {"schedule": "auto", "reading": "max", "all_reduce": "auto"}
-        misplaced(wish, {**sizes, **limits, "schedule": schedule}, usual)
-        return collectives.tune(wish, ranks, {**span, "dtype": dtype}, machine, out, runs)
-    misplaced(wish, span, {})
-    return _operator(wish, ranks, sizes, dtype, machine, schedule, limits, out, runs)
-
-
-def misplaced(wish: str, options: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Refuse options that have no meaning for the wish.
-
-    >>> misplaced("all_reduce", {"m": 64, "k": None}, {})
-    Traceback (most recent call last):
-    ...
-    dovetail.core.errors.WishError: all_reduce has no --m
-      try         dovetail tune all_reduce --ranks 2 --min 1K --max 64M
-    """
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, usual.get(name))]
-    if given:
-        sizes = "--min 1K --max 64M" if wish in opt.COLLECTIVES else "--m 4096 --k 3072 --n 8192"
-        raise WishError(f"{wish} has no {', '.join(given)}", hint=f"dovetail tune {wish} --ranks 2 {sizes}")
-
-
-def _operator(
-    operator: str,
-    ranks: int,
-    sizes: dict[str, int | None],
-    dtype: str | None,
-    machine: str | None,
-    schedule: str,
-    limits: dict[str, Any],
-    out: Path | None,
-    runs: dict[str, Any],
-) -> int:
     from dovetail.cli.machines import find
-    from dovetail.cli.tuning import tune as follow
+    from dovetail.report.tuning import write_tuning
     from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune import tune as follow
 
-    chosen, executor = find(machine) if machine else None, MpiExecutor(runs["launch"])
-    missing = [f"--{name}" for name, value in sizes.items() if value is None]
-    if len(missing) == len(sizes) and not machine:
-        wish = _balanced(executor, ranks, dtype)
-    elif missing:
-        hint = f"dovetail tune {operator} --ranks {ranks} --m 4096 --k 3072 --n 8192"
-        raise WishError(f"{operator} needs {', '.join(missing)}", hint=hint)
-    else:
-        wish = opt.wish_of(sizes["m"] or 0, sizes["k"] or 0, sizes["n"] or 0, dtype, chosen)
-    folder = out or Path(f"dovetail-{operator}-m{wish.m}-k{wish.k}-n{wish.n}-{wish.dtype}-r{ranks}")
+    chosen, executor = find(machine) if machine else None, MpiExecutor(launch)
+    measuring: dict[str, Any] = {"rounds": rounds, "budget_s": budget, "fresh": fresh, "seed": seed}
+    if said.kind.by_size:
+        if contention is not None:
+            raise WishError(f"{said.kind.name} has no --contention", hint="leave it out: traffic is all there is")
+        return collectives.tune(said.kind, ranks, dict(said.given), executor, chosen, out, measuring, json=json)
+    wish = _balanced(said, executor, ranks) if said.is_bare and chosen is None else said.wish(chosen)
+    folder = out or Path(_folder(wish, ranks))
+    measuring |= {"machine": chosen, "contention": contention, **said.limits}
     with output.progress("tuning") as say:
-        result = follow(
-            wish,
-            ranks,
-            out=folder,
-            executor=executor,
-            machine=chosen,
-            schedule=schedule,
-            rounds=runs["rounds"],
-            budget_s=runs["budget"],
-            fresh=runs["fresh"],
-            seed=runs["seed"],
-            command=shlex.join(["dovetail", *sys.argv[1:]]),
-            say=say,
-            **limits,
-        )
+        result = follow(wish, ranks, out=folder, executor=executor, say=say, **measuring)
+        result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if runs["json"] else tell(result)
+    output.emit(result.to_json()) if json else tell(result)
     return verdict(result)
-
-
-def _balanced(executor: Any, ranks: int, dtype: str | None) -> Any:
-    """Where no sizes are named: an operator that has something to gain on this machine, told what it is."""
-    from dovetail.probe.balance import balanced
-    from dovetail.report import num_bytes, seconds
-
-    wish, _, compute_s, comm_s = balanced(executor, ranks, dtype or "float32")
-    speeds = f"compute {2e-9 * wish.m * wish.n * wish.k / ranks / compute_s:.0f} GFLOP/s on each of {ranks} ranks"
-    sides = f"{seconds(compute_s)} of compute, {seconds(comm_s)} of the library's all_reduce"
-    output.note(f"No sizes named: --m {wish.m} --k {wish.k} --n {wish.n} balances this machine: {sides}")
-    size = wish.m * wish.workload(ranks).slot_bytes("C", 0)
-    output.note(f"({speeds}, all_reduce {num_bytes(size / comm_s)}/s).\n")
-    return wish
 
 
 def tell(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
-    from dovetail.cli.telling import summary, why_kept
     from dovetail.report import percent, seconds, summary_table
+    from dovetail.report.tuning import summary, why_kept
 
-    m = result.measured
+    judged, planned = result.judged, result.planned
     print(summary_table(summary(result), terminal=output.is_terminal(), width=output.width()))
-    disturbed = f"; {m.result.disturbed} disturbed" if m.result.disturbed else ""
+    disturbed = f"; {judged.disturbed} disturbed" if judged.disturbed else ""
     gain = None if result.ideal_gain is None else f"{percent(result.ideal_gain)} of the ideal gain"
-    print(f"\nMedians of {m.result.rounds} rounds{disturbed}; {gain or f'serial kept: {why_kept(result)}'}.")
-    for text in m.result.load.warnings:
-        print(f"{text}.")
-    lost = sorted(((s, name) for name, s in result.losses.items() if abs(s) > 1e-3 * m.planned.median_s), reverse=True)
+    print(f"\nMedians of {judged.rounds} rounds{disturbed}; {gain or f'serial kept: {why_kept(result)}'}.")
+    for text in result.notes:
+        print(text)
+    lost = sorted(((s, name) for name, s in result.losses.items() if abs(s) > 1e-3 * planned.median_s), reverse=True)
     if lost:
         print("The rest was lost to " + ", ".join(f"{name} {seconds(s)}" for s, name in lost) + ".")
-    if m.planned.max_rel_error is not None and m.planned.tolerance is not None:
-        print(f"Largest error {m.planned.max_rel_error:.2g} of the reference, {m.planned.tolerance:.2g} allowed.")
+    if planned.max_rel_error is not None and planned.tolerance is not None:
+        print(f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed.")
     if result.report is not None:
         print(f"\n{result.report}")
 
 
 def verdict(result: TuneResult) -> int:
-    """0; 1 where a product is wrong; EnvironmentFault where the page could not be written."""
-    for outcome in (result.measured.serial, result.measured.planned):
-        error, tolerance = outcome.max_rel_error, outcome.tolerance
-        if outcome.num_wrong:
-            output.warn(f"the product of '{outcome.name}' is wrong: error {error:.2g}, {tolerance:.2g} allowed")
-            return 1
+    """0; 1 where a result is wrong; EnvironmentFault where the page could not be written."""
+    from dovetail.report.tuning import wrong
+
+    if bad := list(wrong(result)):
+        output.warn(bad[0])
+        return 1
     if result.report is None:
-        what: Any = result.notes[0] if result.notes else "the page could not be written"
-        raise EnvironmentFault(str(what).splitlines()[0], hint="the plan stands; choose another place with --out")
+        what = str(result.notes[0]) if result.notes else "the page could not be written"
+        raise EnvironmentFault(what.splitlines()[0], hint="the plan stands; choose another place with --out")
     return 0
+
+
+def _folder(wish: Wish, ranks: int) -> str:
+    """A name for a tuning's folder, sizes included."""
+    document = wish.to_json()
+    known = [(o.name, document[o.name]) for o in of(type(wish), "wish") if document.get(o.name) is not None]
+    words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in known]
+    return "-".join(["dovetail", wish.name, *words, f"r{ranks}"])
+
+
+def _balanced(said: Said, executor: Any, ranks: int) -> Wish:
+    """Where no sizes are named: a wish that has something to gain on this machine, told what it is."""
+    from dovetail.probe import balance
+    from dovetail.report import num_bytes, seconds
+
+    if ranks < 2:
+        hint = f"name {listed(said.missing)}, or more --ranks"
+        raise WishError("one rank has no communication to balance with", hint=hint)
+    dtype = {"dtype": said.given["dtype"]} if said.given.get("dtype") else {}
+    found = balance.balanced(executor, said.kind, ranks, **dtype)
+    called = found.wish.collected(ranks)[0].kind
+    words, needed = words_of(found.wish)[1:], [flag(o.name) for o in of(said.kind, "wish") if o.needed]
+    sizes = " ".join(f"{word} {value}" for word, value in zip(words[::2], words[1::2], strict=True) if word in needed)
+    sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"
+    output.note(f"No sizes named: {sizes} balances this machine: {sides}")
+    speed = f"compute {1e-9 * found.flops / found.compute_s:.0f} GFLOP/s on each of {ranks} ranks"
+    output.note(f"({speed}, {called} {num_bytes(found.num_bytes / found.comm_s)}/s).\n")
+    return found.wish

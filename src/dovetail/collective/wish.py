@@ -47,6 +47,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     name: ClassVar[str] = "collective"
     families: ClassVar[tuple[str, ...]] = (SERIAL,)
+    by_size: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
         Option("min", str, "Least size, the larger of a rank's input and output.", LEAST),
         Option("max", str, "Greatest size.", MOST),

@@ -70,11 +70,12 @@ class Schedule:
         >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
         ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')
         """
-        parts = [f"{len(value)} {name}" for name, value in self.parameters if isinstance(value, tuple)]
+        lists = [(len(value), name) for name, value in self.parameters if isinstance(value, tuple)]
+        parts = [f"{count} {name if count != 1 else name.removesuffix('s')}" for count, name in lists]
         parts += [str(value) for _, value in self.parameters if isinstance(value, str) and value != self.family]
         parts += [name for name, value in self.parameters if value is True]
-        counts = [(name, value) for name, value in self.parameters if type(value) is int]
-        parts += [f"{value} {name.replace('_', ' ')}" for name, value in counts]
+        numbers = [(name, value) for name, value in self.parameters if type(value) is int]
+        parts += [f"{value} {name.replace('_', ' ')}" for name, value in numbers]
         parts += [f"slices of {self.slice_bytes >> 10}K"] if self.slice_bytes else []
         return ", ".join([self.family, *parts])
 

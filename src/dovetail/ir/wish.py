@@ -98,12 +98,14 @@ class Wish(Protocol):
     question.
 
     `name`: as on the command line. `options`: what may be said of it, and asked of its schedules. `families`: of its
-    schedules, the simplest first: on equal predictions the earlier one is taken; "serial" is among them.
+    schedules, the simplest first: on equal predictions the earlier one is taken; "serial" is among them. `by_size`:
+    whether it is chosen for at several sizes, into a table.
     """
 
     name: ClassVar[str]
     options: ClassVar[tuple[Option, ...]]
     families: ClassVar[tuple[str, ...]]
+    by_size: ClassVar[bool]
 
     @classmethod
     def points(cls, **asked: Any) -> Sequence[Wish]:

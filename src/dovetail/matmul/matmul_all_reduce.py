@@ -173,7 +173,9 @@ class MatmulAllReduce(Product):
         ours = {"exchange": "our own all-pairs exchange", "ring": "our own ring"}
         if ranks == 1:
             return "copied, for there is one rank"
-        return f"reduced by {ours.get(schedule['by'], 'the library’s all-reduce')}"
+        most = schedule.get("rows_per_message")
+        cut = f", messages of at most {most} rows" if most else ""
+        return f"reduced by {ours.get(schedule['by'], 'the library’s all-reduce')}{cut}"
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         if not self.m or not self.n:

@@ -76,6 +76,7 @@ class Product:
     name: ClassVar[str] = "product"
     options: ClassVar[tuple[Option, ...]] = (*SIZES, *TILING)
     families: ClassVar[tuple[str, ...]] = ("serial",)
+    by_size: ClassVar[bool] = False
 
     m: int
     k: int

@@ -168,6 +168,7 @@ class Plan:
 
         Raises PlanError for a malformed document, ProgramError where the Program no longer holds.
         """
+        check_schema(document, SCHEMA)
         wish, schedule, ranks = asked_of(document)
         emitted = wish.program(schedule, ranks)
         certificate = verify(emitted)

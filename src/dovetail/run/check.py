@@ -34,10 +34,12 @@ def check_outputs(
     """Compare outputs (buffer -> array of each rank, None for ranks that are not here) with what the post-conditions
     ask, every element of them; `kernels` adds to the workload's.
 
-    >>> from dovetail.matmul import MatmulAllReduce, program
+    >>> from dovetail.ir import Schedule
+    >>> from dovetail.matmul import MatmulAllReduce
     >>> from dovetail.run import execute, fresh_inputs
     >>> wish = MatmulAllReduce(6, 40, 3, "float16")
-    >>> summed, workload = program(wish, 2, [2, 4], "ring"), wish.workload(2)
+    >>> summed = wish.program(Schedule.of("given", tiles=(2, 4), by="ring"), 2)
+    >>> workload = wish.workload(summed)
     >>> inputs = fresh_inputs(summed, workload, seed=1)
     >>> outputs = execute(summed, inputs, workload=workload).outputs
     >>> check_outputs(summed, workload, inputs, outputs).ok

@@ -52,6 +52,10 @@ class Entry:
     def predicted_s(self) -> float:
         return min(self.predicted.values(), default=EACH_S)
 
+    @property
+    def longest_s(self) -> float:
+        return max(self.predicted.values(), default=EACH_S)
+
     @cached_property
     def computes(self) -> bool:
         return bool((self.program(self.serial).kind == Kind.compute).any())
@@ -71,9 +75,7 @@ class Entry:
             blocking=schedule.blocking,
             repeats=repeats,
             spans=spans,
-            stall_s=max(
-                STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.predicted.get(schedule, 0.0)
-            ),
+            stall_s=max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s),
         )
         return Variant(f"{self.name}: {schedule}", program, self.wish.workload(program), options, check)
 

@@ -43,8 +43,7 @@ class Timed:
     @property
     def bandwidths(self) -> tuple[float, float]:
         """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them."""
-        rate = self.wish.num_bytes / self.seconds / 1e9 if self.seconds else 0.0
-        return rate, rate * bus_factor(self.wish.name, self.ranks)
+        return bandwidths(self.wish.num_bytes, self.seconds, bus_factor(self.wish.name, self.ranks))
 
     def to_json(self) -> dict[str, Any]:
         rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), self.bandwidths, strict=True))
@@ -61,6 +60,16 @@ def bus_factor(collective: str, ranks: int) -> float:
     share = (ranks - 1) / ranks
     factors = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share}
     return factors.get(collective, 1.0)
+
+
+def bandwidths(num_bytes: int, seconds: float, factor: float) -> tuple[float, float]:
+    """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them.
+
+    >>> bandwidths(4_000_000, 1e-3, 1.5)
+    (4.0, 6.0)
+    """
+    rate = num_bytes / seconds / 1e9 if seconds else 0.0
+    return rate, rate * factor
 
 
 def time_collective(

@@ -19,7 +19,7 @@ from dovetail.plan.costs import Costs
 from dovetail.plan.kept import keep_schedule
 from dovetail.plan.plan import Plan
 from dovetail.plan.search import plan, with_schedule
-from dovetail.run.job import Executor, Outcome, Variant
+from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tune.contest import Contest, Judged, contest
@@ -158,7 +158,7 @@ def tune(
         budget_s=budget_s,
         seed=seed,
         say=lambda what, done: tell(what, 0.75 + 0.25 * done),
-        keep=schedule != "auto" or ranks == 1,
+        keep=schedule != "auto",
     )
     best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
     save_json(place / "plan.json", best.to_json())
@@ -175,9 +175,22 @@ def fresh_seed(seed: int | None) -> int:
 def entry_of(found: Plan, asked: str) -> Entry:
     """What is measured: the plan and the best predicted of its rivals beside serial, and either side alone."""
     both = {found.schedule: found.predicted_s} | {r.schedule: r.predicted_s for r in found.rivals}
-    predicted = dict(list(both.items())[:RIVALS] if asked == "auto" else [(found.schedule, found.predicted_s)])
-    entry = Entry(found.wish.title, found.wish, found.ranks, found.serial, predicted)
-    return replace(entry, beside=dict(sides(found)))
+    return replace(
+        _entry(found, dict(list(both.items())[: RIVALS if asked == "auto" else 1])), beside=dict(sides(found))
+    )
+
+
+def beside_serial(found: Plan, **options: Any) -> Job:
+    """A job that runs `serial` and `planned` in turn, both held against float64; options as of `Job`."""
+    entry = _entry(found, {found.schedule: found.predicted_s})
+    both = {"serial": found.serial, "planned": found.schedule}
+    variants = (replace(entry.variant(each, spans=True, check=True), name=name) for name, each in both.items())
+    return Job(tuple(variants), **options)
+
+
+def _entry(found: Plan, predicted: Mapping[Schedule, float]) -> Entry:
+    known = {**predicted, found.serial: found.serial_s}
+    return Entry(found.wish.title, found.wish, found.ranks, found.serial, known)
 
 
 def sides(found: Plan) -> list[tuple[str, Variant]]:

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core import PlanError, WishError
-from dovetail.plan import optimum
-from dovetail.plan.optimum import optimal
-from dovetail.plan.tiles import mc2, mc2_short, pipeline_s, serial, uniform
+from dovetail.matmul import optimum
+from dovetail.matmul.local_search import climb
+from dovetail.matmul.optimum import optimal
+from dovetail.matmul.tiles import mc2, mc2_short, pipeline_s, serial, uniform
 
 M, K, N = 4096, 3072, 8192
 
@@ -230,3 +231,15 @@ def test_pipeline_slows_only_what_overlaps():
     # the message of 5 s takes 15 s beside compute; in those, 7.5 s of the second tile are computed
     assert pipeline_s([1, 1], compute, comm, 2.0, 3.0) == pytest.approx(10 + 15 + 2.5 + 5)
     assert pipeline_s([], compute, comm) == 0.0
+
+
+def test_climbing_never_loses_rows_and_never_gets_slower() -> None:
+    def seconds(tiles: tuple[int, ...]) -> float:
+        return sum(abs(rows - 24) for rows in tiles) + 3.0 * len(tiles)
+
+    start = (64, 32, 96)
+    found = climb(start, seconds, align=32, floor=8)
+    assert sum(found) == sum(start)
+    assert seconds(found) < seconds(start)
+    assert min(found) >= 8
+    assert climb(start, lambda tiles: 1.0, 32, 8) == start

@@ -1,0 +1,204 @@
+"""Verbs that take a wish: a command for each wish that there is, its options made from the wish's class."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from dovetail.cli.options import nearest, one_of
+from dovetail.core import WishError
+
+if TYPE_CHECKING:
+    from dovetail.ir import Option, Wish
+    from dovetail.machine import Machine
+
+HELP = {"help_option_names": ["-h", "--help"]}
+Context = Any  # click's, or typer's own, as typer's version has it
+
+
+class Said(NamedTuple):
+    """What a command line says: the class of the wish, its options, and what is asked of its schedules."""
+
+    kind: Any
+    given: Mapping[str, Any]
+    limits: Mapping[str, Any]
+
+    @property
+    def missing(self) -> list[str]:
+        """What is needed to make the wish and was not said, as on the command line."""
+        return [flag(o.name) for o in of(self.kind, "wish") if o.needed and self.given[o.name] is None]
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing was said of what is needed."""
+        needed = [o for o in of(self.kind, "wish") if o.needed]
+        return bool(needed) and len(self.missing) == len(needed)
+
+    def wish(self, machine: Machine | None = None) -> Wish:
+        """The wish. What was not said is as the machine's facts have it, else as the wish's class does."""
+        if self.kind.by_size:
+            hint = f"dovetail tune {self.kind.name}"
+            raise WishError(f"{self.kind.name} is chosen at several sizes, by measurement", hint=hint)
+        if self.missing:
+            words = "".join(f" {flag(o.name)} …" for o in of(self.kind, "wish") if o.needed)
+            raise WishError(f"{self.kind.name} needs {listed(self.missing)}", hint=f"{self.kind.name}{words}")
+        facts = machine.facts if machine else {}
+        found = {name: facts.get(name) if value is None else value for name, value in self.given.items()}
+        made: Wish = self.kind(**{name: value for name, value in found.items() if value is not None})
+        return made
+
+
+def of(kind: Any, whose: str) -> list[Option]:
+    """The options of the wish, or of its schedules."""
+    return [option for option in kind.options if option.of == whose]
+
+
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def listed(words: list[str]) -> str:
+    """Words in a sentence.
+
+    >>> listed(["--m", "--k", "--n"]), listed(["--m"])
+    ('--m, --k and --n', '--m')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def words_of(wish: Wish) -> list[str]:
+    """The wish as on a command line: its name and options."""
+    document = wish.to_json()
+    known = [o.name for o in of(type(wish), "wish") if document.get(o.name) is not None]
+    return [wish.name, *(word for name in known for word in (flag(name), str(document[name])))]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb for any wish: `run` takes what was said of the wish, then options of its own.
+
+    `limits`: whether schedules can be asked for something. `balances`: whether it finds sizes where none are said.
+    `alone`: what its command without a wish is called, where there is one.
+    """
+
+    run: Callable[..., Any]
+    limits: bool = False
+    balances: bool = False
+    alone: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+    def names(self) -> list[str]:
+        """Everything that may be wished for."""
+        from dovetail.plan.wishes import wish_class, wishes
+
+        known = [name for name in wishes() if self.balances or not wish_class(name).by_size]
+        return [*([self.alone] if self.alone else []), *known]
+
+    def group(self) -> typer.Typer:
+        """The verb as a group of commands, one for each wish, each made when it is asked for."""
+        made = type("ByWish", (ByWish,), {"verb": self})
+        help_text = inspect.getdoc(self.run)
+        bare = not self.alone  # without a wish there is nothing to do
+        return typer.Typer(
+            cls=made,
+            help=help_text,
+            epilog=f"dovetail {self.name} WISH --help shows what may be said of a wish.",
+            context_settings=HELP,
+            no_args_is_help=bare,
+            subcommand_metavar="WISH [OPTIONS]",
+        )
+
+    def command(self, name: str) -> Any:
+        """The command for one wish; a WishError that offers the nearest where there is none."""
+        from dovetail.plan.wishes import wish_class
+
+        kind = None if name == self.alone else wish_class(nearest(name, self.names(), "wish"))
+        own = list(inspect.signature(self.run, eval_str=True).parameters.values())[1:]
+        options = self.options(kind)
+
+        def run(**values: Any) -> Any:
+            said = {option.name: values.pop(option.name) for option in options}
+            limits = {option.name: said.pop(option.name) for option in options if option.of == "schedules"}
+            return self.run(Said(kind, said, limits) if kind else None, **values)
+
+        needed = [_parameter(o, self._needs(kind, o)) for o in options]
+        named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
+        run.__annotations__, run.__doc__ = {}, self.run.__doc__
+        app, about = typer.Typer(add_completion=False, context_settings=HELP), getattr(kind, "__doc__", None)
+        app.command(name, short_help=(about or "Links between ranks, whatever is wished for.").splitlines()[0])(run)
+        made = typer.main.get_command(app)
+        made.name = name
+        return made
+
+    def options(self, kind: Any) -> list[Option]:
+        """What may be said of a wish with this verb."""
+        from dovetail.ir import Option
+
+        if kind is None:
+            return []
+        asked = of(kind, "schedules") if self.limits else []
+        if self.limits and not kind.by_size:
+            family = Option("schedule", str, "Family to keep to.", "auto", ("auto", *kind.families), of="schedules")
+            asked = [family, *asked]
+        return [*of(kind, "wish"), *asked]
+
+    def _needs(self, kind: Any, option: Option) -> bool:
+        return option.needed and not (self.balances and hasattr(kind, "pilot"))
+
+
+class ByWish(TyperGroup):
+    """The commands of a verb, by wish; options may stand before the wish, too."""
+
+    verb: Verb
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return self.verb.names()
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = self.verb.command(cmd_name)
+        return self.commands[cmd_name]
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, wish_first(args, self.verb.names(), self.verb.alone))
+
+
+def wish_first(words: list[str], wishes: list[str], alone: str | None = None) -> list[str]:
+    """Words of a command line, the wish first; `alone` where none of them is one.
+
+    >>> wish_first(["--ranks", "2", "all_reduce"], ["all_reduce"]), wish_first(["--ranks", "2"], [], "links")
+    (['all_reduce', '--ranks', '2'], ['links', '--ranks', '2'])
+    """
+    if words and (not words[0].startswith("-") or set(words) & set(HELP["help_option_names"])):
+        return words
+    at = next((place for place, word in enumerate(words) if word in wishes), None)
+    if at is None:
+        return [alone, *words] if alone else words
+    return [words[at], *words[:at], *words[at + 1 :]]
+
+
+def _parameter(option: Option, needed: bool) -> inspect.Parameter:
+    """An option as typer takes it."""
+    fields: dict[str, Any] = {"help": option.help}
+    if option.choices:
+        fields["help"] += f" One of {', '.join(option.choices)}."
+        fields["callback"] = one_of(option.choices, option.name.replace("_", " "))
+    if option.least is not None:
+        fields["min"] = option.least
+    declared = typer.Option(flag(option.name), **fields)
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if needed else option.default,
+        annotation=Annotated[option.type if needed else option.type | None, declared],
+    )

@@ -1,0 +1,113 @@
+"""What a tuning says: the table, the losses and the notes, for a terminal; and the page, beside what tune wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from dovetail.core import EnvironmentFault, save_json
+from dovetail.report.explain import explain, title, why_serial
+from dovetail.report.summary import Losses, Provenance, Row, Summary
+from dovetail.report.units import seconds
+from dovetail.tune import TuneResult
+
+LITTLE = 0.03  # of serial: what may be gained against contention, and nobody would notice
+
+
+def write_tuning(result: TuneResult, out: Path, command: str = "") -> TuneResult:
+    """Write the page of a tuning to the folder `out`, and where it is into `tune.json` there.
+
+    A page that cannot be written costs only the page: the result says so, and has none.
+    """
+    from dovetail.report.html import write_page
+
+    found = replace(result, report=out / "report.html")
+    timelines, told = [found.plan.predicted, found.planned.timelines[0]], summary(found, command)
+    try:
+        write_page(
+            out / "report.html", title=title(found.plan), timelines=timelines, program=found.plan.program, summary=told
+        )
+        save_json(out / "tune.json", found.to_json())
+    except EnvironmentFault as error:
+        fault = f"the report is incomplete: {error.what}, {error.found}"
+        return replace(result, notes=(fault, *(note for note in result.notes if note != fault)))
+    return found
+
+
+def summary(result: TuneResult, command: str = "") -> Summary:
+    """The table, losses and notes of a tuning: rows serial, planned, rivals, ideal."""
+    best = result.plan
+    rows = [_serial_row(result), *_planned_row(result)]
+    for rival in best.rivals:
+        if not rival.schedule.is_serial:
+            gain = None if rival.measured_s is None else _share(result, rival.measured_s)
+            rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, rival.why_not))
+    rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0, "the longer side alone, all else hidden"))
+    losses = [Losses("predicted", best.ideal_s, dict(best.losses))]
+    if result.losses:
+        losses.append(Losses("measured", result.ideal_s, result.losses))
+    where = f"{result.machine.name}: {result.facts.get('cpu')}, {result.facts.get('mpi')}, {best.ranks} ranks"
+    notes = (*result.notes, *_reasons(result), *_earlier(result))
+    return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""))
+
+
+def why_kept(result: TuneResult) -> str:
+    """Why serial is kept, and whether there was anything to gain."""
+    why, (compute, net) = why_serial(result.plan), result.cil
+    if result.adjusted_ideal_s < (1 - LITTLE) * result.serial.median_s:
+        return why
+    both = f"side by side compute takes {compute:.2f} and messages {net:.2f} times as long here"
+    return f"{why}; {both}, so that there is next to nothing to hide"
+
+
+def wrong(result: TuneResult) -> Iterator[str]:
+    """A sentence for each schedule of the final whose results are not what they must be."""
+    for outcome in (result.serial,) if result.keeps_serial else (result.serial, result.planned):
+        if outcome.is_wrong:
+            yield wrong_text(outcome.name, outcome.max_rel_error, outcome.tolerance)
+
+
+def wrong_text(name: str, error: float | None, tolerance: float | None) -> str:
+    """That a result is wrong, and by how much where that is known."""
+    by = "" if error is None or tolerance is None else f": error {error:.2g}, {tolerance:.2g} allowed"
+    return f"the result of '{name}' is wrong{by}"
+
+
+def _reasons(result: TuneResult) -> list[str]:
+    """The plan's explanation without its lists: rivals and losses have tables of their own."""
+    paragraphs = explain(result.plan).split("\n\n")
+    return [text for text in paragraphs if not text.split("\n")[0].endswith(":")]
+
+
+def _earlier(result: TuneResult) -> list[str]:
+    """Rivals were measured before the plan was settled: say what the plan took then."""
+    before_s = result.judged.tried.get(result.judged.schedule)
+    if before_s in (None, result.planned.median_s):
+        return []
+    return [f"Rivals were measured in an earlier interleaved job, in which the plan took {seconds(before_s)}."]
+
+
+def _serial_row(result: TuneResult) -> Row:
+    best, serial = result.plan, result.serial
+    why = f"nothing overlapped, {best.wish.explained(best.serial, best.ranks)}"
+    spread_s = serial.spread * serial.median_s
+    return Row("serial", best.serial_s, serial.median_s, 0.0, why, result.keeps_serial, spread_s=spread_s)
+
+
+def _planned_row(result: TuneResult) -> list[Row]:
+    best, planned = result.plan, result.planned
+    if result.keeps_serial:
+        return []
+    what = str(best.schedule).removeprefix(best.family).removeprefix(", ")
+    why = ", ".join(filter(None, [what, f"progress by {best.schedule.progress}"]))
+    spread_s = planned.spread * planned.median_s
+    name = f"serial, {best.schedule.get('by', '')}".removesuffix(", ") if best.schedule.is_serial else best.family
+    return [Row(name, best.predicted_s, planned.median_s, result.ideal_gain, why, True, spread_s=spread_s)]
+
+
+def _share(result: TuneResult, seconds: float) -> float | None:
+    """Of the ideal gain, by the ratio to serial in the job that measured a rival; none where that was slower."""
+    serial_s = result.judged.tried.get(result.judged.entry.serial, result.serial.median_s)
+    won_s, room_s = result.serial.median_s * (1 - seconds / serial_s), result.serial.median_s - result.ideal_s
+    return won_s / room_s if room_s > 0 and won_s >= 0 else None

@@ -1,0 +1,381 @@
+"""tune: the river on a pretended machine, the guard, the ideals, and what a tuning says and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from sim_executor import SimExecutor, two_hosts
+
+from dovetail.cli.tune import tell, verdict
+from dovetail.core import EnvironmentFault
+from dovetail.cost import Curve, Segment
+from dovetail.ir import Schedule
+from dovetail.machine import Machine, load
+from dovetail.matmul import MatmulAllReduce
+from dovetail.plan import Plan, plan, search
+from dovetail.plan.costs import Costs
+from dovetail.report.explain import explain
+from dovetail.report.html import page
+from dovetail.report.tuning import summary, write_tuning
+from dovetail.run.job import Job, JobResult, Outcome
+from dovetail.run.load import Load
+from dovetail.tune import TuneResult, neighbourhood, tune
+from dovetail.tune.contest import LEAST_GAIN_S, Judged, contest, judge
+from dovetail.tune.measure import Clock, Measurer
+from dovetail.tune.tune import (
+    COMPUTE,
+    MESSAGES,
+    OWN,
+    adjusted_ideals_s,
+    beside_serial,
+    chosen,
+    entry_of,
+    fresh_seed,
+    stretch,
+)
+
+WISH = MatmulAllReduce(2048, 4096, 1024)
+FEW = {"align": 128, "max_tiles": 6}  # a search of milliseconds
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return load("two-hosts-1gbit")
+
+
+@pytest.fixture(scope="module")
+def planned(machine: Machine) -> Plan:
+    made = plan(WISH, machine, ranks=2, extrapolate=True)
+    assert made.schedule != made.serial
+    return made
+
+
+@pytest.fixture(scope="module")
+def costs(machine: Machine) -> Costs:
+    return Costs.of(WISH, machine, 2, extrapolate=True)[0]
+
+
+@pytest.fixture(scope="module")
+def serial(planned: Plan, costs: Costs) -> Plan:
+    """The plan that leaves things as they are."""
+    return search.with_schedule(planned, planned.serial, costs)
+
+
+# The river
+
+
+@dataclass(frozen=True)
+class Slow(SimExecutor):
+    """Whatever is not serial takes twice as long as it should."""
+
+    def execute(self, job: Job) -> JobResult:
+        found = super().execute(job)
+        slower = [
+            replace(o, seconds=tuple(2 * s for s in o.seconds)) if "exchange" in o.name or "ring" in o.name else o
+            for o in found.outcomes
+        ]
+        return replace(found, outcomes=tuple(slower))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> TuneResult:
+    executor = SimExecutor(two_hosts(), noise=0.01)
+    return tune(WISH, 2, out=tmp_path_factory.mktemp("tuned"), executor=executor, seed=7, **FEW)
+
+
+def test_the_river_finds_proves_and_keeps_what_is_faster(tuned: TuneResult) -> None:
+    assert tuned.plan.certificate.ok
+    assert not tuned.keeps_serial
+    assert tuned.plan.schedule == tuned.judged.schedule
+    assert tuned.planned.median_s < 0.8 * tuned.serial.median_s
+    assert tuned.ideal_gain is not None
+    assert 0.6 < tuned.ideal_gain <= 1.0
+    assert tuned.plan.predicted_s == pytest.approx(tuned.planned.median_s, rel=0.1)  # what was probed is the machine
+    assert set(tuned.judged.beside) >= {COMPUTE, MESSAGES}
+    assert sum(tuned.losses.values()) == pytest.approx(tuned.planned.timelines[0].makespan_s - tuned.ideal_s)
+
+
+def test_the_river_leaves_plan_and_timelines(tmp_path) -> None:
+    said: list[float] = []
+    executor = SimExecutor(two_hosts())
+    found = tune(WISH, 2, out=tmp_path, executor=executor, seed=7, say=lambda what, done: said.append(done), **FEW)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "plan.json",
+        "predicted.json",
+        "measured.json",
+        "tune.json",
+    }
+    kept = Plan.from_json(json.loads((tmp_path / "plan.json").read_text()))
+    assert kept.schedule == found.plan.schedule
+    assert json.loads((tmp_path / "tune.json").read_text())["report"] == ""
+    assert said == sorted(said)
+
+
+def test_what_is_asked_for_by_name_is_measured_and_kept(tmp_path) -> None:
+    executor = SimExecutor(two_hosts())
+    found = tune(WISH, 2, out=tmp_path, executor=executor, seed=7, schedule="uniform", by="library", max_tiles=3)
+    assert (found.plan.family, found.plan.schedule["by"]) == ("uniform", "library")
+    assert len(found.plan.tiles) <= 3
+    assert OWN not in found.judged.beside
+    assert set(found.judged.tried) == {found.plan.schedule, found.plan.serial}
+
+
+def test_planted_fault_what_is_measured_slower_is_not_kept(tmp_path) -> None:
+    found = tune(WISH, 2, out=tmp_path, executor=Slow(two_hosts()), seed=7, **FEW)
+    assert found.plan.schedule["by"] == "library"
+    by_ours = [rival for rival in found.plan.rivals if rival.schedule["by"] != "library" and rival.measured_s]
+    assert by_ours
+    assert all(rival.measured_s > found.planned.median_s for rival in by_ours)
+
+
+def test_serial_is_kept_where_overlap_only_hurts(tmp_path) -> None:
+    executor = SimExecutor(two_hosts(cil=4.0))
+    found = tune(WISH, 2, out=tmp_path, executor=executor, seed=7, by="library", **FEW)
+    assert found.keeps_serial
+    assert (found.ideal_gain, found.speedup) == (None, 1.0)
+
+
+def test_of_one_rank_too_nothing_slower_than_serial_is_kept(tmp_path) -> None:
+    one = replace(two_hosts(), ranks=1, nodes=(0,), links=())
+    found = tune(MatmulAllReduce(64, 64, 64), 1, out=tmp_path, executor=SimExecutor(one), machine=one, seed=7)
+    assert found.keeps_serial  # two tiles hide a copy of microseconds, which is less than any clock tells
+    assert found.plan.tiles == (64,)
+
+
+def test_json_has_the_keys_that_others_rely_on(tuned: TuneResult) -> None:
+    document = tuned.to_json()
+    assert (next(iter(document)), document["schema"]) == ("schema", "dovetail.tune/2")
+    keys = {"schedule", "tiles", "steps", "predicted_s", "serial_s", "ideal_s", "losses", "rivals", "machine"}
+    keys |= {"measured_s", "ideal_gain", "foreign_load", "steal", "max_rel_error", "report"}
+    assert keys <= set(document)
+    assert document["serial_s"] == tuned.serial.median_s
+    assert document["predicted_serial_s"] == tuned.plan.serial_s
+
+
+# What a tuning says and writes
+
+
+def test_the_page_and_where_it_is(tuned: TuneResult, tmp_path) -> None:
+    found = write_tuning(tuned, tmp_path, "dovetail tune …")
+    assert found.report == tmp_path / "report.html"
+    assert "dovetail tune …" in found.report.read_text()
+    assert json.loads((tmp_path / "tune.json").read_text())["report"] == str(found.report)
+    assert verdict(found) == 0
+
+
+def test_a_page_that_cannot_be_written_costs_only_the_page(tuned: TuneResult, tmp_path) -> None:
+    (tmp_path / "full").write_text("in the way")
+    found = write_tuning(tuned, tmp_path / "full")
+    assert found.report is None
+    assert found.notes[0].startswith("the report is incomplete: cannot write")
+    with pytest.raises(EnvironmentFault, match="the report is incomplete"):
+        verdict(found)
+
+
+def test_rows_are_serial_planned_rivals_ideal(tuned: TuneResult) -> None:
+    rows = summary(tuned).rows
+    assert [row.schedule for row in (rows[0], rows[1], rows[-1])] == ["serial", tuned.plan.family, "ideal"]
+    assert [row.chosen for row in rows].count(True) == 1
+    assert rows[1].chosen
+    assert rows[1].measured_s == tuned.planned.median_s
+    assert not any(row.schedule.startswith("serial") for row in rows[1:])
+    measured = [rival.measured_s for rival in tuned.plan.rivals if rival.measured_s]
+    assert len(measured) >= 2
+    assert set(measured) <= {row.measured_s for row in rows} | set(tuned.judged.tried.values())
+    assert [entry.label for entry in summary(tuned).losses] == ["predicted", "measured"]
+
+
+def test_a_wrong_result_is_told(tuned: TuneResult, capsys) -> None:
+    taken = replace(tuned.planned, max_rel_error=0.5, tolerance=1e-3)
+    result = replace(tuned, judged=replace(tuned.judged, taken=taken))
+    assert verdict(result) == 1
+    assert "is wrong: error 0.5, 0.001 allowed" in capsys.readouterr().err
+
+
+# The guard
+
+
+def outcome(name: str, *seconds: float) -> Outcome:
+    return Outcome(name, seconds if len(seconds) > 1 else seconds * 9, ())
+
+
+def judged(made: Plan, serial_s: float, planned_s: float, **known: object) -> Judged:
+    """The final in which serial and the plan took these seconds."""
+    entry, both = entry_of(made, "auto"), {made.serial: outcome("serial", serial_s)}
+    if made.schedule != made.serial:
+        both[made.schedule] = outcome("planned", planned_s)
+    sides = {COMPUTE: 0.5, MESSAGES: 0.5}
+    return replace(judge(entry, [both], {}), beside=sides, rounds=9, **known)
+
+
+@pytest.mark.parametrize(("planned_s", "lost"), [(0.5, False), (0.98, False), (0.995, True), (1.0, True), (1.2, True)])
+def test_a_plan_must_beat_serial_by_more_than_the_noise(planned: Plan, planned_s: float, lost: bool) -> None:
+    assert judged(planned, 1.0, planned_s).keeps_serial is lost
+
+
+def test_serial_itself_cannot_lose(serial: Plan) -> None:
+    assert "what is predicted to be faster was measured slower" in explain(serial)
+    assert judged(serial, 1.0, 1.5).speedup == 1.0
+
+
+def test_a_gain_shorter_than_the_call_is_none(planned: Plan) -> None:
+    assert judged(planned, 2 * LEAST_GAIN_S, 1.1 * LEAST_GAIN_S).keeps_serial
+    assert not judged(planned, 2e3 * LEAST_GAIN_S, 1.1e3 * LEAST_GAIN_S).keeps_serial
+
+
+@pytest.mark.parametrize(("best_s", "family"), [(0.5, "optimal"), (0.99, "serial")])
+def test_the_fastest_measured_is_chosen_unless_serial_is_as_good(
+    planned: Plan, costs: Costs, best_s: float, family: str
+) -> None:
+    other = planned.schedule.with_parameters(tiles=(1024, 1024))
+    launch = {planned.serial: outcome("serial", 1.0), other: outcome("other", best_s)}
+    best = chosen(planned, judge(entry_of(planned, "auto"), [launch], {}), costs)
+    assert best.family == family
+    assert best.schedule == (other if family == "optimal" else planned.serial)
+    assert best.certificate.ok
+
+
+MOODS = (1.0, 2.1, 1.0, 2.0, 1.1, 2.2, 1.0, 2.0, 1.9)  # half of the rounds beside another program
+
+
+def test_a_gain_is_seen_through_moods_of_rounds(planned: Plan) -> None:
+    both = [outcome(name, *(s * m for m in MOODS)) for name, s in (("serial", 1.0), ("planned", 0.9))]
+    assert both[0].spread > 0.1
+    found = judge(entry_of(planned, "auto"), [dict(zip((planned.serial, planned.schedule), both, strict=True))], {})
+    assert not found.keeps_serial
+
+
+# What is measured
+
+
+class Timed:
+    """Each variant takes the seconds that are planted for it, round by round."""
+
+    def __init__(self, *seconds: Sequence[float]) -> None:
+        self.seconds, self.jobs = seconds, list[Job]()
+
+    def execute(self, job: Job) -> JobResult:
+        self.jobs.append(job)
+        rows = zip(job.variants, self.seconds, strict=True)
+        return JobResult(tuple(Outcome(v.name, tuple(s), ()) for v, s in rows), len(self.seconds[0]), 0)
+
+
+def test_schedules_are_compared_within_rounds(planned: Plan) -> None:
+    """By medians of all rounds the faster one would be slower by a fifth."""
+    entry = entry_of(planned, "auto")
+    other = planned.schedule.with_parameters(tiles=(1024, 1024))
+    heat = {
+        planned.serial: outcome("serial", 1.0, 2.0, 1.0, 2.0, 1.5),
+        other: outcome("other", 0.9, 1.8, 0.9, 1.8, 3.0),
+    }
+    measurer = Measurer([entry], Timed(), seed=1, rounds=9)
+    tried = neighbourhood.search(measurer, 0, heat, Clock(0.0), lambda what, done: None)
+    assert tried[other] / tried[planned.serial] == pytest.approx(0.9)
+
+
+def test_serial_is_measured_once(serial: Plan) -> None:
+    timed = Timed((1.0,) * 9, (0.5,) * 9, (0.4,) * 9)
+    found = contest([entry_of(serial, "serial")], timed, keep=True, budget_s=0.0).judged[0]
+    assert found.taken is found.serial
+    assert (found.beside[COMPUTE], found.beside[MESSAGES]) == (0.5, 0.4)
+    assert {len(job.variants) for job in timed.jobs} == {3}
+
+
+def test_the_best_predicted_are_measured_beside_serial_and_either_side(planned: Plan) -> None:
+    entry = entry_of(planned, "auto")
+    assert entry.listed[0] == planned.schedule
+    assert entry.serial not in entry.listed
+    assert 2 <= len(entry.listed) <= 5
+    assert set(entry.listed) <= {planned.schedule, *(rival.schedule for rival in planned.rivals)}
+    assert entry_of(planned, "optimal").listed == (planned.schedule,)
+    assert set(entry.beside) == {COMPUTE, MESSAGES} | ({OWN} if planned.schedule["by"] != "library" else set())
+
+
+def test_ranks_wait_several_times_as_long_as_the_longest_schedule_is_predicted_to_take(planned: Plan) -> None:
+    slow = entry_of(replace(planned, serial_s=100.0), "auto")
+    for schedule in (slow.serial, planned.schedule, planned.schedule.with_parameters(tiles=(1024, 1024))):
+        assert slow.variant(schedule).options.stall_s > 300
+
+
+def test_the_job_of_run_has_serial_and_the_plan(planned: Plan) -> None:
+    job = beside_serial(planned, rounds=3)
+    assert [variant.name for variant in job.variants] == ["serial", "planned"]
+    assert job.variants[0].program == WISH.program(planned.serial, 2)
+    assert planned.serial["by"] == "library"
+    assert job.variants[1].program == planned.program
+    assert all(variant.check and variant.options.spans for variant in job.variants)
+    assert job.rounds == 3
+
+
+# The ideals and the words
+
+
+def test_adjusted_ideals_stretch_by_the_measured_factors(planned: Plan, machine: Machine) -> None:
+    factors = {"cil:compute": 1.5, "cil:net": 1.25}
+    flat = {key: Curve("bytes", (Segment(0, f, 0),), high=1e9, rising=False).to_json() for key, f in factors.items()}
+    cil = stretch(planned, machine.with_costs(flat))
+    whole, shared = adjusted_ideals_s(0.4, 0.4, cil)
+    assert whole == pytest.approx(0.6)
+    # for 0.5 s both go on: messages end, of compute 0.5 / 1.5 is done, and the rest takes 0.4 - 1/3 s more
+    assert shared == pytest.approx(0.5 + 0.4 - 0.5 / 1.5)
+
+
+def result_of(made: Plan, found: Judged, machine: Machine) -> TuneResult:
+    notes = tuple(f"{text}." for text in found.load.warnings)
+    return TuneResult(made, found, {}, {}, 0.6, 0.5, machine, 7, notes)
+
+
+def kept(made: Plan, serial_s: float, planned_s: float) -> Judged:
+    """The final of a schedule that is kept whatever it takes, for it was asked for by name."""
+    entry = entry_of(made, "optimal")
+    both = {made.serial: outcome("serial", serial_s), made.schedule: outcome("planned", planned_s)}
+    return replace(judge(entry, [both], {}, keep=True), beside={COMPUTE: 0.5, MESSAGES: 0.5}, rounds=9)
+
+
+def test_ideal_gain_is_the_share_of_what_could_be_won(planned: Plan, machine: Machine) -> None:
+    assert result_of(planned, judged(planned, 1.0, 0.6), machine).ideal_gain == pytest.approx(0.8)
+    assert result_of(planned, judged(planned, 1.0, 0.6), machine).gain_of(0.2) == pytest.approx(0.5)
+    assert result_of(planned, judged(planned, 0.5, 0.4), machine).ideal_gain == 0.0  # no room
+    assert result_of(planned, kept(planned, 1.0, 1.1), machine).ideal_gain == 0.0  # asked for by name
+
+
+def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, capsys) -> None:
+    result = result_of(serial, judged(serial, 1.0, 1.0), machine)
+    assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
+    tell(result)
+    out = capsys.readouterr().out
+    assert "; serial kept: what is predicted to be faster was measured slower." in out
+    assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
+
+
+def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:
+    result = replace(result_of(serial, judged(serial, 1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
+    tell(result)
+    assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
+    tell(replace(result, adjusted_ideal_s=0.9))
+    assert "side by side" not in capsys.readouterr().out
+
+
+def test_what_stays_disturbed_is_told_everywhere(planned: Plan, machine: Machine, capsys) -> None:
+    load = Load(0.474, 0.011, "core 1", "core 0")
+    result = result_of(planned, judged(planned, 1.0, 0.6, load=load, disturbed=3), machine)
+    document, text = result.to_json(), "Other programs used 47 % of core 1: repeat on a quiet machine."
+    assert (document["foreign_load"], document["steal"]) == (0.474, 0.011)
+    assert text in document["notes"]
+    tell(result)
+    out = capsys.readouterr().out
+    assert "Medians of 9 rounds; 3 disturbed; 80 % of the ideal gain.\n" + text + "\n" in out
+    assert text in summary(result).notes
+    assert text in page(title="x", summary=summary(result))
+
+
+def test_inputs_are_fresh_unless_a_seed_is_given() -> None:
+    assert fresh_seed(7) == 7
+    assert len({fresh_seed(None) for _ in range(5)}) > 1
+
+
+def test_schedules_read_as_people_say_them() -> None:
+    assert str(Schedule.of("optimal", tiles=(4,), by="ring")) == "optimal, 1 tile, ring"
