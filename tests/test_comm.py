@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from dovetail.comm.arguments import even_sides, part_of, uneven_sides, whole_counts
+from dovetail.comm.prepare import program_of
 from dovetail.comm.rules import rules_of
 from dovetail.comm.slow_path import _asked as asked
 from dovetail.core import WishError
 from dovetail.plan.selection import Choice, Row, Selection
 from dovetail.run.comm import KINDS
-from dovetail.run.service import program_of
 
 RANKS = Path(__file__).parent / "comm_ranks.py"
 

@@ -1,4 +1,6 @@
 # What `import dovetail` offers, for type checkers; __init__.py loads each name when it is first used.
+from typing import Any
+
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
@@ -23,3 +25,5 @@ __all__ = [
     "plan",
     "verify",
 ]
+
+def find_call(name: str) -> Any: ...

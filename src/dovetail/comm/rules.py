@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.collective import algorithms_for
+from dovetail.comm.prepare import prepare
 from dovetail.core import DovetailError, WishError
 from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, selection_for
-from dovetail.run.comm import KINDS, Communicator, Rules, communicator_of, shim
-from dovetail.run.service import REDUCED
+from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
 
 
 def use(comm: Any, selection: Selection | None) -> None:
@@ -38,7 +38,7 @@ def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = N
 
 def communicator(comm: Any) -> Communicator:
     """Ours for the user's; it goes by the machine's selection for these ranks, unless told otherwise (`use`)."""
-    return communicator_of(comm, _begin, remember=not checks_calls())
+    return communicator_of(comm, prepare, _begin, remember=not checks_calls())
 
 
 def checks_calls() -> bool:

@@ -19,9 +19,8 @@ from dovetail.comm.arguments import (
 from dovetail.comm.rules import checks_calls, communicator
 from dovetail.core import DovetailError, WishError
 from dovetail.run.arrays import Array, is_float
-from dovetail.run.comm import KINDS, Communicator, call
+from dovetail.run.comm import KINDS, REDUCED, Communicator, Request, call
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.service import REDUCED, Request
 
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v")
 _MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
