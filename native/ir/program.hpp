@@ -25,7 +25,7 @@ enum Kind : std::uint8_t {
     kGet,
 };
 
-// Places in dovetail.ir.bounds.COLLECTIVES; anything else is kUnknown.
+// Places in dovetail.ir.collectives.OP_COLLECTIVES; anything else is kUnknown.
 enum CollectiveKind : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kUnknown };
 
 constexpr bool sends(std::uint8_t kind) {

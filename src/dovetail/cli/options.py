@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.core import WishError
+from dovetail.ir.collectives import collectives_that
 
 if TYPE_CHECKING:
     from dovetail.machine import Machine
     from dovetail.matmul import MatmulAllReduce
 
 OPERATORS = ("matmul_all_reduce",)
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next", "broadcast")
+COLLECTIVES = collectives_that("chosen")
 SCHEDULES = ("auto", "serial", "uniform", "mc2", "optimal")
 READINGS = ("max", "min")
 ALL_REDUCES = ("auto", "library", "exchange", "ring")

@@ -12,6 +12,7 @@ import numpy as np
 from dovetail.collective import algorithms_for, build, spec_of
 from dovetail.core import DovetailError, WishError
 from dovetail.ir import Program, Sizes
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.comm import Communicator, Request, Service
@@ -20,7 +21,6 @@ from dovetail.run.options import RunOptions
 
 STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 _IN_PLACE = ("all_reduce", "all_gather", "all_gather_v", "broadcast")  # where the output covers the whole
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def prepare(request: Request, choice: Any, made: Communicator) -> Service:
@@ -53,7 +53,7 @@ def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) ->
         name += "_v"
     if name not in algorithms_for(kind):
         raise WishError(f"{name} is no algorithm for {kind}", hint=f"one of {', '.join(algorithms_for(kind))}")
-    asked: dict[str, Any] = {"root": root} if kind in _ROOTED else {}
+    asked: dict[str, Any] = {"root": root} if COLLECTIVES[kind].rooted else {}
     asked |= {"channels": choice.channels, "instances": choice.instances, "protocol": choice.protocol}
     try:
         return build(name, ranks, nodes=nodes, in_place=kind in _IN_PLACE or None, **asked)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir.bounds import COLLECTIVES
+from dovetail.ir.collectives import OP_COLLECTIVES
 from dovetail.ir.posts import COLUMNS, Posts
 from dovetail.ir.program import Program
 
@@ -34,6 +34,7 @@ def judge(program: Program, post_sets: Sequence[Posts]) -> dict[str, Any]:
 
 def _tables(program: Program) -> dict[str, Any]:
     names: dict[str, int] = {}
+    numbers = {kind: number for number, kind in enumerate(OP_COLLECTIVES)}
     channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
     return {
         "num_lanes": len(program.lanes),
@@ -46,9 +47,7 @@ def _tables(program: Program) -> dict[str, Any]:
         "mode_each": _array("u1", (mode == "each" for k in kernels for mode in k.modes)),
         "accumulate": _array("u1", (k.accumulate for k in kernels)),
         "kernel_name": _array("i4", (names.setdefault(k.name, len(names)) for k in kernels)),
-        "collective": _array(
-            "u1", (COLLECTIVES.index(c.kind) if c.kind in COLLECTIVES else len(COLLECTIVES) for c in collectives)
-        ),
+        "collective": _array("u1", (numbers.get(c.kind, len(numbers)) for c in collectives)),
         "group_start": _starts(c.group for c in collectives),
         "group": _array("i4", (rank for c in collectives for rank in c.group)),
     }

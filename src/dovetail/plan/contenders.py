@@ -15,12 +15,13 @@ from dovetail.collective import Spec, algorithms_for, build, spec_of
 from dovetail.core import WishError, parse_count
 from dovetail.cost import price
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, dtype_bytes, uneven
+from dovetail.ir.collectives import collectives_that
 from dovetail.machine import Machine
 from dovetail.passes import slice_messages
 from dovetail.plan.selection import Choice
 from dovetail.sim import simulate
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next", "broadcast")
+COLLECTIVES = collectives_that("chosen")
 IN_PLACE = ("all_reduce", "broadcast")  # as their library calls are made; the others write an output of their own
 PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth trying
 SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes

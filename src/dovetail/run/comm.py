@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError, WishError
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.shim import Shim, build_shim
 
-KINDS = (  # as mpi_table.h numbers them
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"),
-    *("reduce", "gather", "scatter", "all_to_next", "all_gather_v", "reduce_scatter_v", "all_to_all_v"),
-)
+KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
 REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library only
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
