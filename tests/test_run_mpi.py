@@ -15,6 +15,7 @@ import pytest
 from run_programs import DTYPES, Maker, uneven_of, workload_of
 
 from dovetail.collective import ALGORITHMS, build
+from dovetail.collective import family as algorithms
 from dovetail.core import EnvironmentFault, ProgramError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
@@ -91,7 +92,7 @@ def shipped_cases(ranks: int):
     for dtype in DTYPES[:4]:
         wish = MatmulAllReduce(24, 6, 5, dtype)
         for family in ("library", "ring", *(["exchange"] if ranks == 2 else [])):
-            cases.append((program(wish, ranks, [7, 17], family), wish.workload(ranks), BOTH))
+            cases.append((program(wish, ranks, [7, 17], algorithms(family)), wish.workload(ranks), BOTH))
     return cases
 
 
@@ -135,7 +136,7 @@ def product_job() -> Job:
     wish = MatmulAllReduce(64, 32, 48, "float32")
     variants = []
     for family in ("library", "exchange", "ring"):
-        asked = program(wish, 2, [16, 16, 32], family)
+        asked = program(wish, 2, [16, 16, 32], algorithms(family))
         for how in BOTH:
             variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(2), how, "C"))
     return Job(tuple(variants), rounds=3, keep_all=True)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dovetail.collective import family
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Builder, Kind, Slot, Workload, dtype_bytes, parse, verify
 from dovetail.matmul import DTYPES, MatmulAllReduce, program
@@ -114,7 +115,7 @@ def schedules(draw):
     first = draw(st.integers(1, m))
     wish = MatmulAllReduce(m, draw(st.integers(0, 5)), draw(st.integers(1, 3)), draw(st.sampled_from(DTYPES)))
     tiles = [first, m - first] if first < m else [m]
-    return wish, program(wish, ranks, tiles, how, draw(st.integers(1, 4)), depth=draw(st.integers(1, 3)))
+    return wish, program(wish, ranks, tiles, family(how), draw(st.integers(1, 4)), depth=draw(st.integers(1, 3)))
 
 
 @PATIENT
@@ -135,7 +136,7 @@ def test_interleavings_agree_and_can_be_replayed(schedule, seed):
 
 def test_the_seed_changes_the_order():
     wish = MatmulAllReduce(8, 4, 2)
-    prog, workload = program(wish, 3, [4, 4], "ring"), wish.workload(3)
+    prog, workload = program(wish, 3, [4, 4], family("ring")), wish.workload(3)
     inputs = fresh_inputs(prog, workload, seed=5)
     orders = {tuple(execute(prog, inputs, seed=seed, workload=workload).interleaving) for seed in range(8)}
     assert len(orders) == 8
@@ -143,7 +144,7 @@ def test_the_seed_changes_the_order():
 
 def test_an_order_that_is_not_legal_is_refused():
     wish = MatmulAllReduce(8, 4, 2)
-    prog, workload = program(wish, 2, [8], "exchange"), wish.workload(2)
+    prog, workload = program(wish, 2, [8], family("exchange")), wish.workload(2)
     inputs = fresh_inputs(prog, workload, seed=5)
     order = execute(prog, inputs, workload=workload).interleaving
     with pytest.raises(RunError, match="cannot run at this place"):
@@ -155,7 +156,7 @@ def test_an_order_that_is_not_legal_is_refused():
 def test_a_missing_dependency_shows_in_some_interleaving():
     """The send does not wait for its tile: verify refuses, and poison or old values are seen to leave."""
     wish = MatmulAllReduce(4, 4, 2)
-    prog, workload = program(wish, 2, [4], "exchange"), wish.workload(2)
+    prog, workload = program(wish, 2, [4], family("exchange")), wish.workload(2)
     b = Builder("hasty", 2)
     for buffer in prog.buffers:
         b.buffer(*buffer)
@@ -271,7 +272,7 @@ rank 0 lane c
 def test_the_check_accepts_right_results_and_finds_one_wrong_element(dtype, k, how):
     """Right by a wide margin; wrong by one lost product of a rank, one swapped pair of rows, one NaN."""
     wish = MatmulAllReduce(6, k, 5, dtype)
-    prog, workload = program(wish, 3, [2, 4], how), wish.workload(3)
+    prog, workload = program(wish, 3, [2, 4], family(how)), wish.workload(3)
     inputs = fresh_inputs(prog, workload, seed=k)
     reference = Reference(prog, workload, inputs)
     outputs = execute(prog, inputs, workload=workload).outputs

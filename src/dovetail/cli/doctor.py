@@ -161,13 +161,14 @@ def testbed() -> str:
 
 def tiny() -> tuple[Program, Workload]:
     """A product of 64 x 32 x 16 in two tiles on two ranks, by our own messages."""
+    from dovetail.collective import family
     from dovetail.matmul import MatmulAllReduce, program
 
     wish = MatmulAllReduce(64, 32, 16)
-    return program(wish, 2, [32, 32], "ring"), wish.workload(2)
+    return program(wish, 2, [32, 32], family("ring")), wish.workload(2)
 
 
 def _ms(seconds: float) -> str:
-    from dovetail.report import seconds as told
+    from dovetail.report import seconds as text
 
-    return told(seconds)
+    return text(seconds)

@@ -19,6 +19,9 @@ _LATER = {
     "make_algorithm": "algorithms",
     "PROTOCOLS": "compile",
     "compile_traced": "compile",
+    "FAMILIES": "families",
+    "Family": "families",
+    "family": "families",
     "Ref": "ref",
 }
 

@@ -6,6 +6,9 @@ from dovetail.collective.algorithms import build as build
 from dovetail.collective.algorithms import make_algorithm as make_algorithm
 from dovetail.collective.compile import PROTOCOLS as PROTOCOLS
 from dovetail.collective.compile import compile_traced as compile_traced
+from dovetail.collective.families import FAMILIES as FAMILIES
+from dovetail.collective.families import Family as Family
+from dovetail.collective.families import family as family
 from dovetail.collective.ref import Ref as Ref
 from dovetail.collective.spec import KINDS as KINDS
 from dovetail.collective.spec import Sizes as Sizes

@@ -4,42 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal, get_args
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Term
 from dovetail.matmul.wish import MatmulAllReduce
-from dovetail.passes import expand_collectives, slice_messages
-
-AllReduce = Literal["library", "exchange", "ring"]
+from dovetail.passes import Make, inline_collectives, slice_messages
 
 
 def program(
     wish: MatmulAllReduce,
     ranks: int,
     tiles: Sequence[int],
-    all_reduce: AllReduce = "library",
+    algorithms: Make | None = None,
     rows_per_message: int | None = None,
     depth: int = 16,
 ) -> Program:
     """The wish as a Program that computes `tiles` (rows, in this order) and all-reduces each as soon as it is there.
 
-    Buffers: A input (m slots, a row of k_r), B input (1 slot), P scratch and C output (m slots, a row of n). `library`
-    calls the library's all_reduce on each tile, on lane `net`; `exchange` (all-pairs) and `ring` are our own messages
-    on lanes `send` and `recv`, of at most `rows_per_message` rows; their channels hold `depth` messages (times the
-    number of slices that `rows_per_message` makes of one). Any number of ranks; one tile is the serial schedule.
-    Raises PlanError where the tiles do not add up to m.
-    Source: seed 000 (tiling along M); the algorithms are the usual ones (see `passes.algorithms`).
+    Buffers: A input (m slots, a row of k_r), B input (1 slot), P scratch and C output (m slots, a row of n). Each tile
+    is all-reduced by the library's own call, on lane `net`, or by `algorithms` (`collective.family("ring")`, say; see
+    `passes.inline_collectives`): our own messages on lanes `send` and `recv`, of at most `rows_per_message` rows; their
+    channels hold `depth` messages (times the number of slices that `rows_per_message` makes of one). Any number of
+    ranks; one tile is the serial schedule. Raises PlanError where the tiles do not add up to m.
+    Source: seed 000 (tiling along M).
     """
     ranks, rows = parse_count(ranks, "ranks", least=1), check_tiles(wish, tiles)
-    if all_reduce not in get_args(AllReduce):
-        raise PlanError(f"no all-reduce '{all_reduce}'", hint=f"one of {', '.join(get_args(AllReduce))}")
-    if all_reduce == "library":
-        if rows_per_message is not None:
-            raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
-        return _tiled(wish, ranks, rows)
-    ours = expand_collectives(_tiled(wish, ranks, rows), all_reduce, depth=depth)
-    return ours if rows_per_message is None else slice_messages(ours, rows_per_message)
+    tiled = _tiled(wish, ranks, rows)
+    ours = tiled if algorithms is None else inline_collectives(tiled, algorithms, depth)
+    if rows_per_message is None:
+        return ours
+    if Kind.collective in ours.columns["kind"]:
+        raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
+    return slice_messages(ours, rows_per_message)
 
 
 def check_tiles(wish: MatmulAllReduce, tiles: Sequence[int]) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.collective import Family as AllReduce
 from dovetail.core import CostError
 from dovetail.cost import Prices
 from dovetail.ir import Kind, Program
-from dovetail.matmul import AllReduce
 from dovetail.plan.optimum import optimal
 from dovetail.plan.task import Task
 from dovetail.plan.tiles import Reading, Tiling, mc2, serial, uniform

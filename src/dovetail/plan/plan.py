@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dovetail.collective import Family as AllReduce
+from dovetail.collective import family
 from dovetail.core import PlanError, check_schema
 from dovetail.cost import price
 from dovetail.ir import Program
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.verify import verify
 from dovetail.machine import Machine
-from dovetail.matmul import AllReduce, MatmulAllReduce, program
+from dovetail.matmul import MatmulAllReduce, program
 from dovetail.plan.explain import MEASURED_SLOWER, explain
 from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.job import Job, JobResult, Variant
@@ -52,7 +54,7 @@ class Choices:
 
     def program(self, wish: MatmulAllReduce, ranks: int) -> Program:
         """The Program of `wish` on `ranks` ranks that these choices make."""
-        return program(wish, ranks, self.tiles, self.all_reduce, self.rows_per_message)
+        return program(wish, ranks, self.tiles, family(self.all_reduce), self.rows_per_message)
 
     def variant(self, name: str, wish: MatmulAllReduce, ranks: int, expected_s: float = 0.0) -> Variant:
         """The same as one variant of a job; its product is checked. Ranks that wait for one that computes are patient:

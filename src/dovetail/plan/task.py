@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.collective import FAMILIES, family
+from dovetail.collective import Family as AllReduce
 from dovetail.core import CostError, PlanError, WishError, parse_count
 from dovetail.cost import CostModel, Prices, price
 from dovetail.ir import Kind, Program, dtype_bytes
 from dovetail.machine import Machine
-from dovetail.matmul import AllReduce, MatmulAllReduce, program
+from dovetail.matmul import MatmulAllReduce, program
 from dovetail.plan.tiles import ALIGN, READINGS, Reading, Seconds
 from dovetail.sim import simulate
 
 SAMPLES = 10  # sizes at which an all-reduce of our own is simulated to learn its curve
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
-KINDS: tuple[AllReduce, ...] = get_args(AllReduce)
+KINDS: tuple[AllReduce, ...] = FAMILIES
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Task:
         return -(-self.wish.k // self.ranks)
 
     def program(self, tiles: tuple[int, ...], kind: AllReduce, rows_per_message: int | None = None) -> Program:
-        return program(self.wish, self.ranks, tiles, kind, rows_per_message)
+        return program(self.wish, self.ranks, tiles, family(kind), rows_per_message)
 
     def price(self, emitted: Program) -> Prices:
         workload = self.wish.workload(self.ranks)

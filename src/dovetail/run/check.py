@@ -47,10 +47,11 @@ class Reference:
     A kernel's results must be sums of products of what it reads (as matmul and stencils are): it is called on float64
     arrays, and on absolute values for magnitudes. Integers must agree exactly. `kernels` adds to the built-in ones.
 
+    >>> from dovetail.collective import family
     >>> from dovetail.matmul import MatmulAllReduce, program
     >>> from dovetail.run import execute, fresh_inputs
     >>> wish = MatmulAllReduce(6, 40, 3, "float16")
-    >>> summed, workload = program(wish, 2, [2, 4], "ring"), wish.workload(2)
+    >>> summed, workload = program(wish, 2, [2, 4], family("ring")), wish.workload(2)
     >>> inputs = fresh_inputs(summed, workload, seed=1)
     >>> outputs = execute(summed, inputs, workload=workload).outputs
     >>> reference = Reference(summed, workload, inputs)
