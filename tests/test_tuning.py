@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.cli.collectives import sizes_between
 from dovetail.cli.telling import summary
-from dovetail.cli.tune import tell
+from dovetail.cli.tune import print_result
 from dovetail.cli.tuning import LEAST_GAIN_S, TuneResult, adjusted_ideals_s, choose, contention, fresh_seed, loses
 from dovetail.core import WishError
 from dovetail.cost import Curve, Segment
@@ -94,7 +94,7 @@ def test_a_kept_serial_has_a_reason_and_no_gain(planned: Plan, machine: Machine,
     serial = planned.with_choices(planned.serial, "serial", machine)
     result = result_of(serial, measured(1.0, 1.28), machine)
     assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
-    tell(result)
+    print_result(result)
     out = capsys.readouterr().out
     assert "; serial kept: what is predicted to be faster was measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
@@ -103,9 +103,9 @@ def test_a_kept_serial_has_a_reason_and_no_gain(planned: Plan, machine: Machine,
 def test_a_kept_serial_says_where_there_was_nothing_to_hide(planned: Plan, machine: Machine, capsys) -> None:
     serial = planned.with_choices(planned.serial, "serial", machine)
     result = replace(result_of(serial, measured(1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
-    tell(result)
+    print_result(result)
     assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
-    tell(replace(result, adjusted_ideal_s=0.9))
+    print_result(replace(result, adjusted_ideal_s=0.9))
     assert "side by side" not in capsys.readouterr().out
 
 
@@ -116,7 +116,7 @@ def test_what_stays_disturbed_is_told_everywhere(planned: Plan, machine: Machine
     document, text = result.to_json(), "Other programs used 47 % of core 1: repeat on a quiet machine"
     assert (document["foreign_load"], document["steal"]) == (0.474, 0.011)
     assert text in document["notes"]
-    tell(result)
+    print_result(result)
     out = capsys.readouterr().out
     assert "Medians of 9 rounds; 3 disturbed; 80 % of the ideal gain.\n" + text + ".\n" in out
     assert text in summary(result).notes

@@ -119,9 +119,9 @@ def _deliver(made: _Made, form: str, out: Path | None, as_json: bool) -> None:
         output.emit({"schema": SCHEMA, "to": form, "protocol": made.protocol, **facts, **place})
     elif out is None:
         print(text, end="" if text.endswith("\n") else "\n")
-        output.note(_told(facts, made.protocol))
+        output.note(_render(facts, made.protocol))
     else:
-        print(f"{out}: {_told(facts, made.protocol)}")
+        print(f"{out}: {_render(facts, made.protocol)}")
 
 
 def _text_of(made: _Made, form: str) -> str:
@@ -155,7 +155,7 @@ def _facts(made: _Made) -> dict[str, Any]:
     }
 
 
-def _told(facts: dict[str, Any], protocol: str) -> str:
+def _render(facts: dict[str, Any], protocol: str) -> str:
     what = facts["collective_found"] or "proved"
     counts = [(facts[word], word) for word in ("ops", "threadblocks", "channels")]
     ops, blocks, channels = (f"{n} {word if n != 1 else word[:-1]}" for n, word in counts)

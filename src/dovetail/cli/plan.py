@@ -54,7 +54,7 @@ def plan(
         raise _with_hint(error, machine, operator, wish, ranks) from error
     if out is not None:
         write(made, out)
-    output.emit(made.to_json()) if json else tell(made, out)
+    output.emit(made.to_json()) if json else print_plan(made, out)
 
 
 def probed(operator: str, wish: MatmulAllReduce, ranks: int | None, launch: str | None) -> Machine:
@@ -109,7 +109,7 @@ def summary_of(made: Plan, command: str = "") -> Summary:
     return Summary(tuple(rows), losses, tuple(made.explain().split("\n\n")), Provenance(command, made.machine, ""))
 
 
-def tell(made: Plan, out: Path | None) -> None:
+def print_plan(made: Plan, out: Path | None) -> None:
     """The plan's own words; where its files are, last."""
     print(made.explain())
     if out is not None:

@@ -32,7 +32,7 @@ def probe(
     out: Annotated[Path | None, typer.Option("--out", help="Write the machine to this file, too.")] = None,
 ) -> None:
     """Measure messages, collectives and (with an operator) its compute on real ranks; the result is cached."""
-    from dovetail.cli.machines import told
+    from dovetail.cli.machines import render
     from dovetail.cli.tuning import probed_machine, product_machine
     from dovetail.run.mpi import MpiExecutor
 
@@ -44,7 +44,7 @@ def probe(
             machine = product_machine(runner, machine, wish, fresh=fresh, say=say)
     if out is not None:
         save_json(out, machine.to_json())
-    output.emit(machine.to_json()) if json else print(told(machine))
+    output.emit(machine.to_json()) if json else print(render(machine))
     if out is not None and not json:
         print(f"\n{out}")
 

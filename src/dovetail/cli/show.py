@@ -32,12 +32,12 @@ def show(
     if json:
         output.emit(files.program_of(file)[1].to_json() if kind in files.PROGRAMS else content)
     else:
-        print(told(kind, content, file))
+        print(render(kind, content, file))
     if page is not None and not json:
         print(f"\n{page}")
 
 
-def told(kind: str, content: Any, place: str) -> str:
+def render(kind: str, content: Any, place: str) -> str:
     """The content of a file of that kind in words."""
     from dovetail.ir import Certificate, to_text
     from dovetail.machine import Machine
@@ -50,19 +50,19 @@ def told(kind: str, content: Any, place: str) -> str:
     if kind == "plan":
         return Plan.from_json(content).explain()
     if kind == "timeline":
-        from dovetail.cli.simulate import told as timeline
+        from dovetail.cli.simulate import render as timeline
 
         return timeline(Timeline.from_json(content), str(content["meta"].get("program", place)))
     if kind == "machine":
-        from dovetail.cli.machines import told as machine
+        from dovetail.cli.machines import render as machine
 
         return machine(Machine.from_json(content))
     if kind == "certificate":
-        from dovetail.cli.verify import told as certificate
+        from dovetail.cli.verify import render as certificate
 
         return certificate(Certificate.from_json(content))
     if kind == "comparison":
-        from dovetail.cli.compare import told as comparison
+        from dovetail.cli.compare import render as comparison
 
         return comparison(Comparison.from_json(content))
     if kind == "selection":

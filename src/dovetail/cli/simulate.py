@@ -38,10 +38,10 @@ def simulate(
     timeline = run(program, price(program, chosen, workload, contention, extrapolate=extrapolate), chosen.name)
     if out is not None:
         save_json(out, timeline.to_json())
-    output.emit(timeline.to_json()) if json else print(told(timeline, program.name))
+    output.emit(timeline.to_json()) if json else print(render(timeline, program.name))
 
 
-def told(timeline: Timeline, name: str) -> str:
+def render(timeline: Timeline, name: str) -> str:
     """Makespan, and how busy each lane of each rank is."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 

@@ -120,7 +120,7 @@ def _operator(
             **limits,
         )
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if runs["json"] else tell(result)
+    output.emit(result.to_json()) if runs["json"] else print_result(result)
     return verdict(result)
 
 
@@ -196,7 +196,7 @@ def tell_collective(result: Tuned) -> None:
     print("\n" + "\n".join(str(path) for path in result.files[:3]))
 
 
-def tell(result: TuneResult) -> None:
+def print_result(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
     from dovetail.cli.telling import summary, why_kept
     from dovetail.report import percent, seconds, summary_table

@@ -66,8 +66,8 @@ def whole_counts(kind: str, counts: Any, shape: tuple[int, ...]) -> Counts:
     found = counts_of(counts)
     if found.shape != shape or found.dtype.kind not in "iu" or (found < 0).any():
         wanted = f"{kind} needs counts of shape {shape}, whole and not negative"
-        told = f": {found.tolist()}" if found.size < 10 else ""
-        raise WishError(wanted, found=f"{found.dtype}, shape {found.shape}{told}")
+        shown = f": {found.tolist()}" if found.size < 10 else ""
+        raise WishError(wanted, found=f"{found.dtype}, shape {found.shape}{shown}")
     return found.astype(np.int64)
 
 

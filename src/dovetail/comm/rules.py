@@ -37,7 +37,7 @@ def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = N
 
 
 def communicator(comm: Any) -> Communicator:
-    """Ours for the user's; it goes by the machine's selection for these ranks, unless told otherwise (`use`)."""
+    """Ours for the user's; it goes by the machine's selection for these ranks, unless `use` named another."""
     return communicator_of(comm, prepare, _begin, remember=not checks_calls())
 
 
@@ -87,7 +87,7 @@ def _begin(made: Communicator) -> None:
 
 
 def _measured(made: Communicator) -> Selection | None:
-    """What was measured for these ranks; a broken table is told, and left aside."""
+    """What was measured for these ranks; a broken table is left aside, with a warning."""
     try:
         return selection_for(shim().library, made.hosts)
     except DovetailError as error:

@@ -29,8 +29,8 @@ def probe_matmul(
     """
     if not wish.m or not wish.n:
         return _with_nothing_to_compute(machine, wish)
-    tell, ranks, afford = say or (lambda what, done: None), machine.ranks, budget or Budget()
-    tell("the product, by rows", 0.3)
+    say, ranks, afford = say or (lambda what, done: None), machine.ranks, budget or Budget()
+    say("the product, by rows", 0.3)
     whole_s = median_s(executor, programs.matmul_rows(wish, ranks, wish.m, 1, RunOptions()))
     measured = [
         programs.matmul_rows(wish, ranks, rows, _tiles_worth(afford, whole_s, rows, wish.m), RunOptions())
@@ -43,7 +43,7 @@ def probe_matmul(
     machine = machine.with_costs(fitted)
     if ranks == 1:
         return machine
-    tell("compute beside messages", 0.7)
+    say("compute beside messages", 0.7)
     return _with_contention(executor, machine, wish)
 
 
