@@ -30,7 +30,7 @@ class LocalHub {
     void collective(int rank, int group, int kind, const void* src, void* dst, long long count, int dtype, int op,
                     Flag& flag);
     int group(const std::vector<int>& ranks, int turn);
-    void stop(int rank);  // all others are told at their next test
+    void stop(int rank);  // all others learn of it at their next test
     int stopped() const { return stopped_; }
     void busy(int change) { busy_ += change; }
     int num_busy() const { return busy_; }

@@ -208,7 +208,7 @@ bool fails(unsigned seed) {
     return false;
 }
 
-// A rank that waits for ever is told, by either thread, and nobody hangs.
+// A rank that waits for ever is reported, by either thread, and nobody hangs.
 bool stalls_wrongly(bool thread) {
     Writer lonely(2);
     lonely.add(Kind::recv, 0, 1, -1, 0, lonely.channel(1, 0));

@@ -129,13 +129,13 @@ class Communicator:
         return tuple(bytes(row).decode(errors="replace").rstrip() for row in self.gather(name))
 
     def _words(self, request: Request) -> tuple[Any, ...]:
-        sides, told = [], b""
+        sides, all_counts = [], b""
         if request.counts is not None:
-            sides, told = request.counts.tolist(), request.counts.tobytes()
+            sides, all_counts = request.counts.tolist(), request.counts.tobytes()
             if request.kind == "all_to_all_v":
                 sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
         kind, _, op, root, dtype, elements, num_bytes = _numbers(request)
-        return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, told
+        return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, all_counts
 
 
 # (request, the choice that the rules make for it, the communicator): what serves such requests from now on.

@@ -1,4 +1,4 @@
-"""Signs of life: every rank of a job keeps a file fresh, so that one that stopped is missed within seconds.
+"""heartbeat: every rank of a job touches a file again and again, so that one that stopped is missed within seconds.
 
 Imports nothing heavy: a rank begins with it, before NumPy and MPI.
 """

@@ -1,4 +1,4 @@
-"""What a rank holds against what its Program's post-conditions ask: every element, in float64; without kernels."""
+"""postcheck: compares what a rank holds with what the post-conditions ask, in float64, for Programs without kernels."""
 
 from __future__ import annotations
 

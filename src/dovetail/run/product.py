@@ -1,4 +1,4 @@
-"""Is C the product? Held against float64: sampled rows element by element, and every row against a random vector."""
+"""product: checks C = A·B against float64: sampled rows element by element, all rows times a random vector."""
 
 from __future__ import annotations
 
