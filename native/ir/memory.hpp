@@ -1,4 +1,4 @@
-// Memory: where the state of each slot lies, slots that are always touched together taken as one.
+// Memory: where the state of each slot is kept. Slots that every op touches together are kept as one cell.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,8 @@
 
 namespace dovetail::ir {
 
-// Slots are grained: in buffer b, `grain[b]` slots that follow one another are one cell. Buffers between which slots
-// move one by one have one grain, which divides every offset, count and stride in them, so that each cell's slots
-// share one fate: they hold corresponding values, and whatever touches one touches all.
+// In buffer b, each run of `grain[b]` slots is one cell. The grain divides every offset, count and stride in that
+// buffer and in all buffers that exchange slots with it. So every op touches whole cells, and one value stands for one.
 class Layout {
   public:
     explicit Layout(const Program& program);

@@ -1,4 +1,4 @@
-"""The door to the C++ twin of verify: a Program's tables as flat arrays, and what came back as findings."""
+"""native: gives the C++ twin of verify a Program as flat arrays, and takes back what it found."""
 
 from __future__ import annotations
 

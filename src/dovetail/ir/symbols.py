@@ -77,7 +77,7 @@ class Symbols:
         return self.sum_text(self.members(value)) or "nothing"
 
     def sum_text(self, members: Counter[Atom], most: int | None = None) -> str:
-        """Atoms as a sum, of which at most so many are told."""
+        """Atoms as a sum, of which at most so many are shown."""
         texts = sorted(self.atom_text(atom, times) for atom, times in members.items())
         more = f" and {len(texts) - most} more" if most is not None and len(texts) > most else ""
         return f"{' + '.join(texts[:most])}{more}"

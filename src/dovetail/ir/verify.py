@@ -17,7 +17,7 @@ from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
 from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.limits import check_target, limits_fault
 from dovetail.ir.native import judge
-from dovetail.ir.op_lists import Plain, name_op
+from dovetail.ir.op_lists import OpLists, name_op
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
@@ -50,8 +50,8 @@ class Findings(NamedTuple):
 def verify(program: Program, target: str | None = None) -> Certificate:
     """Prove `program`: bounds, deadlock, races, result, and the limits of `target` (DESIGN section 4).
 
-    Millions of ops a second, in C++. A bad program does not raise: the Certificate tells. ProgramError for an unknown
-    target. Results are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
+    Millions of ops a second, in C++. A bad program does not raise: the Certificate says what is wrong. ProgramError for
+    an unknown target. Results are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
     """
     check_target(target)
     return certify(program, _native(program), target)
@@ -80,19 +80,19 @@ def _reference(program: Program) -> Findings:
     bounds = _tables_fault(program) or bounds_fault(program)
     if bounds:
         return Findings({"bounds": bounds})
-    plain = Plain(program)
-    run = Greedy(plain)()
-    bounds = _matches_fault(plain, run)
-    faults = {"bounds": bounds, "deadlock": _deadlock(plain, run)}
+    lists = OpLists(program)
+    run = Greedy(lists)()
+    bounds = _matches_fault(lists, run)
+    faults = {"bounds": bounds, "deadlock": _deadlock(lists, run)}
     if not run.complete:
         return Findings(faults)
     if bounds:
         return Findings(faults, run.depth)
     execution = Execution(program, run, Symbols())
-    execution.execute(plain.ops, run.order)
+    execution.execute(lists.ops, run.order)
     wrong = first_wrong(execution, program.posts)
-    fault = wrong_fault(program, run, plain.ops, run.order, wrong, Symbols()) if wrong else None
-    faults |= {"races": races_fault(plain, run), "result": fault}
+    fault = wrong_fault(program, run, lists.ops, run.order, wrong, Symbols()) if wrong else None
+    faults |= {"races": races_fault(lists, run), "result": fault}
     found = next((name for name, posts in questions(program) if not first_wrong(execution, posts)), None)
     return Findings(faults, run.depth, found)
 
@@ -161,30 +161,30 @@ def _native_races(program: Program, verdict: Verdict) -> Fault | None:
     return slots_fault(program, *verdict["slots"]) if verdict["slots"] else None
 
 
-def _matches_fault(plain: Plain, run: Run) -> Fault | None:
+def _matches_fault(lists: OpLists, run: Run) -> Fault | None:
     """The first message, or call of a collective, whose ends disagree on sizes."""
     for row in run.order:
         fault = None
         members = run.groups.get(row, ())
-        if row in run.matched and plain.ops[row].kind != Kind.wait:
-            fault = message_fault(plain.program, plain.ops[run.matched[row]], plain.ops[row])
+        if row in run.matched and lists.ops[row].kind != Kind.wait:
+            fault = message_fault(lists.program, lists.ops[run.matched[row]], lists.ops[row])
         elif members and row == members[0]:
-            fault = collective_fault(plain.program, [plain.ops[member] for member in members])
+            fault = collective_fault(lists.program, [lists.ops[member] for member in members])
         if fault:
             return fault
     return None
 
 
-def _deadlock(plain: Plain, run: Run) -> Fault | None:
+def _deadlock(lists: OpLists, run: Run) -> Fault | None:
     if not run.complete:
-        return deadlock_fault(plain.program, run.done, None)
-    declared = [channel.depth for channel in plain.program.channels]
+        return deadlock_fault(lists.program, run.done, None)
+    declared = [channel.depth for channel in lists.program.channels]
     unmatched = run.unmatched[0] if run.unmatched else None
     if min(declared, default=run.depth) < run.depth:
-        shallow = Greedy(plain, declared)()
+        shallow = Greedy(lists, declared)()
         if not shallow.complete:
-            return too_shallow(plain.program, shallow.done, run.depth, unmatched)
-    return None if unmatched is None else unmatched_fault(plain.program, unmatched)
+            return too_shallow(lists.program, shallow.done, run.depth, unmatched)
+    return None if unmatched is None else unmatched_fault(lists.program, unmatched)
 
 
 def certify(program: Program, findings: Findings, target: str | None) -> Certificate:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Op, Program, Region
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 
 _KINDS = (Kind.copy, Kind.reduce, Kind.send, Kind.recv, Kind.recv_reduce)
 Slot = tuple[str, int]
@@ -48,7 +48,7 @@ def member_steps(algorithm: Program) -> list[list[Step]]:
     send x[1:2] -> 1
     recv -> x[0:1] 0
     """
-    run = Greedy(Plain(algorithm))()
+    run = Greedy(OpLists(algorithm))()
     if not run.complete:
         raise ProgramError(f"algorithm '{algorithm.name}' does not complete", hint="see dovetail verify")
     queues = [_Member() for _ in range(algorithm.num_ranks)]
