@@ -3,6 +3,7 @@
 import inspect
 from itertools import accumulate
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,6 +162,15 @@ def test_any_group_and_any_size(data, name, depth, in_place):
 def test_the_root_of_a_broadcast_is_the_first_of_its_group(name, ranks):
     group = [*range(1, ranks), 0]
     assert_inlined(called("broadcast", ranks, group, [5]), by_name(name))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in_place"])
+def test_an_all_reduce_needs_no_more_ops_than_written_by_hand(name, ranks, in_place):
+    after = assert_inlined(called("all_reduce", ranks, range(ranks), [16 * ranks], in_place), family(name))
+    swapped = (name, ranks) == ("exchange", 2)
+    assert np.count_nonzero(after.kind != Kind.copy) == ranks * (2 if swapped else 4 * (ranks - 1))
 
 
 @pytest.mark.parametrize("slots", [1, 5, 12, 13, 17])

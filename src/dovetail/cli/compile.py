@@ -147,7 +147,7 @@ def _facts(made: _Made) -> dict[str, Any]:
     return {
         "name": program.name,
         "ranks": program.num_ranks,
-        "collective_found": certificate.collective_found or made.kind,  # above 1024 ranks only told, and proved
+        "collective_found": certificate.collective_found or made.kind,  # not looked for above 1024 ranks
         "ops": program.num_ops,
         "threadblocks": max(lanes.values(), default=0),
         "channels": len({channel.id for channel in program.channels}),

@@ -80,7 +80,7 @@ def render(plan: Plan, result: JobResult, timeline: Path | None) -> str:
 
 
 def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:
-    """Write the timelines of both schedules; the fault where the disk refuses, for what was measured is told first."""
+    """Write the timelines of both schedules; returns the fault where the disk refuses: results are printed first."""
     try:
         for name, outcome in (("serial", result["serial"]), ("measured", result["planned"])):
             save_json(folder / f"{name}.json", outcome.timelines[0].to_json())

@@ -58,7 +58,7 @@ class Pulse:
 
     def _beat(self) -> None:
         for count in itertools.count():
-            with self._lock, suppress(OSError):  # a full disk is told by what needs it
+            with self._lock, suppress(OSError):  # a full disk is reported by whoever needs it
                 if not self._ended:
                     self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):

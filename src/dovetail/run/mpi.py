@@ -26,7 +26,7 @@ from dovetail.run.shim import build_shim, find_tool
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
-HANG_S = 3.0  # after one rank has told of a failure, for the others to end by themselves
+HANG_S = 3.0  # after one rank has reported a failure, for the others to end by themselves
 PATIENCE_S = (1.0, 1.0, 2.0)  # for each step of `stop`
 STOP_S = sum(PATIENCE_S)
 OPEN_MPI = {
@@ -106,7 +106,7 @@ class MpiExecutor:
 def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
     """Run the launcher to its end; stop it where ranks never arrive. Its output goes to `output.txt`.
 
-    Its exit code, and the rank that died before any other told of a failure, in words (None where none did)."""
+    Its exit code, and the rank that died before any other reported a failure, in words (None where none did)."""
     environment = OPEN_MPI | dict(os.environ)
     with (place / "output.txt").open("wb") as output:
         try:
