@@ -12,12 +12,12 @@ from mpi4py import MPI
 
 import dovetail.collective as dc
 from dovetail.collective import algorithms_for
-from dovetail.comm import choice_for, rules, use
+from dovetail.comm import choice_for, prepare, rules, use
 from dovetail.comm.rules import communicator
 from dovetail.core import RunError, WishError
 from dovetail.plan.selection import Row, Selection
 from dovetail.run import comm as run_comm
-from dovetail.run import numpy_dtype, service
+from dovetail.run import numpy_dtype
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -441,7 +441,7 @@ def mismatch(comm):
 
 def late(comm):
     """A rank that gave up has its memory to itself: what another sends after all does not land there."""
-    service.STALL_S = 2.0
+    prepare.STALL_S = 2.0
     use(comm, forced(comm, "ring_all_gather"))
     mine, out = np.full(1000, comm.rank), np.zeros(2000, int)
     for _ in range(3):
@@ -478,17 +478,17 @@ def one_thread(comm):
 def plant(fault):
     """Break the face in one place; the tests must see it."""
     if fault == "result":  # goes to a scratch buffer, not to the caller
-        homes = service._homes
-        service._homes = lambda program, arrays, has_result: homes(program, arrays, False)
+        homes = prepare._homes
+        prepare._homes = lambda program, arrays, has_result: homes(program, arrays, False)
     elif fault == "threshold":
         rules_of = rules.rules_of
         rules.rules_of = lambda *asked: {k: [(a + 1, c) for a, c in steps] for k, steps in rules_of(*asked).items()}
     elif fault == "root":
-        program = service.program_of
-        service.program_of = lambda kind, choice, ranks, nodes, root: program(kind, choice, ranks, nodes, 0)
+        program = prepare.program_of
+        prepare.program_of = lambda kind, choice, ranks, nodes, root: program(kind, choice, ranks, nodes, 0)
     elif fault == "sizes":
-        sizes = service._sizes
-        service._sizes = lambda program, asked: sizes(program, asked._replace(elements=asked.elements - 1))
+        sizes = prepare._sizes
+        prepare._sizes = lambda program, asked: sizes(program, asked._replace(elements=asked.elements - 1))
 
 
 def meet(comm):

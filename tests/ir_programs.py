@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from dovetail.ir import Builder, Kernel, Kind, Post, Program, Region, Term
 from dovetail.ir.greedy import Greedy, Run
-from dovetail.ir.op_lists import Plain, op_reads, op_writes, slots
+from dovetail.ir.op_lists import OpLists, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
 from dovetail.ir.terms import mapped
@@ -100,10 +100,10 @@ class Maker:
 
     def program(self) -> Program:
         built = rebuilt(self.builder.build(), self.ops)
-        plain = Plain(built)
-        run = Greedy(plain)()
+        lists = OpLists(built)
+        run = Greedy(lists)()
         assert run.complete
-        return replace(with_depth(built, run.depth), posts=posts_of(plain, run, self.rng))
+        return replace(with_depth(built, run.depth), posts=posts_of(lists, run, self.rng))
 
     def region(self, count: int | None = None, buffers: str = "abt") -> Region:
         """A random region; of `count` slots where given, which must fit one of the buffers."""
@@ -320,14 +320,14 @@ def with_depth(program: Program, depth: int) -> Program:
     return replace(program, channels=tuple(c._replace(depth=depth) for c in program.channels))
 
 
-def posts_of(plain: Plain, run, rng: random.Random) -> tuple[Post, ...]:
+def posts_of(lists: OpLists, run, rng: random.Random) -> tuple[Post, ...]:
     """Post-conditions for what the program leaves, where sums of inputs and simple kernels can say it."""
     symbols = Symbols()
-    execution = Execution(plain.program, run, symbols)
-    execution.execute(plain.ops, run.order)
+    execution = Execution(lists.program, run, symbols)
+    execution.execute(lists.ops, run.order)
     found = []
-    for buffer in plain.program.buffers:
-        for rank in range(plain.program.num_ranks):
+    for buffer in lists.program.buffers:
+        for rank in range(lists.program.num_ranks):
             for slot in range(buffer.slots[rank]):
                 region = Region(buffer.name, slot, 1)
                 (value,) = execution.memory.read(rank, region)
@@ -554,14 +554,14 @@ def in_parts(program: Program) -> Program:
     return rebuilt(program, [part for spec in ops for part in parts[id(spec)]])
 
 
-def reachable(plain: Plain, run) -> tuple[list[set[int]], list[set[int]]]:
+def reachable(lists: OpLists, run) -> tuple[list[set[int]], list[set[int]]]:
     """For each op those that have ended whenever it begins, and whenever its message, if it has one, has come.
 
     By walking the graph: an oracle of the clocks.
     """
-    begun: list[set[int]] = [set() for _ in plain.ops]
-    came: list[set[int]] = [set() for _ in plain.ops]
-    ended: list[set[int]] = [set() for _ in plain.ops]
+    begun: list[set[int]] = [set() for _ in lists.ops]
+    came: list[set[int]] = [set() for _ in lists.ops]
+    ended: list[set[int]] = [set() for _ in lists.ops]
     done: set[int] = set()
 
     def closed(causes: list[int]) -> set[int]:
@@ -572,21 +572,21 @@ def reachable(plain: Plain, run) -> tuple[list[set[int]], list[set[int]]]:
         if row in done:
             continue
         for member in members:
-            queue = plain.queues[plain.queue_of[member]]
-            begun[member] = closed([*plain.ops[member].after, *queue[: plain.position[member]]])
+            queue = lists.queues[lists.queue_of[member]]
+            begun[member] = closed([*lists.ops[member].after, *queue[: lists.position[member]]])
             came[member] = begun[member] | closed([run.matched[member]] if member in run.matched else [])
         for j, member in enumerate(members):
-            told = [came[other] for i, other in enumerate(members) if informs_of(plain, members, i, j)]
+            told = [came[other] for i, other in enumerate(members) if informs_of(lists, members, i, j)]
             ended[member] = came[member].union(*told)
         done.update(members)
     return begun, came
 
 
-def informs_of(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
+def informs_of(lists: OpLists, members: tuple[int, ...], i: int, j: int) -> bool:
     if len(members) == 1:
         return False
-    mine, theirs = plain.ops[members[i]], plain.ops[members[j]]
-    kind = plain.program.collectives[mine.call].kind
+    mine, theirs = lists.ops[members[i]], lists.ops[members[j]]
+    kind = lists.program.collectives[mine.call].kind
     if kind == "broadcast":
         return i == 0 and mine.reads[0].num_slots > 0
     if kind == "all_to_all" and len(mine.reads) > 1:
@@ -596,11 +596,11 @@ def informs_of(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
 
 def has_race(program: Program) -> bool:
     """Whether any two conflicting accesses, or turns, are unordered: all pairs of parts, by reachability."""
-    plain = Plain(in_parts(program))
-    program = plain.program
-    begun, came = reachable(plain, Greedy(plain)())
+    lists = OpLists(in_parts(program))
+    program = lists.program
+    begun, came = reachable(lists, Greedy(lists)())
     touch = []
-    for op in plain.ops:
+    for op in lists.ops:
         reads = {(a.rank, a.region.buffer, s) for a in op_reads(program, op) for s in slots(a.region)}
         writes = {(a.rank, a.region.buffer, s) for a in op_writes(program, op) for s in slots(a.region)}
         ends = {("in", op.kind in RECVS, op.chan_in)} if op.kind in RECVS or op.kind == Kind.wait else set()
@@ -647,9 +647,9 @@ def looping(rng: random.Random) -> Program:
     return builder.build()
 
 
-def random_run(plain: Plain, rng: random.Random):
+def random_run(lists: OpLists, rng: random.Random):
     """One legal order of the ops at the declared depths, chosen at random; incomplete where it gets stuck."""
-    run, done = Run(), [0] * len(plain.queues)
+    run, done = Run(), [0] * len(lists.queues)
     ran: set[int] = set()
     fifos: dict[tuple[bool, int], deque[int]] = defaultdict(deque)
     calls: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -660,7 +660,7 @@ def random_run(plain: Plain, rng: random.Random):
         takes = op.kind in RECVS or op.kind == Kind.wait
         if takes and not fifos[op.kind == Kind.wait, op.chan_in]:
             return False
-        if op.kind in SENDS and len(fifos[False, op.chan_out]) >= plain.program.channels[op.chan_out].depth:
+        if op.kind in SENDS and len(fifos[False, op.chan_out]) >= lists.program.channels[op.chan_out].depth:
             return False
         if op.kind == Kind.collective and op.index not in calls[op.call, op.rank]:
             calls[op.call, op.rank].append(op.index)
@@ -668,12 +668,12 @@ def random_run(plain: Plain, rng: random.Random):
 
     def members_of(op):
         number = calls[op.call, op.rank].index(op.index)
-        group = plain.program.collectives[op.call].group
+        group = lists.program.collectives[op.call].group
         arrived = all(len(calls[op.call, rank]) > number for rank in group)
         return tuple(calls[op.call, rank][number] for rank in group) if arrived else None
 
     while True:
-        heads = [plain.ops[rows[n]] for rows, n in zip(plain.queues, done, strict=True) if n < len(rows)]
+        heads = [lists.ops[rows[n]] for rows, n in zip(lists.queues, done, strict=True) if n < len(rows)]
         rng.shuffle(heads)
         op = next((head for head in heads if may_run(head)), None)
         if op is None:
@@ -684,7 +684,7 @@ def random_run(plain: Plain, rng: random.Random):
             run.groups[row] = members
             run.order.append(row)
             ran.add(row)
-            done[plain.queue_of[row]] += 1
+            done[lists.queue_of[row]] += 1
         if op.kind in RECVS or op.kind == Kind.wait:
             run.matched[op.index] = fifos[op.kind == Kind.wait, op.chan_in].popleft()
         if op.kind in SENDS or op.kind == Kind.signal:

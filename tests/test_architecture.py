@@ -1,5 +1,7 @@
 """The house keeps its shape: imports run downhill, and importing starts nothing."""
 
+import ast
+import importlib
 import re
 import shutil
 import subprocess
@@ -56,6 +58,39 @@ def test_planted_import_is_caught(copy, at, line, broken):
     result = check_imports(copy)
     assert result.returncode == 1
     assert f"{broken} BROKEN" in " ".join(result.stdout.split()), result.stdout
+
+
+def loaded_by_name(source: Path) -> list[str]:
+    """What a file loads by a name that import-linter cannot see, up to the first part that the program fills in."""
+    calls = [node for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    names = [call.args[0] for call in calls if ast.unparse(call.func).split(".")[-1] in ("import_module", "__import__")]
+    return [ast.unparse(name).strip("f'\"").partition("{")[0] for name in names]
+
+
+def strays(package: Path) -> list[str]:
+    """Files below the top package that load by name anything outside their own room."""
+    return [
+        f"{path.relative_to(package)} loads {name}"
+        for path in package.glob("*/**/*.py")
+        for name in loaded_by_name(path)
+        if not name.startswith(f"dovetail.{path.relative_to(package).parts[0]}.")
+    ]
+
+
+def test_rooms_load_by_name_only_what_is_their_own(tmp_path):
+    assert strays(ROOT / "src/dovetail") == []
+    (tmp_path / "collective").mkdir()
+    (tmp_path / "collective/planted.py").write_text("found = import_module(f'dovetail.{room}')\n")
+    assert strays(tmp_path) == ["collective/planted.py loads dovetail."]
+
+
+@pytest.mark.parametrize("package", ["dovetail", "dovetail.collective"])
+def test_type_checkers_are_told_the_names_that_there_are(package):
+    module = importlib.import_module(package)
+    stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    told = {name.asname for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names} - {None}
+    assert told == set(module.__all__)
+    assert all(getattr(module, name) is not None for name in told)
 
 
 def test_importing_starts_nothing():

@@ -26,7 +26,7 @@ from dovetail.passes import (
     lower,
     replicate,
 )
-from dovetail.passes.columns import NONE, Rows
+from dovetail.passes.columns import NONE, OpColumns
 from dovetail.run import execute, fresh_inputs
 
 SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -374,7 +374,7 @@ def test_a_trace_whose_receives_do_not_follow_their_sends_is_refused():
     program, hints = ring(2)
     rows = np.arange(program.num_ops)[::-1]
     with pytest.raises(ProgramError, match="is not a trace"):
-        lower(Rows.of(program).take(rows).into(program, NONE, NONE), hints)
+        lower(OpColumns.of(program).take(rows).into(program, NONE, NONE), hints)
 
 
 def test_nothing_and_one_rank_are_lowered_too():

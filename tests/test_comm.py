@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from dovetail.comm.arguments import even_sides, part_of, uneven_sides, whole_counts
+from dovetail.comm.prepare import program_of
 from dovetail.comm.rules import rules_of
 from dovetail.comm.slow_path import _asked as asked
 from dovetail.core import WishError
 from dovetail.plan.selection import Choice, Row, Selection
-from dovetail.run.comm import KINDS
-from dovetail.run.service import program_of
 
 RANKS = Path(__file__).parent / "comm_ranks.py"
 
@@ -140,10 +139,3 @@ class TestSides:
         made, counts = SimpleNamespace(rank=0, size=4), np.full((4, 4), each)
         with nullcontext() if fits else pytest.raises(WishError, match=f"of {4 * each} elements a rank"):
             asked("all_to_all_v", made, np.empty(4 * each, np.uint8), None, "sum", 0, counts)
-
-
-def test_kinds_are_numbered_as_in_c():
-    names = [f"DT_{kind.upper()}" for kind in KINDS]
-    header = (Path(__file__).parent.parent / "src/dovetail/run/mpi_table.h").read_text()
-    told = [word for word in header.replace(",", " ").split() if word in {*names, "DT_NUM_KINDS"}]
-    assert told == [*names, "DT_NUM_KINDS"]

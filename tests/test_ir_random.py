@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Program, verify, verify_reference
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.overlap import self_conflict
 from dovetail.ir.symbolic import Execution, first_difference, first_wrong
 from dovetail.ir.symbols import Symbols
@@ -68,9 +68,9 @@ def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, 
     found = verify(program)
     if found.checks["races"].message.startswith("not reached"):
         return
-    plain = Plain(program)
-    run = Greedy(plain)()
-    alone = any(self_conflict(program, op, [plain.ops[r] for r in run.groups.get(op.index, ())]) for op in plain.ops)
+    lists = OpLists(program)
+    run = Greedy(lists)()
+    alone = any(self_conflict(program, op, [lists.ops[r] for r in run.groups.get(op.index, ())]) for op in lists.ops)
     assert found.checks["races"].ok == (not alone and not ir_programs.has_race(program))
 
 
@@ -94,12 +94,12 @@ def test_what_is_proved_holds_in_other_orders(rng: random.Random, num_ops: int, 
     found = verify(program)
     if not all(found.checks[name].ok for name in ("bounds", "deadlock", "races")):
         return
-    plain = Plain(program)
+    lists = OpLists(program)
     for _ in range(5):
-        run = ir_programs.random_run(plain, rng)
+        run = ir_programs.random_run(lists, rng)
         assert run.complete
         execution = Execution(program, run, Symbols())
-        execution.execute(plain.ops, run.order)
+        execution.execute(lists.ops, run.order)
         assert (first_wrong(execution, program.posts) is None) == found.checks["result"].ok
 
 
@@ -110,10 +110,10 @@ def test_the_least_depth_is_the_least(rng: random.Random, num_ops: int) -> None:
     least = verify(program).min_fifo_depth
     if least is None:
         return
-    plain = Plain(program)
+    lists = OpLists(program)
     channels = len(program.channels)
-    assert Greedy(plain, [least] * channels)().complete
-    assert least == 1 or not Greedy(plain, [least - 1] * channels)().complete
+    assert Greedy(lists, [least] * channels)().complete
+    assert least == 1 or not Greedy(lists, [least - 1] * channels)().complete
 
 
 def compared(program: Program, against: Program) -> Certificate | str:
@@ -146,9 +146,9 @@ def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: 
     symbols = Symbols()
     runs = []
     for each in (program, against):
-        plain = Plain(each)
-        runs.append(Execution(each, Greedy(plain)(), symbols, is_reference=each is against and runs != []))
-        runs[-1].execute(plain.ops, runs[-1].run.order)
+        lists = OpLists(each)
+        runs.append(Execution(each, Greedy(lists)(), symbols, is_reference=each is against and runs != []))
+        runs[-1].execute(lists.ops, runs[-1].run.order)
     same = first_difference(*runs) is None
     assert found.checks["result"].ok == (same and first_wrong(runs[0], program.posts) is None)
 

@@ -12,15 +12,15 @@ from run_programs import Mover, all_to_all, uneven_of
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, region_bytes, sizes_fault, slot_classes, slot_sizes
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain, slots
+from dovetail.ir.op_lists import OpLists, slots
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.ir.sizes import matches
 
 
 def classes_by_hand(program):
     """Sets of slots joined by any op, one pair at a time."""
-    plain, joined = Plain(program), {}
-    run = Greedy(plain)()
+    lists, joined = OpLists(program), {}
+    run = Greedy(lists)()
 
     def find(slot):
         while joined.get(slot, slot) != slot:
@@ -34,16 +34,16 @@ def classes_by_hand(program):
     def places(op, regions):
         return [(op.rank, region.buffer, slot) for region in regions for slot in slots(region)]
 
-    for op in plain.ops:
+    for op in lists.ops:
         if op.kind == Kind.collective:
             continue
         if op.reads and op.writes and op.kind != Kind.compute:
             join(places(op, op.reads), places(op, op.writes))
         if op.index in run.matched and op.kind != Kind.wait:
-            sent = plain.ops[run.matched[op.index]]
+            sent = lists.ops[run.matched[op.index]]
             join(places(sent, sent.reads or sent.writes), places(op, op.writes or op.reads))
     for rows in set(run.groups.values()):
-        join_call(program.collectives[plain.ops[rows[0]].call].kind, [plain.ops[row] for row in rows], places, join)
+        join_call(program.collectives[lists.ops[rows[0]].call].kind, [lists.ops[row] for row in rows], places, join)
     return find
 
 

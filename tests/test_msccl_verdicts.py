@@ -15,7 +15,7 @@ from dovetail.collective.msccl.lower import in_pieces
 from dovetail.core import ProgramError
 from dovetail.ir import TARGETS, Certificate, parse, verify, verify_reference
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.verify import least_depth
 from dovetail.report.counterexample import counterexample
 
@@ -187,7 +187,7 @@ def test_least_depth_is_the_references():
     program = read(bursts(5, 2)).program
     for most in (1, 2, 3, 5):
         pieces = in_pieces(program, most)
-        assert least_depth(pieces) == Greedy(Plain(pieces))().depth
+        assert least_depth(pieces) == Greedy(OpLists(pieces))().depth
 
 
 def test_sizes_on_the_command_line(capsys, tmp_path):

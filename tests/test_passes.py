@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dovetail.collective import family
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, parse, to_text, verify
-from dovetail.passes import expand_collectives, fuse, slice_messages
+from dovetail.passes import fuse, inline_collectives, slice_messages
 from dovetail.run import execute, fresh_inputs
 
 BUFFERS = {"x": "input", "y": "scratch", "z": "output"}
@@ -139,9 +140,9 @@ def assert_same_meaning(before: Program, after: Program) -> None:
 @pytest.mark.slow
 @given(collective_programs(), st.sampled_from(["exchange", "ring"]), st.integers(1, 3))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_expanded_collectives_mean_the_same(before, algorithm, max_slots):
+def test_inlined_collectives_mean_the_same(before, algorithm, max_slots):
     assert verify(before).ok
-    after = expand_collectives(before, algorithm, depth=1)
+    after = inline_collectives(before, family(algorithm), depth=1)
     assert not np.any(after.kind == Kind.collective)
     assert_same_meaning(before, after)
     assert_same_meaning(before, slice_messages(after, max_slots))
@@ -178,9 +179,13 @@ rank 1 lane net
     ("old", "new", "why"),
     [
         ("rank 1 lane net\n  collective all_reduce x[0:4] -> y[0:4] group 0 1\n", "", "1 of its 2 members"),
-        ("rank 1 lane net\n  collective all_reduce x[0:4]", "rank 1 lane net\n  collective all_reduce x[0:3]", "slots"),
+        (
+            "rank 1 lane net\n  collective all_reduce x[0:4]",
+            "rank 1 lane net\n  collective all_reduce x[0:3]",
+            "disagree on sizes",
+        ),
         ("-> y[0:4]", "-> x[2:6]", "overlap in part"),
-        ("x[0:4] -> y[0:4]", "x[6:10] -> y[6:10]", "leaves its buffer"),
+        ("x[0:4] -> y[0:4]", "x[6:10] -> y[6:10]", "buffer x has 8 slots"),
         (
             "group 0 1\nrank 1",
             "group 0 1\nrank 0 lane more\n  collective all_reduce x[0:4] -> y[0:4] group 0 1\nrank 1",
@@ -188,22 +193,22 @@ rank 1 lane net
         ),
     ],
 )
-def test_calls_that_cannot_be_expanded_are_named(old, new, why):
+def test_calls_that_cannot_be_inlined_are_named(old, new, why):
     assert CALLS.replace(old, new) != CALLS
     with pytest.raises(ProgramError, match=f"op . 'collective' on rank .*{why}"):
-        expand_collectives(parse(CALLS.replace(old, new)), "ring")
+        inline_collectives(parse(CALLS.replace(old, new)), family("ring"))
 
 
 def test_ranks_may_hold_different_numbers_of_slots():
     text = CALLS.replace("output 8", "output 4,8")
     head, tail = text.split("rank 1 lane net")
     text = f"{head}rank 1 lane net{tail.replace('y[0:4]', 'y[4:8]')}"
-    assert verify(expand_collectives(parse(text), "ring")).ok
+    assert verify(inline_collectives(parse(text), family("ring"))).ok
 
 
 def test_programs_with_nothing_to_rewrite_are_returned_as_they_are():
-    plain = parse(CALLS.replace("all_reduce", "all_to_all"))
-    assert expand_collectives(plain) is plain
+    plain = parse(CALLS.replace("all_reduce", "broadcast"))
+    assert inline_collectives(plain, family("ring")) is plain
     assert slice_messages(plain, 1) is plain
     assert fuse(plain) is plain
 
@@ -256,7 +261,7 @@ def test_new_lanes_keep_clear_of_old_ones():
     )
     for rank in "01":
         text += f"rank {rank} lane send\n  collective all_reduce x[4:8] -> y[4:8] group 1 0\n"
-    program = expand_collectives(parse(text), "ring")
+    program = inline_collectives(parse(text), family("ring"))
     assert [lane.name for lane in program.lanes] == ["send_net", "recv_net", "send_send", "recv_send"]
     assert {channel.id for channel in program.channels} == {0, 1}
     assert verify(program).ok

@@ -14,11 +14,12 @@ from run_programs import DTYPES, KERNELS, assert_same, workload_of
 from run_strategies import programs
 
 from dovetail import _native
+from dovetail.collective import family as algorithms
 from dovetail.core import ProgramError, RunError
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MATMUL, MatmulAllReduce
-from dovetail.passes import expand_collectives, fuse, slice_messages
+from dovetail.passes import fuse, inline_collectives, slice_messages
 from dovetail.run import execute, fresh_inputs, numpy_dtype
 from dovetail.run.engine import needs_order
 from dovetail.run.local import execute_local, run_unverified
@@ -73,8 +74,8 @@ class TestResults:
         tiles = [*tiles, m - sum(tiles)] if m > sum(tiles) else tiles
         families = ["library", "ring"] + (["exchange"] if ranks == 2 else [])
         wish, family = MatmulAllReduce(m, k, n, dtype), data.draw(st.sampled_from(families))
-        asked = program(wish, ranks, tiles, family)
-        for change in data.draw(st.lists(st.sampled_from([expand_collectives, fuse, cut]), max_size=2)):
+        asked = program(wish, ranks, tiles, algorithms(family))
+        for change in data.draw(st.lists(st.sampled_from([ours, fuse, cut]), max_size=2)):
             asked = change(asked)
         workload = wish.workload(asked)
         whole = {
@@ -130,6 +131,10 @@ class TestResults:
         np.testing.assert_allclose(found["C"][0], once)
 
 
+def ours(asked: Program) -> Program:
+    return inline_collectives(asked, algorithms("ring"))
+
+
 def cut(asked: Program) -> Program:
     return slice_messages(asked, 2)
 
@@ -177,11 +182,11 @@ class TestOrder:
     def test_is_known_of_ordinary_programs(self):
         """These keep their window: every rank orders its own accesses."""
         for family in ("library", "exchange", "ring"):
-            assert not needs_order(program(MatmulAllReduce(8, 4, 4), 2, [4, 4], family))
+            assert not needs_order(program(MatmulAllReduce(8, 4, 4), 2, [4, 4], algorithms(family)))
         assert not needs_order(ring_all_reduce(4, 3, lanes=2))
 
     def test_is_lost_with_a_dependency(self):
-        asked = program(MatmulAllReduce(8, 4, 4), 2, [4, 4], "exchange")
+        asked = program(MatmulAllReduce(8, 4, 4), 2, [4, 4], algorithms("exchange"))
         ops = specs_of(asked)
         for op in ops:
             op.after.clear()

@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.collective import Spec, spec_of
 from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
 from dovetail.passes import Hints
@@ -118,10 +118,10 @@ def _slots(place: Place, count: int) -> set[Place]:
 
 def _posted(program: Program) -> Program:
     """With what a symbolic run of the trace leaves as post-conditions, slot by slot."""
-    plain, symbols = Plain(program), Symbols()
-    run = Greedy(plain)()
+    lists, symbols = OpLists(program), Symbols()
+    run = Greedy(lists)()
     execution, posts = Execution(program, run, symbols), []
-    execution.execute(plain.ops, run.order)
+    execution.execute(lists.ops, run.order)
     for rank in range(program.num_ranks):
         for region in (Region(buffer, slot, 1) for buffer in ("input", "output") for slot in range(SLOTS)):
             atoms = symbols.members(execution.memory.read(rank, region)[0])

@@ -22,7 +22,7 @@ using namespace dovetail::run;
 
 namespace {
 
-// A communicator, as long as the user's own lives.
+// A communicator, which lives as long as the user's own.
 struct Bound {
     Bound(const dt_mpi_table* mpi, int fortran, void (*freed)(void*)) : comm(mpi, fortran, freed) {}
     Communicator comm;
@@ -30,8 +30,9 @@ struct Bound {
 };
 using Shared = std::shared_ptr<Bound>;
 
-struct Known {  // the communicator of a Python object that was passed of late; the object is kept, so that its address
-                // is
+// The communicator of a Python object that was passed lately. It holds a reference to the object: otherwise another
+// object could get the same address, and would be taken for it.
+struct Known {
     PyObject* object = nullptr;
     Bound* bound = nullptr;
 };
@@ -297,7 +298,7 @@ void remember(nb::handle object, const Shared& bound) {
     place = {object.ptr(), bound.get()};
 }
 
-// Python ends: nothing of its own may be held any more.
+// Called when Python ends: from then on nothing of Python's may be held.
 void let_go() {
     for (auto& entry : state().latest) forget(entry);
     for (auto& [key, bound] : state().all) bound->comm.clear();

@@ -1,4 +1,4 @@
-// Clocks: which ops have ended whenever another one starts, computed for the queues that matter only.
+// Vector clocks: which ops have ended, in every timing, when another op starts; only for queues that are asked about.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ class ClockStore {
     std::vector<std::int32_t> counts_, place_, free_;
 };
 
-// Order that needs no message: lanes and dependencies within each rank. Fed with the ops of a run, one by one.
+// Order by the lanes and dependencies of each rank, without messages. Takes the ops of a run one by one.
 class RankClocks {
   public:
     RankClocks(const Program& program, const Queues& queues);
@@ -67,13 +67,12 @@ class RankClocks {
     ClockStore kept_;                 // clocks of ops that have uses
 };
 
-// What a pair asks: that its first op has ended when the second begins, knowing nothing of the message it is to
-// receive; or when it first touches a slot, which that message, if it has one, has allowed.
+// By when the first op of a pair must have ended: by the time the second begins, before it has received its message; or
+// by the time it first touches a slot, when its message, if it receives one, has begun to arrive.
 enum class Moment { begun, touched };
 
-// For pairs in the order of the run of their second ops: whether lanes, dependencies, messages, signals and collectives
-// order them. Returns the number of the first pair, in the order of the list, that is not ordered and for which
-// `excused`, if there is one, does not hold; -1 if there is none.
+// The first pair of the list that neither lanes, dependencies, messages, signals nor collectives order, and that is not
+// `excused`; -1 where there is none. The list must be in the order in which the run has the second ops.
 std::int64_t first_unordered(const Program& program, const Queues& queues, const Run& run, std::span<const Pair> pairs,
                              Moment moment, const std::function<bool(const Pair&)>& excused = nullptr);
 

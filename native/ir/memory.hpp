@@ -1,4 +1,4 @@
-// Memory: where the state of each slot lies, slots that are always touched together taken as one.
+// Memory: where the state of each slot is kept. Slots that every op touches together are kept as one cell.
 #pragma once
 
 #include <cstdint>

@@ -1,25 +1,25 @@
-// Trains: see message_paths.hpp.
+// MessagePaths: see message_paths.hpp.
 #include "ir/message_paths.hpp"
 
 #include <unordered_map>
 
 namespace dovetail::ir {
 
-Trains::Trains(const Program& p, const Run& run, const Layout& layout)
-    : p_(p), layout_(layout), train_(p.num_ops(), -1), ahead_(p.num_ops(), 0) {
+MessagePaths::MessagePaths(const Program& p, const Run& run, const Layout& layout)
+    : p_(p), layout_(layout), path_(p.num_ops(), -1), ahead_(p.num_ops(), 0) {
     for (const std::int32_t op : run.order) {
         if (receives(p.kind[op])) {
             const std::int32_t sender = run.matched[op];
-            train_[op] = train_[sender], ahead_[op] = ahead_[sender] + 1;
+            path_[op] = path_[sender], ahead_[op] = ahead_[sender] + 1;
         } else if (sends(p.kind[op])) {
-            train_[op] = op;
+            path_[op] = op;
         }
     }
 }
 
-// Ops of trains touch the memory of their own rank only.
-bool Trains::in_step(std::int32_t first, std::int32_t second) const {
-    if (train_[first] < 0 || train_[first] != train_[second] || ahead_[first] >= ahead_[second]) return false;
+// Ops on paths touch the memory of their own rank only.
+bool MessagePaths::in_step(std::int32_t first, std::int32_t second) const {
+    if (path_[first] < 0 || path_[first] != path_[second] || ahead_[first] >= ahead_[second]) return false;
     if (p_.rank[first] != p_.rank[second]) return true;
     const std::int64_t reads = p_.read_start[first], writes = p_.write_start[first];
     const std::int64_t then_reads = p_.read_start[second], then_writes = p_.write_start[second];
@@ -36,7 +36,7 @@ bool Trains::in_step(std::int32_t first, std::int32_t second) const {
 }
 
 // Whether no slot is in an earlier part of `other` than its last one of `one`.
-bool Trains::follows(const Region& one, const Region& other) const {
+bool MessagePaths::follows(const Region& one, const Region& other) const {
     if (one.buffer != other.buffer || one.offset >= other.end() || other.offset >= one.end()) return true;
     if (one.blocks == 1 && other.blocks == 1) return other.offset <= one.offset;
     std::unordered_map<std::int64_t, std::int64_t> last;

@@ -1,4 +1,4 @@
-// Trains: the ops that one message passes through. Equals dovetail/ir/message_paths.py, which explains the rule.
+// MessagePaths: the ops that each message passes through. Equals dovetail/ir/message_paths.py, which explains the rule.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace dovetail::ir {
 
-class Trains {
+class MessagePaths {
   public:
-    Trains(const Program& program, const Run& run, const Layout& layout);
+    MessagePaths(const Program& program, const Run& run, const Layout& layout);
 
-    // Whether `second` follows `first` in one train, and touches no slot in an earlier part than `first` does.
+    // Whether `second` comes after `first` on one path, and touches each slot in no earlier part of the message.
     bool in_step(std::int32_t first, std::int32_t second) const;
 
   private:
@@ -22,7 +22,7 @@ class Trains {
 
     const Program& p_;
     const Layout& layout_;
-    std::vector<std::int32_t> train_, ahead_;  // of each op: the first send of its train, -1 for none; ops ahead of it
+    std::vector<std::int32_t> path_, ahead_;  // of each op: the first send of its path (-1: none), and ops before it
 };
 
 }  // namespace dovetail::ir

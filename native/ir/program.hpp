@@ -26,7 +26,7 @@ enum Kind : std::uint8_t {
     kGet,
 };
 
-// Places in dovetail.ir.bounds.COLLECTIVES; anything else is kUnknown.
+// Places in dovetail.ir.collectives.OP_COLLECTIVES; anything else is kUnknown.
 enum CollectiveKind : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kUnknown };
 
 // How a kernel takes an operand, numbered as in dovetail/ir/native.py; dovetail.ir.types.Kernel says what they mean.

@@ -240,8 +240,8 @@ Races find_races(const Program& p, const Queues& q, const Run& run, const Layout
     }
     races.turns = first(turn_pairs.list(), first_unordered(p, q, run, turn_pairs.list(), Moment::begun));
     if (races.turns.first >= 0 || slot_pairs.list().empty()) return races;
-    const Trains trains(p, run, layout);
-    const auto in_step = [&](const Pair& pair) { return trains.in_step(pair.first, pair.second); };
+    const MessagePaths paths(p, run, layout);
+    const auto in_step = [&](const Pair& pair) { return paths.in_step(pair.first, pair.second); };
     races.slots = first(slot_pairs.list(), first_unordered(p, q, run, slot_pairs.list(), Moment::touched, in_step));
     return races;
 }

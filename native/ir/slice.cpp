@@ -7,7 +7,7 @@
 namespace dovetail::ir {
 namespace {
 
-// From the first place of a region that is needed to behind the last.
+// From the first place of a region that is needed up to, and without, the one behind the last.
 struct Places {
     std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
 
@@ -42,7 +42,7 @@ class Slicer {
   private:
     bool is_whole(std::int32_t op) const { return p_.kind[op] == kCollective || p_.kind[op] == kCompute; }
 
-    // An op that moves or adds place by place: needed are the places that what it writes or sends is needed at.
+    // An op that moves or adds place by place: it needs a place where what it writes or sends there is needed.
     void visit(std::int32_t op) {
         Places needed = message_[op];
         for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)
@@ -60,7 +60,7 @@ class Slicer {
             each(p_.rank[op], p_.write[i], needed, need);
     }
 
-    // Ops that run as one, and mix places: needed when what any of them writes is, and then all that they read is.
+    // Ops that run as one, and mix places: where any slot that they write is needed, all that they read is.
     void visit_whole(std::span<const std::int32_t> ops) {
         bool is_needed = false;
         for (const std::int32_t op : ops)

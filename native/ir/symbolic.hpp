@@ -39,9 +39,9 @@ struct Runs {
 
 Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int32_t num_sets);
 
-// The ops, in the order of the run, by which a slot of the final state is told: its writers and all that reaches them,
-// with an op of a collective all members of its call. Of each op: the one that sent it its message (-1 for none), and
-// the slots, counted from the start of its regions, from `first` to before `last` that matter (-1: all).
+// The ops that decide what one slot holds at the end, in the order of the run: those that write it, and those whose
+// results reach them; of a collective all members of the call. `matched`: the op that sent each one's message, -1 for
+// none. Of each op the slots from `first` to before `last` matter, counted from the start of its regions (-1: all).
 struct Slice {
     std::vector<std::int32_t> ops, matched;
     std::vector<std::int64_t> first, last;

@@ -1,4 +1,4 @@
-// verify: all checks but the limits of targets and the sense of post-conditions, which Python judges.
+// verify: bounds, deadlock, races and results. Python checks the limits of targets, and whether posts are well formed.
 #pragma once
 
 #include <vector>

@@ -152,8 +152,9 @@ long long Communicator::own_part(const Call& call) const {
     return std::accumulate(call.counts.begin(), call.counts.begin() + rank(), 0LL) * one;
 }
 
-// MPI allows no overlap of the two sides other than what it calls in place. An all_to_all in place is another
-// algorithm, which does not meet that of ranks whose result lies elsewhere.
+// MPI forbids source and destination to overlap, other than by MPI_IN_PLACE: where they do, the source is copied first.
+// So it is for an all_to_all in place, since with MPI_IN_PLACE it is another algorithm, which does not match that of
+// ranks whose result lies elsewhere.
 void Communicator::library(const Call& call) {
     const auto [src_bytes, dst_bytes] = sides(call);
     const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
@@ -173,7 +174,7 @@ void Communicator::library(const Call& call) {
     if (call.op == DT_AVG && call.dst) divide(call.dtype, call.dst, dst_bytes / dtype_bytes(call.dtype), size());
 }
 
-// A Program in place has its whole array as input and output: the caller's result, where their own part is put first.
+// A Program in place works on one array, the caller's result, into which the caller's own part is copied first.
 void Communicator::serve(const Call& call, Service& service) {
     if (!broken_.empty()) throw TransportError{"an earlier call failed on this communicator: " + broken_};
     const auto [src_bytes, dst_bytes] = sides(call);

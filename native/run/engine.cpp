@@ -15,7 +15,7 @@
 
 namespace dovetail::run {
 
-// While one lives, this rank computes: nobody takes that for a stall.
+// While one lives this rank computes, which is not taken for a stall.
 class Engine::Busy {
   public:
     explicit Busy(Engine& engine) : engine_(engine) {

@@ -1,5 +1,5 @@
 // Engine: runs one rank's share of a Program. Compute lanes on the calling thread, net lanes by a progress thread or by
-// polls between row blocks; every span is stamped, and a stall is told lane by lane.
+// polls between row blocks. Every op's span is recorded; a stall is reported with the op that each lane waits at.
 #pragma once
 
 #include <atomic>

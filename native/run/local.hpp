@@ -29,7 +29,7 @@ class LocalHub {
     void receive(int src, int dst, int tag, void* data, long long num_bytes, Flag& flag);
     void collective(int rank, const LibraryCall& call, Flag& flag);
     int group(const std::vector<int>& ranks, int turn);
-    void stop(int rank);  // all others are told at their next test
+    void stop(int rank);  // all others learn of it at their next test
     int stopped() const { return stopped_; }
     void busy(int change) { busy_ += change; }
     int num_busy() const { return busy_; }

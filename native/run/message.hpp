@@ -1,5 +1,4 @@
-// What of a net lane is under way: messages being received, and messages in the FIFOs of their channels, piece by
-// piece.
+// The state of messages under way on net lanes: those being received, and those in the FIFOs of their channels.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +16,8 @@ namespace dovetail::run {
 
 constexpr int ahead = 4;  // pieces of one message under way at once, at either end
 
-// Messages, about, that one rank may have sent another before they are asked for. MPI libraries do not keep any number:
-// over TCP libfabric keeps 64 of a connection, then reads no more from it, though what is asked for may be next.
+// About how many messages one rank may send another before that posts receives for them. MPI libraries keep only so
+// many: over TCP libfabric keeps 64 of a connection, then reads no more from it, even where the next one is awaited.
 constexpr int unasked = 40;
 
 // A message of `bytes` cut into pieces of `each` bytes, the last one shorter: alike at both ends.

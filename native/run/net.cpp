@@ -103,8 +103,8 @@ LibraryCall Engine::library_call(const Op& op, const Collective& call, const std
     return asked;
 }
 
-// Lets pieces come, in the channel's order of messages. They come in place, or to staging: all of it where the message
-// is forwarded from there or not handled by pieces, else room for those under way.
+// Posts receives for the next pieces, in the channel's order of messages. Pieces arrive in place, or in staging memory:
+// room for the whole message where it is forwarded from there or handled as a whole, else room for a few pieces.
 bool Engine::post(Flight& flight, const Move& move) {
     Inbound& in = inbound_[static_cast<std::size_t>(move.in)];
     if (flight.posted == flight.pieces || in.turn != flight.in_turn) return false;
@@ -127,7 +127,7 @@ bool Engine::post(Flight& flight, const Move& move) {
     return flight.posted > before;
 }
 
-// Takes one piece, if it has come; true when the flight moved on.
+// Tests the oldest receive and handles its piece if it has arrived; true where anything moved.
 bool Engine::receive(Flight& flight, const Move& move) {
     const bool posted = move.receives && post(flight, move);
     if (flight.taken == flight.posted || !transport_.test(flight.handles[flight.taken % ahead])) return posted;
@@ -153,7 +153,7 @@ void Engine::take_piece(Flight& flight, const Move& move, int piece) {
     combine(move.read->dtype, reduce_op_, move.read->data() + begin, message, to, size / dtype_bytes(move.read->dtype));
 }
 
-// What has come to staging goes where it belongs: a message not handled by pieces, or the result of a collective.
+// Moves from staging to its destination: a message that is handled as a whole, or the result of a collective.
 void Engine::take_whole(Flight& flight, const Move& move) {
     const std::byte* message = flight.landing;
     if (move.kind == Kind::collective) {
@@ -177,7 +177,7 @@ void Engine::end(Flight& flight) {
     pool_.give(flight.staging);
 }
 
-// After a failure: what is still to come must not land in memory that the caller may soon give away.
+// After a failure: cancels posted receives, since the caller may free the memory that they would write to.
 void Engine::abandon() {
     for (auto& lane : lanes_)
         for (auto& flight : lane.flights) {
@@ -187,7 +187,8 @@ void Engine::abandon() {
         }
 }
 
-// Moves the flights of one lane: of the messages of one peer the oldest is asked for, later ones have not come either.
+// Moves the flights of one lane. Only the oldest message of each peer is tested in a pass: if it has not arrived, later
+// ones have not either.
 bool Engine::serve(Lane& lane) {
     bool moved = false;
     for (auto k = lane.done.load(std::memory_order_relaxed); k < lane.issued; ++k) {
@@ -212,7 +213,7 @@ void Engine::retire(Lane& lane) {
     }
 }
 
-// One look at everything that is under way.
+// Tests everything that is under way, once.
 bool Engine::pass() {
     bool moved = drain();
     for (auto& lane : lanes_) {

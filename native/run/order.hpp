@@ -1,4 +1,4 @@
-// Does a Program keep its accesses in order by what each rank knows alone?
+// Whether each rank's own lanes and dependencies order all its conflicting accesses, without messages of other ranks.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// What an engine knows of its ops before it runs them: their channels, what must end before they begin, and which of
-// their messages something is still to overwrite.
+// What an engine works out about its ops before a run: their channels, which ops must end before each begins, and which
+// ops overwrite the bytes that a message is sent from.
 #include <algorithm>
 #include <map>
 
@@ -55,7 +55,7 @@ void Engine::index_messages() {
         fifos_[static_cast<std::size_t>(fifo)].period = std::max(1, unasked / channels[channel.first]);
 }
 
-// Which ops write what each sending op sends: a message may stay in place only while none of them is to come.
+// Which ops overwrite the source of each send: the message may be sent from there only if none of these is to come.
 void Engine::index_writers() {
     struct Write {
         std::int64_t begin, end;

@@ -1,4 +1,4 @@
-// FIFOs of the engine: messages enter as much as is there of them, and go out piece by piece.
+// FIFOs of the engine: a message enters its channel's FIFO as its pieces become available, and is sent piece by piece.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +16,7 @@ bool Engine::must_copy(const Move& move) const {
     return !std::all_of(move.writers.begin(), move.writers.end(), [&](int writer) { return is_done(writer); });
 }
 
-// Lets the FIFO have what there is of the message; true when something moved. The op ends with the last of it.
+// Hands the pieces that are available to the FIFO; true where anything moved. The op ends with the last piece.
 bool Engine::send(Flight& flight, const Move& move) {
     const bool all = flight.taken == flight.pieces;
     const int there = !move.receives ? cut(move).pieces() : all || move.piecewise ? flight.taken : 0;
@@ -31,7 +31,8 @@ bool Engine::send(Flight& flight, const Move& move) {
     return true;
 }
 
-// A message takes a place in its FIFO, in its turn. From now on it lies where nothing overwrites it, or is guarded.
+// Puts a message into its FIFO when its turn has come. From then on its bytes lie in a copy, or in place under
+// `protect`, which copies them before they are overwritten.
 bool Engine::enter(Flight& flight, const Move& move, Fifo& fifo) {
     if (fifo.turn != flight.out_turn || fifo.size() >= move.depth) return false;
     const bool late = move.source && must_copy(move);
@@ -94,7 +95,7 @@ void Engine::start_piece(Fifo& fifo, Outgoing& message, const Move& move) {
     message.handles[piece % ahead] = transport_.isend(data, size, op.out_peer, op.out_tag, matched);
 }
 
-// Takes messages out whose last piece has left.
+// Takes messages out of the FIFO whose last piece was sent.
 void Engine::leave(Fifo& fifo) {
     while (fifo.size() && fifo[fifo.begin()].left == fifo[fifo.begin()].pieces) {
         Outgoing& message = fifo[fifo.begin()];
@@ -129,7 +130,7 @@ bool Engine::drain() {
     return moved;
 }
 
-// Called before `size` bytes from `begin` of a span are written: pieces that lie there and have not started are copied.
+// To be called before `size` bytes from `begin` of a span are written: copies pieces there that are still to be sent.
 void Engine::protect(const Span& span, std::int64_t begin, std::int64_t size) {
     if (exposed_ == 0 || size == 0) return;
     for (const int number : active_) {
@@ -149,7 +150,7 @@ void Engine::protect(const std::vector<Span>& spans) {
         if (span.num_bytes()) protect(span, 0, span.end() - span.offset);
 }
 
-// What is not available yet is still to be written by the message's own op.
+// Copies pieces up to `last`; those not available yet are left out, as the message's own op is still to write them.
 void Engine::rescue(Outgoing& message, const Move& move, int last) {
     const Cut cut = this->cut(move);
     const int first = std::max(message.started, message.copied);

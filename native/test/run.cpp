@@ -208,15 +208,15 @@ bool fails(unsigned seed) {
     return false;
 }
 
-// A rank that waits for ever is told, by either thread, and nobody hangs.
+// A rank that waits for ever is reported, by either thread, and nobody hangs.
 bool stalls_wrongly(bool thread) {
     Writer lonely(2);
     lonely.add(Kind::recv, 0, 1, -1, 0, lonely.channel(1, 0));
     Machine machine(lonely, 2);
     const std::string failure = machine.ranks.run({thread, 1e-5, 0, 4, 0.2});
-    const bool told = failure.find("waits at its op") != std::string::npos;
-    if (!told) std::printf("a stall was told as '%s'\n", failure.c_str());
-    return !told;
+    const bool reported = failure.find("waits at its op") != std::string::npos;
+    if (!reported) std::printf("a stall was reported as '%s'\n", failure.c_str());
+    return !reported;
 }
 
 // One rank of three; what the others do is pretended.
@@ -283,8 +283,8 @@ struct Unasked final : Pretended {
 
 bool floods() {
     Unasked transport;
-    const bool told = !run_alone(Kind::send, transport, 8000).empty();
-    const bool flooded = !told || transport.sent >= 64;
+    const bool reported = !run_alone(Kind::send, transport, 8000).empty();
+    const bool flooded = !reported || transport.sent >= 64;
     if (flooded) std::printf("%d pieces were sent before anybody asked for one\n", transport.sent);
     return flooded;
 }
@@ -298,8 +298,8 @@ struct Silent final : Pretended {
 
 bool leaves_receives_behind() {
     Silent transport;
-    const bool told = !run_alone(Kind::recv, transport).empty();
-    const bool left = !told || transport.posted != 7 || transport.cancelled != std::vector<int>{3, 4, 5, 6};
+    const bool reported = !run_alone(Kind::recv, transport).empty();
+    const bool left = !reported || transport.posted != 7 || transport.cancelled != std::vector<int>{3, 4, 5, 6};
     if (left) std::printf("of %d receives, %zu were cancelled\n", transport.posted, transport.cancelled.size());
     return left;
 }

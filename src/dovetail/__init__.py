@@ -43,5 +43,10 @@ def __getattr__(name: str) -> Any:
     return getattr(module, there) if there else module
 
 
+def find_call(name: str) -> Any:
+    """The collective on arrays of that name; `dovetail.collective` asks, which lies below the room that holds them."""
+    return getattr(import_module("dovetail.comm"), name)
+
+
 def __dir__() -> list[str]:
     return ["__version__", *_FACE]

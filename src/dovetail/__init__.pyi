@@ -1,4 +1,6 @@
 # What `import dovetail` offers, for type checkers; __init__.py loads each name when it is first used.
+from typing import Any
+
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
@@ -29,3 +31,5 @@ __all__ = [
     "tune",
     "verify",
 ]
+
+def find_call(name: str) -> Any: ...

@@ -87,13 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else DONE
     except (KeyboardInterrupt, typer.Abort):
-        return _tell("Interrupted.", INTERRUPTED)
+        return _print_error("Interrupted.", INTERRUPTED)
     except BaseException as error:
         if _reader_left(error):
             return DONE
         if "--debug" in flags:
             traceback.print_exc()
-        return _tell(*_verdict(error))
+        return _print_error(*_verdict(error))
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
@@ -134,7 +134,7 @@ def _usage(error: Any) -> str:
     return f"UsageError: {error.format_message()}\n  try         {where} --help"
 
 
-def _tell(text: str, code: int) -> int:
+def _print_error(text: str, code: int) -> int:
     try:
         if text:
             print(text, file=sys.stderr)

@@ -27,12 +27,12 @@ def compare(
     comparison = lay(before, after)
     if page is not None:
         _write_page(page, predicted, before, after)
-    output.emit(comparison.to_json()) if json else print(told(comparison))
+    output.emit(comparison.to_json()) if json else print(render(comparison))
     if page is not None and not json:
         print(f"\n{page}")
 
 
-def told(comparison: Comparison) -> str:
+def render(comparison: Comparison) -> str:
     """Makespans, busy seconds by rank and lane, errors of op durations by name."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 

@@ -119,9 +119,9 @@ def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
         output.emit({"schema": SCHEMA, "to": form, "protocol": made.protocol, **facts, **place})
     elif out is None:
         print(text, end="" if text.endswith("\n") else "\n")
-        output.note(_told(facts, made.protocol))
+        output.note(_render(facts, made.protocol))
     else:
-        print(f"{out}: {_told(facts, made.protocol)}")
+        print(f"{out}: {_render(facts, made.protocol)}")
 
 
 def _text_of(made: Made, form: str) -> str:
@@ -147,7 +147,7 @@ def _facts(made: Made) -> dict[str, Any]:
     return {
         "name": program.name,
         "ranks": program.num_ranks,
-        "collective_found": certificate.collective_found or made.kind,  # above 1024 ranks only told, and proved
+        "collective_found": certificate.collective_found or made.kind,  # not looked for above 1024 ranks
         "ops": program.num_ops,
         "threadblocks": max(lanes.values(), default=0),
         "channels": len({channel.id for channel in program.channels}),
@@ -155,7 +155,7 @@ def _facts(made: Made) -> dict[str, Any]:
     }
 
 
-def _told(facts: dict[str, Any], protocol: str) -> str:
+def _render(facts: dict[str, Any], protocol: str) -> str:
     what = facts["collective_found"] or "proved"
     counts = [(facts[word], word) for word in ("ops", "threadblocks", "channels")]
     ops, blocks, channels = (f"{n} {word if n != 1 else word[:-1]}" for n, word in counts)

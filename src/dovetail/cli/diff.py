@@ -30,7 +30,7 @@ def diff(
     if json:
         output.emit({"schema": "dovetail.diff/1", "same": not changes, "changes": changes})
     else:
-        print("\n\n".join(map(_told, changes)) or "the same program")
+        print("\n\n".join(map(_render, changes)) or "the same program")
     return 1 if changes else 0
 
 
@@ -84,6 +84,6 @@ def _changed(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
     return removed, added
 
 
-def _told(change: Change) -> str:
+def _render(change: Change) -> str:
     lines = [change["where"], *(f"- {line}" for line in change["removed"]), *(f"+ {line}" for line in change["added"])]
     return "\n  ".join(lines)

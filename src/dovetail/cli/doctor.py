@@ -175,6 +175,6 @@ def tiny() -> tuple[Program, Workload]:
 
 
 def _ms(seconds: float) -> str:
-    from dovetail.report import seconds as told
+    from dovetail.report import seconds as text
 
-    return told(seconds)
+    return text(seconds)

@@ -36,7 +36,7 @@ def machines(
     machine = find(name)
     if plot:
         write_plot(machine, plot)
-    output.emit(machine.to_json()) if json else print(told(machine))
+    output.emit(machine.to_json()) if json else print(render(machine))
     if plot and not json:
         print(f"\n{plot}")
 
@@ -64,7 +64,7 @@ def known() -> Iterator[dict[str, Any]]:
         yield _row(machine, "measured", path)
 
 
-def told(machine: Machine) -> str:
+def render(machine: Machine) -> str:
     """Ranks, links, facts and curves of a machine in words."""
     from dovetail.cost import CostModel
     from dovetail.report import render_table

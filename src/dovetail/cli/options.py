@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from dovetail.core import WishError
+from dovetail.ir.collectives import collectives_that
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next", "broadcast")
+COLLECTIVES = collectives_that("chosen")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 

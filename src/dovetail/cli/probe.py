@@ -22,7 +22,7 @@ def probe(
     out: Annotated[Path | None, typer.Option("--out", help="Write the machine to this file, too.")] = None,
 ) -> None:
     """Measure messages, collectives and (with a wish) its compute on real ranks; the result is cached."""
-    from dovetail.cli.machines import told
+    from dovetail.cli.machines import render
     from dovetail.run.mpi import MpiExecutor
     from dovetail.tune.machines import machine_for, machine_of
 
@@ -33,6 +33,6 @@ def probe(
             machine = machine_for(executor, machine, wish, ranks, fresh=fresh, say=say)
     if out is not None:
         save_json(out, machine.to_json())
-    output.emit(machine.to_json()) if json else print(told(machine))
+    output.emit(machine.to_json()) if json else print(render(machine))
     if out is not None and not json:
         print(f"\n{out}")

@@ -61,7 +61,7 @@ def run(
     files.drop_if_empty(folder / "runs")
     fault = _save(result, folder)
     place = None if fault else folder / "measured.json"
-    output.emit(summary(plan, result, place)) if json else print(told(plan, result, place))
+    output.emit(summary(plan, result, place)) if json else print(render(plan, result, place))
     wrong = _wrong(result)
     for line in wrong:
         output.warn(line)
@@ -81,7 +81,7 @@ def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, A
     return {**head, **times, **spread, **checks, **runs, "timeline": timeline and str(timeline)}
 
 
-def told(plan: Plan, result: JobResult, timeline: Path | None) -> str:
+def render(plan: Plan, result: JobResult, timeline: Path | None) -> str:
     """A table of both schedules, then count, check and the timeline's path."""
     from dovetail.report import percent, render_table, seconds_column
 
@@ -102,7 +102,7 @@ def told(plan: Plan, result: JobResult, timeline: Path | None) -> str:
 
 
 def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:
-    """Write the timelines of both schedules; the fault where the disk refuses, for what was measured is told first."""
+    """Write the timelines of both schedules; returns the fault where the disk refuses: results are printed first."""
     try:
         for name, outcome in (("serial", result["serial"]), ("measured", result["planned"])):
             save_json(folder / f"{name}.json", outcome.timelines[0].to_json())

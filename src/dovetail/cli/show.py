@@ -33,12 +33,12 @@ def show(
     if json:
         output.emit(files.program_of(file)[1].to_json() if kind in files.PROGRAMS else content)
     else:
-        print(told(kind, content, file))
+        print(render(kind, content, file))
     if page is not None and not json:
         print(f"\n{page}")
 
 
-def told(kind: str, content: Any, place: str) -> str:
+def render(kind: str, content: Any, place: str) -> str:
     """The content of a file of that kind in words."""
     from dovetail.ir import to_text
 

@@ -38,10 +38,10 @@ def simulate(
     timeline = run(program, price(program, chosen, workload, contention, extrapolate=extrapolate), chosen.name)
     if out is not None:
         save_json(out, timeline.to_json())
-    output.emit(timeline.to_json()) if json else print(told(timeline))
+    output.emit(timeline.to_json()) if json else print(render(timeline))
 
 
-def told(timeline: Timeline) -> str:
+def render(timeline: Timeline) -> str:
     """Makespan, and how busy each lane of each rank is."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 

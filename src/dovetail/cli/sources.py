@@ -1,4 +1,4 @@
-"""A user's Python file that writes an algorithm: loaded and called, its mistakes told by their line."""
+"""A user's Python file that writes an algorithm: loaded and called, its mistakes named by their line."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def verify(
     if json:
         output.emit(certificate.to_json() | ({"page": str(page)} if page else {}))
     else:
-        print(told(certificate) + (f"\n\n{page}" if page else ""))
+        print(render(certificate) + (f"\n\n{page}" if page else ""))
     return 0 if certificate.ok else 1
 
 
@@ -88,7 +88,7 @@ def unreadable(place: str, error: ProgramError, target: str | None) -> Certifica
     return Certificate(Path(place).stem, checks, target=target)
 
 
-def told(certificate: Certificate) -> str:
+def render(certificate: Certificate) -> str:
     """The five checks as a table, then what failed, with the ops that show it."""
     from dovetail.report import render_table
 

@@ -1,77 +1,39 @@
 """collective: the front door for collective algorithms; a user's program of chunks becomes a certified Program.
 
-The calls on arrays (`all_reduce(array, comm)` and its kin) live in `dovetail.comm`, and are handed out here too.
+The calls on arrays (`all_reduce(array, comm)` and its kin) live in `dovetail.comm`, and are offered here too.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dovetail import find_call
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
 
-if TYPE_CHECKING:
-    from dovetail.collective.algorithm import Algorithm
-    from dovetail.collective.algorithms import ALGORITHMS, algorithms_for, build, make_algorithm
-    from dovetail.collective.compile import PROTOCOLS, compile_traced
-    from dovetail.collective.ref import Ref
-    from dovetail.comm import (
-        all_gather,
-        all_gather_v,
-        all_reduce,
-        all_to_all,
-        all_to_all_v,
-        all_to_next,
-        broadcast,
-        gather,
-        reduce,
-        reduce_scatter,
-        reduce_scatter_v,
-        scatter,
-    )
-
-# Who reads or proves a file needs no algorithms: these, and the calls, are imported when they are first asked for.
+# Who reads or proves a file needs no algorithms: these are imported when they are first asked for, as the calls are.
+# __init__.pyi says the same.
 _LATER = {
-    "Algorithm": "collective.algorithm",
-    "ALGORITHMS": "collective.algorithms",
-    "algorithms_for": "collective.algorithms",
-    "build": "collective.algorithms",
-    "make_algorithm": "collective.algorithms",
-    "PROTOCOLS": "collective.compile",
-    "compile_traced": "collective.compile",
-    "Ref": "collective.ref",
-    **dict.fromkeys(KINDS, "comm"),
+    "Algorithm": "algorithm",
+    "ALGORITHMS": "algorithms",
+    "algorithms_for": "algorithms",
+    "build": "algorithms",
+    "make_algorithm": "algorithms",
+    "PROTOCOLS": "compile",
+    "compile_traced": "compile",
+    "FAMILIES": "families",
+    "Family": "families",
+    "family": "families",
+    "Ref": "ref",
 }
 
-__all__ = [
-    "ALGORITHMS",
-    "KINDS",
-    "PROTOCOLS",
-    "Algorithm",
-    "Ref",
-    "Sizes",
-    "Spec",
-    "algorithms_for",
-    "all_gather",
-    "all_gather_v",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_v",
-    "all_to_next",
-    "broadcast",
-    "build",
-    "compile_traced",
-    "custom",
-    "gather",
-    "make_algorithm",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_v",
-    "scatter",
-    "spec_of",
-]
+__all__ = ["KINDS", "Sizes", "Spec", "custom", "spec_of", *_LATER, *KINDS]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in KINDS:
+        found = find_call(name)
+    elif name in _LATER:
+        found = getattr(import_module(f"dovetail.collective.{_LATER[name]}"), name)
+    else:
         raise AttributeError(f"module 'dovetail.collective' has no attribute '{name}'")
-    found = globals()[name] = getattr(import_module(f"dovetail.{_LATER[name]}"), name)  # the next look-up costs nothing
+    globals()[name] = found  # the next look-up costs nothing
     return found

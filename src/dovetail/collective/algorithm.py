@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Literal
 
 from dovetail.collective.compile import Lanes, Replicate, check_instances, compile_traced, depth_of
-from dovetail.collective.emit import trace
-from dovetail.collective.recorder import MOST_INSTANCES, Tape
+from dovetail.collective.emit import emit
+from dovetail.collective.recorder import MOST_INSTANCES, Recorder
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import Spec, spec_of
 from dovetail.core import ProgramError, WishError, parse_count
@@ -60,44 +60,44 @@ class Algorithm:
         depth_of(protocol)
         check_instances(instances)
         self.name, self.spec, self.protocol, self.instances = name, spec, protocol, instances
-        self._tape = Tape(spec, overwrite_input)
-        self._line = self._tape.line()
+        self._recorder = Recorder(spec, overwrite_input)
+        self._line = self._recorder.line()
 
     @property
     def num_ranks(self) -> int:
         return self.spec.num_ranks
 
     def __repr__(self) -> str:
-        return f"<Algorithm {self.name}: {self.spec.kind} of {self.num_ranks} ranks, {self._tape.time} operations>"
+        return f"<Algorithm {self.name}: {self.spec.kind} of {self.num_ranks} ranks, {self._recorder.time} operations>"
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Ref:
         """What slots `index` to `index + count` of a buffer hold now: "input", "output" or a scratch buffer's name."""
-        tape = self._tape
-        line = tape.line()
-        rank = tape.rank(rank, line)
+        recorder = self._recorder
+        line = recorder.line()
+        rank = recorder.rank(rank, line)
         if count.__class__ is not int or count < 1:
-            count = tape.whole(count, "the count", line, least=1)
-        store, first = tape.find(rank, buffer, index, count, line)
-        tape.check_filled(store, rank, first, count, line)
-        return Ref(tape, store, rank, first, count)
+            count = recorder.whole(count, "the count", line, least=1)
+        store, first = recorder.find(rank, buffer, index, count, line)
+        recorder.check_filled(store, rank, first, count, line)
+        return Ref(recorder, store, rank, first, count)
 
     @contextmanager
     def parallelize(self, copies: int) -> Iterator[None]:
         """Cut the operations written inside into `copies` parallel instances each (nested: multiplied)."""
-        tape = self._tape
-        before, copies = tape.copies, parse_count(copies, "copies")
+        recorder = self._recorder
+        before, copies = recorder.copies, parse_count(copies, "copies")
         if not 1 <= copies <= MOST_INSTANCES // before:
             most = f"at most {MOST_INSTANCES} in all"
             raise WishError(f"parallelize({copies})", hint="at least 1" if copies < 1 else most)
-        tape.copies = before * copies
+        recorder.copies = before * copies
         try:
             yield
         finally:
-            tape.copies = before
+            recorder.copies = before
 
     def trace(self) -> tuple[Program, Hints]:
         """What was written, one net lane a rank, nothing fused: where the passes begin."""
-        return trace(self.name, self._tape, depth_of(self.protocol))
+        return emit(self.name, self._recorder, depth_of(self.protocol))
 
     def compile(
         self,
@@ -115,12 +115,14 @@ class Algorithm:
         that know runs of slots only. Such ops are cut then, slot by slot.
         """
         copies = self.instances if instances is None else check_instances(instances)
-        cut = not strided and replicate == "interleaved" and (copies > 1 or self._tape.has_fragments)
-        program, hints = trace(self.name, self._tape, depth_of(protocol or self.protocol), cut)
+        cut = not strided and replicate == "interleaved" and (copies > 1 or self._recorder.has_fragments)
+        program, hints = emit(self.name, self._recorder, depth_of(protocol or self.protocol), cut)
         try:
             return compile_traced(program, hints, instances=copies, fuse=fuse, lanes=lanes, replicate=replicate)
         except ProgramError as error:
             if error.where is not None:
                 raise
-            where = self._tape.text(self._line)  # no line is at fault but that one is missing: it is the algorithm's
+            where = self._recorder.text(
+                self._line
+            )  # no line is at fault but that one is missing: it is the algorithm's
             raise ProgramError(error.what, where=where, found=error.found, hint=error.hint) from error

@@ -1,4 +1,4 @@
-"""compile: from what an algorithm wrote to the Program that runs, pass by pass, and its proof."""
+"""compile: makes a traced algorithm, pass by pass, the Program that runs, and proves it."""
 
 from __future__ import annotations
 

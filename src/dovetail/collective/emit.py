@@ -1,4 +1,4 @@
-"""emit: a tape of chunk operations as a Program, one net lane a rank, all columns made in bulk."""
+"""emit: what an algorithm recorded, as a Program: one net lane a rank, all columns made in bulk."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.collective.recorder import COPY, FIELDS, REDUCE, SEND_COPY, SEND_REDUCE, Tape
+from dovetail.collective.recorder import COPY, FIELDS, REDUCE, SEND_COPY, SEND_REDUCE, Recorder
 from dovetail.ir import COLUMNS, Builder, Kind, Program
 from dovetail.passes.hints import Hints
 
 Columns = dict[str, NDArray[Any]]
 
 
-def trace(name: str, tape: Tape, depth: int, slot_by_slot: bool = False) -> tuple[Program, Hints]:
+def emit(name: str, recorder: Recorder, depth: int, slot_by_slot: bool = False) -> tuple[Program, Hints]:
     """Each operation between ranks is a send and a recv or recv_reduce, each on one rank a copy or reduce.
 
     Channels are `depth` messages deep, their ids those asked for, else 0. `slot_by_slot`: operations on several slots
     are as many on one.
     """
-    ops = _cut(_fields(tape)) if slot_by_slot else _fields(tape)
-    builder = Builder(name, tape.num_ranks)
-    stores = dict.fromkeys(tape.stores.values())
-    for buffer in tape.spec.buffers:
+    ops = _cut(_fields(recorder)) if slot_by_slot else _fields(recorder)
+    builder = Builder(name, recorder.num_ranks)
+    stores = dict.fromkeys(recorder.stores.values())
+    for buffer in recorder.spec.buffers:
         builder.buffer(*buffer)
     for store in stores:
         if store.is_scratch:
@@ -33,14 +33,14 @@ def trace(name: str, tape: Tape, depth: int, slot_by_slot: bool = False) -> tupl
     channel = _channels(builder, ops, depth)
     used, ops["line"] = np.unique(ops["line"], return_inverse=True)
     columns, hints = _columns(ops, channel)
-    texts = tape.texts()
-    tables = replace(builder.build(), posts=tape.spec.posts)
+    texts = recorder.texts()
+    tables = replace(builder.build(), posts=recorder.spec.posts)
     return tables.with_columns(columns, tuple(texts[line] for line in used.tolist())), hints
 
 
-def _fields(tape: Tape) -> Columns:
+def _fields(recorder: Recorder) -> Columns:
     """One column for each of FIELDS."""
-    rows = np.frombuffer(tape.rows, dtype=np.int32) if tape.time else np.zeros(0, dtype=np.int32)
+    rows = np.frombuffer(recorder.rows, dtype=np.int32) if recorder.time else np.zeros(0, dtype=np.int32)
     return dict(zip(FIELDS, rows.reshape(-1, len(FIELDS)).T.copy(), strict=True))
 
 

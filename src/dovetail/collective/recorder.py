@@ -1,4 +1,4 @@
-"""Tape: the chunk operations of an algorithm in the order written, and which chunk every slot holds."""
+"""Recorder: the chunk operations of an algorithm in the order written, and which chunk every slot holds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Store:
         self.name, self.number, self.written, self.is_scratch = name, number, written, is_scratch
 
 
-class Tape:
+class Recorder:
     """Where chunks are, and what was done to them: `rows` holds FIELDS of each operation, one after another.
 
     `lines` are the source lines that rows point to. Checks raise ProgramError naming the line.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.collective.recorder import COPY, MOST, REDUCE, SEND_COPY, SEND_REDUCE, Store, Tape
+from dovetail.collective.recorder import COPY, MOST, REDUCE, SEND_COPY, SEND_REDUCE, Recorder, Store
 
 
 class Ref:
@@ -12,10 +12,10 @@ class Ref:
     In place, `buffer` is the name that counts the whole array.
     """
 
-    __slots__ = ("_store", "_tape", "_time", "count", "index", "rank")
+    __slots__ = ("_recorder", "_store", "_time", "count", "index", "rank")
 
-    def __init__(self, tape: Tape, store: Store, rank: int, index: int, count: int) -> None:
-        self._tape, self._store, self._time = tape, store, tape.time
+    def __init__(self, recorder: Recorder, store: Store, rank: int, index: int, count: int) -> None:
+        self._recorder, self._store, self._time = recorder, store, recorder.time
         self.rank, self.index, self.count = rank, index, count
 
     @property
@@ -41,18 +41,18 @@ class Ref:
         that is named the end. `ch`: channel id; lanes: threadblocks of the two ends, of which a copy on one rank has
         the first. A copy onto itself does nothing.
         """
-        tape = self._tape
-        line = tape.line()
-        tape.check_current(self._store, self.rank, self.index, self.count, self._time, line)
-        rank = tape.rank(rank, line)
+        recorder = self._recorder
+        line = recorder.line()
+        recorder.check_current(self._store, self.rank, self.index, self.count, self._time, line)
+        rank = recorder.rank(rank, line)
         store, first = self._target(rank, buffer, index, line)
         if store is self._store and rank == self.rank and first == self.index:
             return self
-        tape.check_writable(store, rank, first, line)
+        recorder.check_writable(store, rank, first, line)
         self._check_apart(self, store, rank, first, line)
         what = COPY if rank == self.rank else SEND_COPY
         self._note(what, self, self, store, rank, first, (ch, send_lane, recv_lane), line)
-        return Ref(tape, store, rank, first, self.count)
+        return Ref(recorder, store, rank, first, self.count)
 
     def reduce(
         self,
@@ -68,18 +68,20 @@ class Ref:
 
         The sum stays here (and this Ref stays good), or with `buffer` goes there, on this rank: `index` as in `copy`.
         """
-        tape = self._tape
-        line = tape.line()
-        if other.__class__ is not Ref or other._tape is not tape:
-            tape.fail(f"{other!r} is no chunk of this algorithm", line)
-        tape.check_current(self._store, self.rank, self.index, self.count, self._time, line)
-        tape.check_current(other._store, other.rank, other.index, other.count, other._time, line)
+        recorder = self._recorder
+        line = recorder.line()
+        if other.__class__ is not Ref or other._recorder is not recorder:
+            recorder.fail(f"{other!r} is no chunk of this algorithm", line)
+        recorder.check_current(self._store, self.rank, self.index, self.count, self._time, line)
+        recorder.check_current(other._store, other.rank, other.index, other.count, other._time, line)
         if other.count != self.count:
             found = f"{self} and {other}"
-            tape.fail(f"{other.count} slots cannot be added to {self.count}", line, found, "split or group one of them")
+            recorder.fail(
+                f"{other.count} slots cannot be added to {self.count}", line, found, "split or group one of them"
+            )
         self._check_apart(other, self._store, self.rank, self.index, line, even_equal=True)
         store, first = self._target(self.rank, buffer, index, line)
-        tape.check_writable(store, self.rank, first, line)
+        recorder.check_writable(store, self.rank, first, line)
         asked = (ch, send_lane, recv_lane)
         self._check_apart(self, store, self.rank, first, line)
         if other.rank != self.rank:
@@ -88,47 +90,47 @@ class Ref:
             self._check_apart(other, store, self.rank, first, line)
             self._add_here(other, store, first, asked, line)
         if store is self._store and first == self.index:
-            self._time = tape.time
+            self._time = recorder.time
             return self
-        return Ref(tape, store, self.rank, first, self.count)
+        return Ref(recorder, store, self.rank, first, self.count)
 
     def group(self, other: Ref) -> Ref:
         """This chunk and the one that lies beside it, before or after, as one."""
-        tape = self._tape
-        line = tape.line()
-        if other.__class__ is not Ref or other._tape is not tape:
-            tape.fail(f"{other!r} is no chunk of this algorithm", line)
+        recorder = self._recorder
+        line = recorder.line()
+        if other.__class__ is not Ref or other._recorder is not recorder:
+            recorder.fail(f"{other!r} is no chunk of this algorithm", line)
         for ref in (self, other):
-            tape.check_current(ref._store, ref.rank, ref.index, ref.count, ref._time, line)
+            recorder.check_current(ref._store, ref.rank, ref.index, ref.count, ref._time, line)
         low, high = (self, other) if self.index <= other.index else (other, self)
         if low._store is not high._store or low.rank != high.rank or low.index + low.count != high.index:
-            tape.fail("a group is of chunks that lie side by side", line, f"{self} and {other}")
-        return Ref(tape, low._store, low.rank, low.index, low.count + high.count)
+            recorder.fail("a group is of chunks that lie side by side", line, f"{self} and {other}")
+        return Ref(recorder, low._store, low.rank, low.index, low.count + high.count)
 
     def split(self, parts: int) -> list[Ref]:
         """The chunk as `parts` equal ones, in order."""
-        tape = self._tape
-        line = tape.line()
-        parts = tape.whole(parts, "the number of parts", line, least=1)
+        recorder = self._recorder
+        line = recorder.line()
+        parts = recorder.whole(parts, "the number of parts", line, least=1)
         if self.count % parts:
-            tape.fail(f"{self.count} slots do not split into {parts} equal parts", line, f"{self}")
-        tape.check_current(self._store, self.rank, self.index, self.count, self._time, line)
+            recorder.fail(f"{self.count} slots do not split into {parts} equal parts", line, f"{self}")
+        recorder.check_current(self._store, self.rank, self.index, self.count, self._time, line)
         size = self.count // parts
-        return [Ref(tape, self._store, self.rank, self.index + part * size, size) for part in range(parts)]
+        return [Ref(recorder, self._store, self.rank, self.index + part * size, size) for part in range(parts)]
 
     def _target(self, rank: int, buffer: str | None, index: int | None, line: int) -> tuple[Store, int]:
         """Store and first slot of the place asked for."""
         if buffer is not None:
-            return self._tape.target(rank, buffer, index, self.index, self.count, line)
+            return self._recorder.target(rank, buffer, index, self.index, self.count, line)
         name = self._store.name
-        return self._tape.target(rank, name, self.index if index is None else index, self.index, self.count, line)
+        return self._recorder.target(rank, name, self.index if index is None else index, self.index, self.count, line)
 
     def _check_apart(self, ref: Ref, store: Store, rank: int, first: int, line: int, even_equal: bool = False) -> None:
         """ProgramError where a chunk and a place share some slots; all of them is good unless `even_equal`."""
         overlap = ref._store is store and ref.rank == rank and abs(ref.index - first) < ref.count
         if overlap and (ref.index != first or even_equal):
             place = f"{store.name}[{first}:{first + ref.count}] of rank {rank}"
-            ref._tape.fail(f"source and destination overlap: {ref} and {place}", line)
+            ref._recorder.fail(f"source and destination overlap: {ref} and {place}", line)
 
     def _add_here(self, other: Ref, store: Store, first: int, asked: tuple[int | None, ...], line: int) -> None:
         """The sum of two chunks of this rank: what is not in its place yet is copied there, the other is added."""
@@ -150,17 +152,17 @@ class Ref:
         asked: tuple[int | None, ...],
         line: int,
     ) -> None:
-        tape = self._tape
+        recorder = self._recorder
         if asked == (None, None, None):
             channel = send_lane = recv_lane = -1
         else:
             names = ("channel", "send_lane", "recv_lane")
             channel, send_lane, recv_lane = (
-                -1 if value is None else tape.whole(value, name, line, most=MOST)
+                -1 if value is None else recorder.whole(value, name, line, most=MOST)
                 for value, name in zip(asked, names, strict=True)
             )
         fields = (
             *(what, src.rank, src._store.number, src.index, add._store.number, add.index),
-            *(rank, store.number, first, self.count, channel, send_lane, recv_lane, line, tape.copies),
+            *(rank, store.number, first, self.count, channel, send_lane, recv_lane, line, recorder.copies),
         )
-        tape.record(fields, store, rank, first, self.count)
+        recorder.record(fields, store, rank, first, self.count)

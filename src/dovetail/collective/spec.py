@@ -13,15 +13,11 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError, parse_count
 from dovetail.ir import Buffer, Post, Region, Term
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.standard import standard_posts
 
 MOST_RANKS = 1 << 17
-KINDS = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next"),
-    *("broadcast", "reduce", "gather", "scatter"),
-    *("all_gather_v", "reduce_scatter_v", "all_to_all_v"),
-)
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+KINDS = tuple(kind for kind in COLLECTIVES if kind != "barrier")  # which moves nothing
 Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
 Wanted = Callable[[int, int], Iterable[tuple[int, int]]]  # (rank, output slot) -> the input slots summed there
 
@@ -95,7 +91,7 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
     _check_numbers(num_ranks, chunks, root)
     if in_place and kind in ("gather", "scatter", "all_to_all_v"):
         raise WishError(f"{kind} cannot be in place", hint="give it an output of its own")
-    root = root if kind in _ROOTED else 0
+    root = root if COLLECTIVES[kind].rooted else 0
     base, ranks = kind.removesuffix("_v"), range(num_ranks)
     all_slots, some = num_ranks * chunks, chunks
     rooted = {"gather": (some, all_slots), "scatter": (all_slots, some)}

@@ -1,4 +1,4 @@
-"""arguments: which arrays a call reads and writes on this rank, made where the user gives none; whether they fit."""
+"""arguments: which arrays a call reads and writes on this rank, made where the user gives none, and if they fit."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def whole_counts(kind: str, counts: Any, shape: tuple[int, ...]) -> Counts:
     found = counts_of(counts)
     if found.shape != shape or found.dtype.kind not in "iu" or (found < 0).any():
         wanted = f"{kind} needs counts of shape {shape}, whole and not negative"
-        told = f": {found.tolist()}" if found.size < 10 else ""
-        raise WishError(wanted, found=f"{found.dtype}, shape {found.shape}{told}")
+        shown = f": {found.tolist()}" if found.size < 10 else ""
+        raise WishError(wanted, found=f"{found.dtype}, shape {found.shape}{shown}")
     return found.astype(np.int64)
 
 

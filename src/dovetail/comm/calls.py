@@ -15,8 +15,9 @@ from dovetail.comm.slow_path import settle
 from dovetail.run.arrays import Array
 from dovetail.run.comm import KINDS, call
 
-_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL, _BROADCAST = range(5)
-_ALL_TO_NEXT = KINDS.index("all_to_next")
+# Looked up once: a call takes less time than finding its kind's number.
+_ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = map(KINDS.index, ("all_reduce", "all_gather", "reduce_scatter"))
+_ALL_TO_ALL, _BROADCAST, _ALL_TO_NEXT = map(KINDS.index, ("all_to_all", "broadcast", "all_to_next"))
 
 
 def all_reduce(array: Array, comm: Any, op: str = "sum", out: Array | None = None) -> Array:

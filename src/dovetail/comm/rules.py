@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.collective import algorithms_for
+from dovetail.comm.prepare import prepare
 from dovetail.core import DovetailError, WishError
 from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, selection_for
-from dovetail.run.comm import KINDS, Communicator, Rules, communicator_of, shim
-from dovetail.run.service import REDUCED
+from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
 
 
 def use(comm: Any, selection: Selection | None) -> None:
@@ -37,8 +37,8 @@ def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = N
 
 
 def communicator(comm: Any) -> Communicator:
-    """Ours for the user's; it goes by the machine's selection for these ranks, unless told otherwise (`use`)."""
-    return communicator_of(comm, _begin, remember=not checks_calls())
+    """Ours for the user's; it goes by the machine's selection for these ranks, unless `use` named another."""
+    return communicator_of(comm, prepare, _begin, remember=not checks_calls())
 
 
 def checks_calls() -> bool:
@@ -87,7 +87,7 @@ def _begin(made: Communicator) -> None:
 
 
 def _measured(made: Communicator) -> Selection | None:
-    """What was measured for these ranks; a broken table is told, and left aside."""
+    """What was measured for these ranks; a broken table is left aside, with a warning."""
     try:
         return selection_for(shim().library, made.hosts)
     except DovetailError as error:

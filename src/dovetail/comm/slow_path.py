@@ -18,12 +18,11 @@ from dovetail.comm.arguments import (
 )
 from dovetail.comm.rules import checks_calls, communicator
 from dovetail.core import DovetailError, WishError
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
-from dovetail.run.comm import KINDS, Communicator, call
+from dovetail.run.comm import KINDS, REDUCED, Communicator, Request, call
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.service import REDUCED, Request
 
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v")
 _MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
 _MOST = 2**31 - 1  # elements, as MPI counts
 
@@ -73,7 +72,7 @@ def _asked(
         raise WishError(f"{kind} of {most} elements a rank", hint=f"at most {_MOST}: call it on parts")
     held = src if src is not None else dst
     assert held is not None
-    used_op = op if kind in _REDUCING else "sum"
+    used_op = op if COLLECTIVES[kind].reduces else "sum"
     sizes = part * width, dtype, whole * held.itemsize
     return src, dst, Request(kind, _address(src), _address(dst), *sizes, used_op, int(root), each)
 
@@ -108,7 +107,7 @@ def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[st
     if held[-1].dtype != held[0].dtype:
         raise WishError(f"{kind} from {held[0].dtype} to {held[-1].dtype}", hint="arrays of one dtype")
     dtype = held[0].dtype
-    if kind in _REDUCING:
+    if COLLECTIVES[kind].reduces:
         _check_op(kind, op, dtype)
         return dtype.name, 1
     width = next(width for width in (8, 4, 2, 1) if dtype.itemsize % width == 0)

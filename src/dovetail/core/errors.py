@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DovetailError(ValueError):
-    """A mistake in what the user gave us, told in one paragraph.
+    """A mistake in what the user gave us, explained in one paragraph.
 
     >>> raise DovetailError("rank 3 does not exist", where="ring.py:12", found="4 ranks, 0 to 3", hint="count from 0")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Segments: where a cost changes its law, by dynamic programming over break points with robust lines between them."""
+"""segments: where a cost curve breaks, by dynamic programming over break points with robust lines between them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-DENSE = 20  # sizes from which on a line needs three points; two, which it cannot miss, where there are fewer
+DENSE = 20  # with so many sizes a line needs three points; with fewer two will do, which it always meets
 MOST_SEGMENTS = 10
-MOST_POINTS = 128  # more are joined to neighbours before breaks are sought; the final fit uses all
+MOST_POINTS = 128  # of more, neighbours are joined while breaks are searched; the final fit uses all
 NORMAL_LOSS = math.sqrt(2.0 / math.pi)  # mean abs(r) where residuals are the repeats' own noise
 ROUNDS = 20
 
@@ -26,7 +26,7 @@ class Points:
 
 
 def segment(points: Points) -> list[tuple[int, int]]:
-    """First and last row of `points` for each segment.
+    """The segments: for each the indices of its first and last point in `points`.
 
     Every possible segment gets its line with slope >= 0, by iteratively reweighted least squares on
     r = (line - y) / (y · noise), quadratic within the noise and linear beyond, so that outliers weigh little; its loss

@@ -15,7 +15,7 @@ from dovetail.ir.symbols import Atom, Operand, Symbols
 from dovetail.ir.types import Kernel, Kind, Op, Region, Term
 from dovetail.ir.workload import owners
 
-_TERMS = 4  # of a sum that are told
+_TERMS = 4  # of a sum that are shown
 _LONGEST = 240  # characters of what a slot should hold, or holds
 _MOST_ATOMS = 1 << 20  # that are compared to find the ops at which a value goes wrong
 
@@ -37,10 +37,10 @@ class Lineage(Symbols):
 
     def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
         flat = tuple(v for o in operands for v in ((o,) if isinstance(o, int) else o))
-        told: list[Operand] = [
+        exact: list[Operand] = [
             self._nodes[o][2] if isinstance(o, int) else tuple(self._nodes[v][2] for v in o) for o in operands
         ]
-        return self._node(-1, flat, self.exact.apply(kernel, result, place, told))
+        return self._node(-1, flat, self.exact.apply(kernel, result, place, exact))
 
     def step(self, row: int, values: list[int]) -> list[int]:
         return [self._node(row, (value,), self._nodes[value][2]) for value in values]

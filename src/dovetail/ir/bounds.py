@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
+from dovetail.ir.collectives import OP_COLLECTIVES
 from dovetail.ir.op_lists import message_slots, name_op, part_slots, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
@@ -43,7 +44,6 @@ SHAPES = {
     Kind.wait: Shape(0, 0, receives=True),
     Kind.get: Shape(1, 1, receives=True),
 }
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 def bounds_fault(program: Program) -> Fault | None:
@@ -90,8 +90,8 @@ def _call_fault(program: Program, op: Op) -> str | None:
         return f"a {op.kind.name} names no {'kernel' if op.kind == Kind.compute else 'collective'}"
     if op.kind == Kind.collective:
         kind, group = program.collectives[op.call]
-        if kind not in COLLECTIVES:
-            return f"unknown collective '{kind}'; known are {', '.join(COLLECTIVES)}"
+        if kind not in OP_COLLECTIVES:
+            return f"unknown collective '{kind}'; known are {', '.join(OP_COLLECTIVES)}"
         if op.rank not in group:
             return f"rank {op.rank} is not in the group {' '.join(map(str, group))}"
     return None

@@ -1,4 +1,4 @@
-"""Builder: writes a Program op by op. It records what it is told; `verify` judges."""
+"""Builder: writes a Program op by op. It records and does not check; `verify` does."""
 
 from __future__ import annotations
 

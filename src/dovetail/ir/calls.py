@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.program import Program
 from dovetail.ir.types import Kind
 
@@ -46,6 +46,6 @@ def _turns(program: Program, rows: Ints) -> Ints:
     if np.unique(lanes[:2], axis=1).shape[1] == lanes.shape[1]:
         return rows
     place = np.zeros(program.num_ops, np.int64)
-    order = Greedy(Plain(program))().order
+    order = Greedy(OpLists(program))().order
     place[order] = np.arange(len(order))
     return place[rows]

@@ -16,7 +16,7 @@ CHECKS = ("bounds", "deadlock", "races", "result", "limits")
 class Fault(NamedTuple):
     """What a check found: one sentence, the rows of the ops that show it, and what may be tried.
 
-    `blamed`: those of the ops that are shown however many there are, first the one whose source line is told (none:
+    `blamed`: those of the ops that are shown however many there are, first the one whose source line is given (none:
     the first of the ops).
     """
 
@@ -91,7 +91,7 @@ class Certificate:
         return next((name for name, check in self.checks.items() if not check.ok), None)
 
     def raise_if_bad(self) -> None:
-        """Raise a ProgramError that tells of the first check that failed; do nothing when all hold."""
+        """Raise a ProgramError for the first check that failed; do nothing when all hold."""
         if self.failed is None:
             return
         check = self.checks[self.failed]

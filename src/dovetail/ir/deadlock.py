@@ -14,7 +14,7 @@ from dovetail.ir.program import Program
 from dovetail.ir.types import RECVS, SENDS, Kind, Op
 
 _SHORT = 12  # waits in a circle that can all be shown
-_TOLD = 6  # of them that are told in one line
+_SHOWN = 6  # of them that are shown in one line
 
 
 class Wait(NamedTuple):
@@ -133,8 +133,8 @@ def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] 
         traffic = traffic_text(program, program.op(first.row))
         return Fault(f"{name_op(program, first.row)}: {first.why}", (first.row,), traffic, hint)
     blamed = _odd_ones(program, waits)
-    told = [wait for wait in waits if len(waits) <= _TOLD or wait.row in blamed[:_TOLD]]
-    found = [f"op {wait.row} {wait.why}" for wait in told] + ["..."] * (len(waits) > len(told))
+    shown = [wait for wait in waits if len(waits) <= _SHOWN or wait.row in blamed[:_SHOWN]]
+    found = [f"op {wait.row} {wait.why}" for wait in shown] + ["..."] * (len(waits) > len(shown))
     circle = f"and so on in a circle of {len(waits)}" if len(waits) > 1 else "which is itself"
     what = f"{name_op(program, first.row)} {first.why}, {circle}"
     return Fault(what, tuple(wait.row for wait in waits), "; ".join(found), hint, blamed)

@@ -1,4 +1,4 @@
-"""The greedy run that decides deadlock: lanes are deterministic and channels FIFO, so one run speaks for every timing.
+"""greedy: one run that decides deadlock for every timing, since lanes are deterministic and channels FIFO.
 
 An op runs when the op before it in its lane and all that it waits for have run. Fused ops take their message and
 send in one step, both or neither, as the interpreters do: a ring of `recv_copy_send` needs two places a channel.
@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.types import RECVS, SENDS, Kind, Op
 
 
@@ -31,17 +31,17 @@ class Run:
 class Greedy:
     """Runs a program once. With `depths` (one a channel) these hold; without, the least uniform depth is found."""
 
-    def __init__(self, plain: Plain, depths: Sequence[int] | None = None) -> None:
-        self.plain, self.depths = plain, depths
-        self.run = Run(done=[0] * len(plain.queues))
-        self.has_run = [False] * len(plain.ops)
-        channels = len(plain.program.channels)
+    def __init__(self, lists: OpLists, depths: Sequence[int] | None = None) -> None:
+        self.lists, self.depths = lists, depths
+        self.run = Run(done=[0] * len(lists.queues))
+        self.has_run = [False] * len(lists.ops)
+        channels = len(lists.program.channels)
         self.messages: list[deque[int]] = [deque() for _ in range(channels)]
         self.signals: list[deque[int]] = [deque() for _ in range(channels)]
         self.sleepers: dict[tuple[str, int], list[int]] = defaultdict(list)  # event -> queues that wait for it
         self.full: set[int] = set()  # queues asleep on a full channel
-        self.ready: deque[int] = deque(range(len(plain.queues)))
-        self.is_ready = [True] * len(plain.queues)
+        self.ready: deque[int] = deque(range(len(lists.queues)))
+        self.is_ready = [True] * len(lists.queues)
 
     def __call__(self) -> Run:
         while True:
@@ -55,15 +55,15 @@ class Greedy:
             for queue in sorted(self.full):
                 self._wake(queue)
             self.sleepers = defaultdict(list, {key: who for key, who in self.sleepers.items() if key[0] != "place"})
-        self.run.complete = len(self.run.order) == len(self.plain.ops)
+        self.run.complete = len(self.run.order) == len(self.lists.ops)
         for waiting in (self.messages, self.signals):
             self.run.unmatched += [op for channel in waiting for op in channel]
         return self.run
 
     def _advance(self, queue: int) -> None:
-        rows = self.plain.queues[queue]
+        rows = self.lists.queues[queue]
         while self.run.done[queue] < len(rows):
-            op = self.plain.ops[rows[self.run.done[queue]]]
+            op = self.lists.ops[rows[self.run.done[queue]]]
             event = self._missing(op)
             if event is not None:
                 self.sleepers[event].append(queue)
@@ -107,7 +107,7 @@ class Greedy:
     def _ran(self, row: int) -> None:
         self.has_run[row] = True
         self.run.order.append(row)
-        self.run.done[self.plain.queue_of[row]] += 1
+        self.run.done[self.lists.queue_of[row]] += 1
         self._happened("op", row)
 
     def _join(self, op: Op) -> bool:
@@ -115,7 +115,7 @@ class Greedy:
         calls = self.run.calls
         calls[op.call, op.rank].append(op.index)
         number = len(calls[op.call, op.rank])
-        group = self.plain.program.collectives[op.call].group
+        group = self.lists.program.collectives[op.call].group
         if any(len(calls[op.call, rank]) < number for rank in group):
             return False
         members = tuple(calls[op.call, rank][number - 1] for rank in group)
@@ -123,7 +123,7 @@ class Greedy:
             self.run.groups[row] = members
             self._ran(row)
             if row != op.index:
-                self._wake(self.plain.queue_of[row])
+                self._wake(self.lists.queue_of[row])
         return True
 
     def _happened(self, event: str, row: int) -> None:

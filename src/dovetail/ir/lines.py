@@ -39,7 +39,7 @@ def kernel_text(kernels: tuple[Kernel, ...], row: int) -> str:
 def op_lines(program: Program, *, source: bool = True) -> list[str]:
     """A line for each op, in the order of the rows; `at` and the source line only with `source`.
 
-    Never refuses: an op without the channel or kernel that its kind needs is told without it.
+    Never refuses: an op without the channel or kernel that its kind needs is printed without it.
 
     >>> from dovetail.ir import Builder, Region
     >>> b = Builder("one", 2)

@@ -1,4 +1,4 @@
-"""The door to the C++ twin of verify: a Program's tables as flat arrays, and what came back as findings."""
+"""native: gives the C++ twin of verify a Program as flat arrays, and takes back what it found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir.bounds import COLLECTIVES
+from dovetail.ir.collectives import OP_COLLECTIVES
 from dovetail.ir.posts import COLUMNS, Posts
 from dovetail.ir.program import Program
 from dovetail.ir.symbolic import result_buffers
@@ -50,6 +50,7 @@ def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
 
 def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) -> dict[str, Any]:
     """All tables but the post-conditions; `names` numbers kernels, those of one name alike."""
+    numbers = {kind: number for number, kind in enumerate(OP_COLLECTIVES)}
     channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
     results = result_buffers(program)
     return {
@@ -64,9 +65,7 @@ def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) 
         "mode": _array("u1", (MODES.index(mode) for k in kernels for mode in k.modes)),
         "accumulate": _array("u1", (k.accumulate for k in kernels)),
         "kernel_name": _array("i4", (names.setdefault(k.name, len(names)) for k in kernels)),
-        "collective": _array(
-            "u1", (COLLECTIVES.index(c.kind) if c.kind in COLLECTIVES else len(COLLECTIVES) for c in collectives)
-        ),
+        "collective": _array("u1", (numbers.get(c.kind, len(numbers)) for c in collectives)),
         "group_start": _starts(c.group for c in collectives),
         "group": _array("i4", (rank for c in collectives for rank in c.group)),
     }

@@ -1,4 +1,4 @@
-"""A Program as plain Python lists, for the reference checks, and its ops in words."""
+"""op_lists: the ops of a Program as Python lists, for the reference checks, and in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Access(NamedTuple):
     region: Region
 
 
-class Plain:
+class OpLists:
     """Lists instead of columns: `ops`, `queues` (rows by queue, ordered by rank and lane), `queue_of`, `position`."""
 
     def __init__(self, program: Program) -> None:

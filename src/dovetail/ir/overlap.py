@@ -1,4 +1,4 @@
-"""Overlap: whether one op touches a slot twice, at places that do not correspond."""
+"""overlap: whether one op writes a slot twice, or reads it at one place of its regions and writes it at another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posts: post-conditions as columns of arrays, for a thousand ranks may have a million; one at a time, as Post."""
+"""posts: post-conditions as columns of arrays, since a thousand ranks may have a million; read one by one as Post."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 Order comes from lanes, dependencies, messages and signals; a collective orders what its members did before their
 calls before what follows them. A full channel orders nothing: with a deeper one that order would be gone.
 
-An op takes its turn at a channel when it begins, knowing nothing of the message that it is to receive: that message
-may be another's by then. Slots it touches once the message comes, which is in parts (see `trains`).
+An op takes its turn at a channel when it begins. What its message will show of other ranks does not count then, as
+without other order the message may go to another op. It touches slots once the message begins to arrive, part by part
+(see `message_paths`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Run
-from dovetail.ir.message_paths import in_step, seats
-from dovetail.ir.op_lists import Plain, name_op, op_reads, op_writes, part_slots, places_text, slots
+from dovetail.ir.message_paths import in_step, path_places
+from dovetail.ir.op_lists import OpLists, name_op, op_reads, op_writes, part_slots, places_text, slots
 from dovetail.ir.overlap import self_conflict
 from dovetail.ir.program import Program
 from dovetail.ir.types import RECVS, SENDS, Kind
@@ -28,9 +29,8 @@ Clock = NDArray[np.int32]
 
 
 class Clocks(NamedTuple):
-    """Entry [op, queue] of each: how many ops of `queue` have ended, in every timing, by a moment of `op`.
-
-    `begun`: it begins. `touched`: it first touches a slot, its message having begun to come. `ended`: it has ended.
+    """Entry [op, queue] of each: how many ops of `queue` have ended, in every timing, by a moment of `op`: when it
+    begins, when it first touches a slot (its message, if it receives one, has begun to arrive), and when it ends.
     """
 
     begun: Clock
@@ -38,58 +38,58 @@ class Clocks(NamedTuple):
     ended: Clock
 
 
-def races_fault(plain: Plain, run: Run) -> Fault | None:
+def races_fault(lists: OpLists, run: Run) -> Fault | None:
     """The first fault: an op against itself, then the ends of channels and collectives, then slots; None if none."""
-    for op in plain.ops:
-        members = [plain.ops[row] for row in run.groups.get(op.index, ())]
-        slot = self_conflict(plain.program, op, members)
+    for op in lists.ops:
+        members = [lists.ops[row] for row in run.groups.get(op.index, ())]
+        slot = self_conflict(lists.program, op, members)
         if slot is not None:
-            return self_fault(plain.program, op.index)
-    clocks = happens_before(plain, run)
-    for first, second in turns(plain, run):
-        if not _ordered(plain, clocks.begun, first, second):
-            return turns_fault(plain.program, first, second)
-    seated = seats(plain, run)
-    for first, second in conflicts(plain, run):
-        if not _ordered(plain, clocks.touched, first, second) and not in_step(plain, seated, first, second):
-            return slots_fault(plain.program, first, second)
+            return self_fault(lists.program, op.index)
+    clocks = happens_before(lists, run)
+    for first, second in turns(lists, run):
+        if not _ordered(lists, clocks.begun, first, second):
+            return turns_fault(lists.program, first, second)
+    places = path_places(lists, run)
+    for first, second in conflicts(lists, run):
+        if not _ordered(lists, clocks.touched, first, second) and not in_step(lists, places, first, second):
+            return slots_fault(lists.program, first, second)
     return None
 
 
-def happens_before(plain: Plain, run: Run) -> Clocks:
+def happens_before(lists: OpLists, run: Run) -> Clocks:
     """Vector clocks of every op."""
-    clocks = Clocks(*(np.zeros((len(plain.ops), max(len(plain.queues), 1)), dtype=np.int32) for _ in Clocks._fields))
+    clocks = Clocks(*(np.zeros((len(lists.ops), max(len(lists.queues), 1)), dtype=np.int32) for _ in Clocks._fields))
     for row in run.order:
         members = run.groups.get(row, (row,))
         if row != members[0]:
             continue  # all members of a collective are served with the first
         for member in members:
-            _begin(plain, run, clocks, member)
+            _begin(lists, run, clocks, member)
         for j, member in enumerate(members):
             known = [
-                clocks.touched[other] for i, other in enumerate(members) if i == j or _informs(plain, members, i, j)
+                clocks.touched[other] for i, other in enumerate(members) if i == j or _informs(lists, members, i, j)
             ]
             known += [clocks.ended[run.matched[member]]] if member in run.matched else []
             clocks.ended[member] = np.max(known, axis=0)
-            clocks.ended[member, plain.queue_of[member]] = plain.position[member] + 1
+            clocks.ended[member, lists.queue_of[member]] = lists.position[member] + 1
     return clocks
 
 
-def _begin(plain: Plain, run: Run, clocks: Clocks, row: int) -> None:
+def _begin(lists: OpLists, run: Run, clocks: Clocks, row: int) -> None:
     """What has ended when op `row` begins, and when it touches slots: its message brings what its sender knew then."""
-    position, queue = plain.position[row], plain.queues[plain.queue_of[row]]
-    causes = [*plain.ops[row].after, *queue[max(position - 1, 0) : position]]
+    position, queue = lists.position[row], lists.queues[lists.queue_of[row]]
+    causes = [*lists.ops[row].after, *queue[max(position - 1, 0) : position]]
     if causes:
         clocks.begun[row] = np.max(clocks.ended[causes], axis=0)
     clocks.touched[row] = clocks.begun[row]
-    if plain.ops[row].kind in RECVS:
+    if lists.ops[row].kind in RECVS:
         clocks.touched[row] = np.maximum(clocks.begun[row], clocks.touched[run.matched[row]])
 
 
-def _informs(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
+def _informs(lists: OpLists, members: tuple[int, ...], i: int, j: int) -> bool:
     """Whether data of member i reaches member j, so that j cannot end before i has begun."""
-    op, other = plain.ops[members[i]], plain.ops[members[j]]
-    kind = plain.program.collectives[op.call].kind
+    op, other = lists.ops[members[i]], lists.ops[members[j]]
+    kind = lists.program.collectives[op.call].kind
     if kind == "broadcast":
         return i == 0 and op.reads[0].num_slots > 0
     if kind == "all_to_all":
@@ -97,19 +97,19 @@ def _informs(plain: Plain, members: tuple[int, ...], i: int, j: int) -> bool:
     return (other.writes if kind == "reduce_scatter" else op.reads)[0].num_slots > 0
 
 
-def _ordered(plain: Plain, clock: Clock, first: int, second: int) -> bool:
+def _ordered(lists: OpLists, clock: Clock, first: int, second: int) -> bool:
     """Whether `first` has ended, in every timing, by the moment of `second` that the clock is of."""
-    return bool(clock[second, plain.queue_of[first]] > plain.position[first])
+    return bool(clock[second, lists.queue_of[first]] > lists.position[first])
 
 
-def turns(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
+def turns(lists: OpLists, run: Run) -> Iterator[tuple[int, int]]:
     """Pairs of ops of different queues that use one end of a channel, or one rank's seat in a collective, in turn.
 
     Unless they are ordered, which message meets which receive depends on timing.
     """
     last: dict[tuple[str, int, int], int] = {}
     for row in run.order:
-        op = plain.ops[row]
+        op = lists.ops[row]
         ends = []
         if op.kind in RECVS or op.kind == Kind.wait:
             ends.append(("take" if op.kind in RECVS else "wait", op.chan_in, 0))
@@ -119,12 +119,12 @@ def turns(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
             ends.append(("call", op.call, op.rank))
         for end in ends:
             first = last.get(end, row)
-            if plain.queue_of[first] != plain.queue_of[row]:
+            if lists.queue_of[first] != lists.queue_of[row]:
                 yield first, row
             last[end] = row
 
 
-def conflicts(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
+def conflicts(lists: OpLists, run: Run) -> Iterator[tuple[int, int]]:
     """Pairs of ops of different queues that touch one slot, at least one writing, the later one in `run` second.
 
     Of each slot the last write is kept and, for each queue, the last read since: older ones come before these.
@@ -132,20 +132,20 @@ def conflicts(plain: Plain, run: Run) -> Iterator[tuple[int, int]]:
     writer: dict[tuple[int, str, int], int] = {}
     readers: dict[tuple[int, str, int], dict[int, int]] = defaultdict(dict)
     for row in run.order:
-        op, queue = plain.ops[row], plain.queue_of[row]
-        for access in op_reads(plain.program, op):
+        op, queue = lists.ops[row], lists.queue_of[row]
+        for access in op_reads(lists.program, op):
             for slot in slots(access.region):
                 key = (access.rank, access.region.buffer, slot)
                 first = writer.get(key, row)
-                if plain.queue_of[first] != queue:
+                if lists.queue_of[first] != queue:
                     yield first, row
                 readers[key].pop(queue, None)
                 readers[key][queue] = row
-        for access in op_writes(plain.program, op):
+        for access in op_writes(lists.program, op):
             for slot in slots(access.region):
                 key = (access.rank, access.region.buffer, slot)
                 for first in (writer.get(key, row), *readers.pop(key, {}).values()):
-                    if plain.queue_of[first] != queue:
+                    if lists.queue_of[first] != queue:
                         yield first, row
                 writer[key] = row
 

@@ -1,4 +1,4 @@
-"""retrace: why a slot is wrong, told by the reference on those ops only that reach it, and on the slots that matter."""
+"""retrace: why a slot is wrong, by the reference, which is run on only those ops and slots that reach it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dovetail.core import ProgramError, WishError
 from dovetail.ir.calls import calls_of
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain, part_slots
+from dovetail.ir.op_lists import OpLists, part_slots
 from dovetail.ir.program import Program
 from dovetail.ir.types import RECVS, SENDS, Kind, Region
 from dovetail.ir.workload import Sizes, Slot, Workload, owners
@@ -238,7 +238,7 @@ def matches(program: Program) -> tuple[Ints, Ints]:
     rows = [np.flatnonzero(np.isin(col["kind"], [*kinds])) for kinds in (SENDS, RECVS)]
     channels = [col[name][part] for name, part in zip(("chan_out", "chan_in"), rows, strict=True)]
     if _shared(program, rows, channels):
-        run = Greedy(Plain(program))()
+        run = Greedy(OpLists(program))()
         pairs = [(out, into) for into, out in run.matched.items() if col["kind"][into] != Kind.wait]
         both = np.array(sorted(pairs), np.int64).reshape(-1, 2)
         return both[:, 0], both[:, 1]

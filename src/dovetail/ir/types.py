@@ -14,7 +14,7 @@ Mode = Literal["each", "all", "sum", "each_sum"]
 
 
 class Kind(IntEnum):
-    """Every op kind. The fused forms are made by passes and by the matmul door only."""
+    """Every op kind. The fused forms are made by passes, and by importers of other formats."""
 
     nop = 0
     copy = 1

@@ -15,7 +15,7 @@ from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
 from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.limits import check_target, limits_fault
 from dovetail.ir.native import judge
-from dovetail.ir.op_lists import Plain, name_op
+from dovetail.ir.op_lists import OpLists, name_op
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.races import races_fault, self_fault, slots_fault, turns_fault
@@ -52,9 +52,9 @@ def verify(program: Program, target: str | None = None, *, against: Program | No
     them, slot by slot; both must have the same inputs and outputs. Outputs that `against` does not write are not
     compared. Programs without outputs are in place, and the inputs that `against` writes are compared.
 
-    Millions of ops a second, in C++. A bad program does not raise: the Certificate tells. ProgramError for an unknown
-    target, and for a program to compare with that is itself wrong or has other inputs and outputs. Results are compared
-    by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
+    Millions of ops a second, in C++. A bad program does not raise: the Certificate says what is wrong. ProgramError for
+    an unknown target, and for a program to compare with that is itself wrong or has other inputs and outputs. Results
+    are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
     """
     check_target(target)
     if against is not None:
@@ -87,41 +87,41 @@ def _reference(program: Program, against: Program | None = None) -> Findings:
     bounds = _tables_fault(program) or bounds_fault(program)
     if bounds:
         return Findings({"bounds": bounds})
-    plain = Plain(program)
-    run = Greedy(plain)()
-    bounds = _matches_fault(plain, run)
-    faults = {"bounds": bounds, "deadlock": _deadlock(plain, run)}
+    lists = OpLists(program)
+    run = Greedy(lists)()
+    bounds = _matches_fault(lists, run)
+    faults = {"bounds": bounds, "deadlock": _deadlock(lists, run)}
     if not run.complete:
         return Findings(faults)
     if bounds:
         return Findings(faults, run.depth)
     execution = Execution(program, run, Symbols())
-    execution.execute(plain.ops, run.order)
-    faults |= {"races": races_fault(plain, run), "result": _result_fault(execution, plain, against)}
+    execution.execute(lists.ops, run.order)
+    faults |= {"races": races_fault(lists, run), "result": _result_fault(execution, lists, against)}
     found = next((name for name, posts in questions(program) if not first_wrong(execution, posts)), None)
     return Findings(faults, run.depth, found)
 
 
-def _result_fault(execution: Execution, plain: Plain, against: Program | None) -> Fault | None:
+def _result_fault(execution: Execution, lists: OpLists, against: Program | None) -> Fault | None:
     """The first slot that does not hold what a post-condition, or else the reference, asks."""
     program, run, exact = execution.program, execution.run, Symbols()
     wrong = first_wrong(execution, program.posts)
     if wrong:
         wanted = Asked(program, exact).values(program.posts[wrong.post], [wrong.place])[0]
-        return wrong_fault(program, run, plain.ops, run.order, wrong, exact, wanted, None)
+        return wrong_fault(program, run, lists.ops, run.order, wrong, exact, wanted, None)
     if against is None:
         return None
     wrong = first_difference(execution, _executed(against, execution.symbols))
     if wrong is None:
         return None
     wanted = held(_executed(against, exact), wrong)
-    return wrong_fault(program, run, plain.ops, run.order, wrong, exact, wanted, against.name)
+    return wrong_fault(program, run, lists.ops, run.order, wrong, exact, wanted, against.name)
 
 
 def _executed(reference: Program, symbols: Symbols) -> Execution:
-    plain = Plain(reference)
-    execution = Execution(reference, Greedy(plain)(), symbols, is_reference=True)
-    execution.execute(plain.ops, execution.run.order)
+    lists = OpLists(reference)
+    execution = Execution(reference, Greedy(lists)(), symbols, is_reference=True)
+    execution.execute(lists.ops, execution.run.order)
     return execution
 
 
@@ -191,30 +191,30 @@ def _native_races(program: Program, verdict: Verdict) -> Fault | None:
     return slots_fault(program, *verdict["slots"]) if verdict["slots"] else None
 
 
-def _matches_fault(plain: Plain, run: Run) -> Fault | None:
+def _matches_fault(lists: OpLists, run: Run) -> Fault | None:
     """The first message, or call of a collective, whose ends disagree on sizes."""
     for row in run.order:
         fault = None
         members = run.groups.get(row, ())
-        if row in run.matched and plain.ops[row].kind != Kind.wait:
-            fault = message_fault(plain.program, plain.ops[run.matched[row]], plain.ops[row])
+        if row in run.matched and lists.ops[row].kind != Kind.wait:
+            fault = message_fault(lists.program, lists.ops[run.matched[row]], lists.ops[row])
         elif members and row == members[0]:
-            fault = collective_fault(plain.program, [plain.ops[member] for member in members])
+            fault = collective_fault(lists.program, [lists.ops[member] for member in members])
         if fault:
             return fault
     return None
 
 
-def _deadlock(plain: Plain, run: Run) -> Fault | None:
+def _deadlock(lists: OpLists, run: Run) -> Fault | None:
     if not run.complete:
-        return deadlock_fault(plain.program, run.done, None)
-    declared = [channel.depth for channel in plain.program.channels]
+        return deadlock_fault(lists.program, run.done, None)
+    declared = [channel.depth for channel in lists.program.channels]
     unmatched = run.unmatched[0] if run.unmatched else None
     if min(declared, default=run.depth) < run.depth:
-        shallow = Greedy(plain, declared)()
+        shallow = Greedy(lists, declared)()
         if not shallow.complete:
-            return too_shallow(plain.program, shallow.done, run.depth, unmatched)
-    return None if unmatched is None else unmatched_fault(plain.program, unmatched)
+            return too_shallow(lists.program, shallow.done, run.depth, unmatched)
+    return None if unmatched is None else unmatched_fault(lists.program, unmatched)
 
 
 def certify(program: Program, findings: Findings, target: str | None, against: Program | None = None) -> Certificate:

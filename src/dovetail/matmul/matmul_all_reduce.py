@@ -42,7 +42,7 @@ from dovetail.matmul.product import (
 )
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
-from dovetail.passes import expand_collectives, slice_messages
+from dovetail.passes import inline_collectives, slice_messages
 
 WAYS = ("library", "exchange", "ring")
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
@@ -119,7 +119,9 @@ class MatmulAllReduce(Product):
             if most is not None:
                 raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
             return tiled
-        ours = expand_collectives(tiled, by, depth=DEPTH)
+        from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
+
+        ours = inline_collectives(tiled, family(by), depth=DEPTH)
         return ours if most is None else slice_messages(ours, most)
 
     def workload(self, program: Program) -> Workload:

@@ -1,4 +1,4 @@
-"""Accesses: who touches which slot, slot by slot, in the order of rows."""
+"""accesses: which ops read and write each slot, in the order of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.ir import Kind, Program
-from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, Rows, first_of_run, spread
+from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, OpColumns, first_of_run, spread
 
 READ, WRITE = 1, 2
 
@@ -41,9 +41,9 @@ class Accesses(NamedTuple):
         return result
 
 
-def accesses(program: Program, rows: Rows | None = None) -> Accesses:
+def accesses(program: Program, rows: OpColumns | None = None) -> Accesses:
     """Every access of every op."""
-    rows = rows or Rows.of(program)
+    rows = rows or OpColumns.of(program)
     sides = [np.flatnonzero(side[:, BUFFER] >= 0) for side in (rows.read, rows.write)]
     row, region = np.concatenate(sides), np.concatenate([rows.read[sides[0]], rows.write[sides[1]]])
     is_write = np.repeat([False, True], [len(side) for side in sides])

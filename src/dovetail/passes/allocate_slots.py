@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.ir import Buffer, Program
-from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, Rows, edges
+from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, OFFSET, STRIDE, Array, OpColumns, edges
 
 NAME = "scratch"
 
@@ -38,7 +38,7 @@ def allocate_slots(program: Program) -> Program:
     is_scratch = np.array([buffer.role == "scratch" for buffer in program.buffers])
     if not is_scratch.any():
         return program
-    rows = Rows.of(program)
+    rows = OpColumns.of(program)
     rank = rows.op["rank"].astype(np.int64)
     slots = np.array([b.slots if b.role == "scratch" else (0,) * program.num_ranks for b in program.buffers])
     start = np.concatenate([[0], np.cumsum(slots.T.ravel())])  # of each buffer on each rank, by rank

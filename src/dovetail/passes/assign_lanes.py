@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.ir import Channel, Lane, Program
-from dovetail.passes.columns import Array, Rows, moved, ranked
+from dovetail.passes.columns import Array, OpColumns, moved, ranked
 from dovetail.passes.hints import Hints
 from dovetail.passes.lanes import share_lanes
 from dovetail.passes.order import in_order
@@ -64,7 +64,7 @@ def assign_lanes(program: Program, hints: Hints, forward: Array) -> tuple[Progra
     found = in_order(program, lanes.of, channel, lanes.forward, depth)
     if found is None:
         return None
-    rows, place = Rows.of(program), np.empty(program.num_ops, np.int64)
+    rows, place = OpColumns.of(program), np.empty(program.num_ops, np.int64)
     place[found[0]] = np.arange(program.num_ops)
     rows.op["lane"] = lanes.of - lanes.first[rank]
     rows.op["chan_out"][send] = rows.op["chan_in"][receive] = channel

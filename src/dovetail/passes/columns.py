@@ -1,4 +1,4 @@
-"""Rows: the ops of a collective's Program as arrays that passes pick, repeat and rewrite; dependencies as edges."""
+"""columns: the ops of a collective's Program as arrays that passes pick, repeat and rewrite; dependencies as edges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OP = ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")
 
 
 @dataclass
-class Rows:
+class OpColumns:
     """Columns of ops that have at most one region to read and one to write, as [op, part]; buffer -1: none."""
 
     op: dict[str, Array]
@@ -28,7 +28,7 @@ class Rows:
     write: Array
 
     @classmethod
-    def of(cls, program: Program) -> Rows:
+    def of(cls, program: Program) -> OpColumns:
         """ProgramError for ops that no traced collective has: puts, signals, kernels, library calls."""
         col = program.columns
         strange = np.flatnonzero(col["kind"] > Kind.recv_reduce_copy_send)
@@ -39,9 +39,9 @@ class Rows:
         op = {name: col[name].copy() for name in _OP}
         return cls(op, _dense(col, "read"), _dense(col, "write"))
 
-    def take(self, rows: Array) -> Rows:
+    def take(self, rows: Array) -> OpColumns:
         """The ops `rows` in that order; a row may be named several times."""
-        return Rows({name: column[rows] for name, column in self.op.items()}, self.read[rows], self.write[rows])
+        return OpColumns({name: column[rows] for name, column in self.op.items()}, self.read[rows], self.write[rows])
 
     def into(self, program: Program, waiting: Array, awaited: Array) -> Program:
         """`program` with these ops instead of its own; op `waiting[i]` waits for op `awaited[i]`."""

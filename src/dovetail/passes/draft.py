@@ -32,12 +32,13 @@ class _Entry(NamedTuple):
 class Draft:
     """Collects ops; `build` numbers them and drops lanes, channels and collectives that no op uses any more.
 
-    New ops are named by the number that `add` returns, old ones by OldOp; an old op's replacement is told by
+    New ops are named by the number that `add` returns, old ones by OldOp; an old op's replacement is named by
     `replaced`. Every old op must have one (a nop, where nothing is left to do), so that no order is lost.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.buffers, self.lanes = list(program.buffers), list(program.lanes)
         self._entries: list[_Entry] = []
         self._pieces: dict[int, Sequence[int]] = {}
         self._ends: dict[int, Sequence[int]] = {}
@@ -70,7 +71,7 @@ class Draft:
         chan_out: int | None = None,
         after: Sequence[int | OldOp] | None = None,
     ) -> int:
-        """Append old op `op`, with what is given instead of its own; `replaced` is still the caller's to tell."""
+        """Append old op `op`, with what is given instead of its own; the caller still calls `replaced`."""
         table = self.program.kernels if op.kind == Kind.compute else self.program.collectives
         return self.add(
             op.kind if kind is None else kind,
@@ -86,15 +87,15 @@ class Draft:
         )
 
     def replaced(self, row: int, pieces: Sequence[int], ends: Sequence[int] | None = None) -> None:
-        """Old op `row` became `pieces`; who waited for it now waits for `ends` (the last piece, if not told)."""
+        """Old op `row` became `pieces`; who waited for it now waits for `ends` (the last piece, unless given)."""
         self._pieces[row] = pieces
         self._ends[row] = pieces[-1:] if ends is None else ends
 
     def build(self) -> Program:
-        """The new program, with the old one's name, buffers, kernels and post-conditions."""
+        """The new program, with `buffers`, `lanes` in this order, and the old one's name, kernels and posts."""
         old = self.program
         builder = Builder(old.name, old.num_ranks)
-        for buffer in old.buffers:
+        for buffer in self.buffers:
             builder.buffer(*buffer)
         for post in old.posts:
             builder.post(*post)
@@ -107,11 +108,12 @@ class Draft:
 
     def _declare(self, builder: Builder) -> None:
         lanes = {entry.lane for entry in self._entries}
-        channels = {channel for entry in self._entries for channel in (entry.chan_in, entry.chan_out)}
-        for lane in self.program.lanes:
+        channels = {c for entry in self._entries for c in (entry.chan_in, entry.chan_out) if c is not None}
+        for lane in self.lanes:
             if lane in lanes:
                 builder.lane(*lane)
-        for channel in self.program.channels:
+        old = self.program.channels
+        for channel in (*old, *sorted(channels.difference(old))):
             if channel in channels:
                 builder.channel(*channel)
 

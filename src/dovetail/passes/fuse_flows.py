@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.ir import Kind, Program
 from dovetail.passes.accesses import WRITE, accesses
-from dovetail.passes.columns import BUFFER, Array, Rows, moved
+from dovetail.passes.columns import BUFFER, Array, OpColumns, moved
 from dovetail.passes.hints import Hints
 from dovetail.passes.transfers import levels, messages
 
@@ -37,7 +37,7 @@ def find_flows(program: Program, hints: Hints) -> Array:
     >>> find_flows(relay, no_hints(relay)).tolist()
     [-1, 2, -1, -1]
     """
-    col, rows, sends = program.columns, Rows.of(program), messages(program).send
+    col, rows, sends = program.columns, OpColumns.of(program), messages(program).send
     forward = np.full(program.num_ops, -1)
     send = sends[np.diff(col["dep_start"])[sends] == 1]
     receive = col["dep"][col["dep_start"][send]]
@@ -95,7 +95,7 @@ def fuse_flows(program: Program, hints: Hints, forwards: Array) -> tuple[Program
     receive = np.flatnonzero(forwards)
     if not len(receive):
         return program, hints
-    rows, kind = Rows.of(program), program.columns["kind"]
+    rows, kind = OpColumns.of(program), program.columns["kind"]
     unread = receive[_unread(program, rows, receive)]
     rows.op["chan_out"][receive] = rows.op["chan_out"][receive + 1]
     rows.op["kind"][receive] = np.where(kind[receive] == Kind.recv, Kind.recv_copy_send, Kind.recv_reduce_copy_send)
@@ -107,7 +107,7 @@ def fuse_flows(program: Program, hints: Hints, forwards: Array) -> tuple[Program
     return fused, hints.of(kept)
 
 
-def _unread(program: Program, rows: Rows, receive: Array) -> Array:
+def _unread(program: Program, rows: OpColumns, receive: Array) -> Array:
     """Of each receive, whether it adds, and no slot of the sum is read again but by the send after it."""
     touched = accesses(program, rows)
     asked = np.zeros(program.num_ops, bool)

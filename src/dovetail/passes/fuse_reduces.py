@@ -1,4 +1,4 @@
-"""fuse_reduces: a message received into scratch only to be added somewhere is added as it comes."""
+"""fuse_reduces: a message that is received into scratch and then added elsewhere is added when it is received."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import numpy as np
 
 from dovetail.ir import Kind, Program
 from dovetail.passes.accesses import READ, WRITE, accesses
-from dovetail.passes.columns import NONE, Array, Rows
+from dovetail.passes.columns import NONE, Array, OpColumns
 from dovetail.passes.hints import Hints
 from dovetail.passes.transfers import messages
 
 
 def fuse_reduces(program: Program, hints: Hints) -> tuple[Program, Hints]:
-    """In a trace, recv t; reduce t to d becomes recv_reduce d where the reduce was, if t is scratch for this only.
+    """In a trace, `recv t` and a later `reduce t to d` become one `recv_reduce d` in the place of the reduce.
 
-    Not where the author asked for other lanes, channels or copies, nor where messages of one channel would no longer
-    be received in the order in which they are sent. The message waits in its channel meanwhile.
+    The message then waits in its channel until the reduce. Both ops stay as they are where `t` is read elsewhere, where
+    the author asked for different lanes, channels or copies of the two, and on channels whose messages would then be
+    received in another order than they are sent.
 
     >>> from dovetail.ir import parse, to_text
     >>> from dovetail.passes.hints import no_hints
@@ -40,7 +41,7 @@ def fuse_reduces(program: Program, hints: Hints) -> tuple[Program, Hints]:
     """
     if not np.any(program.columns["kind"] == Kind.reduce):
         return program, hints
-    rows = Rows.of(program)
+    rows = OpColumns.of(program)
     receive, reduce = _private(program, rows)
     fits = np.all(rows.write[receive] == rows.read[reduce], axis=1) & hints.agree(receive, reduce)
     receive, reduce = _in_turn(program, receive[fits], reduce[fits])
@@ -55,8 +56,8 @@ def fuse_reduces(program: Program, hints: Hints) -> tuple[Program, Hints]:
     return rows.take(np.flatnonzero(kept)).into(program, NONE, NONE), merged.of(np.flatnonzero(kept))
 
 
-def _private(program: Program, rows: Rows) -> tuple[Array, Array]:
-    """Receives whose every slot is next read by one reduce, then overwritten or left as scratch; and these reduces."""
+def _private(program: Program, rows: OpColumns) -> tuple[Array, Array]:
+    """Receives whose slots are all read by one reduce and by nothing else; and these reduces."""
     touched, kind, n = accesses(program, rows), program.columns["kind"], program.num_ops
     row, mode = touched.row, touched.mode
     at = np.flatnonzero((kind[row] == Kind.recv) & (mode == WRITE))
@@ -71,7 +72,7 @@ def _private(program: Program, rows: Rows) -> tuple[Array, Array]:
 
 
 def _in_turn(program: Program, receive: Array, reduce: Array) -> tuple[Array, Array]:
-    """Leaves out channels whose messages would be received out of turn, were all received where they are added."""
+    """Without the pairs on channels whose messages would be received in another order than they are sent."""
     taken = messages(program).receive
     channel = program.columns["chan_in"][taken]
     place = np.arange(program.num_ops)

@@ -1,4 +1,4 @@
-"""trains: which ops one message passes through, being forwarded by fused ops."""
+"""message_paths: the ops that each message passes through, since fused ops forward it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from dovetail.ir import RECVS, SENDS, Op
 
-Rows = dict[int, list[int]]
+ByChannel = dict[int, list[int]]
 
 
-def trains(ops: Sequence[Op]) -> list[list[int]]:
-    """Rows of the ops of each message, in the program's order; every op that neither sends nor receives is alone."""
+def message_paths(ops: Sequence[Op]) -> list[list[int]]:
+    """Rows of the ops of each message, in the program's order; an op that neither sends nor receives is alone."""
     leader = list(range(len(ops)))
 
     def find(row: int) -> int:
@@ -23,16 +23,16 @@ def trains(ops: Sequence[Op]) -> list[list[int]]:
     for channel, rows in sends.items():
         for one, other in zip(rows, takes.get(channel, ()), strict=False):
             leader[find(one)] = find(other)
-    found: Rows = defaultdict(list)
+    found: dict[int, list[int]] = defaultdict(list)
     for row in range(len(ops)):
         found[find(row)].append(row)
     return list(found.values())
 
 
-def by_channel(ops: Sequence[Op]) -> tuple[Rows, Rows]:
+def by_channel(ops: Sequence[Op]) -> tuple[ByChannel, ByChannel]:
     """Rows of the ops that send on each channel, and of those that receive."""
-    sends: Rows = defaultdict(list)
-    takes: Rows = defaultdict(list)
+    sends: ByChannel = defaultdict(list)
+    takes: ByChannel = defaultdict(list)
     for op in ops:
         if op.kind in SENDS:
             sends[op.chan_out].append(op.index)

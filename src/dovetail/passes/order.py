@@ -1,4 +1,4 @@
-"""order: in which order every lane runs its ops, found by running all of them at once against a plain clock."""
+"""order: the order of ops on every lane, found by running all lanes together, one op each in a tick."""
 
 from __future__ import annotations
 

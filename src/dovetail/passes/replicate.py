@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Buffer, Lane, Post, Program, Region
 from dovetail.ir.terms import leaves, mapped
-from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, Rows, ranked, spread
+from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, OpColumns, ranked, spread
 from dovetail.passes.depend import depend
 from dovetail.passes.hints import Hints
 
@@ -79,7 +79,7 @@ def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "in
     share = spread(copies * instances)  # which of the shares of its slots a copy works on: by instance, then fragment
     instance, fragment = np.divmod(share, copies[old])
     width = parts // (instances * copies[old])
-    rows = Rows.of(program).take(old)
+    rows = OpColumns.of(program).take(old)
     slots = _Batched(program, parts) if how == "batched" else _Interleaved(program, parts)
     for side in (rows.read, rows.write):
         mine = side[:, BUFFER] >= 0
@@ -94,7 +94,7 @@ def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "in
     return depend(rows.into(tables, NONE, NONE))
 
 
-def _resources(program: Program, rows: Rows, copy: Array) -> dict[str, Any]:
+def _resources(program: Program, rows: OpColumns, copy: Array) -> dict[str, Any]:
     """Tables of lanes and channels for all copies; writes into `rows` what each op uses, lanes without gaps."""
     op, num_lanes = rows.op, len(program.lanes)
     width = num_lanes * (int(copy.max(initial=0)) + 1)
@@ -117,7 +117,7 @@ class _Interleaved:
 
     def __init__(self, program: Program, parts: int) -> None:
         self._parts = parts
-        rows = Rows.of(program)
+        rows = OpColumns.of(program)
         posted = [region for post in program.posts for region in _regions(post)]
         regions = [side[side[:, BUFFER] >= 0, OFFSET:] for side in (rows.read, rows.write)]
         regions.append(np.array([region[1:] for region in posted], np.int64).reshape(-1, 4))

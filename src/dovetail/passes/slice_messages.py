@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail.core import WishError
 from dovetail.ir import Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
-from dovetail.passes.message_paths import by_channel, trains
+from dovetail.passes.message_paths import by_channel, message_paths
 from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut
 
 
@@ -93,9 +93,9 @@ def _slicewise(one: Op, other: Op) -> bool:
     return all(apart_or_equal(x, y) for x, y in used)
 
 
-def _cuts(train: list[Op], max_slots: int) -> list[tuple[int, Bounds]]:
-    """Where to cut each op of a train of messages; nothing if they are short, or cannot be cut."""
-    regions = [region for op in train for region in (*op.reads, *op.writes)]
+def _cuts(path: list[Op], max_slots: int) -> list[tuple[int, Bounds]]:
+    """Where to cut the ops that one message passes; nothing if it is short, or cannot be cut."""
+    regions = [region for op in path for region in (*op.reads, *op.writes)]
     sizes = {region.num_slots for region in regions}
     if len(sizes) != 1:
         return []
@@ -103,11 +103,11 @@ def _cuts(train: list[Op], max_slots: int) -> list[tuple[int, Bounds]]:
     units_each = max(max_slots // unit, 1)
     parts = -(-(size // unit) // units_each)
     places = bounds(size, parts, unit) if parts > 1 else ()
-    return [(op.index, places) for op in train if places]
+    return [(op.index, places) for op in path if places]
 
 
 def _messages(ops: list[Op]) -> list[list[int]]:
-    """Trains of messages, without those that pass a channel whose messages do not pair one to one in one order."""
+    """Paths of messages, without those by a channel that several lanes share, or whose sends and receives differ."""
     sends, takes = by_channel(ops)
     left_whole: set[int] = set()
     for channel in sends.keys() | takes.keys():
@@ -115,7 +115,7 @@ def _messages(ops: list[Op]) -> list[list[int]]:
         if len(out) != len(into) or _num_queues(ops, out) > 1 or _num_queues(ops, into) > 1:
             left_whole.update(out, into)
     moving = {row for rows in (*sends.values(), *takes.values()) for row in rows}
-    return [train for train in trains(ops) if train[0] in moving and left_whole.isdisjoint(train)]
+    return [path for path in message_paths(ops) if path[0] in moving and left_whole.isdisjoint(path)]
 
 
 def _num_queues(ops: list[Op], rows: list[int]) -> int:

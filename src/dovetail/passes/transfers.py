@@ -1,4 +1,4 @@
-"""Transfers: which receive takes which send's message in a trace, and how far ops lie from the start and the end."""
+"""transfers: which receive takes which send's message in a trace, and how far ops are from its start and end."""
 
 from __future__ import annotations
 

@@ -32,15 +32,15 @@ def probe_links(
     Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`. Source: seed
     004 (measure point to point and collective performance first); conventions of IMB's PingPong.
     """
-    tell = say or (lambda what, done: None)
-    tell("finding the ranks", 0.0)
+    say = say or (lambda what, done: None)
+    say("finding the ranks", 0.0)
     machine = _bare(name, *find_ranks(executor, ranks))
     pairs = pairs_of(machine)
     guesses = _pilot(executor, ranks, pairs)
-    tell("messages and collectives", 0.1)
+    say("messages and collectives", 0.1)
     samples = take(executor, _message_costs(ranks, pairs, guesses, budget or Budget()))
     machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
-    tell("eager limits", 0.25)
+    say("eager limits", 0.25)
     return _with_eager_limits(executor, machine, pairs)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.ir import Kind, Program
 from dovetail.ir.greedy import Greedy, Run
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.text import op_text
 from dovetail.timeline import Span, Timeline, from_spans
 
@@ -36,44 +36,44 @@ def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False)
     >>> shown["op"].tolist(), (shown["start_s"] * 1e6).tolist()
     ([0, 1, 2], [0.0, 1.0, 1.0])
     """
-    plain = Plain(program)
-    run = Greedy(plain, [channel.depth for channel in program.channels])()
-    before = _before(plain, run, ops)
+    lists = OpLists(program)
+    run = Greedy(lists, [channel.depth for channel in program.channels])()
+    before = _before(lists, run, ops)
     waits = [row for row in ops if row not in before] or (list(ops) if stuck else [])
     end: dict[int, int] = {}
     for row in run.order:
         if row in before and row not in waits:
-            end[row] = 1 + max((end.get(cause, 0) for cause in _causes(plain, run, row)), default=0)
+            end[row] = 1 + max((end.get(cause, 0) for cause in _causes(lists, run, row)), default=0)
     last = max((end[row] for row in ops if row in end), default=0)
     end |= {row: last for row in ops if row in end and not stuck and len(ops) == 2}
     most = max(end.values(), default=0) + 2
-    spans = [_span(plain, row, ticks - 1, ticks) for row, ticks in sorted(end.items())]
+    spans = [_span(lists, row, ticks - 1, ticks) for row, ticks in sorted(end.items())]
     for row in waits:
-        ready = max((end.get(cause, 0) for cause in _causes(plain, run, row)), default=0)
+        ready = max((end.get(cause, 0) for cause in _causes(lists, run, row)), default=0)
         name = f"blocked: {op_text(program, row)}"
-        spans.append(_span(plain, row, ready, most)._replace(op=-1, name=name))
+        spans.append(_span(lists, row, ready, most)._replace(op=-1, name=name))
     lanes = [lane.name for lane in program.lanes]
     return from_spans("predicted", program.num_ranks, spans, lanes, {"schedule": "counterexample, one tick an op"})
 
 
-def _before(plain: Plain, run: Run, ops: Sequence[int]) -> set[int]:
+def _before(lists: OpLists, run: Run, ops: Sequence[int]) -> set[int]:
     """Ops that ran and lead to `ops`, these included."""
     ran, seen, todo = set(run.order), set(ops), list(ops)
     while todo:
-        new = set(_causes(plain, run, todo.pop())) - seen
+        new = set(_causes(lists, run, todo.pop())) - seen
         seen |= new
         todo += new
     return seen & ran
 
 
-def _causes(plain: Plain, run: Run, row: int) -> list[int]:
+def _causes(lists: OpLists, run: Run, row: int) -> list[int]:
     """What an op follows: the op before it in its lane, those it waits for, and the one that sent its message."""
-    place = plain.position[row]
-    causes = [*plain.ops[row].after, *plain.queues[plain.queue_of[row]][max(place - 1, 0) : place]]
+    place = lists.position[row]
+    causes = [*lists.ops[row].after, *lists.queues[lists.queue_of[row]][max(place - 1, 0) : place]]
     return causes + ([run.matched[row]] if row in run.matched else [])
 
 
-def _span(plain: Plain, row: int, start: int, end: int) -> Span:
-    op = plain.ops[row]
-    lane = plain.program.lanes[op.lane].name
+def _span(lists: OpLists, row: int, start: int, end: int) -> Span:
+    op = lists.ops[row]
+    lane = lists.program.lanes[op.lane].name
     return Span(op.rank, lane, Kind(op.kind).name, start * _TICK_S, end * _TICK_S, row)

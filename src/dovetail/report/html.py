@@ -55,7 +55,7 @@ def page(
     summary: Summary | None = None,
 ) -> str:
     """The text of the page that `write_page` writes."""
-    told = summary or Summary()
+    facts = summary or Summary()
     shown = [run for run in zip(timelines, programs_of(timelines, program), strict=True) if run[0].num_spans]
     script = part(*SCRIPTS) if shown else ""
     parts = {
@@ -63,8 +63,8 @@ def page(
         "version": escape(__version__),
         "hash": "sha256-" + b64encode(sha256(script.encode()).digest()).decode(),
         "css": part("page.css"),
-        "provenance": _provenance(told.provenance, timelines),
-        "summary": _summary(told),
+        "provenance": _provenance(facts.provenance, timelines),
+        "summary": _summary(facts),
         "timeline": part("timeline.html") if shown else EMPTY,
         "data": encode(shown) if shown else "",
         "script": script,

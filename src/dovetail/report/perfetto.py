@@ -132,5 +132,5 @@ class _Part:
 
 
 def _plain(meta: dict[str, Any]) -> dict[str, Any]:
-    """Provenance as JSON: what has no plain form is told as text."""
+    """Provenance as JSON: what JSON has no form for, as text."""
     return {key: v if isinstance(v, str | int | float | bool | None) else str(v) for key, v in meta.items()}

@@ -95,8 +95,8 @@ def _document(parts: Sequence[str], width: int, height: int, title: str) -> str:
     style = f"{STYLE}{light}{pale}@media (prefers-color-scheme: dark) {{{DARK}{dark}}}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     ground = f'<rect class="ground" width="{width}" height="{height}" rx="6"/>'
-    told = f"<title>{escape(visible(title))}</title>"
-    return "\n".join([f'{head} role="img">', told, f"<style>{style}</style>", ground, *parts, "</svg>", ""])
+    heading = f"<title>{escape(visible(title))}</title>"
+    return "\n".join([f'{head} role="img">', heading, f"<style>{style}</style>", ground, *parts, "</svg>", ""])
 
 
 def _rows(found: Sequence[Sequence[Track]], timelines: Sequence[Timeline], y: float) -> list[_Row]:

@@ -1,4 +1,4 @@
-"""What the library's own collectives compute, for the reference executor."""
+"""collectives: what the library's own collectives compute, for the reference executor."""
 
 from __future__ import annotations
 

@@ -4,29 +4,58 @@ from __future__ import annotations
 
 import atexit
 import platform
-import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail import _native
-from dovetail.core import DovetailError, RunError, WishError
+from dovetail.core import RunError, WishError
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array
+from dovetail.run.engine import DTYPES
 from dovetail.run.mpi_library import Shim, build_shim
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.service import REDUCED, Request, Service, options_of, service_of
 from dovetail.run.world import World
 
-KINDS = (  # as mpi_table.h numbers them
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier"),
-    *("reduce", "gather", "scatter", "all_to_next", "all_gather_v", "reduce_scatter_v", "all_to_all_v"),
-)
+KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
+REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library only
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
 _SERIALIZED = 2  # thread level, as MPICH and Open MPI number it
+
+
+class Request(NamedTuple):
+    """What this rank asks: `elements` of the part where ranks cut the whole, or the `counts` of a v-variant.
+
+    Addresses are 0 where this rank has no such array. `dtype`: one of REDUCED; what is only moved goes as elements of
+    the same size. `num_bytes`: of the larger of a rank's input and output, the same on every rank.
+    """
+
+    kind: str
+    src: int
+    dst: int
+    elements: int
+    dtype: str
+    num_bytes: int
+    op: str = "sum"
+    root: int = 0
+    counts: NDArray[np.int64] | None = None  # by rank; of an all_to_all_v by source, then destination
+
+
+class Service(NamedTuple):
+    """A bound engine (none: the library's call must do), and rows of its Program's buffers: input and output (-1: empty
+    on this rank), and what is scratch, with bytes."""
+
+    engine: _native.Engine | None
+    options: _native.EngineOptions
+    in_place: bool = False
+    input: int = -1
+    output: int = -1
+    scratch: Sequence[tuple[int, int]] = ()
 
 
 class Communicator:
@@ -35,8 +64,9 @@ class Communicator:
     It sends on a duplicate of theirs, keeps the engines of its latest calls, and ends when theirs is freed.
     """
 
-    def __init__(self, bound: _native.Communicator) -> None:
+    def __init__(self, bound: _native.Communicator, prepare: Prepare) -> None:
         self.bound, self.rank, self.size = bound, bound.rank, bound.size
+        self._prepare = prepare
         self.hosts = self._hosts()
         self.nodes = nodes_of(self.hosts)
         self.has_rules = False
@@ -66,10 +96,11 @@ class Communicator:
         return self._choices[row] if row >= 0 else None
 
     def run(self, request: Request) -> None:
-        """Do it. RunError where MPI fails, or where a rank has not come after STALL_S seconds."""
+        """Do it. RunError where MPI fails, or where a rank has not come within the stall time that `prepare` gives."""
         words = self._words(request)
         while not self.bound.run(*words):
-            service: tuple[Any, ...] = self._service(request)
+            choice = self.choice(request.kind, request.num_bytes, request.dtype)
+            service: tuple[Any, ...] = self._prepare(request, choice, self)
             self.bound.add(*words, *service)
 
     def agree(self, request: Request | None) -> None:
@@ -105,32 +136,27 @@ class Communicator:
         return tuple(bytes(row).decode(errors="replace").rstrip() for row in self.gather(name))
 
     def _words(self, request: Request) -> tuple[Any, ...]:
-        sides, told = [], b""
+        sides, all_counts = [], b""
         if request.counts is not None:
-            sides, told = request.counts.tolist(), request.counts.tobytes()
+            sides, all_counts = request.counts.tolist(), request.counts.tobytes()
             if request.kind == "all_to_all_v":
                 sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
         kind, _, op, root, dtype, elements, num_bytes = _numbers(request)
-        return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, told
-
-    def _service(self, request: Request) -> Service:
-        choice = self.choice(request.kind, request.num_bytes, request.dtype)
-        try:
-            return service_of(request, choice, self.bound.transport, self.rank, self.size, self.nodes)
-        except DovetailError as error:  # the same on every rank
-            if self.rank == 0:
-                text = f"the library's {request.kind} is called, for the selection's choice cannot be: {error}"
-                warnings.warn(text, RuntimeWarning, stacklevel=6)
-            return Service(None, options_of(choice))
+        return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, all_counts
 
 
+# (request, the choice that the rules make for it, the communicator): what serves such requests from now on.
+Prepare = Callable[[Request, Any, Communicator], Service]
 _known: dict[int, Communicator] = {}  # by key of the native one
 
 
-def communicator_of(comm: Any, begin: Callable[[Communicator], None], *, remember: bool = True) -> Communicator:
+def communicator_of(
+    comm: Any, prepare: Prepare, begin: Callable[[Communicator], None], *, remember: bool = True
+) -> Communicator:
     """Ours for the user's mpi4py communicator; all of its ranks `begin` it together, which gives it rules.
 
-    `remember`: `call` serves it from now on. WishError for what is no communicator of this program.
+    `prepare` is asked once for each new kind of request that the rules do not leave to the library. `remember`: `call`
+    serves `comm` from now on. WishError for what is no communicator of this program.
     """
     found = _adopted(comm)
     if not found.has_rules:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir import KernelCall, Kind, Program, Slot, Workload, compute_calls, kernel_calls, region_bytes
+from dovetail.ir.collectives import OP_COLLECTIVES
 from dovetail.ir.workload import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate_buffer, places
 from dovetail.run.library_calls import CUT, collective_parts, misfit
@@ -23,7 +24,6 @@ from dovetail.timeline import Timeline
 
 DTYPES = tuple(DTYPE_BYTES)  # in the order of mpi_table.h
 _SAME_SLOTS = (Kind.copy, Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_copy_send, Kind.collective)
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 def allocate_rank(program: Program, workload: Workload, rank: int) -> dict[str, Array]:
@@ -68,7 +68,7 @@ def bind(
         [lane.engine == "net" for lane in program.lanes],
         needs_order(program) if in_order is None else in_order,
         [(c.src, c.dst, c.id, c.depth) for c in program.channels],
-        [(COLLECTIVES.index(c.kind), list(c.group)) for c in program.collectives],
+        [(OP_COLLECTIVES.index(c.kind), list(c.group)) for c in program.collectives],
         [_memory(arrays[buffer.name], starts[buffer.name]) for buffer in program.buffers],
         [
             (row, start, stop - start, divisor)
@@ -149,8 +149,9 @@ def check_supported(program: Program) -> None:
             what = f"the native executors have no one-sided {kind.name}"
             raise RunError(what, hint="use send and recv, or the reference executor")
     for call in program.collectives:
-        if call.kind not in COLLECTIVES:
-            raise RunError(f"no executor knows the collective '{call.kind}'", hint=f"one of {', '.join(COLLECTIVES)}")
+        if call.kind not in OP_COLLECTIVES:
+            what = f"no executor knows the collective '{call.kind}'"
+            raise RunError(what, hint=f"one of {', '.join(OP_COLLECTIVES)}")
 
 
 def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:

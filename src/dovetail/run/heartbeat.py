@@ -1,4 +1,4 @@
-"""Signs of life: every rank of a job keeps a file fresh, so that one that stopped is missed within seconds.
+"""heartbeat: every rank of a job touches a file again and again, so that one that stopped is missed within seconds.
 
 Imports nothing heavy: a rank begins with it, before NumPy and MPI.
 """
@@ -58,7 +58,7 @@ class Pulse:
 
     def _beat(self) -> None:
         for count in itertools.count():
-            with self._lock, suppress(OSError):  # a full disk is told by what needs it
+            with self._lock, suppress(OSError):  # a full disk is reported by whoever needs it
                 if not self._ended:
                     self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):

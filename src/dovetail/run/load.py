@@ -31,7 +31,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Load:
-    """Shares of the ranks' cores that went elsewhere, where most did (0 none, 1 all; None where it cannot be told).
+    """Shares of the ranks' cores that went elsewhere, where most did (0 none, 1 all; None where it cannot be known).
 
     `foreign`: to programs that are not ranks of the job; `foreign_at` and `steal_at` name the cores.
     """

@@ -26,7 +26,7 @@ from dovetail.run.mpi_library import build_shim
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
-HANG_S = 3.0  # after one rank has told of a failure, for the others to end by themselves
+HANG_S = 3.0  # after one rank has reported a failure, for the others to end by themselves
 PATIENCE_S = (1.0, 1.0, 2.0)  # for each step of `stop`
 STOP_S = sum(PATIENCE_S)
 OPEN_MPI = {
@@ -115,7 +115,7 @@ class MpiExecutor:
 def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
     """Run the launcher to its end; stop it where ranks never arrive. Its output goes to `output.txt`.
 
-    Its exit code, and the rank that died before any other told of a failure, in words (None where none did)."""
+    Its exit code, and the rank that died before any other reported a failure, in words (None where none did)."""
     environment = OPEN_MPI | dict(os.environ)
     with (place / "output.txt").open("wb") as output:
         try:
@@ -139,8 +139,8 @@ def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[in
         while True:
             is_running = launcher.poll() is None
             dead, now = deaths.look(0.01 if is_running else 0.0), time.monotonic()
-            if failed_s is None and ((told := any(place.glob("failure.*.json"))) or dead):
-                failed_s, died = now, None if told else dead
+            if failed_s is None and ((reported := any(place.glob("failure.*.json"))) or dead):
+                failed_s, died = now, None if reported else dead
             if not is_running:
                 return launcher.returncode, died
             if failed_s is not None and now - failed_s > HANG_S:
@@ -171,14 +171,14 @@ def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
 def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunError:
     """What the ranks and the launcher left behind, as one error; `died` as `watch` returns it."""
     reasons = sorted((load_json(path) for path in place.glob("failure.*.json")), key=lambda d: d["rank"])
-    told = [f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons]
+    reports = [f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons]
     kept = f"reason, output and partial timelines are in {place}"
     if died:
-        found = "; ".join(told[:2]) or last_line(place)
+        found = "; ".join(reports[:2]) or last_line(place)
         return RunError(f"{died} (launcher exit code {code})", found=found, hint=kept)
     if reasons:
         first, *rest = reasons[0]["reason"].split("\n")
-        found = "\n".join(rest).strip() + ("\n" + "; ".join(told[1:3]) if told[1:] else "")
+        found = "\n".join(rest).strip() + ("\n" + "; ".join(reports[1:3]) if reports[1:] else "")
         return RunError(f"rank {reasons[0]['rank']} failed: {first}", found=found or None, hint=kept)
     missing = [r for r in range(ranks) if not (place / f"ready.{r}.json").exists()]
     if missing:

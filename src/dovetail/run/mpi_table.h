@@ -47,7 +47,7 @@ typedef void (*dt_reduce_fn)(int dtype, int op, const void* src, void* dst, long
 typedef struct dt_comm dt_comm;
 
 /* Every function returns 0, or an MPI error code for `error_text`. Handles and groups are small integers; group -1 is
-   the whole communicator. `fortran` is a communicator of the user's, as MPI_Comm_c2f tells it. */
+   the whole communicator. `fortran` is a communicator of the user's, as MPI_Comm_c2f gives it. */
 typedef struct {
     int version;
     /* Starts MPI where nobody has, and duplicates all ranks' communicator: all ranks call it. */

@@ -1,4 +1,4 @@
-"""What reducing ops compute, element by element; the native engine equals it to the bit (of NaN: but for its bits)."""
+"""reduce: what reducing ops compute. The native engine gives the same bits, except for which NaN it is."""
 
 from __future__ import annotations
 

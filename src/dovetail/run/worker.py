@@ -33,7 +33,7 @@ KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as l
 
 
 def serve(folder: str, shim: str, pulse: Pulse) -> int:
-    """Run this rank's part of the job in `folder`; 0, or 3 after a failure that is told in the folder."""
+    """Run this rank's part of the job in `folder`; 0, or 3 after a failure, which is written to the folder."""
     place = Path(folder)
     world = World(Path(shim))
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})

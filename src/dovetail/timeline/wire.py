@@ -1,4 +1,4 @@
-"""wire: when each message of a measured timeline was on its way, told from what its rank and its receiver did."""
+"""wire: when each message of a measured timeline was on its way, as its two ends show it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def recursive_doubling_all_reduce(num_ranks: int, *, in_place: bool = True, **se
     for i in range(extra):
         sums[i] = sums[i].reduce(p.chunk(2 * i + 1, "input", 0), "output", 0)
     for distance in _doubling(power):
-        got = [sums[i ^ distance].copy(rank, "inbox") for i, rank in enumerate(members)]
+        got = [sums[i ^ distance] for i in range(power)]
+        if in_place or distance > 1 or extra:  # else the sum is put elsewhere, and nobody loses what the partner adds
+            got = [other.copy(rank, "inbox") for other, rank in zip(got, members, strict=True)]
         sums = [total.reduce(other, "output", 0) for total, other in zip(sums, got, strict=True)]
     sums = [total.copy(total.rank, "output", 0) for total in sums]
     for i in range(extra):

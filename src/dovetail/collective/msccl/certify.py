@@ -18,11 +18,12 @@ _TITLES = {False: "out of place", True: "in place"}
 
 
 def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None = None) -> Certificate:
-    """Prove a file: its Program in each use, and what only the file tells (see MscclFile.faults and refusals).
+    """Prove a file: its Program in each use, and what only the file can say (see MscclFile.faults and refusals).
 
-    Channels hold what the protocol gives between GPUs of one node, or `fifo_depth` messages. Without a `target` the
-    schedule is judged; a header that no runtime takes is then a remark. Where large buffers need more messages in
-    flight than that, `safe_up_to_bytes` says up to which size the verdict holds.
+    Channels hold `fifo_depth` messages, or what the protocol gives between GPUs of one node. `min_fifo_depth` is the
+    largest that any use needs. Without a `target` the schedule is judged; a header that no runtime takes is then a
+    remark. Large buffers may need more messages in flight than channels hold: `safe_up_to_bytes` says up to which size
+    the verdict holds.
     """
     if file.header.kind == "custom":
         return _of_custom(file, target, fifo_depth)

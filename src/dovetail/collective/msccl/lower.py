@@ -1,4 +1,4 @@
-"""lower: a Program in the terms of an interpreter's steps: no nops of its own, every region one short run of slots."""
+"""lower: a Program as steps of an interpreter can say it: without nops, and every region one short run of slots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Kind, Op, Program, Region
-from dovetail.passes.message_paths import trains
+from dovetail.passes.message_paths import message_paths
 
 Ints = NDArray[np.int64]
 
@@ -176,8 +176,8 @@ def _resolved(waits: list[int], stands_for: dict[int, list[int]]) -> list[int]:
 def _cuts(ops: list[Op], most: int) -> list[list[int]]:
     """Where each op is cut, both ends included."""
     places: list[list[int]] = [[0, 1] for _ in ops]
-    for train in trains(ops):
-        regions = [region for row in train for region in (*ops[row].reads, *ops[row].writes)]
+    for path in message_paths(ops):
+        regions = [region for row in path for region in (*ops[row].reads, *ops[row].writes)]
         if not regions:
             continue
         marks = {0, regions[0].num_slots}
@@ -185,7 +185,7 @@ def _cuts(ops: list[Op], most: int) -> list[list[int]]:
             marks |= set(range(0, region.num_slots, region.count)) if region.blocks > 1 else set()
         whole = sorted(marks)
         cut = [at for low, high in pairwise(whole) for at in range(low, high, most)] + whole[-1:]
-        for row in train:
+        for row in path:
             places[row] = cut
     return places
 

@@ -1,4 +1,4 @@
-"""order: chains of nops and published flags, as the interpreter keeps them, become dependencies of ops.
+"""order: what the steps of a file wait for, through nops and flags, as dependencies between its ops.
 
 A threadblock waits until another has published a flag that is at least the step asked for. Only steps with hasdep=1
 publish, nops never do, so a wait for a step that does not publish ends with the next one of its threadblock that does.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.collective.msccl.steps import Flags, Rows
+from dovetail.collective.msccl.steps import Flags, Steps
 from dovetail.core import ProgramError
 
 Ints = NDArray[np.int64]
@@ -30,7 +30,7 @@ class Order(NamedTuple):
     hanging: tuple[int, int, int, int] | None
 
 
-def order(rows: Rows) -> Order:
+def order(rows: Steps) -> Order:
     """What each op waits for. ProgramError for waits that the runtimes refuse or cannot keep."""
     ops, waits = np.flatnonzero(~rows.is_nop), np.flatnonzero(rows.depid >= 0)
     waits, owner = _handed_on(rows, waits)
@@ -48,7 +48,7 @@ def order(rows: Rows) -> Order:
     return Order(start, found, hanging)
 
 
-def _handed_on(rows: Rows, waits: Ints) -> tuple[Ints, Ints]:
+def _handed_on(rows: Steps, waits: Ints) -> tuple[Ints, Ints]:
     """The waits that hold up a step, and the step that each holds up: its own, or for a nop's the next that begins a
     transfer (a reduction that joins the one before it does not). Nops at the end of a threadblock hold up nothing."""
     begins = np.flatnonzero(~rows.is_nop & ~_joined(rows))
@@ -65,7 +65,7 @@ def _handed_on(rows: Rows, waits: Ints) -> tuple[Ints, Ints]:
     return waits[held], owner[held]
 
 
-def fused_counts(rows: Rows) -> tuple[Ints, int]:
+def fused_counts(rows: Steps) -> tuple[Ints, int]:
     """`cnt` of each step as it is executed, and the row of the 17th reduction of one fused chain (-1: none).
 
     Neighbouring `re` of one destination and one source buffer are joined unless one publishes or waits; all then
@@ -83,7 +83,7 @@ def fused_counts(rows: Rows) -> tuple[Ints, int]:
     return count, too_long
 
 
-def _joined(rows: Rows) -> Flags:
+def _joined(rows: Steps) -> Flags:
     """Which steps are reductions that the interpreter joins to the one before; it ends a row at the 16th of a
     threadblock, and never after. Nops between two do not part them."""
     joined = np.zeros(len(rows.type), dtype=bool)
@@ -101,7 +101,7 @@ def _joined(rows: Rows) -> Flags:
     return joined
 
 
-def _blocks_named(rows: Rows, waits: Ints) -> Ints:
+def _blocks_named(rows: Steps, waits: Ints) -> Ints:
     """The threadblock (its number among all) that each wait names."""
     gpu = rows.rank[waits]
     wrong = rows.depid[waits] >= rows.blocks_of[gpu]
@@ -122,7 +122,7 @@ def _blocks_named(rows: Rows, waits: Ints) -> Ints:
     return target
 
 
-def _flags(rows: Rows, ops: Ints, nops: Ints) -> Ints:
+def _flags(rows: Steps, ops: Ints, nops: Ints) -> Ints:
     """The flag that each op publishes: its place in its threadblock, where a nop that waits is counted with the op that
     it holds up (`nops`: those ops), and one that waits for nothing not at all."""
     counted = 1 + np.bincount(nops, minlength=len(ops))
@@ -132,7 +132,7 @@ def _flags(rows: Rows, ops: Ints, nops: Ints) -> Ints:
     return flag
 
 
-def _first_from(rows: Rows, ops: Ints, some: Ints, flag: Ints, target: Ints, step: Ints) -> Ints:
+def _first_from(rows: Steps, ops: Ints, some: Ints, flag: Ints, target: Ints, step: Ints) -> Ints:
     """The first of `some` ops of each target threadblock whose flag is at least `step`; -1 where there is none."""
     if not len(some):
         return np.full(len(target), -1)

@@ -14,7 +14,7 @@ from dovetail.collective.msccl.order import Order, fused_counts, order
 from dovetail.collective.msccl.parts import FIFO_DEPTHS, Header, MscclFile, Use, check_dialect
 from dovetail.collective.msccl.refuse import num_chunks, refusals
 from dovetail.collective.msccl.scan import MAX_CELLS, Elements, scan
-from dovetail.collective.msccl.steps import KIND, READS, SCRATCH, WRITES, Flags, Rows, overruns, rows_of
+from dovetail.collective.msccl.steps import KIND, READS, SCRATCH, WRITES, Flags, Steps, overruns, steps_of
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
@@ -42,7 +42,7 @@ def of_elements(elements: Elements, dialect: str | None = None) -> MscclFile:
     """The file of these elements; see `read`."""
     place = elements.place
     header = read_header(elements, Path(place).stem)
-    rows = rows_of(elements, header.ngpus)
+    rows = steps_of(elements, header.ngpus)
     counts, too_fused = fused_counts(rows)
     links, chunks, (scratch, over) = order(rows), num_chunks(header, rows), overruns(rows)
     where = f"{place}:{elements.algo_line}"
@@ -58,7 +58,7 @@ class _Task(NamedTuple):
     """All that a Program is made of."""
 
     header: Header
-    rows: Rows
+    rows: Steps
     where: str
     counts: Ints
     links: Order
@@ -122,7 +122,7 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post
         raise ProgramError(what, where=task.where, hint="make nchunksperloop a multiple of ngpus")
     if kind == "custom":
         posts: Sequence[Post] = ()
-        sizes = [_told(rows.chunks[:, side], task.chunks) for side in (0, 1)]
+        sizes = [_sizes(rows.chunks[:, side], task.chunks) for side in (0, 1)]
         both = tuple(max(i, o) for i, o in zip(*sizes, strict=True))
         buffers = [Buffer("input", "input", both if task.in_place else sizes[0])]
         buffers += [] if task.in_place else [Buffer("output", "output", sizes[1])]
@@ -136,7 +136,7 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post
     return tuple(buffers), homes, posts
 
 
-def _told(chunks: Ints, whole: int) -> tuple[int, ...]:
+def _sizes(chunks: Ints, whole: int) -> tuple[int, ...]:
     """Sizes of a custom collective's buffer: the whole, where each gpu has that or does not use it."""
     return tuple(np.full(len(chunks), whole).tolist() if np.isin(chunks, (0, whole)).all() else chunks.tolist())
 
@@ -151,7 +151,7 @@ def _root(task: _Task) -> int:
     return int(idle[0]) if len(idle) == 1 else 0
 
 
-def _channels(rows: Rows, ops: Ints, depth: int) -> tuple[tuple[Channel, ...], Ints, Ints]:
+def _channels(rows: Steps, ops: Ints, depth: int) -> tuple[tuple[Channel, ...], Ints, Ints]:
     """The channels in the order of their first use, and for each op the ones that it receives and sends on."""
     rank, block = rows.rank[ops], rows.block[ops]
     ends = np.full((len(ops), 2), -1, dtype=np.int64)
@@ -185,7 +185,7 @@ def _regions(side: str, used: Flags, slots: Ints, counts: Ints) -> dict[str, Int
     return {f"{side}_start": np.append(0, np.cumsum(used))} | {f"{side}_{name}": part for name, part in parts.items()}
 
 
-def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
+def _faults(rows: Steps, links: Order, over: int) -> dict[str, Fault]:
     """What no Program can hold: scratch beyond s_chunks, waits that nothing ends, connections of two threadblocks."""
     faults, ops = {}, np.flatnonzero(~rows.is_nop)
     if over >= 0:
@@ -211,7 +211,7 @@ def _faults(rows: Rows, links: Order, over: int) -> dict[str, Fault]:
     return faults
 
 
-def _touched(rows: Rows, row: int) -> int:
+def _touched(rows: Steps, row: int) -> int:
     """Chunks of scratch that a step needs."""
     sides = ((READS, rows.src, rows.srcoff), (WRITES, rows.dst, rows.dstoff))
     ends = [
@@ -220,7 +220,7 @@ def _touched(rows: Rows, row: int) -> int:
     return int(max(ends))
 
 
-def _hanging_fault(rows: Rows, ops: Ints, op: int, block: int, step: int, named: int) -> Fault:
+def _hanging_fault(rows: Steps, ops: Ints, op: int, block: int, step: int, named: int) -> Fault:
     """A wait that nothing ends: the step that waits, and the one that would have to publish."""
     row = int(ops[op])
     target = int(rows.first_block[rows.rank[row]]) + block

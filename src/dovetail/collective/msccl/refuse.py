@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, MEANINGS, Header, Refusal
-from dovetail.collective.msccl.steps import Rows
+from dovetail.collective.msccl.steps import Steps
 from dovetail.ir import TARGETS
 
 _MOST_NODES = 4095  # elements that the readers keep: the algo, all gpus, and one gpu's threadblocks and steps
@@ -15,13 +15,15 @@ _MOST_NAMED = 127  # threadblocks that a wait can name: ids are kept in 8 bits
 _SHARES = {"all_gather": (True, False), "reduce_scatter": (False, True)}  # whose i, o hold one rank's part
 
 
-def num_chunks(header: Header, rows: Rows) -> int:
+def num_chunks(header: Header, rows: Steps) -> int:
     """Chunks that the whole buffer is cut into: nchunksperloop, unless all gpus agree on another number."""
-    told = {declared for _, declared in _declared(header, rows)}
-    return told.pop() if len(told) == 1 else max([header.nchunksperloop, *told]) if told else header.nchunksperloop
+    stated = {declared for _, declared in _declared(header, rows)}
+    return (
+        stated.pop() if len(stated) == 1 else max([header.nchunksperloop, *stated]) if stated else header.nchunksperloop
+    )
 
 
-def refusals(header: Header, line: int, rows: Rows, too_fused: int) -> dict[str, Refusal | None]:
+def refusals(header: Header, line: int, rows: Steps, too_fused: int) -> dict[str, Refusal | None]:
     """For each dialect, the first thing for which its runtime refuses the file, or never picks it; None if nothing.
 
     `line` is the header's.
@@ -34,8 +36,8 @@ def refusals(header: Header, line: int, rows: Rows, too_fused: int) -> dict[str,
     return found
 
 
-def _declared(header: Header, rows: Rows) -> Iterator[tuple[str, int]]:
-    """Every number of chunks of the whole that i_chunks and o_chunks tell of, and how they say it."""
+def _declared(header: Header, rows: Steps) -> Iterator[tuple[str, int]]:
+    """Every number of chunks of the whole that i_chunks and o_chunks imply, and in which words."""
     for word, is_share, chunks in zip("io", _SHARES.get(header.kind, (False, False)), rows.chunks.T, strict=False):
         for held in np.unique(chunks[chunks > 0]).tolist():
             yield f"{word}_chunks={held}", held * (header.ngpus if is_share else 1)
@@ -68,7 +70,7 @@ def _own_of_msccl(header: Header) -> Iterator[str]:
         yield f"nthreads={header.nthreads} is no multiple of 32"
 
 
-def _too_high_step(rows: Rows, dialect: str) -> Refusal | None:
+def _too_high_step(rows: Steps, dialect: str) -> Refusal | None:
     """A step whose number the runtime has no place for, however few steps there are."""
     most = TARGETS[dialect].steps
     over = np.flatnonzero(rows.s >= most)
@@ -78,7 +80,7 @@ def _too_high_step(rows: Rows, dialect: str) -> Refusal | None:
     return Refusal(why, int(rows.line[over[0]]))
 
 
-def _shared(header: Header, line: int, rows: Rows, too_fused: int) -> Iterator[Refusal]:
+def _shared(header: Header, line: int, rows: Steps, too_fused: int) -> Iterator[Refusal]:
     """What all runtimes ask alike, or do wrong alike."""
     for text, declared in _declared(header, rows):
         if declared != header.nchunksperloop:

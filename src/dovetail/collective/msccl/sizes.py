@@ -1,4 +1,4 @@
-"""sizes: up to which buffers a file completes, as large ones have the chunks of a step sent in several messages.
+"""sizes: up to which buffer size a file completes. In large buffers the chunks of one step go in several messages.
 
 The runtimes send as many chunks of a step at once as one message holds, and the bytes of a chunk grow with the buffer:
 a message holds `MESSAGE_BYTES // (bytes / nchunksperloop)` of them, at least 1. A step of more chunks is several

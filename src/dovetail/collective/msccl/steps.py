@@ -1,4 +1,4 @@
-"""rows: the steps of a scanned file as columns, by gpu and threadblock, and the checks that need no meaning."""
+"""steps: the steps of a scanned file as columns, by gpu and threadblock, and the checks that need no meaning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRATCH = BUFFERS.index("s")
 
 
 @dataclass(frozen=True)
-class Rows:
+class Steps:
     """Columns with an entry for each step; those of threadblocks (`block` is a step's) and of gpus beside them."""
 
     place: str
@@ -83,7 +83,7 @@ class Rows:
         return f"{self.place}:{self.line[row]}"
 
 
-def rows_of(elements: Elements, num_ranks: int) -> Rows:
+def steps_of(elements: Elements, num_ranks: int) -> Steps:
     """The steps of a file in the order in which they run. ProgramError, naming the line, for the first bad element."""
     place = elements.place
     gpus = _gpus(elements, num_ranks)
@@ -95,7 +95,7 @@ def rows_of(elements: Elements, num_ranks: int) -> Rows:
     number = blocks[col.pop("tb")]
     ranks = np.array([elements.gpus[b.gpu].id for b in by_number], dtype=np.int64)
     per_gpu = np.bincount(ranks, minlength=num_ranks).astype(np.int64)
-    rows = Rows(
+    rows = Steps(
         place,
         block=number,
         rank=ranks[number],
@@ -162,7 +162,7 @@ def _blocks(elements: Elements, num_ranks: int) -> Ints:
     return np.array(numbers, dtype=np.int64)
 
 
-def _check_steps(rows: Rows) -> None:
+def _check_steps(rows: Steps) -> None:
     """Numbers of steps, flags, counts, peers and offsets."""
     s, same = rows.s, np.diff(rows.block) == 0
     _refuse(
@@ -201,7 +201,7 @@ def _check_steps(rows: Rows) -> None:
         )
 
 
-def overruns(rows: Rows) -> tuple[Ints, int]:
+def overruns(rows: Steps) -> tuple[Ints, int]:
     """Scratch of each gpu that holds all that is touched there, and the first step that leaves s_chunks (-1: none)."""
     need, first = rows.chunks[:, SCRATCH].copy(), len(rows.type)
     for used, buffer, offset in (
@@ -216,7 +216,7 @@ def overruns(rows: Rows) -> tuple[Ints, int]:
     return need, first if first < len(rows.type) else -1
 
 
-def _refuse(rows: Rows, bad: Flags, what: Callable[..., str], hint: str) -> None:
+def _refuse(rows: Steps, bad: Flags, what: Callable[..., str], hint: str) -> None:
     """ProgramError for the first step that is `bad`."""
     if bad.any():
         row = int(np.argmax(bad))

@@ -46,10 +46,10 @@ def write(
     steps = lower(program, TARGETS[dialect].slots).with_depth(FIFO_DEPTHS[protocol])
     kind = _proved_kind(steps, dialect, collective or (header.kind if header else None))
     places = _places(canonical(steps), kind, keep_lanes=header is not None)
-    told = _header(header, places, kind, dialect, steps, protocol)
+    stated = _header(header, places, kind, dialect, steps, protocol)
     given = {"name": name and name[:_MOST_NAME], "min_bytes": min_bytes, "max_bytes": max_bytes}
-    told = replace(told, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
-    elements = elements_of(places, told, dialect)
+    stated = replace(stated, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+    elements = elements_of(places, stated, dialect)
     _check_file(elements, dialect)
     return to_xml(elements)
 
@@ -100,15 +100,15 @@ def _does(program: Program, kind: str) -> bool:
 
 def _header(header: Header | None, places: Places, kind: str, dialect: str, program: Program, protocol: str) -> Header:
     """The header for a dialect; one that was read keeps what still holds."""
-    told = header or Header(program.name, protocol, "", 1, 1, program.num_ranks, places.in_place)
-    both = told.inplace and told.outofplace is True and not places.in_place
-    away = told.outofplace if told.outofplace is None else not places.in_place or both
+    stated = header or Header(program.name, protocol, "", 1, 1, program.num_ranks, places.in_place)
+    both = stated.inplace and stated.outofplace is True and not places.in_place
+    away = stated.outofplace if stated.outofplace is None else not places.in_place or both
     return replace(
-        told,
-        name=told.name[:_MOST_NAME],
+        stated,
+        name=stated.name[:_MOST_NAME],
         proto=protocol,
         coll=COLLECTIVES[dialect][kind],
-        nchannels=max([told.nchannels if header else 1, *(channel.id + 1 for channel in program.channels)]),
+        nchannels=max([stated.nchannels if header else 1, *(channel.id + 1 for channel in program.channels)]),
         nchunksperloop=places.whole,
         ngpus=program.num_ranks,
         inplace=places.in_place or both,

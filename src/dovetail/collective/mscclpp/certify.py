@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from dovetail.collective.mscclpp import columns
 from dovetail.collective.mscclpp.columns import Launched
+from dovetail.collective.mscclpp.explain import explain
 from dovetail.collective.mscclpp.groups import joined
 from dovetail.collective.mscclpp.launch import launch, sweeps_of
 from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.pieces import Pieces
 from dovetail.collective.mscclpp.plan import MscclppPlan
-from dovetail.collective.mscclpp.tell import retold
 from dovetail.core.collector import paused
 from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.certificate import CHECKS
@@ -26,7 +26,7 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     The ops that checks name are rows of `launched(plan)`; those of races, with `loose`.
     """
     once = columns.launched(plan.rows)
-    verdict = retold(verify(once.program, target), plan.rows, once)
+    verdict = explain(verify(once.program, target), plan.rows, once)
     for name, remark in plan.rows.faults.items():
         if verdict.checks[name].ok:
             verdict = _replaced(verdict, name, Check(False, remark.what, where=remark.where))
@@ -47,7 +47,7 @@ def _races(plan: MscclppPlan) -> Check:
     if (whole := taken_whole(plan)) is not None:
         return whole
     lowering, several = _loose(plan)
-    return retold(verify_order(several.program), lowering, several).checks["races"]
+    return explain(verify_order(several.program), lowering, several).checks["races"]
 
 
 def taken_whole(plan: MscclppPlan) -> Check | None:

@@ -1,4 +1,4 @@
-"""Rows of a plan as a Program: one run, or several in a row, each the same rows again."""
+"""columns: the rows of a plan as a Program, which runs them once or several times in a row."""
 
 from __future__ import annotations
 

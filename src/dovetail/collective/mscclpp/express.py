@@ -16,7 +16,7 @@ from dovetail.collective.mscclpp.parts import Link, Place, Step
 from dovetail.core import ProgramError
 from dovetail.ir import RECVS, SENDS, Kind, Op, Program, Region
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 
 
 class _Message(NamedTuple):
@@ -31,8 +31,8 @@ class Express:
     """Steps of each lane of each rank, and the chunks of scratch that they need. The Program must complete."""
 
     def __init__(self, program: Program, letters: dict[str, str]) -> None:
-        self.program, self.plain = program, Plain(program)
-        for op in self.plain.ops:
+        self.program, self.lists = program, OpLists(program)
+        for op in self.lists.ops:
             if op.kind in (Kind.compute, Kind.collective):
                 raise ProgramError(f"MSCCL++ has no op for a {op.kind.name}", where=op.line, found=f"op {op.index}")
         self.scratch = [0] * program.num_ranks
@@ -49,7 +49,7 @@ class Express:
 
     def blocks(self, rank: int) -> tuple[tuple[Step, ...], ...]:
         """The threadblocks of a rank. A lane that is too long for one goes on in another, where that one ends."""
-        queues = [q for q, rows in enumerate(self.plain.queues) if self.plain.ops[rows[0]].rank == rank]
+        queues = [q for q, rows in enumerate(self.lists.queues) if self.lists.ops[rows[0]].rank == rank]
         blocks: list[tuple[Step, ...]] = []
         for steps in (_Lane(self, queue).steps() for queue in queues):
             blocks += self._parts(rank, steps)
@@ -93,36 +93,36 @@ class Express:
 
     def _exchange(self) -> None:
         """Scratch for each message, and who greets whom before the first of a channel."""
-        run, greeted = Greedy(self.plain)(), set[int]()
+        run, greeted = Greedy(self.lists)(), set[int]()
         for taker, giver in sorted(run.matched.items()):
-            send, receive = self.plain.ops[giver], self.plain.ops[taker]
+            send, receive = self.lists.ops[giver], self.lists.ops[taker]
             if send.kind in SENDS:
                 count = (receive.reads or receive.writes)[0].num_slots
                 place = Place((receive.rank,), "s", self.scratch[receive.rank], count)
                 self.scratch[receive.rank] += count
                 self.sent[giver] = self.taken[taker] = _Message(place, *self.links[send.chan_out])
         for row in run.order:
-            op = self.plain.ops[row]
+            op = self.lists.ops[row]
             if op.kind in SENDS and op.chan_out not in greeted:
                 greeted.add(op.chan_out)
-                self.greets[self.plain.queue_of[row]].append(("wait", self.links[op.chan_out][0]))
+                self.greets[self.lists.queue_of[row]].append(("wait", self.links[op.chan_out][0]))
         for row in run.order:
-            op = self.plain.ops[row]
+            op = self.lists.ops[row]
             if op.kind in RECVS and op.chan_in in greeted:
                 greeted.remove(op.chan_in)
-                self.greets[self.plain.queue_of[row]].insert(0, ("signal", self.links[op.chan_in][1]))
+                self.greets[self.lists.queue_of[row]].insert(0, ("signal", self.links[op.chan_in][1]))
 
     def _depend(self) -> None:
         """Semaphores for dependencies between lanes: one for each pair of lanes, used in the order of both."""
-        plain, reached = self.plain, dict[tuple[int, int], int]()
-        for queue, rows in enumerate(plain.queues):
+        lists, reached = self.lists, dict[tuple[int, int], int]()
+        for queue, rows in enumerate(lists.queues):
             for row in rows:
-                for before in plain.ops[row].after:
-                    pair = (plain.queue_of[before], queue)
-                    if pair[0] == queue or reached.get(pair, -1) >= plain.position[before]:
+                for before in lists.ops[row].after:
+                    pair = (lists.queue_of[before], queue)
+                    if pair[0] == queue or reached.get(pair, -1) >= lists.position[before]:
                         continue
-                    reached[pair] = plain.position[before]
-                    known = self.semaphores[plain.ops[row].rank]
+                    reached[pair] = lists.position[before]
+                    known = self.semaphores[lists.ops[row].rank]
                     number = known.setdefault(pair, len(known))
                     self.releases[before].append(number)
                     self.acquires[row].append(number)
@@ -132,7 +132,7 @@ class _Lane:
     """One lane as a threadblock."""
 
     def __init__(self, to: Express, queue: int) -> None:
-        self.to, self.ops = to, [to.plain.ops[row] for row in to.plain.queues[queue]]
+        self.to, self.ops = to, [to.lists.ops[row] for row in to.lists.queues[queue]]
         self.rank, self.greets = self.ops[0].rank, to.greets[queue]
         self.out: list[Step] = []
         self._touched: list[tuple[Place, bool]] = []  # since the last sync; whether it was written
@@ -140,7 +140,7 @@ class _Lane:
 
     def steps(self) -> tuple[Step, ...]:
         for name, link in self.greets:
-            self._tell(name, link) if name == "signal" else self._wait(link)
+            self._notify(name, link) if name == "signal" else self._wait(link)
         for op in self.ops:
             for number in self.to.acquires[op.index]:
                 self._add(Step("sem_acquire", "", semaphores=(number,)))
@@ -166,13 +166,13 @@ class _Lane:
         elif op.kind in (Kind.recv, Kind.recv_copy_send):
             self._move("copy", reads[0], writes[0])
         elif op.kind == Kind.signal:
-            self._tell("signal", self.to.links[op.chan_out][0])
+            self._notify("signal", self.to.links[op.chan_out][0])
         elif op.kind == Kind.wait:
             self._wait(self.to.links[op.chan_in][1])
         if op.kind in (Kind.send, Kind.recv_copy_send):
             self._move("put", (writes or reads)[0], self.to.sent[op.index].place)
         if op.kind in SENDS:
-            self._tell("signal", self.to.sent[op.index].out)
+            self._notify("signal", self.to.sent[op.index].out)
 
     def _at(self, op: Op, region: Region, written: bool = False) -> Place:
         peer = op.rank
@@ -203,7 +203,7 @@ class _Lane:
         self._add(step)
         self._touched += touched
 
-    def _tell(self, name: str, link: Link) -> None:
+    def _notify(self, name: str, link: Link) -> None:
         self._settle()
         self._add(Step(name, "", links=(link,), by="memory"))
 

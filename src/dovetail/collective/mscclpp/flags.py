@@ -1,4 +1,4 @@
-"""Flags of packets: who writes the packets that an op waits for, and which of them bear the flag of this run."""
+"""flags: which ops write the packets that an op waits for, and whether these carry the flag of this run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dovetail.ir import Kind, Region
 
 
 class Packets:
-    """Packets of all gpus, slot by slot: the rows that write them with the flag of this run.
+    """For each slot of each gpu, the rows that write it as a packet with the flag of this run.
 
-    A reader waits for that row. Where several write a slot in one run, all with the same flag, any may let it go: with
-    threads in step it is taken to wait for the first, each at its own pace, for none. Threads that write packets where
-    they read some write afterwards; what other threads of their op write there may let them go.
+    A reader waits for that row. Where several rows write a slot in one run they write the same flag, so any of them may
+    release the reader: with threads in step it is taken to wait for the first, with threads at their own pace for none.
+    A thread that reads and writes the same packets writes afterwards; other threads of its op may release it.
     """
 
     def __init__(self, lowering: Lowering) -> None:

@@ -1,9 +1,9 @@
-"""Ops on packets that a group of threadblocks shares, as ops of one threadblock: fewer rows, less order.
+"""groups: ops on packets that several threadblocks share, as ops of one threadblock more, for a quicker proof.
 
-Part p of a group's op is done by one threadblock, element by element by its threads. Ops that the same threadblocks
-share in the same way give each slot to one thread. Taken whole, on a threadblock of their own, they are in order slot
-by slot, as ops on packets of any one threadblock are. That threadblock comes to the barriers of those it stands for.
-What else orders these is left out: a plan shown to be free of races so is free of them, of any other nothing is known.
+Each threadblock of a group does its part of an op, element by element. Where the same threadblocks share several ops in
+the same way, one thread has the same slot in all of them, so these ops are ordered slot by slot, as on one threadblock.
+The new threadblock has these ops whole, and comes to the barriers of those that it stands for. All other order between
+them is left out: a plan without races in this form has none, and of a plan with races here nothing is known.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _with_barriers(block: Block, places: set[int]) -> list[Step]:
 
 
 def _widened(block: Block, comers: Counter[int]) -> Block:
-    """The block with its barriers told how many more come to them."""
+    """The block, its barriers with the number of those that now come to them in addition."""
     return tuple(
         step._replace(barrier=(step.barrier[0], step.barrier[1] + comers[step.barrier[0]]))
         if step.name == "barrier"

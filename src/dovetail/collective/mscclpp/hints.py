@@ -35,9 +35,9 @@ def _kernel_hint(one: Row, other: Row) -> str:
         return "let its threadblock come past it before it ends: a nop, and on port channels pwsf"
     if kernel is one:
         return f"let gpu {kernel.rank} signal gpu {op.rank} when it has started, and wait for that before: wait, nop"
-    told = "; a rlxsignal promises nothing of what was written" if op.kind == Kind.put else ""
+    note = "; a rlxsignal promises nothing of what was written" if op.kind == Kind.put else ""
     return (
-        f"let gpu {op.rank} signal gpu {kernel.rank} after it (nop, signal), and gpu {kernel.rank} wait for that{told}"
+        f"let gpu {op.rank} signal gpu {kernel.rank} after it (nop, signal), and gpu {kernel.rank} wait for that{note}"
     )
 
 

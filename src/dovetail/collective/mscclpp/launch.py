@@ -20,7 +20,7 @@ def launch(document: Document, how: Cut, pieces: Pieces | None = None) -> Loweri
     """The rows of one run of a plan; threads in step, or, where there are `pieces`, each at its own pace.
 
     Gpus start and end their kernels at different times: what others do to a gpu's input and output must come after its
-    kernel has started, and before it ends. Start and end are copies of them in place.
+    kernel has started, and before it ends. The start and the end of a kernel are copies of both onto themselves.
     """
     memory = Memory(document, how)
     lowering = Lowering(document, memory, pieces)

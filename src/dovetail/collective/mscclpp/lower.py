@@ -221,7 +221,7 @@ class _Data:
         step, links = self.step, self.step.links
         for number, (read, write) in enumerate(zip(step.reads, step.writes, strict=True)):
             if step.by == "port":
-                self._told(number, self.raw(read) if is_raw(step) else self.at(read), write)
+                self._put_by_port(number, self.raw(read) if is_raw(step) else self.at(read), write)
             elif step.name == "get":
                 move = Move(Kind.get, self.at(read), self.at(write), read.ranks[0])
                 self.sweep(move, after=self._by(links[number]) if number < len(links) else None)
@@ -238,7 +238,7 @@ class _Data:
         """What a port channel takes for packets: those in scratch, or what is in the bytes of input or output."""
         return self.at(place) if place.packets else self.temp(self.at(place))
 
-    def _told(self, thread: int, source: Region, write: Place) -> None:
+    def _put_by_port(self, thread: int, source: Region, write: Place) -> None:
         """A put by a port channel, and the signal and flush that may come with it."""
         link, move = self.step.links[thread], Move(Kind.put, source, self.at(write), self.step.links[thread].peer)
         strand = self.block.port(link, thread)
@@ -265,7 +265,7 @@ class _Data:
             self.take(row, Region(source.buffer, source.offset + low, high - low))
         self.block.sync(self.line)
         for number, place in enumerate(step.writes):
-            self._told(number, source, place)
+            self._put_by_port(number, source, place)
 
     def _reduce(self) -> None:
         """re, res, rre, rres and their forms for packets: the sum of all that is read, here and on other gpus."""

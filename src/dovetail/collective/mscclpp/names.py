@@ -1,4 +1,4 @@
-"""Names: rows and slots of a launched plan as its author wrote them: gpus, threadblocks, ops, chunks, channels."""
+"""names: rows and slots of a launched plan in its author's words: gpus, threadblocks, ops, chunks, channels."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from dovetail.core import ProgramError
 
 
 def connect(lowering: Lowering) -> dict[str, Remark]:
-    """Add to the rows what they wait for. A row that nothing will ever let go waits for itself, and says so. Returns
-    what no row can say, by the check that fails for it.
+    """Let rows wait for what releases them. A row that nothing releases waits for itself, with the reason in `why`.
+    Returns what is wrong beside that, by the check that fails for it.
     """
     meetings, document = lowering.meetings, lowering.document
     for (rank, number), acquires in meetings.acquires.items():

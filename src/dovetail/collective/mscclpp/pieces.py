@@ -1,8 +1,8 @@
-"""Pieces: slots of packets that always go together.
+"""pieces: runs of packet slots that every op touches as a whole, so that each run can be one op.
 
-An op on packets gives its i-th element to thread i, modulo their number: such ops are ordered element by element, by
-threads that do several of them and by the flags of what they read. Where they touch parts of each other's chunks, or
-chunks at other places, slots are ordered apart. A cut through a chunk cuts whatever is moved together with it.
+An op on packets gives its i-th element to thread i modulo the number of threads. Such ops are therefore ordered element
+by element: by the threads that do several of them, and by the flags of the packets that they read. Where two ops touch
+only parts of each other's chunks, the chunks are cut there, and so is whatever is moved together with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Program that was read from a plan, as steps again: the rows of one op stand together and bear its line."""
+"""regroup: the steps of a plan, from the Program that was read from it; ops with the same source line are one step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _name(op: Op) -> str | None:
 
 
 class Regroup:
-    """Steps of each threadblock of each rank. What they are is told by the lines, what they do by the rows; whether it
-    comes out as it was is for the caller to see.
+    """The steps of each threadblock of each rank. The source line of an op names its step; what the step reads, writes
+    and waits for is that of its ops. The caller checks that the steps give the Program again.
     """
 
     def __init__(self, program: Program, letters: dict[str, str]) -> None:

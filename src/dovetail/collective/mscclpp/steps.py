@@ -1,9 +1,9 @@
-"""Ops of a threadblock as rows of a Program, with its threads in step, or each at its own pace.
+"""steps: a threadblock's ops as rows of a Program, with its threads in step (Block) or at their own pace (LooseBlock).
 
-All threads of a threadblock go through its ops one after another. Whether they ever get stuck is told by ops in order
-(Block). But no thread waits for the others except at a sync (nop, barrier): until then the ops that all share in are
-unordered, and each has a lane of its own (LooseBlock). Signals, waits, semaphores and what port channels are told are
-each the business of one thread, and in order. Races are told by these.
+Every thread goes through the ops in order, but waits for the other threads only at a sync (nop, barrier). Between two
+syncs, ops in which all threads share are therefore unordered: each has a lane of its own in a LooseBlock, which shows
+races. Signals, waits, semaphores and requests to port channels are done by one thread each, and stay in order. A Block,
+with all its ops on one lane, shows deadlocks.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class Block:
         return self._main
 
     def port(self, link: Link, thread: int) -> Strand:
-        """The lane of a port channel, which does what it was told later, in order; thread `thread` tells it now."""
+        """The lane of a port channel, which serves requests later, in order; thread `thread` makes one now."""
         strand = self._ports.setdefault(link.local, self._new(f"{self.lane}.port{link.local}", ()))
-        strand.follow(self._told(thread))
+        strand.follow(self._passed(thread))
         return strand
 
     def sync(self, line: str) -> Row:
@@ -141,12 +141,12 @@ class Block:
         """Note the last row of an op of a switch channel."""
 
     def flush(self, link: Link, thread: int, line: str) -> None:
-        """Wait until the port channel has done what it was told."""
+        """Wait until the port channel has served all requests."""
         last = self._ports[link.local].last if link.local in self._ports else None
         self.thread(thread).add(Kind.nop, line, after=[last] if last else [])
 
-    def _told(self, thread: int) -> list[Row]:
-        """What thread `thread` has come past."""
+    def _passed(self, thread: int) -> list[Row]:
+        """The rows after which thread `thread` goes on."""
         return self.ends()
 
 
@@ -205,8 +205,8 @@ class LooseBlock(Block):
         return [s.last for s in self._open if s.last] or list(self._synced)
 
     def signal(self, link: Link, thread: int, line: str, relaxed: bool = False) -> None:
-        """A relaxed signal tells of waits, and of stores by switch channels, which are strong, but not of what else was
-        written (executor: relaxedSignal).
+        """A relaxed signal follows earlier waits, and stores by switch channels, but no other writes: who waits for it
+        may not see those yet (executor: relaxedSignal).
         """
         if link.kind == "port":
             return super().signal(link, thread, line)
@@ -228,10 +228,10 @@ class LooseBlock(Block):
     def stores(self, row: Row) -> None:
         self._storing.append(row)
 
-    def _told(self, thread: int) -> list[Row]:
+    def _passed(self, thread: int) -> list[Row]:
         last = self._threads[thread].last if thread in self._threads else None
         return [*self._synced, *([last] if last else [])]
 
     def _outside(self) -> list[Row]:
-        """The rows of the last sync where lane order does not tell of them: at the start of the kernel."""
+        """The rows of the last sync that are on another lane, as at the start of the kernel."""
         return [row for row in self._synced if row.lane != self.lane]

@@ -1,74 +1,45 @@
-"""service: from a request and a choice to the engine of this rank's share, and where its buffers lie."""
+"""prepare: from a request and a choice to the engine of this rank's share, and where its buffers lie."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail import _native
 from dovetail.collective import algorithms_for, build, spec_of
-from dovetail.core import WishError
+from dovetail.core import DovetailError, WishError
 from dovetail.ir import Program, Sizes
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
-from dovetail.run.engine import DTYPES, bind, native_options, needs_order
+from dovetail.run.comm import Communicator, Request, Service
+from dovetail.run.engine import bind, native_options, needs_order
 from dovetail.run.options import RunOptions
 
-REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library only
 STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 _IN_PLACE = ("all_reduce", "all_gather", "all_gather_v", "broadcast")  # where the output covers the whole
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
-class Request(NamedTuple):
-    """What this rank asks: `elements` of the part where ranks cut the whole, or the `counts` of a v-variant.
-
-    Addresses are 0 where this rank has no such array. `dtype`: one of REDUCED; what is only moved goes as elements of
-    the same size. `num_bytes`: of the larger of a rank's input and output, the same on every rank.
-    """
-
-    kind: str
-    src: int
-    dst: int
-    elements: int
-    dtype: str
-    num_bytes: int
-    op: str = "sum"
-    root: int = 0
-    counts: NDArray[np.int64] | None = None  # by rank; of an all_to_all_v by source, then destination
-
-
-class Service(NamedTuple):
-    """A bound engine (none: the library's call must do), and rows of its Program's buffers: input and output (-1: empty
-    on this rank), and what is scratch, with bytes."""
-
-    engine: _native.Engine | None
-    options: _native.EngineOptions
-    in_place: bool = False
-    input: int = -1
-    output: int = -1
-    scratch: Sequence[tuple[int, int]] = ()
-
-
-def service_of(
-    request: Request, choice: Any, transport: _native.Transport, rank: int, ranks: int, nodes: int
-) -> Service:
-    """WishError or ProgramError where the choice cannot serve the request."""
-    asked = request.kind, choice, ranks, nodes, request.root
-    program = program_of(*asked)
-    work = uneven(program, _sizes(program, request), request.dtype)
-    dtype = numpy_dtype(request.dtype)
-    arrays = {name: np.empty(int(sizes[rank].sum()), dtype) for name, sizes in (work.sizes or {}).items()}
-    engine = bind(transport, program, rank, arrays, in_order=_in_order(*asked), workload=work)
-    return Service(engine, options_of(choice), *_homes(program, arrays, bool(request.dst)))
-
-
-def options_of(choice: Any) -> _native.EngineOptions:
-    return native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
+def prepare(request: Request, choice: Any, made: Communicator) -> Service:
+    """What serves such requests from now on: an engine, or (with a warning) the library's call if the choice cannot."""
+    options = native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
+    asked = request.kind, choice, made.size, made.nodes, request.root
+    try:
+        program = program_of(*asked)
+        work = uneven(program, _sizes(program, request), request.dtype)
+        dtype = numpy_dtype(request.dtype)
+        arrays = {name: np.empty(int(sizes[made.rank].sum()), dtype) for name, sizes in (work.sizes or {}).items()}
+        ordered = _in_order(*asked)
+        engine = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
+    except DovetailError as error:  # the same on every rank
+        if made.rank == 0:
+            text = f"the library's {request.kind} is called, for the selection's choice cannot be: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        return Service(None, options)
+    return Service(engine, options, *_homes(program, arrays, bool(request.dst)))
 
 
 @lru_cache(maxsize=256)
@@ -82,7 +53,7 @@ def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) ->
         name += "_v"
     if name not in algorithms_for(kind):
         raise WishError(f"{name} is no algorithm for {kind}", hint=f"one of {', '.join(algorithms_for(kind))}")
-    asked: dict[str, Any] = {"root": root} if kind in _ROOTED else {}
+    asked: dict[str, Any] = {"root": root} if COLLECTIVES[kind].rooted else {}
     asked |= {"channels": choice.channels, "instances": choice.instances, "protocol": choice.protocol}
     try:
         return build(name, ranks, nodes=nodes, in_place=kind in _IN_PLACE or None, **asked)

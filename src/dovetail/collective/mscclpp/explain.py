@@ -1,4 +1,4 @@
-"""What is wrong with a plan, in its own words: each failed check told anew with ops, chunks and channels."""
+"""explain: what is wrong with a plan, said with its own ops, chunks and channels instead of rows and slots."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REORDER = "reorder the ops: let one of these signal, or write its packets, befo
 _WRONG = re.compile(r"(\w+)\[(\d+)\] of rank (\d+)")
 
 
-def retold(verdict: Certificate, lowering: Lowering, launched: Launched) -> Certificate:
+def explain(verdict: Certificate, lowering: Lowering, launched: Launched) -> Certificate:
     """The verdict on a launched plan, its failed checks in the plan's own words."""
-    tell = _Tell(lowering, launched)
+    words = _Explainer(lowering, launched)
     ways: dict[str, Callable[[Check], Check]] = {
-        "bounds": tell.bounds,
-        "deadlock": tell.deadlock,
-        "races": tell.races,
-        "result": tell.result,
+        "bounds": words.bounds,
+        "deadlock": words.deadlock,
+        "races": words.races,
+        "result": words.result,
     }
     checks = {
         name: ways[name](check)
@@ -37,7 +37,7 @@ def retold(verdict: Certificate, lowering: Lowering, launched: Launched) -> Cert
     return replace(verdict, checks=checks)
 
 
-class _Tell:
+class _Explainer:
     def __init__(self, lowering: Lowering, launched: Launched) -> None:
         self.lowering, self.launched, self.names = lowering, launched, Names(lowering, launched)
 

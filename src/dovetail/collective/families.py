@@ -1,0 +1,52 @@
+"""families: which algorithms stand in for the library's collectives in an operator, by one word for all kinds."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal, get_args
+
+from dovetail.collective.algorithms import ALGORITHMS, make_algorithm
+from dovetail.core import WishError
+from dovetail.ir import Program
+from dovetail.passes import Make, fuse_reduces
+
+Family = Literal["library", "exchange", "ring"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+
+def family(name: Family) -> Make:
+    """The algorithms of a family, for `passes.inline_collectives`. WishError where there is no such family.
+
+    `ring` sends round a ring. `exchange` sends to all others at once: an all_reduce of two ranks swaps all they have,
+    one of more gathers and adds up a part on each rank, then sends the sums to all. What a family has no algorithm for
+    is the library's, as all is of the family `library`.
+
+    >>> family("ring")("all_gather", 3, False).name, family("ring")("broadcast", 3, True)
+    ('ring_all_gather', None)
+    """
+    if name not in FAMILIES:
+        raise WishError(f"no family of algorithms '{name}'", hint=f"one of {', '.join(FAMILIES)}")
+    return {"library": _library, "exchange": _exchange, "ring": _ring}[name]
+
+
+def _library(kind: str, size: int, in_place: bool) -> Program | None:
+    return None
+
+
+def _ring(kind: str, size: int, in_place: bool) -> Program | None:
+    return _traced(f"ring_{kind}", size, in_place)
+
+
+def _exchange(kind: str, size: int, in_place: bool) -> Program | None:
+    if kind != "all_reduce":
+        return _traced(f"direct_{kind}", size, in_place)
+    return _traced("recursive_doubling_all_reduce" if size == 2 else "all_pairs_all_reduce", size, in_place)
+
+
+@cache
+def _traced(name: str, size: int, in_place: bool) -> Program | None:
+    """The algorithm as it was written, its messages added up as they come; None where there is none."""
+    if name not in ALGORITHMS:
+        return None
+    program, hints = make_algorithm(name, size, in_place=in_place).trace()
+    return fuse_reduces(program, hints)[0]

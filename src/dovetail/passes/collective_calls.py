@@ -1,0 +1,224 @@
+"""collective_calls: the library's collectives in a Program, each with the algorithm that can take its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from dovetail.core import ProgramError
+from dovetail.ir import Kind, Op, Program, Region, Sizes, slot_sizes
+from dovetail.ir.bounds import collective_fault, op_fault
+from dovetail.ir.certificate import Fault
+from dovetail.passes.member_steps import Step, member_steps
+from dovetail.passes.regions import Bounds, apart, bounds, common_unit, cut
+
+# (kind, group size, in place) -> the algorithm, or None where the library's call is to stay. In place, the algorithm
+# has no output buffer, and its input is the whole array of a rank.
+Make = Callable[[str, int, bool], Program | None]
+_HAS_OWN_PART = ("all_gather", "reduce_scatter")  # whose input, whose output is a member's own part alone
+
+
+class Place(NamedTuple):
+    """Where a buffer of the algorithm lies on a rank: slot i is slots bounds[i] to bounds[i + 1] of the region."""
+
+    region: Region
+    bounds: Bounds
+
+    def of(self, part: Region) -> Region:
+        return cut(self.region, self.bounds[part.offset], self.bounds[part.offset + part.count])
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A Program that performs a collective: its input, its output (None: in place), and the steps of each rank."""
+
+    program: Program
+    steps: Sequence[Sequence[Step]]
+    input: str
+    output: str | None
+
+    @classmethod
+    def of(cls, program: Program, size: int) -> Algorithm:
+        names = {role: [b.name for b in program.buffers if b.role == role] for role in ("input", "output")}
+        if program.num_ranks != size or len(names["input"]) != 1 or len(names["output"]) > 1:
+            found = f"'{program.name}' of {program.num_ranks} ranks, with buffers {names}"
+            raise ProgramError(f"no algorithm for {size} ranks with one input and at most one output", found=found)
+        return cls(program, member_steps(program), names["input"][0], next(iter(names["output"]), None))
+
+    @cached_property
+    def scratch(self) -> frozenset[str]:
+        """The other buffers that steps use."""
+        steps = chain.from_iterable(self.steps)
+        used = {region.buffer for step in steps for region in (*step.reads, *step.writes)}
+        return frozenset(used - {self.input, self.output})
+
+    def writes(self, rank: int) -> Iterator[Region]:
+        return chain.from_iterable(step.writes for step in self.steps[rank])
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call by all of its group. `ops` are in the order of the group; `parts`: slots of what the algorithm cuts
+    into chunks, one part for each member or one in all."""
+
+    kind: str
+    ops: Sequence[Op]
+    algorithm: Algorithm
+    parts: tuple[int, ...]
+    unit: int
+
+    def places(self, member: int) -> Mapping[str, Place]:
+        """The algorithm's buffers on a member, but for scratch."""
+        found = {self.algorithm.input: self._place(member, 0)}
+        if self.algorithm.output is not None:
+            found[self.algorithm.output] = self._place(member, 1)
+        return found
+
+    def first_copy(self, member: int) -> tuple[Region, Region] | None:
+        """What must be copied where before an algorithm in place begins."""
+        op = self.ops[member]
+        if self.algorithm.output is not None or not (op.reads and op.writes) or self.kind == "reduce_scatter":
+            return None
+        if self.kind == "broadcast" and member > 0:
+            return None
+        home = self._own(op.writes[0], member) if self.kind == "all_gather" else op.writes[0]
+        return (op.reads[0], home) if home != op.reads[0] and home.num_slots else None
+
+    def scratch_sizes(self) -> Sizes:
+        """Slots that each slot of the algorithm's scratch stands for; ProgramError where parts of such sizes cannot."""
+        names = self.algorithm.scratch
+        if not names:
+            return {}
+        places = [self.places(member) for member in range(len(self.ops))]
+        known = {name: tuple(np.diff(place[name].bounds) for place in places) for name in places[0]}
+        try:
+            found = slot_sizes(self.algorithm.program, known)
+        except ProgramError as error:
+            refuse(self.ops[0], f"has parts of sizes that the algorithm cannot keep apart: {error.what}")
+        return {name: found[name] for name in names}
+
+    def check(self) -> None:
+        """ProgramError where source and destination overlap other than the algorithm allows, or blocks would be cut."""
+        if any(part % self.unit for part in self.parts):
+            refuse(self.ops[0], f"would be cut inside a block: parts of {self.parts} slots, blocks of {self.unit}")
+        in_place = self.algorithm.output is None
+        for member, op in enumerate(self.ops):
+            if overlaps(op) and not (in_place and self._is_in_place(op, member)):
+                refuse(op, "has a source and a destination that overlap in part")
+            if in_place and self.kind == "reduce_scatter" and not self._is_in_place(op, member):
+                refuse(op, "has a destination of its own, and the algorithm is in place")
+            if self._spoils_input(member):
+                refuse(op, f"would have its input overwritten by algorithm '{self.algorithm.program.name}'")
+
+    def _spoils_input(self, member: int) -> bool:
+        """Whether the algorithm writes to what is input alone: in place, of a reduce_scatter, the others' parts."""
+        own, slots = range(0), self.algorithm.program.slots_of(self.algorithm.input, member)
+        if self.algorithm.output is None:
+            chunks = slots // len(self.parts)
+            own = range(member * chunks, (member + 1) * chunks) if self.kind == "reduce_scatter" else range(slots)
+        written = (region for region in self.algorithm.writes(member) if region.buffer == self.algorithm.input)
+        return any(region.offset < own.start or region.offset + region.count > own.stop for region in written)
+
+    def _is_in_place(self, op: Op, member: int) -> bool:
+        src, dst = op.reads[0], op.writes[0]
+        if self.kind == "all_gather":
+            return src == self._own(dst, member)
+        return dst == self._own(src, member) if self.kind == "reduce_scatter" else src == dst
+
+    def _own(self, whole: Region, member: int) -> Region:
+        """The member's part of a region that has those of all."""
+        starts = [0, *accumulate(self.parts)]
+        return cut(whole, starts[member], starts[member + 1])
+
+    def _place(self, member: int, side: int) -> Place:
+        """Of the algorithm's input (side 0) or output (side 1)."""
+        algorithm, op = self.algorithm, self.ops[member]
+        name = (algorithm.input, algorithm.output)[side]
+        assert name is not None
+        if algorithm.output is not None:
+            region = (op.reads, op.writes)[side][0]
+            parts = (self.parts[member],) if self.kind == _HAS_OWN_PART[side] else self.parts
+        else:
+            region = op.reads[0] if self.kind == "reduce_scatter" else (op.writes or op.reads)[0]
+            parts = self.parts
+        slots = algorithm.program.slots_of(name, member)
+        if slots % len(parts) or not slots:
+            found = f"buffer '{name}' of algorithm '{algorithm.program.name}' has {slots} slots"
+            raise ProgramError(f"no {self.kind} of {len(self.ops)} ranks, whose parts are {len(parts)}", found=found)
+        chunks = [bounds(part, slots // len(parts), self.unit)[1:] for part in parts]
+        starts = accumulate(parts, initial=0)
+        return Place(region, (0, *(start + at for start, cuts in zip(starts, chunks, strict=False) for at in cuts)))
+
+
+def find_calls(program: Program, make: Make) -> dict[int, tuple[Call, int]]:
+    """For each op of a call that `make` has an algorithm for, by row: the call, and which member the op is."""
+    found: dict[int, tuple[Call, int]] = {}
+    known: dict[tuple[str, int, bool], Algorithm | None] = {}
+    for row, ops, lanes in _groups(program):
+        kind, group = program.collectives[row]
+        asked = kind, len(group), kind == "broadcast" or any(map(overlaps, ops))
+        if asked not in known:
+            made = make(*asked)
+            known[asked] = None if made is None else Algorithm.of(made, len(group))
+        algorithm = known[asked]
+        if algorithm is not None:
+            _check_members(program, ops, lanes, len(group))
+            regions = [region for op in ops for region in (*op.reads, *op.writes)]
+            call = Call(kind, ops, algorithm, _parts(kind, ops), common_unit(regions))
+            call.check()
+            found.update((op.index, (call, member)) for member, op in enumerate(ops))
+    return found
+
+
+def refuse(op: Op, why: str) -> NoReturn:
+    what = f"op {op.index} 'collective' on rank {op.rank}: this call {why}"
+    raise ProgramError(what, where=op.line, hint="verify tells more")
+
+
+def overlaps(op: Op) -> bool:
+    """Whether an op writes where it reads, or as good as: regions that interleave count too."""
+    pairs = ((src, dst) for src in op.reads for dst in op.writes)
+    return any(src.num_slots and dst.num_slots and not apart(src, dst) for src, dst in pairs)
+
+
+def _groups(program: Program) -> Iterator[tuple[int, list[Op], list[int]]]:
+    """The calls: row of `collectives`, ops in the order of the group (members that never call are missing), and on
+    which lane each member makes the first call of that row."""
+    queues: dict[tuple[int, int], list[Op]] = {}
+    for index in np.flatnonzero(program.columns["kind"] == Kind.collective).tolist():
+        op = program.op(index)
+        queues.setdefault((op.call, op.rank), []).append(op)
+    for row in dict.fromkeys(row for row, _ in queues):
+        members = [queues.get((row, rank), []) for rank in program.collectives[row].group]
+        for number in range(max(map(len, members), default=0)):
+            here = [ops for ops in members if number < len(ops)]
+            yield row, [ops[number] for ops in here], [ops[0].lane for ops in here]
+
+
+def _check_members(program: Program, ops: list[Op], lanes: list[int], size: int) -> None:
+    for op, lane in zip(ops, lanes, strict=True):
+        _raise(program, op_fault(program, op))
+        if op.lane != lane:
+            refuse(op, f"is made from two lanes of rank {op.rank}")
+    if len(ops) != size:
+        refuse(ops[0], f"is made by {len(ops)} of its {size} members")
+    _raise(program, collective_fault(program, ops))
+
+
+def _raise(program: Program, fault: Fault | None) -> None:
+    if fault is not None:
+        raise ProgramError(fault.what, where=program.op(fault.ops[0]).line, found=fault.found, hint=fault.hint)
+
+
+def _parts(kind: str, ops: Sequence[Op]) -> tuple[int, ...]:
+    if kind == "all_gather":
+        return tuple(op.reads[0].num_slots for op in ops)
+    if kind == "reduce_scatter":
+        return tuple(op.writes[0].num_slots for op in ops)
+    whole = (ops[0].reads or ops[0].writes)[0].num_slots
+    return (whole // len(ops),) * len(ops) if kind == "all_to_all" else (whole,)

@@ -1,0 +1,236 @@
+"""inline_collectives: the library's collectives become sends and receives of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Buffer, Channel, Kind, Lane, Op, Program, Region
+from dovetail.passes.collective_calls import Call, Make, Place, find_calls
+from dovetail.passes.draft import Draft, OldOp
+from dovetail.passes.member_steps import Step
+
+
+def inline_collectives(program: Program, make: Make, depth: int = 8) -> Program:
+    """Every collective that `make` has an algorithm for, as its messages on two new lanes, `send` and `recv`.
+
+    `make(kind, group size, in place)` gives the algorithm: a Program of copies, reduces and messages, with one buffer
+    `input` and one `output` (in place: the input alone), or None where the library's call is to stay. Its chunks are
+    laid over the call's regions; where those do not divide, chunks differ by one slot, or one block. What copies or
+    reduces is on `recv`. Calls that touch the same slots keep their order; others may now overlap, which is the
+    purpose. New channels hold `depth` messages; scratch of the algorithm is a buffer of that name, apart for each call.
+    Raises ProgramError where members disagree about slots, a rank makes one collective's calls from two lanes, or the
+    algorithm does not fit.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> before = parse('''
+    ... program sum ranks 2
+    ... buffer x input 4
+    ... buffer y output 4
+    ... lane net net
+    ... collective all_reduce 0 1
+    ... post 0 1 y[0:4] = x@0[0:4] + x@1[0:4]
+    ... rank 0 lane net
+    ...   collective all_reduce x[0:4] -> y[0:4] group 0 1
+    ... rank 1 lane net
+    ...   collective all_reduce x[0:4] -> y[0:4] group 0 1
+    ... ''')
+    >>> exchange = parse('''
+    ... program exchange ranks 2
+    ... buffer input input 1
+    ... buffer output output 1
+    ... lane net net
+    ... channel 0->1 0 depth 1
+    ... channel 1->0 0 depth 1
+    ... rank 0 lane net
+    ...   send input[0:1] to 1
+    ...   recv_reduce from 1 input[0:1] -> output[0:1]
+    ... rank 1 lane net
+    ...   send input[0:1] to 0
+    ...   recv_reduce from 0 input[0:1] -> output[0:1]
+    ... ''')
+    >>> print(to_text(inline_collectives(before, lambda kind, size, in_place: exchange)), end="")
+    program sum ranks 2
+    buffer x input 4
+    buffer y output 4
+    lane send net
+    lane recv net
+    channel 0->1 0 depth 8
+    channel 1->0 0 depth 8
+    post 0 1 y[0:4] = x@0[0:4] + x@1[0:4]
+    rank 0 lane send
+      send x[0:4] to 1
+    rank 0 lane recv
+      recv_reduce from 1 x[0:4] -> y[0:4]
+    rank 1 lane send
+      send x[0:4] to 0
+    rank 1 lane recv
+      recv_reduce from 0 x[0:4] -> y[0:4]
+    """
+    calls = find_calls(program, make)
+    if not calls:
+        return program
+    draft, scratch = Draft(program), _Scratch(program)
+    lanes, channels = _new_lanes(program, calls), _first_channels(program, calls)
+    draft.lanes += [lane for pair in lanes.values() for lane in pair]
+    queues: dict[tuple[int, int], _Queue] = {}
+    for op in program.ops():
+        queue = queues.setdefault((op.rank, op.lane), _Queue())
+        if op.index in calls:
+            call, member = calls[op.index]
+            places = {**call.places(member), **scratch.places(call, member)}
+            writer = _Writer(draft, queue, op, program.collectives[op.call].group, places, lanes[op.lane])
+            writer.write(call, member, (channels[op.call], depth))
+        else:
+            after: list[int | OldOp] = [*(OldOp(row) for row in op.after), *queue.pending.values()]
+            draft.replaced(op.index, [draft.keep(op, after=after)])
+            queue.waits.append(OldOp(op.index))
+            queue.pending = {}
+    draft.buffers += scratch.buffers()
+    return draft.build()
+
+
+@dataclass
+class _Queue:
+    """What is known of one old queue so far, to keep its order among the lanes that take its place."""
+
+    waits: list[OldOp] = field(default_factory=list)  # what the queue has waited for, its own kept ops among it
+    served: dict[Lane, int] = field(default_factory=dict)  # how many of these each new lane has waited for
+    pending: dict[Lane, int] = field(default_factory=dict)  # last new op on each lane since the last kept op
+    touched: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # buffer -> per slot, the last call's row
+
+    def touch(self, op: Op, slots_of: Callable[[str, int], int]) -> list[int]:
+        """Rows of the earlier calls that used any slot that `op` uses; from now on `op` is their last user."""
+        earlier: set[int] = set()
+        for region in (*op.reads, *op.writes):
+            rows = self.touched.setdefault(region.buffer, np.full(slots_of(region.buffer, op.rank), -1))
+            earlier.update(np.unique(rows[region.slots()]).tolist())
+        for region in (*op.reads, *op.writes):
+            self.touched[region.buffer][region.slots()] = op.index
+        return sorted(earlier - {-1})
+
+    def unserved(self, lane: Lane) -> list[OldOp]:
+        """What the next op on `lane` has to wait for, because no earlier op of that lane did."""
+        start = self.served.get(lane, 0)
+        self.served[lane] = len(self.waits)
+        return self.waits[start:]
+
+
+class _Writer:
+    """Puts the steps of one member of a call into the draft."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        queue: _Queue,
+        op: Op,
+        group: tuple[int, ...],
+        places: Mapping[str, Place],
+        lanes: tuple[Lane, Lane],
+    ) -> None:
+        self.draft, self.queue, self.op, self.group, self.places = draft, queue, op, group, places
+        own = draft.program.lanes[op.lane]
+        self.send, self.other = lanes if len(group) > 1 else (own, own)
+        self._numbers: list[int] = []  # of all ops added
+        self._last: list[dict[Lane, int]] = []  # after each step, the last op on each lane
+        self._owed: dict[Lane, list[int]] = {}  # what steps without slots would have waited for
+
+    def write(self, call: Call, member: int, channel: tuple[int, int]) -> None:
+        """`channel`: the id that stands for the algorithm's 0, and the depth."""
+        op, old = self.op, self.draft.program
+        self.queue.waits += [OldOp(row) for row in (*op.after, *self.queue.touch(op, old.slots_of))]
+        copied = call.first_copy(member)
+        first = [] if copied is None else [self._add(Kind.copy, self.other, [copied[0]], [copied[1]])]
+        if first:
+            self._owed[self.send] = list(first)
+        for step in call.algorithm.steps[member]:
+            self._step(step, *channel)
+        if not self._numbers:
+            self._add(Kind.nop, old.lanes[op.lane], [], [])
+        self.draft.replaced(op.index, self._numbers, list(self.queue.pending.values()))
+
+    def _step(self, step: Step, first_id: int, depth: int) -> None:
+        lane = self.send if step.sends else self.other
+        if step.needs >= 0:
+            other = self.other if step.sends else self.send
+            number = self._last[step.needs].get(other)
+            self._owed.setdefault(lane, []).extend([] if number is None else [number])
+        reads, writes = ([self.places[part.buffer].of(part) for part in side] for side in (step.reads, step.writes))
+        if (reads or writes)[0].num_slots:
+            ends = None
+            if step.peer >= 0:
+                ranks = self.op.rank, self.group[step.peer]
+                ends = Channel(*(ranks if step.sends else ranks[::-1]), first_id + step.channel, depth)
+            self._add(step.kind, lane, reads, writes, ends)
+        self._last.append(dict(self.queue.pending))
+
+    def _add(
+        self, kind: Kind, lane: Lane, reads: list[Region], writes: list[Region], channel: Channel | None = None
+    ) -> int:
+        after: list[int | OldOp] = [*self.queue.unserved(lane), *self._owed.pop(lane, ())]
+        number = self.draft.add(
+            kind,
+            self.op.rank,
+            lane,
+            reads=reads,
+            writes=writes,
+            chan_in=None if kind == Kind.send else channel,
+            chan_out=channel if kind == Kind.send else None,
+            after=after,
+            line=self.op.line,
+        )
+        self._numbers.append(number)
+        self.queue.pending[lane] = number
+        return number
+
+
+def _new_lanes(program: Program, calls: Mapping[int, tuple[Call, int]]) -> dict[int, tuple[Lane, Lane]]:
+    """For each lane that makes calls, one that sends and one that receives; plain names for the first, if free."""
+    names, found = [lane.name for lane in program.lanes], dict[int, tuple[Lane, Lane]]()
+    for old in dict.fromkeys(program.columns["lane"][sorted(calls)].tolist()):
+        suffix = f"_{names[old]}" if found or {"send", "recv"} & {*names} else ""
+        found[old] = Lane(f"send{suffix}", "net"), Lane(f"recv{suffix}", "net")
+    return found
+
+
+def _first_channels(program: Program, calls: Mapping[int, tuple[Call, int]]) -> list[int]:
+    """For each row of `collectives`, the channel id that stands for an algorithm's 0: none is used twice."""
+    ids = [1] * len(program.collectives)
+    for call, _ in calls.values():
+        row = call.ops[0].call
+        ids[row] = max([ids[row], *(channel.id + 1 for channel in call.algorithm.program.channels)])
+    free = max((channel.id for channel in program.channels), default=-1) + 1
+    return list(accumulate(ids, initial=free))[:-1]
+
+
+class _Scratch:
+    """Room for what algorithms keep aside: each call has slots of its own."""
+
+    def __init__(self, program: Program) -> None:
+        self._num_ranks, self._taken = program.num_ranks, {buffer.name for buffer in program.buffers}
+        self._slots: dict[str, list[int]] = {}  # by rank
+        self._sizes: dict[int, Mapping[str, tuple[NDArray[np.int64], ...]]] = {}  # by the call's first row
+
+    def places(self, call: Call, member: int) -> Mapping[str, Place]:
+        first, rank = call.ops[0].index, call.ops[member].rank
+        if first not in self._sizes:
+            self._sizes[first] = call.scratch_sizes()
+        found = {}
+        for name, sizes in self._sizes[first].items():
+            cuts = (0, *np.cumsum(sizes[member]).tolist())
+            slots = self._slots.setdefault(name, [0] * self._num_ranks)
+            found[name] = Place(Region(self._name(name), slots[rank], cuts[-1]), cuts)
+            slots[rank] += cuts[-1]
+        return found
+
+    def buffers(self) -> list[Buffer]:
+        return [Buffer(self._name(name), "scratch", tuple(slots)) for name, slots in self._slots.items()]
+
+    def _name(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        return name
