@@ -334,22 +334,81 @@ def test_rows_that_nothing_tells_apart_are_one() -> None:
         assert not verify(checked.with_columns(columns)).ok
 
 
-def test_slots_that_rows_mix_are_taken_one_by_one() -> None:
-    """A copy of a column among rows, and of rows as one run: neither is proved by the other."""
-    head = (
-        "program p ranks 1\nbuffer A input 8\nbuffer y output 8\nbuffer t scratch 8\nbuffer C output 4\nlane a compute"
-    )
-    head += "\nkernel product each_sum sum\nkernel list all\nkernel fill\nbuffer B input 2\n{}\nrank 0 lane a\n"
-    use = "  compute product A[0:8] B[0:2] -> C[0:4]\n  compute product t[0:8] B[0:2] -> C[0:4]\n"
-    columns = "  copy A[0:1; 4 x 2] -> t[0:4]\n  copy A[1:2; 4 x 2] -> t[4:8]\n"
-    for body, post, good in (
-        (f"{columns}{use}  compute list t[0:8] -> y[0:1]", "post 0 y[0:1] = list(A@0[0:8])", False),
-        (f"  copy A[0:8] -> t[0:8]\n{use}  compute list t[0:8] -> y[0:1]", "post 0 y[0:1] = list(A@0[0:8])", True),
-        (f"  compute fill -> t[0:8]\n{use}  copy t[0:1; 4 x 2] -> y[0:4]", "post 0 y[0:4] = fill()", False),
+MIXED = """program p ranks 1
+buffer A input 16
+buffer B input 4
+buffer y output 16
+buffer t scratch 16
+buffer C output 16
+lane a compute
+kernel product each_sum sum
+kernel list all
+kernel fill
+kernel f each
+"""
+COLUMNS = "copy A[0:1; 4 x 2] -> t[0:4]\ncopy A[1:2; 4 x 2] -> t[4:8]\n"
+ROWS = "compute product A[0:8] B[0:2] -> C[0:4]\n"
+FOURS = "compute product A[0:16] B[0:4] -> C[0:4]\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "post", "good"),
+    [
+        (f"{COLUMNS}{ROWS}compute list t[0:8] -> y[0:1]", "0 y[0:1] = list(A@0[0:8])", False),
+        (f"{COLUMNS}{ROWS}compute list t[0:4] -> y[0:1]", "0 y[0:1] = list(A@0[0:1; 4 x 2])", True),
+        (f"{COLUMNS}{ROWS}compute product t[0:8] B[0:2] -> y[0:4]", "0 y[0:4] = product(A@0[0:8], B@0[0:2])", False),
+        (f"copy A[0:8] -> t[0:8]\n{ROWS}compute list t[0:8] -> y[0:1]", "0 y[0:1] = list(A@0[0:8])", True),
         (
-            f"  compute fill -> t[0:1; 4 x 2]\n  copy t[0:1; 4 x 2] -> y[0:4]\n{use[43:]}",
-            "post 0 y[0:4] = fill()",
+            f"{FOURS}compute product A[0:2; 4 x 4] B[0:2] -> y[0:4]\ncompute product A[2:4; 4 x 4] B[0:2] -> y[4:8]",
+            "0 y[0:8] = product(A@0[0:16], B@0[0:2])",
+            False,
+        ),
+        (f"{FOURS}compute product A[0:16] B[0:2] -> y[0:8]", "0 y[0:8] = product(A@0[0:16], B@0[0:2])", True),
+        (
+            "compute fill -> t[0:8]\ncompute product t[0:8] B[0:2] -> C[0:4]\ncopy t[0:1; 4 x 2] -> y[0:4]",
+            "0 y[0:4] = fill()",
+            False,
+        ),
+        (
+            "compute fill -> t[0:1; 4 x 2]\ncompute fill -> t[1:2; 4 x 2]\ncompute product t[0:8] B[0:2] -> y[0:4]",
+            "0 y[0:4] = product(fill(), B@0[0:2])",
+            False,
+        ),
+        (
+            "compute fill -> t[0:8]\ncompute product t[0:8] B[0:2] -> y[0:4]",
+            "0 y[0:4] = product(fill(), B@0[0:2])",
             True,
         ),
-    ):
-        assert certificate(parse(head.format(post) + body)).checks["result"].ok == good, body
+        (
+            f"{ROWS}compute f A[0:8] -> t[0:8]\ncompute list t[0:8] -> y[0:1]",
+            "0 y[0:1] = list(f(A@0[0:8]))",
+            True,
+        ),
+        (
+            f"{ROWS}compute f A[0:1; 4 x 2] -> t[0:4]\ncompute f A[1:2; 4 x 2] -> t[4:8]\n"
+            "compute list t[0:8] -> y[0:1]",
+            "0 y[0:1] = list(f(A@0[0:8]))",
+            False,
+        ),
+        (
+            f"{ROWS}compute product A[0:8] B[0:2] -> t[0:4]\ncompute product t[0:4] B[0:4] -> y[0:1]",
+            "0 y[0:1] = product(product(A@0[0:8], B@0[0:2]), B@0[0:4])",
+            True,
+        ),
+        (
+            f"{ROWS}copy B[0:4] -> t[4:8]\ncompute product A[0:8] B[0:2] -> t[0:4]\n"
+            "compute product t[4:8] t[0:4] -> y[0:1]",
+            "0 y[0:1] = product(B@0[0:4], product(A@0[0:8], B@0[0:2]))",
+            True,
+        ),
+        (
+            f"{ROWS}compute product A[2:8] B[0:2] -> t[0:3]\ncompute product A[0:2] B[0:2] -> t[3:4]\n"
+            "compute product B[0:4] t[0:4] -> y[0:1]",
+            "0 y[0:1] = product(B@0[0:4], product(A@0[0:8], B@0[0:2]))",
+            False,
+        ),
+    ],
+)
+def test_rows_and_columns_are_not_taken_for_one_another(body: str, post: str, good: bool) -> None:
+    lines = [MIXED.strip(), f"post {post}", "rank 0 lane a", body]
+    assert certificate(parse("\n".join(lines))).checks["result"].ok == good
