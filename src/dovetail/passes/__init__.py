@@ -14,6 +14,7 @@ from dovetail.passes.hints import Hints, no_hints
 from dovetail.passes.lower import lower
 from dovetail.passes.replicate import replicate
 from dovetail.passes.slice_messages import slice_messages
+from dovetail.passes.two_sided import two_sided
 
 __all__ = [
     "Algorithm",
@@ -32,4 +33,5 @@ __all__ = [
     "no_hints",
     "replicate",
     "slice_messages",
+    "two_sided",
 ]
