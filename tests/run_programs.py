@@ -77,45 +77,47 @@ def library_call(kind: str, counts, group=None, in_place=False, swapped=False, r
     last first.
     """
     group = tuple(range(len(counts))) if group is None else group
-    ranks, n = ranks or max(group) + 1, len(group)
+    ranks = ranks or max(group) + 1
+    reads, writes = call_sides(kind, counts, in_place, swapped)
     b = Builder(f"uneven_{kind}", ranks)
+    for name, role in (("y", "input"),) if in_place else (("x", "input"), ("y", "output")):
+        sides = [[r for r in (*reads[p], *writes[p]) if r.buffer == name] for p in range(len(group))]
+        ends = [max(region.offset + region.count for region in side) for side in sides]
+        b.buffer(name, role, [ends[group.index(rank)] if rank in group else 0 for rank in range(ranks)])
     net, call = b.lane("net", "net"), b.collective(kind, group)
-    total = sum(counts) if kind != "all_to_all" else 0
-    if kind == "all_to_all":
-        sent, taken = counts, [list(column) for column in zip(*counts, strict=True)]
-        sizes = [[sum(side[group.index(r)]) if r in group else 0 for r in range(ranks)] for side in (sent, taken)]
-        b.buffer("x", "input", sizes[0]), b.buffer("y", "output", sizes[1])
-        reads, writes = (
-            [side_by_side(name, row, swapped) for row in side] for name, side in (("x", sent), ("y", taken))
-        )
-    elif in_place:
-        b.buffer("y", "input", total)
-        reads, writes = [[part] for part in side_by_side("y", counts)], [[Region("y", 0, total)]] * n
-    else:
-        own = tuple(counts[group.index(r)] if r in group else 0 for r in range(ranks))
-        gathers = kind == "all_gather"
-        b.buffer("x", "input", own if gathers else total), b.buffer("y", "output", total if gathers else own)
-        whole = [[Region("x" if not gathers else "y", 0, total)]] * n
-        part = [[Region("x" if gathers else "y", 0, count)] for count in counts]
-        reads, writes = (part, whole) if gathers else (whole, part)
     for place, rank in enumerate(group):
         b.add(Kind.collective, rank, net, reads=reads[place], writes=writes[place], call=call)
-        for peer, source in enumerate(group):
-            if kind == "all_gather":
-                region = side_by_side("y", counts)[peer]
-                b.post((rank,), region, [Term(None, ((source, reads[peer][0]),))])
-            elif kind == "all_to_all":
-                b.post((rank,), writes[place][peer], [Term(None, ((source, reads[peer][place]),))])
-        if kind == "reduce_scatter":
-            mine = side_by_side("x", counts)[place]
-            b.post((rank,), writes[place][0], [Term(None, ((source, mine),)) for source in group])
+        for region, sent in call_asks(kind, counts, place, reads, writes):
+            sources = group if kind == "reduce_scatter" else [group[sent[0]]]
+            b.post((rank,), region, [Term(None, ((source, sent[1]),)) for source in sources])
     return b.build()
+
+
+def call_sides(kind: str, counts, in_place: bool, swapped: bool):
+    """What each member of `library_call` reads and writes."""
+    if kind == "all_to_all":
+        taken = zip(*counts, strict=True)
+        return [side_by_side("x", row, swapped) for row in counts], [side_by_side("y", row, swapped) for row in taken]
+    gathers = kind == "all_gather"
+    whole = [[Region("y" if gathers else "x", 0, sum(counts))]] * len(counts)
+    parts = [[Region("x" if gathers else "y", 0, count)] for count in counts]
+    parts = [[part] for part in side_by_side("y", counts)] if in_place else parts
+    return (parts, whole) if gathers else (whole, parts)
+
+
+def call_asks(kind: str, counts, place: int, reads, writes):
+    """What a member must hold: regions, each with the place of its source and the region there."""
+    if kind == "reduce_scatter":
+        return [(writes[place][0], (place, side_by_side("x", counts)[place]))]
+    if kind == "all_gather":
+        return [(part, (i, reads[i][0])) for i, part in enumerate(side_by_side("y", counts))]
+    return [(writes[place][i], (i, reads[i][place])) for i in range(len(counts))]
 
 
 def side_by_side(buffer: str, counts, backwards: bool = False) -> list[Region]:
     """Regions of these sizes, the first one at slot 0, or the last one."""
     found, at = [], 0
-    for count in reversed(counts) if backwards else counts:
+    for count in reversed(list(counts)) if backwards else counts:
         found.append(Region(buffer, at, count))
         at += count
     return found[::-1] if backwards else found

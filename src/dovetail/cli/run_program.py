@@ -54,7 +54,7 @@ def run_program(
     job: Job = measuring_job(made.program, parse_bytes(size), dtype, rounds, budget, seed)
     executor = MpiExecutor(launch, folder=out and out / "runs")
     with output.progress(f"running {rounds} rounds"):
-        result = executor.execute_unverified(job)
+        result = executor.execute(job)
     num_bytes = held_bytes(made.program, job.variants[0].workload)
     ran = Ran(made.program, made.certificate.collective_found, num_bytes, dtype, result)
     timeline = None

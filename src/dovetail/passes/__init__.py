@@ -15,6 +15,7 @@ from dovetail.passes.lower import lower
 from dovetail.passes.replicate import replicate
 from dovetail.passes.slice_messages import slice_messages
 from dovetail.passes.split_slots import split_slots
+from dovetail.passes.two_sided import two_sided
 
 __all__ = [
     "Hints",
@@ -34,4 +35,5 @@ __all__ = [
     "replicate",
     "slice_messages",
     "split_slots",
+    "two_sided",
 ]

@@ -147,7 +147,7 @@ def check_supported(program: Program) -> None:
     for kind in (Kind.put, Kind.get):
         if bool(np.any(program.columns["kind"] == kind)):
             what = f"the native executors have no one-sided {kind.name}"
-            raise RunError(what, hint="use send and recv, or the reference executor")
+            raise RunError(what, hint="dovetail.passes.two_sided makes messages of them")
     for call in program.collectives:
         if call.kind not in OP_COLLECTIVES:
             what = f"no executor knows the collective '{call.kind}'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail.core import WishError
 from dovetail.ir import Program, Slot, Workload, dtype_bytes
+from dovetail.passes import two_sided
 from dovetail.run.engine import check_supported
 from dovetail.run.job import Executor, Job, JobResult, Variant
 from dovetail.run.options import RunOptions
@@ -38,7 +39,8 @@ def measure(
 
 
 def measuring_job(program: Program, num_bytes: int, dtype: str, rounds: int, budget_s: float, seed: int) -> Job:
-    """What `measure` executes."""
+    """What `measure` executes: puts and gets as messages, for ranks cannot reach into each other's memory."""
+    program = two_sided(program)
     check_supported(program)
     workload = even_slots(program, num_bytes, dtype)
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)

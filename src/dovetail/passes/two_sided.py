@@ -1,0 +1,129 @@
+"""two_sided: puts and gets become messages, for executors that cannot reach into another rank's memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from dovetail.core import ProgramError
+from dovetail.ir import Channel, Kind, Lane, Op, Program
+from dovetail.ir.greedy import Greedy
+from dovetail.ir.op_lists import Plain
+from dovetail.ir.races import Clocks, happens_before
+from dovetail.passes.draft import Draft, OldOp
+
+_DEPTH = 8
+
+
+def two_sided(program: Program) -> Program:
+    """Every put as a send that a lane of its own receives on the other rank, every get as a receive that one serves.
+
+    What a signal told of a put now waits for its receive; a get is served once all that came before it on that rank has
+    ended, and what a signal told of it waits for the serving. ProgramError for a program that does not complete; what
+    comes out is for `verify` to judge.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> before = parse('''
+    ... program give ranks 2
+    ... buffer x input 1
+    ... buffer y output 1
+    ... lane net net
+    ... channel 0->1 0 depth 8
+    ... post 1 y[0:1] = x@0[0:1]
+    ... rank 0 lane net
+    ...   put x[0:1] -> y[0:1] to 1
+    ...   signal to 1
+    ... rank 1 lane net
+    ...   wait from 0
+    ... ''')
+    >>> print(to_text(two_sided(before)), end="")
+    program give ranks 2
+    buffer x input 1
+    buffer y output 1
+    lane net net
+    lane "0.net put" net
+    channel 0->1 0 depth 8
+    channel 0->1 1 depth 8
+    post 1 y[0:1] = x@0[0:1]
+    rank 0 lane net
+      send x[0:1] to 1:1
+      signal to 1
+    rank 1 lane net
+      wait from 0 after "0.net put".0
+    rank 1 lane "0.net put"
+      recv from 0:1 -> y[0:1]
+    """
+    if not np.any(np.isin(program.columns["kind"], (Kind.put, Kind.get))):
+        return program
+    plain = Plain(program)
+    run = Greedy(plain)()
+    if not run.complete:
+        raise ProgramError(f"program '{program.name}' does not complete", hint="verify tells more")
+    return _Rewrite(plain, happens_before(plain, run)).program()
+
+
+class _Rewrite:
+    def __init__(self, plain: Plain, clocks: Clocks) -> None:
+        self.plain, self.clocks, self.old = plain, clocks, plain.program
+        self.draft = Draft(self.old)
+        self.free_id = 1 + max((channel.id for channel in self.old.channels), default=-1)
+        # For each rank that takes part, and each queue of puts or gets: their places there, and what takes part.
+        self.partners: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+
+    def program(self) -> Program:
+        for op in self.plain.ops:
+            if op.kind in (Kind.put, Kind.get):
+                self._add_partner(op)
+        waits = self._waits()
+        for op in self.plain.ops:
+            after: list[int | OldOp] = [*(OldOp(row) for row in op.after), *waits[op.index]]
+            self.draft.replaced(op.index, [self._add(op, after)])
+        return self.draft.build()
+
+    def _channel(self, op: Op) -> Channel:
+        """A channel of its own for each lane that puts to a rank, or gets from it: its messages are in that order."""
+        src, dst, _, _ = self.old.channels[op.chan_out if op.kind == Kind.put else op.chan_in]
+        number = op.lane if op.kind == Kind.put else len(self.old.lanes) + op.lane
+        return Channel(src, dst, self.free_id + number, _DEPTH)
+
+    def _add_partner(self, op: Op) -> None:
+        channel, lane = self._channel(op), Lane(f"{op.rank}.{self.old.lanes[op.lane].name} {op.kind.name}", "net")
+        if op.kind == Kind.put:
+            rank = channel.dst
+            made = self.draft.add(Kind.recv, rank, lane, writes=op.writes, chan_in=channel, line=op.line)
+        else:
+            rank = channel.src
+            ended = [(queue, int(self.clocks.begun[op.index, queue])) for queue in self._queues(rank)]
+            after = [OldOp(self.plain.queues[queue][count - 1]) for queue, count in ended if count]
+            made = self.draft.add(Kind.send, rank, lane, reads=op.reads, chan_out=channel, after=after, line=op.line)
+        queue = self.plain.queue_of[op.index]
+        self.partners[rank][queue].append((self.plain.position[op.index], made))
+
+    def _add(self, op: Op, after: list[int | OldOp]) -> int:
+        where = op.rank, self.old.lanes[op.lane]
+        if op.kind == Kind.put:
+            out = self._channel(op)
+            return self.draft.add(Kind.send, *where, reads=op.reads, chan_out=out, after=after, line=op.line)
+        if op.kind == Kind.get:
+            into = self._channel(op)
+            return self.draft.add(Kind.recv, *where, writes=op.writes, chan_in=into, after=after, line=op.line)
+        return self.draft.keep(op, after=after)
+
+    def _waits(self) -> dict[int, list[int]]:
+        """For each op, what takes part in puts and gets that have ended by its end, whatever the timing."""
+        waits: dict[int, list[int]] = defaultdict(list)
+        for rank, by_queue in self.partners.items():
+            for queue in self._queues(rank):
+                told: dict[int, int] = defaultdict(int)
+                for row in self.plain.queues[queue]:
+                    for source, partners in by_queue.items():
+                        ended = int(self.clocks.ended[row, source])
+                        count = sum(place < ended for place, _ in partners[told[source] :]) + told[source]
+                        if count > told[source]:
+                            waits[row].append(partners[count - 1][1])
+                        told[source] = count
+        return waits
+
+    def _queues(self, rank: int) -> list[int]:
+        return [queue for queue, rows in enumerate(self.plain.queues) if self.plain.ops[rows[0]].rank == rank]
