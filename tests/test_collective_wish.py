@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collective_machine import star, with_library
+from sim_executor import SimExecutor
 
 from dovetail.collective.wish import (
     AllGather,
@@ -24,6 +25,7 @@ from dovetail.plan import Plan, plan, wish_class, wish_from
 from dovetail.plan.costs import Costs
 from dovetail.plan.search import ranked_schedules
 from dovetail.plan.shortlist import shortlist
+from dovetail.probe import probe_wish
 from dovetail.run import execute
 
 COLLECTIVES = [kind.name for kind in CollectiveWish.__subclasses__()]
@@ -110,7 +112,7 @@ class Relay(Broadcast):
     name = "broadcast"
 
     def program(self, schedule, ranks) -> Program:
-        return parse(RELAY)
+        return super().program(schedule, ranks) if schedule.is_serial else parse(RELAY)
 
 
 def test_slices_are_predicted_to_pipeline_through_a_forwarder():
@@ -179,15 +181,22 @@ def test_no_size_comes_twice() -> None:
 
 
 def test_the_planner_of_operators_plans_collectives():
-    machine = with_library(star(4), "broadcast", 1e-3, 40e6)
-    made = plan(Broadcast(16 << 20), machine, extrapolate=True)
-    assert made.family == "binomial_tree_broadcast"
-    assert made.schedule.slice_bytes  # predicted by a train of slices, and proved as it runs
-    assert made.certificate.collective_found == "broadcast"
-    assert made.program.num_ops == made.wish.program(made.schedule, 4).num_ops
+    """Predicted by a train of slices, proved as it runs."""
+    machine = with_library(star(3), "broadcast", 1e-3, 30e6)
+    made = plan(Relay(16 << 20), machine, extrapolate=True)
+    assert made.schedule.slice_bytes
+    assert made.program.num_ops == parse(RELAY).num_ops
+    assert made.certificate.ok
     assert made.predicted_s < made.serial_s
     assert made.predicted_s - made.ideal_s == pytest.approx(sum(made.losses.values()))
     assert "serial" in {rival.family for rival in made.rivals}
+
+
+def test_a_plan_of_a_collective_is_kept_as_any_other():
+    machine = with_library(star(4), "all_reduce", 1e-3, 50e6)
+    made = plan(AllReduce(1 << 20), machine, extrapolate=True)
+    assert made.family != "serial"
+    assert made.certificate.collective_found == "all_reduce"
     again = Plan.from_json(made.to_json())
     assert (again.schedule, again.predicted_s, again.wish) == (made.schedule, made.predicted_s, made.wish)
 
@@ -197,6 +206,16 @@ def test_a_fast_library_is_kept_and_an_unknown_one_is_named():
     assert plan(AllReduce(1 << 20), fast, extrapolate=True).family == "serial"
     with pytest.raises(CostError, match="all_reduce:4"):
         plan(AllReduce(1 << 20), star(4), extrapolate=True)
+
+
+def test_the_library_is_probed_where_it_has_no_cost(tmp_path):
+    ranks, wish = 4, AllGather(1 << 20)
+    real = with_library(with_library(star(ranks), "all_gather", 1e-4, 1e8), "all_reduce", 1e-4, 1e8)
+    bare = with_library(star(ranks), "all_reduce", 1e-4, 1e8)
+    found = probe_wish(SimExecutor(real), bare, wish, ranks)
+    costs, _ = Costs.of(wish, found, ranks, extrapolate=True)
+    assert costs.knows_collective("all_gather")
+    assert costs.predicted_s(wish.serial(ranks)) == pytest.approx(1e-4 + (1 << 20) / 1e8, rel=0.02)
 
 
 # Arrays

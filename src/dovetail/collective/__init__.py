@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dovetail.collective.algorithms import ALGORITHMS, algorithms_for, build, make_algorithm
     from dovetail.collective.compile import PROTOCOLS, compile_traced
     from dovetail.collective.ref import Ref
+    from dovetail.collective.wish import AllGather, AllReduce, AllToAll, AllToNext, Broadcast, ReduceScatter
     from dovetail.comm import (
         all_gather,
         all_gather_v,
@@ -38,6 +39,12 @@ _LATER = {
     "PROTOCOLS": "collective.compile",
     "compile_traced": "collective.compile",
     "Ref": "collective.ref",
+    "AllGather": "collective.wish",
+    "AllReduce": "collective.wish",
+    "AllToAll": "collective.wish",
+    "AllToNext": "collective.wish",
+    "Broadcast": "collective.wish",
+    "ReduceScatter": "collective.wish",
     **dict.fromkeys(KINDS, "comm"),
 }
 
@@ -46,6 +53,12 @@ __all__ = [
     "KINDS",
     "PROTOCOLS",
     "Algorithm",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "AllToNext",
+    "Broadcast",
+    "ReduceScatter",
     "Ref",
     "Sizes",
     "Spec",
