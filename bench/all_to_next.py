@@ -16,10 +16,11 @@ from typing import Any
 
 from fabric import HERE, fabric, measured, write
 
+from dovetail.collective.wish import AllToNext
 from dovetail.core import parse_bytes
-from dovetail.plan.contenders import Aim
-from dovetail.plan.contest import contest
 from dovetail.plan.selection import Choice
+from dovetail.tune.collectives import entries_of, selection_of
+from dovetail.tune.contest import contest
 
 SIZES = "64,1K,4K,16K,64K,256K,1M,4M,16M"
 PLAIN, TOGETHER, SLICED = Choice(), Choice("all_to_next"), Choice("all_to_next", slice_bytes=256 << 10)
@@ -47,16 +48,18 @@ def main() -> None:
 
 def one(nics: int, sizes: list[int], rate: str, rounds: int, budget_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """All sizes with so many NICs a host, then tuning's own choice; and the facts of the machine."""
-    aim, rows, facts = Aim("all_to_next", 2 * nics, nodes=2), [], {}
+    rows, facts, ranks = [], {}, 2 * nics
     with fabric(2, nics, rate, nics) as (executor, machine):
         for size in sizes:
-            choices = [PLAIN, TOGETHER, *([SLICED] if size >= 1 << 20 else [])]
-            found = measured(executor, aim, choices, size, rounds if size > SHORT_BYTES else SHORT_ROUNDS)
+            wish, choices = AllToNext(size, nodes=2), [PLAIN, TOGETHER, *([SLICED] if size >= 1 << 20 else [])]
+            ways = [wish.by(*choice) for choice in choices]
+            found = measured(executor, wish, ranks, ways, rounds if size > SHORT_BYTES else SHORT_ROUNDS)
             facts, row = found.facts, found.row(size)
             best = min(found.outcomes[choice].median_s for choice in choices[1:])
             rows.append(row | {"speedup": found.outcomes[PLAIN].median_s / best})
             print(f"{nics} NICs {size:>9} B  {rows[-1]['speedup']:5.2f} x the plain send", flush=True)
-        tuned = contest(aim, sizes, machine, executor, budget_s=budget_s).selection
+        entries, _ = entries_of([AllToNext(size, nodes=2) for size in sizes], machine, ranks)
+        tuned = selection_of(contest(entries, executor, budget_s=budget_s))
     for row in tuned.rows:
         print(f"{nics} NICs from {row.min_bytes:>9} B  tuned: {row.choice}", flush=True)
     long = [row["speedup"] for row in rows if row["bytes"] >= LONG_BYTES]

@@ -127,23 +127,24 @@ def ended(command: list, environment: dict[str, str], limit_s: float) -> tuple[i
 
 def worker(args: argparse.Namespace) -> dict:
     """Tune one collective with the MPI of this Python, then compare what was chosen with the library."""
-    from dovetail.cli.collectives import Wish, sizes_between, tune_collective
-    from dovetail.cli.tuning import probed_machine
+    from dovetail.plan import wish_class
     from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune.collectives import tune_collective
+    from dovetail.tune.machines import machine_of
 
     begin, ranks = time.monotonic(), args.hosts * args.ppn or args.ranks or 2
     if args.worker == PROBE:
-        return {"machine": probed_machine(MpiExecutor(), ranks, fresh=False, say=lambda what, done: None).name}
-    wish = Wish(args.worker, ranks, args.hosts if args.ppn > 1 and args.hosts > 1 else None)
-    sizes = sizes_between(args.min, args.max, args.factor)
+        return {"machine": machine_of(MpiExecutor(), ranks).name}
+    nodes = args.hosts if args.ppn > 1 and args.hosts > 1 else None
+    wishes = wish_class(args.worker).points(min=args.min, max=args.max, factor=args.factor, nodes=nodes)
     with tempfile.TemporaryDirectory() as folder:
         budget = {"rounds": args.rounds, "budget_s": TUNING * args.budget}
-        tuned = tune_collective(wish, sizes, out=Path(folder), executor=MpiExecutor(), **budget)
+        tuned = tune_collective(wishes, ranks, out=Path(folder), executor=MpiExecutor(), **budget)
     tune_s = time.monotonic() - begin
-    rows, facts = compared(tuned.contest, args.rounds, max(args.budget - tune_s, 10.0))
+    rows, facts = compared(tuned.contest.judged, args.rounds, max(args.budget - tune_s, 10.0))
     kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host")}
     return {
-        "asked": len({tuned.contest.aim.bytes_of(size) for size in sizes}),
+        "asked": len({wish.settled({}, ranks)[0].num_bytes for wish in wishes}),
         "rows": rows,
         "facts": kept,
         "tune_s": tune_s,
@@ -152,67 +153,78 @@ def worker(args: argparse.Namespace) -> dict:
     }
 
 
-def compared(contest, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
-    """For each size the library, the choice, and the named rivals, in turn, in two jobs that choose nothing."""
+def compared(judged, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
+    """For each size the library, the choice, and the named rivals, in turn, in jobs that choose nothing."""
     from dovetail.core import RunError
-    from dovetail.plan.arena import LAUNCHES, LONG_S, Clock, groups, repeats_worth, variant
-    from dovetail.plan.contest import pooled
-    from dovetail.plan.selection import Choice
     from dovetail.run.job import Job
     from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune.contest import pooled
+    from dovetail.tune.measure import LAUNCHES, LONG_S, Clock, groups, repeats_worth
 
-    aim, judged = contest.aim, {each.num_bytes: each for each in contest.judged}
-    named = tuple(map(Choice, NAMED.get(aim.collective, ()) if aim.nodes > 1 else ()))
-    asked = {size: list(dict.fromkeys([Choice(), each.choice, *named])) for size, each in judged.items()}
-    seconds = {size: judged[size].point.measured_s for size in asked}
-    rows, facts, together = [], {}, groups({size: (len(choices), seconds[size]) for size, choices in asked.items()})
+    asked = [ways_of(each) for each in judged]
+    seconds = [each.taken.median_s for each in judged]
+    together = groups({at: (len(ways), seconds[at]) for at, ways in enumerate(asked)})
+    rows, facts = [], {}
 
     def cost_s(group: list[int]) -> float:
-        return 2.0 * LAUNCHES + (rounds + 2 * LAUNCHES) * sum(len(asked[size]) * seconds[size] for size in group)
+        return 2.0 * LAUNCHES + (rounds + 2 * LAUNCHES) * sum(len(asked[at]) * seconds[at] for at in group)
 
     for place, (group, share_s) in enumerate(Clock(budget_s).shares(together, cost_s, 1.0)):
         variants = tuple(
-            variant(aim, choice, size, repeats_worth(seconds[size]), "posts")
-            for size in group
-            for choice in asked[size]
+            judged[at].entry.variant(schedule, repeats_worth(seconds[at]), check=True)
+            for at in group
+            for schedule in asked[at].values()
         )
-        warmup = int(max(seconds[size] for size in group) < LONG_S)
+        warmup = int(max(seconds[at] for at in group) < LONG_S)
         limit_s, count = share_s / LAUNCHES, -(-rounds // LAUNCHES)
         jobs = [Job(variants, count, warmup, place + launch, limit_s) for launch in range(LAUNCHES)]
         try:
             results = [MpiExecutor().execute(job) for job in jobs]
         except RunError as error:
-            print(f"{aim.collective}, {group} bytes: {error}", file=sys.stderr)
+            print(f"{', '.join(judged[at].entry.name for at in group)}: {error}", file=sys.stderr)
             continue
         found = iter([pooled(same) for same in zip(*(result.outcomes for result in results), strict=True)])
-        rows += [row_of(judged[size], {choice: next(found) for choice in asked[size]}, results) for size in group]
+        rows += [row_of(judged[at], {choice: next(found) for choice in asked[at]}, results) for at in group]
         facts = results[-1].facts
     return rows, facts
 
 
+def ways_of(judged) -> dict:
+    """The schedules that are compared at one size, by choice: the library's first, what was taken, and the named."""
+    from dovetail.plan.selection import Choice
+
+    wish = judged.entry.wish
+    named = NAMED.get(wish.name, ()) if (wish.nodes or 1) > 1 else ()
+    ways = [judged.entry.serial, judged.schedule, *map(wish.by, named)]
+    return {Choice.of(schedule): schedule for schedule in ways}
+
+
 def row_of(judged, outcomes: dict, results: list) -> dict:
     """One size: seconds and spread of the library, of the choice, and of the named ones."""
+    from dovetail.plan.selection import Choice
     from dovetail.run.load import Load
+    from dovetail.tune.collectives import point_of
 
-    library, ours = next(iter(outcomes.values())), outcomes[judged.choice]
-    plain = {choice.algorithm: o.median_s for choice, o in outcomes.items() if choice == type(choice)(choice.algorithm)}
+    choice, point = Choice.of(judged.schedule), point_of(judged)
+    library, ours = next(iter(outcomes.values())), outcomes[choice]
+    plain = {each.algorithm: o.median_s for each, o in outcomes.items() if each == Choice(each.algorithm)}
     named = {name: plain[name] for names in NAMED.values() for name in names if name in plain}
     return {
-        "num_bytes": judged.num_bytes,
-        **judged.choice._asdict(),
+        "num_bytes": point.num_bytes,
+        **choice._asdict(),
         "library_s": library.median_s,
         "tuned_s": ours.median_s,
         "ratio": statistics.median(a / b for a, b in zip(library.seconds, ours.seconds, strict=True)),
         "library_spread": library.spread,
         "tuned_spread": ours.spread,
-        "predicted_s": judged.point.predicted_s,
-        "when_tuned": {"tuned_s": judged.point.measured_s, "library_s": judged.point.library_s},
+        "predicted_s": point.predicted_s,
+        "when_tuned": {"tuned_s": point.measured_s, "library_s": point.library_s},
         "named_s": named,
         "num_wrong": sum(outcome.num_wrong or 0 for outcome in outcomes.values()),
         "rounds": sum(result.rounds for result in results),
         "disturbed": sum(result.disturbed for result in results),
         **Load.worst([result.load for result in results]).to_json(),
-        "rivals": [{"choice": str(choice), "seconds": s} for choice, s in judged.tried.items()],
+        "rivals": [{"choice": str(Choice.of(way)), "seconds": s} for way, s in judged.tried.items()],
     }
 
 

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dovetail.collective.wish import CollectiveWish
+from dovetail.ir import Schedule
 from dovetail.machine import SWITCH, Link, Machine, load, presets
-from dovetail.plan.arena import variant
-from dovetail.plan.contenders import Aim
 from dovetail.plan.selection import Choice
 from dovetail.run.job import Job, Outcome
 from dovetail.run.mpi import MpiExecutor
+from dovetail.tune.measure import Entry
 
 HERE = Path(__file__).parent
 NAME = f"fabric-{os.getpid()}"
@@ -66,18 +67,24 @@ def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
 
 
 def measured(
-    executor: MpiExecutor, aim: Aim, choices: Sequence[Choice], num_bytes: int, rounds: int, repeats: int = 1
+    executor: MpiExecutor,
+    wish: CollectiveWish,
+    ranks: int,
+    schedules: Sequence[Schedule],
+    rounds: int,
+    repeats: int = 1,
 ) -> Found:
-    """Each choice at one size, all interleaved in one job, and held against float64 once at its end.
+    """Each schedule of one size, all interleaved in one job, and held against float64 once at its end.
 
     A timing is of `repeats` runs, with no barrier between them.
     """
-    variants = tuple(variant(aim, choice, num_bytes, repeats, "posts") for choice in choices)
+    entry = Entry(wish.title, wish, ranks, wish.serial(ranks), {})
+    variants = tuple(entry.variant(schedule, repeats, check=True) for schedule in schedules)
     result = executor.execute(Job(variants, rounds=rounds))
     wrong = [outcome.name for outcome in result.outcomes if outcome.num_wrong]
     if wrong:
         sys.exit(f"wrong elements: {', '.join(wrong)}")
-    return Found(dict(zip(choices, result.outcomes, strict=True)), result.facts, result.rounds)
+    return Found(dict(zip(map(Choice.of, schedules), result.outcomes, strict=True)), result.facts, result.rounds)
 
 
 class Found(NamedTuple):

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from dovetail.collective import Algorithm, build, custom
 from dovetail.cost import Protocol, price_protocol
 from dovetail.ir import Program
+from dovetail.ir.op_lists import sent_slots
 from dovetail.machine import Machine
-from dovetail.passes import slice_messages
-from dovetail.plan.contenders import finer, sent_slots
+from dovetail.passes import slice_messages, split_slots
 from dovetail.sim import simulate
 
 GPUS, SWITCH = 8, 8
@@ -135,8 +135,9 @@ def cut(program: Program, pieces: int, tiles: int) -> Cut:
     """Every message in so many pieces, and the whole program so many times, as the interpreter takes its steps."""
     key = id(program), pieces, tiles
     if key not in _CUTS:
-        fine = slice_messages(finer(program, pieces), max(sent_slots(program))) if pieces > 1 else program
-        run = again(replace(fine, posts=()), tiles)
+        bare = replace(program, posts=())
+        fine = slice_messages(split_slots(bare, pieces), max(sent_slots(program))) if pieces > 1 else bare
+        run = again(fine, tiles)
         _CUTS[key] = Cut(run, place_in_channel(run) % pieces, np.arange(run.num_ops) // fine.num_ops)
     return _CUTS[key]
 

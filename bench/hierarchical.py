@@ -15,12 +15,11 @@ from typing import Any
 from fabric import HERE, fabric, measured, write
 
 from dovetail.core import parse_bytes
-from dovetail.plan.arena import repeats_worth
-from dovetail.plan.contenders import Aim, predict
-from dovetail.plan.selection import Choice
+from dovetail.plan import wish_class
+from dovetail.plan.costs import Costs
+from dovetail.tune.measure import repeats_worth
 
 PER_HOST = 4
-LIBRARY = Choice()
 CONTESTS = {  # the one-level algorithm, those with two levels, sizes of a rank's whole buffer
     "all_reduce": ("ring_all_reduce", ("hierarchical_all_reduce",), "1K,16K,64K,256K,1M,4M"),
     "all_to_all": ("direct_all_to_all", ("two_step_all_to_all", "three_step_all_to_all"), "256,1K,4K,16K,64K,512K"),
@@ -39,11 +38,13 @@ def main() -> None:
     for hosts in map(int, args.hosts.split(",")):
         with fabric(hosts, PER_HOST, args.rate) as (executor, machine):
             for kind, (flat, levels, usual) in CONTESTS.items():
-                aim = Aim(kind, hosts * PER_HOST, nodes=hosts)
                 for size in map(parse_bytes, (args.sizes or usual).split(",")):
-                    choices = [Choice(flat), *map(Choice, levels), LIBRARY]
-                    repeats = repeats_worth(min(predict(aim, choice, size, machine) for choice in choices[:-1]))
-                    found = measured(executor, aim, choices, size, args.rounds, repeats)
+                    wish = wish_class(kind)(size, nodes=hosts)
+                    costs, _ = Costs.of(wish, machine, hosts * PER_HOST, extrapolate=True)
+                    ours = [wish.by(name) for name in (flat, *levels)]
+                    repeats = repeats_worth(min(map(costs.predicted_s, ours)))
+                    ways = [*ours, wish.by("library")]
+                    found = measured(executor, wish, hosts * PER_HOST, ways, args.rounds, repeats)
                     rows.append({"collective": kind, "hosts": hosts, **found.row(size)})
                     tell(rows[-1], flat)
                     known = {"rate": args.rate, "ranks_per_host": PER_HOST, "rows": rows}

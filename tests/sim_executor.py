@@ -16,10 +16,12 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class SimExecutor:
-    """Runs jobs on `machine` in no time. `noise`: the standard deviation of each round's own slowness."""
+    """Runs jobs on `machine` in no time. `noise`: the standard deviation of each round's own slowness. `ahead`: receives
+    are posted ahead, as real executors do within their window."""
 
     machine: Machine
     noise: float = 0.0
+    ahead: bool = False
 
     def execute(self, job: Job) -> JobResult:
         verify_job(job)
@@ -31,7 +33,10 @@ class SimExecutor:
 
     def _outcome(self, variant: Variant, job: Job, rng: np.random.Generator) -> Outcome:
         pausing = self.machine.with_costs({"kernel:pause": constant(PAUSE_S)})
-        predicted = simulate(variant.program, price(variant.program, pausing, variant.workload, extrapolate=True))
+        prices = price(variant.program, pausing, variant.workload, extrapolate=True)
+        if self.ahead:
+            prices = prices.with_columns(rendezvous=np.zeros(variant.program.num_ops, np.bool_))
+        predicted = simulate(variant.program, prices)
         factors = np.exp(self.noise * rng.standard_normal(job.rounds))
         runs = [slower(predicted, factor) for factor in factors]
         seconds = tuple(float(run.columns["end_s"].max(initial=0.0)) for run in runs)

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import needs
 import pytest
@@ -65,7 +65,8 @@ def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, mon
     monkeypatch.setattr("sys.argv", ["collectives.py", "--hosts", "0", "--ranks", "2", "--min", "1K", "--max", "4K"])
     args = collectives.arguments()
     args.worker = "all_gather"
-    monkeypatch.setattr("dovetail.cli.collectives.tune_collective", lambda wish, *_, **__: Tuned(wish.aim(1)))
+    tuned = SimpleNamespace(contest=SimpleNamespace(judged=()), notes=())
+    monkeypatch.setattr("dovetail.tune.collectives.tune_collective", lambda *_, **__: tuned)
     monkeypatch.setattr(collectives, "compared", lambda *_: ([], {}))
     assert collectives.worker(args)["asked"] == 2
 
@@ -88,9 +89,3 @@ def test_results_of_another_operator_have_their_own_files(monkeypatch):
     assert (overlap.named("guard", "matmul_all_reduce"), overlap.of("matmul_all_reduce")) == ("guard", {})
     assert overlap.named("guard", "other") == "guard-other"
     assert overlap.of("other") == {"operator": "other"}
-
-
-class Tuned:
-    def __init__(self, aim: object) -> None:
-        self.contest, self.notes = self, ()
-        self.aim = aim

@@ -23,6 +23,12 @@ _LATER = {
     "Family": "families",
     "family": "families",
     "Ref": "ref",
+    "AllGather": "wish",
+    "AllReduce": "wish",
+    "AllToAll": "wish",
+    "AllToNext": "wish",
+    "Broadcast": "wish",
+    "ReduceScatter": "wish",
 }
 
 __all__ = ["KINDS", "Sizes", "Spec", "custom", "spec_of", *_LATER, *KINDS]

@@ -15,6 +15,12 @@ from dovetail.collective.spec import Sizes as Sizes
 from dovetail.collective.spec import Spec as Spec
 from dovetail.collective.spec import custom as custom
 from dovetail.collective.spec import spec_of as spec_of
+from dovetail.collective.wish import AllGather as AllGather
+from dovetail.collective.wish import AllReduce as AllReduce
+from dovetail.collective.wish import AllToAll as AllToAll
+from dovetail.collective.wish import AllToNext as AllToNext
+from dovetail.collective.wish import Broadcast as Broadcast
+from dovetail.collective.wish import ReduceScatter as ReduceScatter
 from dovetail.comm import all_gather as all_gather
 from dovetail.comm import all_gather_v as all_gather_v
 from dovetail.comm import all_reduce as all_reduce

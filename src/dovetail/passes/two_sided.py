@@ -9,7 +9,7 @@ import numpy as np
 from dovetail.core import ProgramError
 from dovetail.ir import Channel, Kind, Lane, Op, Program
 from dovetail.ir.greedy import Greedy
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.races import Clocks, happens_before
 from dovetail.passes.draft import Draft, OldOp
 
@@ -56,7 +56,7 @@ def two_sided(program: Program) -> Program:
     """
     if not np.any(np.isin(program.columns["kind"], (Kind.put, Kind.get))):
         return program
-    plain = Plain(program)
+    plain = OpLists(program)
     run = Greedy(plain)()
     if not run.complete:
         raise ProgramError(f"program '{program.name}' does not complete", hint="verify tells more")
@@ -64,7 +64,7 @@ def two_sided(program: Program) -> Program:
 
 
 class _Rewrite:
-    def __init__(self, plain: Plain, clocks: Clocks) -> None:
+    def __init__(self, plain: OpLists, clocks: Clocks) -> None:
         self.plain, self.clocks, self.old = plain, clocks, plain.program
         self.draft = Draft(self.old)
         self.free_id = 1 + max((channel.id for channel in self.old.channels), default=-1)

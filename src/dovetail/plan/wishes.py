@@ -19,12 +19,12 @@ BUILT_IN = {
     "matmul_all_reduce": "dovetail.matmul:MatmulAllReduce",
     "matmul_all_to_all": "dovetail.matmul:MatmulAllToAll",
     "matmul_reduce_scatter": "dovetail.matmul:MatmulReduceScatter",
-    "all_reduce": "dovetail.collective.wish:AllReduce",
-    "all_gather": "dovetail.collective.wish:AllGather",
-    "reduce_scatter": "dovetail.collective.wish:ReduceScatter",
-    "all_to_all": "dovetail.collective.wish:AllToAll",
-    "all_to_next": "dovetail.collective.wish:AllToNext",
-    "broadcast": "dovetail.collective.wish:Broadcast",
+    "all_reduce": "dovetail.collective:AllReduce",
+    "all_gather": "dovetail.collective:AllGather",
+    "reduce_scatter": "dovetail.collective:ReduceScatter",
+    "all_to_all": "dovetail.collective:AllToAll",
+    "all_to_next": "dovetail.collective:AllToNext",
+    "broadcast": "dovetail.collective:Broadcast",
 }
 
 

@@ -37,7 +37,8 @@ def probe_wish(
     ranks, tell, afford = ranks or machine.ranks, say or (lambda what, done: None), budget or Budget()
     samples = wish.samples(ranks)
     if not samples:
-        return _with_nothing_to_compute(machine, wish, ranks)
+        tell("the library's calls", 0.3)
+        return _with_calls(executor, _with_nothing_to_compute(machine, wish, ranks), wish, ranks, afford)
     for place, sample in enumerate(samples):
         tell(sample.label, 0.3 + 0.3 * place / len(samples))
         machine = _with_computation(executor, machine, wish, ranks, sample, afford, with_collectives=place == 0)
@@ -52,6 +53,14 @@ def _with_nothing_to_compute(machine: Machine, wish: Wish, ranks: int) -> Machin
     program = wish.program(wish.serial(ranks), ranks)
     free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "nothing to compute"})
     return machine.with_costs({f"kernel:{key}": free.to_json() for key in work_keys(program, wish.workload(program))})
+
+
+def _with_calls(executor: Executor, machine: Machine, wish: Wish, ranks: int, budget: Budget) -> Machine:
+    """Add the costs of the library's calls of a wish, where they move anything."""
+    if ranks == 1 or not any(call.num_bytes for call in wish.collected(ranks)):
+        return machine
+    taken = take(executor, list(_collectives(machine, wish, ranks, budget)))
+    return machine.with_costs({key: fit(found).to_json() for key, found in taken.items()})
 
 
 def _with_computation(

@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.core import DovetailError, EnvironmentFault, Say, save_json
 from dovetail.cost import CostModel, price
-from dovetail.ir import SERIAL, Schedule, Wish
+from dovetail.ir import SERIAL, Kind, Schedule, Wish
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.plan.costs import Costs
@@ -63,11 +63,11 @@ class TuneResult:
 
     @property
     def compute_s(self) -> float:
-        return self.judged.beside[COMPUTE]
+        return self.judged.beside.get(COMPUTE, 0.0)
 
     @property
     def comm_s(self) -> float:
-        return self.judged.beside[MESSAGES]
+        return self.judged.beside.get(MESSAGES, self.serial.median_s)
 
     @property
     def ideal_s(self) -> float:
@@ -194,10 +194,13 @@ def _entry(found: Plan, predicted: Mapping[Schedule, float]) -> Entry:
 
 
 def sides(found: Plan) -> list[tuple[str, Variant]]:
-    """All of either side, whole and alone, and the plan's own messages alone where it has such."""
+    """All of either side, whole and alone, and the plan's own messages alone where it has such; none where nothing
+    computes."""
     options = RunOptions(progress=found.schedule.progress, stall_s=max(RunOptions.stall_s, PATIENCE * found.serial_s))
     library = found.wish.serial(found.ranks)
     whole = found.wish.program(library, found.ranks)
+    if not (whole.kind == Kind.compute).any():
+        return []
     parts = [(COMPUTE, keep_engine(whole, "compute")), (MESSAGES, keep_engine(whole, "net"))]
     if found.ranks > 1 and found.schedule.get("by", "library") != "library":
         parts.append((OWN, keep_engine(found.program, "net")))

@@ -1,0 +1,213 @@
+"""The one contest: its guard, heats and finals on planted times, and how a budget is shared out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from collective_machine import star
+
+from dovetail.collective.wish import AllReduce
+from dovetail.core import PlanError, RunError
+from dovetail.run.job import Job, JobResult, Outcome
+from dovetail.run.load import Load
+from dovetail.tune.collectives import entries_of, row_of, selection_of
+from dovetail.tune.contest import beats, contest, finalists, judge
+from dovetail.tune.measure import LAUNCHES, Entry, Measurer, fill
+
+WISH = AllReduce(1024, nodes=1)
+LIBRARY, RING, TREE = (
+    WISH.serial(4),
+    WISH.by("ring_all_reduce", channels=2),
+    WISH.by("double_tree_all_reduce", slice_bytes=65536),
+)
+SIZES = (1024, 16384, 1 << 20)
+
+
+def entry(size: int = 64, predicted=None) -> Entry:
+    wish = replace(WISH, num_bytes=size)
+    return Entry(wish.title, wish, 4, LIBRARY, predicted or {})
+
+
+def entries(*sizes: int) -> list[Entry]:
+    return entries_of([replace(WISH, num_bytes=size) for size in sizes], star(4), 4)[0]
+
+
+# The guard
+
+
+def outcome(seconds: float, *, wrong: int = 0, noise: float = 0.0, seed: int = 0) -> Outcome:
+    times = seconds * (1 + noise * np.random.default_rng(seed).standard_normal(9))
+    return Outcome("x", tuple(times), (), 0.0, 0.0, num_wrong=wrong)
+
+
+def taken(launches, tried=None):
+    return judge(entry(), launches, tried or {}).schedule
+
+
+@pytest.mark.parametrize(
+    ("ours_s", "noise", "wins"),
+    [(0.5, 0.0, True), (0.98, 0.0, True), (0.995, 0.0, False), (1.0, 0.0, False), (0.95, 0.3, False)],
+)
+def test_ours_must_beat_the_library_by_more_than_the_noise(ours_s, noise, wins):
+    library, ours = outcome(1.0, noise=noise, seed=1), outcome(ours_s, noise=noise, seed=2)
+    assert beats([(ours, library)]) is wins
+    assert taken([{LIBRARY: library, RING: ours}]) == (RING if wins else LIBRARY)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 13])
+def test_few_rounds_make_no_winner_of_an_equal(rounds):
+    """However many there were: of equals about one in forty is taken for faster, not one in five."""
+    random = np.random.default_rng(rounds)
+
+    def timed():
+        return Outcome("x", tuple(np.exp(0.05 * random.standard_normal(rounds))), ())
+
+    assert np.mean([beats([(timed(), timed()) for _ in range(2)]) for _ in range(1000)]) < 0.07
+
+
+def test_a_drift_that_both_share_is_no_noise():
+    drift = np.linspace(1, 3, 9)
+    library, ours = (Outcome("x", tuple(s * drift), ()) for s in (1.0, 0.97))
+    assert beats([(ours, library)])
+
+
+def test_what_is_wrong_is_never_chosen():
+    found = judge(entry(), [{LIBRARY: outcome(1.0), RING: outcome(0.1, wrong=3), TREE: outcome(0.5)}], {})
+    assert found.schedule == TREE
+    assert found.wrong == {RING: 3}
+    assert taken([{LIBRARY: outcome(1.0), RING: outcome(0.1, wrong=3)}]) == LIBRARY
+
+
+def test_a_library_that_is_slow_in_one_launch_only_is_not_beaten():
+    ours, slow, quick = outcome(1.0), outcome(2.0), outcome(0.9)
+    launches = [{LIBRARY: slow, RING: ours}, {LIBRARY: quick, RING: ours}]
+    assert taken(launches) == LIBRARY
+    assert taken(launches[:1] * 2) == RING
+    assert taken(launches[:1] * 2, {RING: 1.0, LIBRARY: 0.9}) == LIBRARY
+
+
+# On planted times
+
+
+class Planted:
+    """An executor that takes what `seconds(bytes, family)` says, and keeps the jobs."""
+
+    def __init__(self, seconds):
+        self.seconds, self.jobs = seconds, []
+
+    def execute(self, job: Job) -> JobResult:
+        self.jobs.append(job)
+        outcomes = []
+        for each in job.variants:
+            size, name = re.search(r"of (\d+) bytes.*: (\w+)", each.name).groups()
+            seconds = self.seconds(int(size), name)
+            outcomes.append(Outcome(each.name, (seconds,) * job.rounds, (), 0.0, 0.0, num_wrong=0))
+        return JobResult(tuple(outcomes), job.rounds, 0, {"mpi": "planted", "host": "here"})
+
+
+def test_the_contest_takes_the_fastest_at_each_size():
+    asked = entries(*SIZES)
+    least, middle, most = SIZES
+    best = {least: "serial"} | {size: asked[at].listed[1].family for at, size in ((1, middle), (2, most))}
+    executor = Planted(lambda size, name: 1e-5 if name == best[size] else 2e-5)
+    found = contest(asked, executor)
+    assert {each.entry.wish.num_bytes: each.schedule.family for each in found.judged} == best
+    names = ["library", *list(best.values())[1:]]
+    assert [selection_of(found).lookup("all_reduce", 4, size).algorithm for size in SIZES] == names
+    assert found.judged[1].speedup == pytest.approx(2.0)
+    assert all(each.check for each in executor.jobs[-LAUNCHES].variants)
+    assert not any(each.check for each in executor.jobs[-1].variants)
+    assert all(job.num_ranks == 4 for job in executor.jobs)
+
+
+class Beside(Planted):
+    """The same, beside another program in one of the launches of each final."""
+
+    def execute(self, job: Job) -> JobResult:
+        share = 0.3 if len(self.jobs) % 2 else 0.0
+        return replace(super().execute(job), disturbed=4, load=Load(share, 0.0, "core 1", "core 1"))
+
+
+def test_what_other_programs_took_is_told_once():
+    found = contest(entries(*SIZES), Beside(lambda *_: 1e-5))
+    assert [row_of(each)["foreign_load"] for each in found.judged] == [0.3] * len(SIZES)
+    assert [row_of(each)["steal"] for each in found.judged] == [0.0] * len(SIZES)
+    assert found.notes == ("Other programs used 30 % of core 1: repeat on a quiet machine.",)
+
+
+def test_a_budget_that_is_spent_leaves_sizes_out_and_says_so():
+    found = contest(entries(64, 16 << 20, 32 << 20), Planted(lambda *_: 1e-5), budget_s=0.0)
+    assert [each.entry.wish.num_bytes for each in found.judged] == [64]
+    assert str(16 << 20) in found.notes[0]
+
+
+def test_nothing_to_choose_for_is_refused():
+    with pytest.raises(PlanError):
+        contest([], Planted(lambda *_: 1e-5))
+
+
+class Breaking(Planted):
+    """An executor whose jobs break where one of `names` runs."""
+
+    def __init__(self, *names: str):
+        super().__init__(lambda *_: 1e-5)
+        self.names = names
+
+    def execute(self, job: Job) -> JobResult:
+        for each in job.variants:
+            if any(name in each.name for name in self.names):
+                raise RunError(f"rank 1 failed: variant '{each.name}', round 0: rank 1 stalled")
+        return super().execute(job)
+
+
+def test_what_breaks_its_job_is_left_out_and_named():
+    names = "ring_all_reduce", "recursive_doubling_all_reduce"
+    found = contest(entries(1024), Breaking(*names))
+    assert found.judged[0].entry.wish.num_bytes == 1024
+    assert not {schedule for schedule in found.judged[0].tried if schedule.family in names}
+    assert [note.split(":")[0] for note in found.notes] == [
+        f"{name} was left out for all_reduce of 1024 bytes, float32" for name in names[::-1]
+    ]
+
+
+def test_a_library_that_breaks_the_job_is_no_choice_of_ours():
+    with pytest.raises(RunError, match="library"):
+        contest(entries(1024), Breaking("library"))
+    found = contest(entries(1024, 16 << 20), Breaking("16777216 bytes, float32: serial"))
+    assert [each.entry.wish.num_bytes for each in found.judged] == [1024]
+    assert "16777216" in found.notes[0]
+
+
+# How a budget is shared out
+
+
+def test_finalists_are_the_fastest_and_the_winners_beside():
+    a, b, c = (WISH.by(name) for name in WISH.families[1:4])
+    tried = {1: {c: 1.0}, 2: {LIBRARY: 1.0, a: 2.0, b: 3.0}, 3: {}, 4: {b: 1.0}}
+    all_four = [entry(size, {b: 1.0, c: 2.0}) for size in (1, 2, 3, 4, 5)]
+    assert finalists(2, tried, all_four[2], all_four) == [a, b, c]
+    assert finalists(3, tried, all_four[3], all_four) == [b, c, a]
+
+
+def test_long_runs_get_what_short_ones_leave():
+    assert fill([1.0, 9.0, 2.0], 8.0) == [1.0, 5.0, 2.0]
+    schedules = [WISH.by(name, channels) for name in WISH.families[1:5] for channels in (1, 2)]
+    asked = [entry(size, dict.fromkeys(schedules, size * 1e-8)) for size in (1024, 16 << 20)]
+    measurer = Measurer(asked, Planted(lambda *_: 1.0), 0, 9)
+    assert measurer.run_s(1) == pytest.approx(0.168, rel=0.01)
+    measurer.fastest_s[0] = 2 * 1024e-8
+    assert measurer.run_s(1) == pytest.approx(0.336, rel=0.01)  # predictions were off by two so far
+    assert measurer.heat_s([0]) < 1.5 < measurer.heat_s([1])
+
+
+def test_a_heat_that_cannot_be_afforded_is_left_out():
+    executor = Planted(lambda *_: 2.0)
+    asked = [entry(16 << 20, {WISH.by("ring_all_reduce", n): 1.0 + n for n in (1, 2, 4)})]
+    measurer = Measurer(asked, executor, 0, 9)
+    assert measurer.heat([0], 10.0) == {0: {}}
+    assert not executor.jobs
+    assert len(measurer.heat([0], 35.0)[0]) == 3  # the library and two
+    assert (executor.jobs[0].warmup, executor.jobs[0].budget_s) == (0, 35.0)
