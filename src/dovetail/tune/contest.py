@@ -173,14 +173,16 @@ def finalists(
 ) -> list[Schedule]:
     """The fastest of ours of one entry (the best predicted where none was tried), and those that won in the entries
     before and after it."""
-    best = {
-        i: sorted((c for c in known if c != entries[i].serial), key=lambda c, known=known: (known[c], str(c)))
-        for i, known in tried.items()
-    }
+    best = {i: fastest(known, entries[i].serial) for i, known in tried.items()}
     own = best.get(at) or list(entry.listed)
     near = [b if a == at else a for a, b in pairwise(sorted({*tried, at})) if at in (a, b)]
     found = own[: FINALISTS - 1] + [best[i][0] for i in near if best[i]]
     return list(dict.fromkeys(found))
+
+
+def fastest(known: Mapping[Schedule, float], serial: Schedule) -> list[Schedule]:
+    """Those that are not serial, by their seconds."""
+    return sorted((each for each in known if each != serial), key=lambda each: (known[each], str(each)))
 
 
 def _notes(
