@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from dovetail.cli import app
-from dovetail.cli.wishes import kind_of
+from dovetail.cli.wishes import kind_of, summary_of
 
 OF_WISHES = {verb.name: verb for verb in app.OF_WISHES}
 ALONE = {verb.alone for verb in app.OF_WISHES}
@@ -80,7 +80,7 @@ def _verb(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     shown = "".join(f" {p.name.upper()}" if p.required else f" [{p.name.upper()}]" for p in arguments)
     rows = [f"| `{p.name.upper()}` | {p.help} | |" for p in arguments]
-    return _told(name, command, shown, rows, [p for p in command.params if p.param_type_name == "option"])
+    return _told(name, command.help, shown, rows, [p for p in command.params if p.param_type_name == "option"])
 
 
 def _of_wishes(name: str, known: dict[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _of_wishes(name: str, known: dict[str, Any]) -> str:
     theirs = set() if wish == verb.alone else {option.name for option in verb.options(kind_of(wish))}
     own = [p for p in command.params if p.name not in theirs]
     rows = ["| `WISH` | One of those below. | |"]
-    return _told(name, command, " [WISH]" if verb.alone else " WISH", rows, own)
+    return _told(name, inspect.getdoc(verb.run), " [WISH]" if verb.alone else " WISH", rows, own)
 
 
 def _wish(name: str, known: dict[str, Any]) -> str:
@@ -99,14 +99,14 @@ def _wish(name: str, known: dict[str, Any]) -> str:
     verbs = [verb for verb in OF_WISHES if f"{verb} {name}" in known]
     params = {p.name: p for verb in verbs for p in known[f"{verb} {name}"].params}
     asked = {option.name: option for verb in verbs for option in OF_WISHES[verb].options(kind)}
-    about = inspect.getdoc(kind).split("\n\n")[0].replace(f" {name}", "")
+    about = summary_of(kind).replace(f" {name}", "")
     lines = [about, "", f"With {', '.join(f'`{verb}`' for verb in verbs)}.", "", "| | | default |", "|---|---|---|"]
     return "\n".join([*lines, *(_row(params[name]) for name in asked), ""])
 
 
-def _told(name: str, command: Any, shown: str, rows: list[str], options: list[Any]) -> str:
+def _told(name: str, about: str, shown: str, rows: list[str], options: list[Any]) -> str:
     needed = "".join(f" {p.opts[0]} …" for p in options if p.required)
-    lines = [f"## {name}\n", command.help.strip(), "", f"    dovetail {name}{shown}{needed}", "", "| | | default |"]
+    lines = [f"## {name}\n", about.strip(), "", f"    dovetail {name}{shown}{needed}", "", "| | | default |"]
     return "\n".join([*lines, "|---|---|---|", *rows, *map(_row, options), ""])
 
 

@@ -319,7 +319,7 @@ if which in ("good", "mpi4py", "raise"):
     out = np.empty((m, n), "f4")
     for _ in range(3):
         c = plan.run(a, b)
-        assert plan.run(a, b, out) is out
+        assert plan.run(a, b, out=out) is out
     assert np.allclose(c, whole[0] @ whole[1], atol=1e-3) and (c == out).all()
     print("right")
     sys.exit()
@@ -402,6 +402,8 @@ def test_one_rank_without_mpi(alone):
         (lambda a, b: (a[0], b), "'A' has shape (16,)"),
         (lambda a, b: (a.astype("f2"), b), "'A' is float16, and the plan is for float32"),
         (lambda a, b: (a, np.full_like(b, np.inf)), "'B' holds 128 values that are NaN or infinite"),
+        (lambda a, b: (a,), "matmul_all_reduce takes A and B"),
+        (lambda a, b: (a, b, np.empty((96, 8), "f4")), "matmul_all_reduce takes A and B"),
     ],
 )
 def test_bad_arrays_are_refused(alone, change, told):
@@ -422,11 +424,11 @@ def test_nonfinite_input_where_it_is_wanted(alone):
 def test_result_is_put_where_it_is_wanted(alone):
     plan, a, b = alone
     with pytest.raises(WishError, match="C-contiguous"):
-        plan.run(a, b, np.empty((8, 96), "f4").T)
+        plan.run(a, b, out=np.empty((8, 96), "f4").T)
     locked = np.empty((96, 8), "f4")
     locked.flags.writeable = False
     with pytest.raises(WishError, match="writeable"):
-        plan.run(a, b, locked)
+        plan.run(a, b, out=locked)
 
 
 # Disks

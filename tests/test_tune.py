@@ -23,7 +23,7 @@ from dovetail.report.tuning import summary, write_tuning
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
 from dovetail.tune import TuneResult, neighbourhood, tune
-from dovetail.tune.contest import LEAST_GAIN_S, Judged, contest, judge
+from dovetail.tune.contest import LEAST_GAIN_S, Judged, contest, fastest, judge
 from dovetail.tune.measure import Clock, Measurer
 from dovetail.tune.tune import (
     COMPUTE,
@@ -379,3 +379,10 @@ def test_inputs_are_fresh_unless_a_seed_is_given() -> None:
 
 def test_schedules_read_as_people_say_them() -> None:
     assert str(Schedule.of("optimal", tiles=(4,), by="ring")) == "optimal, 1 tile, ring"
+
+
+def test_of_schedules_as_fast_as_each_other_either_may_lead() -> None:
+    """They may differ in how they are driven only, which no name tells."""
+    serial, one = Schedule.of("serial"), Schedule.of("uniform", tiles=(1, 1))
+    known = {serial: 1.0, one: 0.5, replace(one, progress="thread"): 0.5, replace(one, block_rows=1): 0.25}
+    assert [known[each] for each in fastest(known, serial)] == [0.25, 0.5, 0.5]

@@ -18,14 +18,12 @@ __version__ = "0.1.0"
 _FACE = {
     "DovetailError": ("core", "DovetailError"),
     "Machine": ("machine", "Machine"),
-    "MatmulAllReduce": ("matmul", "MatmulAllReduce"),
     "Plan": ("plan", "Plan"),
     "Program": ("ir", "Program"),
     "Timeline": ("timeline", "Timeline"),
     "TuneResult": ("tune", "TuneResult"),
     "explain": ("report.explain", "explain"),
     "load_machine": ("machine", "load"),
-    "matmul_all_reduce": ("matmul", "MatmulAllReduce"),
     "plan": ("plan", None),  # the room, which can be called; so is "tune"
     "tune": ("tune", None),
     "verify": ("ir", "verify"),
@@ -36,8 +34,11 @@ __all__ = [*_FACE]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FACE:
-        raise AttributeError(f"module 'dovetail' has no attribute '{name}'")
+    if name not in _FACE:  # wishes by their names, e.g. all_gather_matmul
+        table = import_module("dovetail.plan.wishes") if not name.startswith("_") else None
+        if table is None or name not in table.wishes():
+            raise AttributeError(f"module 'dovetail' has no attribute '{name}'")
+        return table.wish_class(name)
     room, there = _FACE[name]
     module = import_module(f"dovetail.{room}")
     return getattr(module, there) if there else module

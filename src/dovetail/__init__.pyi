@@ -6,8 +6,6 @@ from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
 from dovetail.machine import Machine as Machine
 from dovetail.machine import load as load_machine
-from dovetail.matmul import MatmulAllReduce as MatmulAllReduce
-from dovetail.matmul import MatmulAllReduce as matmul_all_reduce
 from dovetail.plan import Plan as Plan
 from dovetail.plan.search import plan as plan
 from dovetail.report.explain import explain as explain
@@ -19,14 +17,12 @@ __version__: str
 __all__ = [
     "DovetailError",
     "Machine",
-    "MatmulAllReduce",
     "Plan",
     "Program",
     "Timeline",
     "TuneResult",
     "explain",
     "load_machine",
-    "matmul_all_reduce",
     "plan",
     "tune",
     "verify",

@@ -36,7 +36,7 @@ def tune(
 ) -> int:
     """Probe, plan, prove, measure serial and the best few in turn, keep the fastest, and explain it.
 
-    A matrix product without sizes gets some whose compute and communication take about as long on this machine.
+    An operator without sizes gets some whose compute and communication take about as long on this machine.
 
     Of a collective: at each size, measure the best predicted algorithms and the library's call in turn, and keep a
     table of what is fastest, which dovetail.collective then goes by.

@@ -58,6 +58,11 @@ def of(kind: Any, whose: str) -> list[Option]:
     return [option for option in kind.options if option.of == whose]
 
 
+def summary_of(kind: Any) -> str:
+    """The first paragraph of what a class of wishes says of itself."""
+    return " ".join((inspect.getdoc(kind) or kind.name).split("\n\n")[0].split())
+
+
 def flag(name: str) -> str:
     """An option's name on the command line."""
     return f"--{name.replace('_', '-')}"
@@ -133,9 +138,10 @@ class Verb:
         needed = [_parameter(o, self._needs(kind, o)) for o in options]
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
-        run.__annotations__, run.__doc__ = {}, self.run.__doc__
-        app, about = typer.Typer(add_completion=False, context_settings=HELP), getattr(kind, "__doc__", None)
-        app.command(name, short_help=(about or "Links between ranks, whatever is wished for.").splitlines()[0])(run)
+        about = summary_of(kind) if kind else "Links between ranks, whatever is wished for."
+        run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(self.run)}"
+        app = typer.Typer(add_completion=False, context_settings=HELP)
+        app.command(name, short_help=about)(run)
         made = typer.main.get_command(app)
         made.name = name
         return made

@@ -56,7 +56,7 @@ def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
 def check_schema(document: Mapping[str, Any], schema: str) -> None:
     """Refuse a document of another kind or version.
 
-    >>> check_schema({"schema": "dovetail.plan/1"}, "dovetail.plan/1")
+    >>> check_schema({"schema": "dovetail.plan/2"}, "dovetail.plan/2")
     """
     found = document.get("schema")
     if found != schema:

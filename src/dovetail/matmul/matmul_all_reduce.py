@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dovetail.core import PlanError, parse_count
+from dovetail.core import PlanError, WishError, parse_count
 from dovetail.ir import (
     Builder,
     Kind,
@@ -143,6 +143,8 @@ class MatmulAllReduce(Product):
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A (m, k_r), B (k_r, n), and C (m, n)."""
+        if len(given) != 2:
+            raise WishError(f"{self.name} takes A and B", found=f"{len(given)} arrays", hint="out=… takes the result")
         a, b = (array_of(each, self.dtype) for each in given)
         return {"A": a, "B": b[None]}, {} if out is None else {"C": out}
 

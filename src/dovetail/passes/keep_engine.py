@@ -21,7 +21,7 @@ def keep_engine(program: Program, engine: str) -> Program:
     ... rank 0 lane compute
     ...   copy x[0:1] -> y[0:1]
     ... rank 0 lane net
-    ...   copy y[0:1] -> z[0:1] after compute 0
+    ...   copy y[0:1] -> z[0:1] after compute.0
     ... ''')
     >>> [keep_engine(whole, engine).num_ops for engine in ("compute", "net")], whole.num_ops
     ([1, 1], 2)

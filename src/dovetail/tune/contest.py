@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -167,22 +167,21 @@ def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
     return bool(middle < 1.0 - noise and all(np.median(each) <= 1.0 for each in ratios))
 
 
-def _fastest_of(known: Mapping[Schedule, float]) -> Callable[[Schedule], tuple[float, str]]:
-    return lambda schedule: (known[schedule], str(schedule))
-
-
 def finalists(
     at: int, tried: Mapping[int, Mapping[Schedule, float]], entry: Entry, entries: Sequence[Entry]
 ) -> list[Schedule]:
     """The fastest of ours of one entry (the best predicted where none was tried), and those that won in the entries
     before and after it."""
-    best = {
-        i: sorted((c for c in known if c != entries[i].serial), key=_fastest_of(known)) for i, known in tried.items()
-    }
+    best = {i: fastest(known, entries[i].serial) for i, known in tried.items()}
     own = best.get(at) or list(entry.listed)
     near = [b if a == at else a for a, b in pairwise(sorted({*tried, at})) if at in (a, b)]
     found = own[: FINALISTS - 1] + [best[i][0] for i in near if best[i]]
     return list(dict.fromkeys(found))
+
+
+def fastest(known: Mapping[Schedule, float], serial: Schedule) -> list[Schedule]:
+    """Those that are not serial, by their seconds."""
+    return sorted((each for each in known if each != serial), key=lambda each: (known[each], str(each)))
 
 
 def _notes(
