@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 def find_call(name: str) -> Any:
-    """The collective on arrays of that name; `dovetail.collective` asks, which lies below the room that holds them."""
+    """The call on arrays of that name; front doors ask, which lie below the room that holds these calls."""
     return getattr(import_module("dovetail.comm"), name)
 
 

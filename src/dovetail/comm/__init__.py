@@ -1,4 +1,10 @@
-"""comm: collectives on arrays inside a user's MPI program, by whichever algorithm was measured to be the fastest."""
+"""comm: collectives and products on arrays inside a user's MPI program, by what was measured to be the fastest.
+
+The calls of wishes, such as `all_gather_matmul`, are made when they are first asked for (see `comm.products`).
+"""
+
+from importlib import import_module
+from typing import Any
 
 from dovetail.comm.calls import (
     all_gather,
@@ -32,3 +38,11 @@ __all__ = [
     "scatter",
     "use",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    table = import_module("dovetail.plan.wishes")
+    if name.startswith("_") or name not in table.wishes():
+        raise AttributeError(f"module 'dovetail.comm' has no attribute '{name}'")
+    found = globals()[name] = import_module("dovetail.comm.products").product_call(name)
+    return found

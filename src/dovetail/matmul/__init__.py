@@ -1,5 +1,11 @@
-"""matmul: the front door for matrix products with a collective: wish → Program."""
+"""matmul: the front door for matrix products with a collective: wish → Program.
 
+The calls on arrays (`all_gather_matmul(a, b, comm)` and its kin) live in `dovetail.comm`, and are offered here too.
+"""
+
+from typing import Any
+
+from dovetail import find_call
 from dovetail.matmul.all_gather_matmul import AllGatherMatmul
 from dovetail.matmul.all_to_all_matmul import AllToAllMatmul
 from dovetail.matmul.kernels import MATMUL
@@ -7,7 +13,7 @@ from dovetail.matmul.matmul_all_reduce import MatmulAllReduce
 from dovetail.matmul.matmul_all_to_all import MatmulAllToAll
 from dovetail.matmul.matmul_reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.optimum import optimal
-from dovetail.matmul.product import DTYPES, Product, shard
+from dovetail.matmul.product import DTYPES, Product, Told, shard
 from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 
 __all__ = [
@@ -20,6 +26,7 @@ __all__ = [
     "MatmulReduceScatter",
     "Product",
     "Tiling",
+    "Told",
     "mc2",
     "optimal",
     "pipeline_s",
@@ -27,3 +34,12 @@ __all__ = [
     "shard",
     "uniform",
 ]
+
+_CALLS = {kind.name for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Product)}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CALLS:
+        raise AttributeError(f"module 'dovetail.matmul' has no attribute '{name}'")
+    found = globals()[name] = find_call(name)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from dovetail.core import parse_count
 from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gather import Blocks
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import balance, checked_shares, shares_for
+from dovetail.matmul.product import Told, balance, checked_shares, shares_for, the_same, uneven_or_none
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class AllGatherMatmul(Gathering):
     """
 
     name: ClassVar[str] = "all_gather_matmul"
+    said: ClassVar[tuple[str, ...]] = ("gathered",)
     options: ClassVar[tuple[Option, ...]] = (
         *Gathering.options,
         Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
@@ -58,6 +60,15 @@ class AllGatherMatmul(Gathering):
 
     def part(self, rows: int, ranks: int) -> AllGatherMatmul:
         return replace(self, m=rows * ranks, rows=None)
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> AllGatherMatmul:
+        k = the_same(told, lambda rank: rank.a[1], "columns of A")
+        several = the_same(told, lambda rank: rank.several, "matrices B")
+        gathered = the_same(told, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")
+        rows, columns = [rank.a[0] for rank in told], [rank.b[1] for rank in told]
+        shares = uneven_or_none(rows), uneven_or_none(columns)
+        return cls(sum(rows), k, sum(columns), told[0].dtype, several, gathered, *shares)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:

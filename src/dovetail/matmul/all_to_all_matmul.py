@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dovetail.ir import dtype_bytes
 from dovetail.matmul.gather import Blocks
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import balance
-from dovetail.matmul.token_counts import Counts, checked_counts, counts_for
+from dovetail.matmul.product import Told, balance, the_same
+from dovetail.matmul.token_counts import Counts, checked_counts, counts_for, counts_of_ranks
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class AllToAllMatmul(Gathering):
     """
 
     name: ClassVar[str] = "all_to_all_matmul"
+    said: ClassVar[tuple[str, ...]] = ("counts",)
     kind: ClassVar[str] = "all_to_all"
     ways: ClassVar[tuple[str, ...]] = ("library", "messages")
 
@@ -42,6 +44,13 @@ class AllToAllMatmul(Gathering):
 
     def part(self, rows: int, ranks: int) -> AllToAllMatmul:
         return replace(self, m=rows * ranks * ranks, counts=None)
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> AllToAllMatmul:
+        k = the_same(told, lambda rank: rank.a[1], "columns of A")
+        n = the_same(told, lambda rank: rank.b[1], "columns of B")
+        counts = counts_of_ranks(told)
+        return cls(sum(map(sum, counts)), k, n, told[0].dtype, counts)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllToAllMatmul:

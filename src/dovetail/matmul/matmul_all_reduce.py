@@ -33,12 +33,15 @@ from dovetail.matmul.product import (
     SIZES,
     TILING,
     Product,
+    Told,
     add_products,
     array_of,
     balance,
     checked_shares,
     row_work,
     shares_for,
+    the_same,
+    uneven_or_none,
 )
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
@@ -68,6 +71,13 @@ class MatmulAllReduce(Product):
         *TILING,
         Option("by", str, "How each tile is reduced.", "auto", choices=("auto", *WAYS), of="schedules"),
     )
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> MatmulAllReduce:
+        m = the_same(told, lambda rank: rank.a[0], "rows of A")
+        n = the_same(told, lambda rank: rank.b[1], "columns of B")
+        depths = [rank.a[1] for rank in told]
+        return cls(m, sum(depths), n, told[0].dtype, uneven_or_none(depths))
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> MatmulAllReduce:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
 from dovetail.ir import dtype_bytes
 from dovetail.matmul.gather import Blocks
-from dovetail.matmul.product import balance, checked_shares, shard, shares_for
+from dovetail.matmul.product import Told, balance, checked_shares, shard, shares_for, the_same, uneven_or_none
 from dovetail.matmul.scattering import Scattering
 
 
@@ -49,6 +49,13 @@ class MatmulReduceScatter(Scattering):
 
     def depths(self, ranks: int) -> tuple[int, ...]:
         return shares_for(self.shares, self.k, ranks, "k")
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> MatmulReduceScatter:
+        m = the_same(told, lambda rank: rank.a[0], "rows of A")
+        n = the_same(told, lambda rank: rank.b[1], "columns of B")
+        depths = [rank.a[1] for rank in told]
+        return cls(m, sum(depths), n, told[0].dtype, uneven_or_none(depths))
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> MatmulReduceScatter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -65,6 +65,41 @@ def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) 
     return held
 
 
+class Told(NamedTuple):
+    """What a rank tells the others of its arguments: shapes of A and B, how many B, dtype, and what else was said."""
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    several: int
+    dtype: str
+    said: dict[str, Any]
+
+
+def the_same(told: Sequence[Told], read: Callable[[Told], Any], what: str) -> Any:
+    """What all ranks must say alike; WishError, on all of them, naming the first that differs.
+
+    >>> ranks = [Told((2, 4), (4, 3), 1, "float32", {}), Told((3, 5), (5, 3), 1, "float32", {})]
+    >>> the_same(ranks, lambda rank: rank.b[1], "columns of B")
+    3
+    >>> the_same(ranks, lambda rank: rank.a[1], "columns of A")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: rank 1 has 5 columns of A
+      found       rank 0 has 4
+    """
+    first = read(told[0])
+    for rank, each in enumerate(told):
+        if read(each) != first:
+            raise WishError(f"rank {rank} has {read(each)} {what}", found=f"rank 0 has {first}")
+    return first
+
+
+def uneven_or_none(shares: Sequence[int]) -> tuple[int, ...] | None:
+    """Shares; None where they are those that an even cut makes."""
+    held = tuple(shares)
+    return None if held == shard(sum(held), len(held)) else held
+
+
 @dataclass(frozen=True)
 class Product:
     """C = A·B with A (m, k) and B (k, n), shared among ranks as each operator says; a front door's wish (`ir.Wish`).
@@ -77,6 +112,7 @@ class Product:
     options: ClassVar[tuple[Option, ...]] = (*SIZES, *TILING)
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
+    said: ClassVar[tuple[str, ...]] = ()  # what a call on arrays may say, beside the arrays
 
     m: int
     k: int
@@ -93,6 +129,11 @@ class Product:
     def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
         """The one product of these sizes."""
         return (cls(**{name: value for name, value in asked.items() if value is not None}),)
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> Product:
+        """The wish that these arguments of all ranks make; WishError, naming the rank, where they do not fit."""
+        raise NotImplementedError
 
     @property
     def flops(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.core import WishError, parse_count
-from dovetail.matmul.product import shard
+from dovetail.matmul.product import Told, shard
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -32,10 +32,13 @@ def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
     return counts
 
 
-def transposed(counts: Sequence[Sequence[int]]) -> Counts:
-    """What comes from each rank, by what goes to each.
-
-    >>> transposed([[1, 2], [3, 4]])
-    ((1, 3), (2, 4))
-    """
-    return tuple(zip(*counts, strict=True))
+def counts_of_ranks(told: Sequence[Told]) -> Counts:
+    """Each rank's own row of counts, as it said with `counts`, else even shares of its rows. WishError, naming the
+    rank, where a row does not fit its A."""
+    rows = [tuple(rank.said.get("counts") or shard(rank.a[0], len(told))) for rank in told]
+    for rank, row in enumerate(rows):
+        if len(row) != len(told):
+            raise WishError(f"rank {rank} gives {len(row)} counts", found=f"{len(told)} ranks", hint="one for each")
+        if sum(row) != told[rank].a[0]:
+            raise WishError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {told[rank].a[0]}")
+    return tuple(rows)
