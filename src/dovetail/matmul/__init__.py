@@ -6,14 +6,14 @@ The calls on arrays (`all_gather_matmul(a, b, comm)` and its kin) live in `dovet
 from typing import Any
 
 from dovetail import find_call
-from dovetail.matmul.all_gather_matmul import AllGatherMatmul
-from dovetail.matmul.all_to_all_matmul import AllToAllMatmul
+from dovetail.matmul.all_gather import AllGatherMatmul
+from dovetail.matmul.all_reduce import MatmulAllReduce
+from dovetail.matmul.all_to_all_first import AllToAllMatmul
+from dovetail.matmul.all_to_all_last import MatmulAllToAll
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.matmul_all_reduce import MatmulAllReduce
-from dovetail.matmul.matmul_all_to_all import MatmulAllToAll
-from dovetail.matmul.matmul_reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import DTYPES, Product, Told, shard
+from dovetail.matmul.reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 
 __all__ = [

@@ -64,9 +64,9 @@ class Communicator:
     It sends on a duplicate of theirs, keeps the engines of its latest calls, and ends when theirs is freed.
     """
 
-    def __init__(self, bound: _native.Communicator, prepare: Prepare) -> None:
+    def __init__(self, bound: _native.Communicator) -> None:
         self.bound, self.rank, self.size = bound, bound.rank, bound.size
-        self._prepare = prepare
+        self.prepare: Prepare | None = None
         self.hosts = self._hosts()
         self.nodes = nodes_of(self.hosts)
         self.has_rules = False
@@ -100,7 +100,8 @@ class Communicator:
         words = self._words(request)
         while not self.bound.run(*words):
             choice = self.choice(request.kind, request.num_bytes, request.dtype)
-            service: tuple[Any, ...] = self._prepare(request, choice, self)
+            assert self.prepare is not None
+            service: tuple[Any, ...] = self.prepare(request, choice, self)
             self.bound.add(*words, *service)
 
     def agree(self, request: Request | None) -> None:
@@ -160,6 +161,7 @@ def communicator_of(
     """
     found = _adopted(comm)
     if not found.has_rules:
+        found.prepare = prepare
         begin(found)
     if remember:
         _native.comm_remember(comm, found.bound)
