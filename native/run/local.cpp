@@ -118,9 +118,8 @@ long long LocalHub::Call::count(std::size_t from, std::size_t to) const {
 
 long long LocalHub::Call::sent_at(std::size_t from, std::size_t to) const {
     const LibraryCall& call = members[from];
-    if (call.kind != DT_ALL_TO_ALL_V && call.kind != DT_REDUCE_SCATTER_V)
-        return static_cast<long long>(to) * call.count;
-    return std::accumulate(call.counts, call.counts + to, 0LL);
+    if (call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V) return 0;
+    return call.counts ? std::accumulate(call.counts, call.counts + to, 0LL) : static_cast<long long>(to) * call.count;
 }
 
 long long LocalHub::Call::taken_at(std::size_t to, std::size_t from) const {
@@ -130,46 +129,42 @@ long long LocalHub::Call::taken_at(std::size_t to, std::size_t from) const {
     return std::accumulate(taken, taken + from, 0LL);
 }
 
+const std::byte* LocalHub::Call::source(std::size_t member, long long at) const {
+    return static_cast<const std::byte*>(members[member].src) + at * dtype_bytes(members[member].dtype);
+}
+
+std::byte* LocalHub::Call::result(std::size_t member, long long at) const {
+    return static_cast<std::byte*>(members[member].dst) + at * dtype_bytes(members[member].dtype);
+}
+
+void LocalHub::Call::move(std::byte* to, const std::byte* from, long long count) const {
+    if (count > 0) std::memmove(to, from, static_cast<std::size_t>(count * dtype_bytes(members[0].dtype)));
+}
+
+const std::byte* LocalHub::Call::total(long long at, long long count, std::vector<std::byte>& room) const {
+    room.resize(static_cast<std::size_t>(count * dtype_bytes(members[0].dtype)));
+    move(room.data(), source(0, at), count);
+    for (std::size_t from = 1; from < members.size() && count > 0; ++from)
+        reduce(members[0].dtype, members[0].op, source(from, at), room.data(), count);
+    return room.data();
+}
+
 void LocalHub::carry_out(const Call& call) {
     const LibraryCall& first = call.members[0];
-    const auto size = call.members.size();
-    const long long width = dtype_bytes(first.dtype);
-    const auto source = [&](std::size_t i, long long at) {
-        return static_cast<const std::byte*>(call.members[i].src) + at * width;
-    };
-    const auto result = [&](std::size_t i, long long at) {
-        return static_cast<std::byte*>(call.members[i].dst) + at * width;
-    };
-    const auto move = [&](std::byte* to, const std::byte* from, long long count) {
-        if (count > 0) std::memmove(to, from, static_cast<std::size_t>(count * width));
-    };
-    const auto add_all = [&](long long at, long long count, std::vector<std::byte>& sum) {
-        sum.resize(static_cast<std::size_t>(count * width));
-        move(sum.data(), source(0, at), count);
-        for (std::size_t from = 1; from < size && count > 0; ++from)
-            reduce(first.dtype, first.op, source(from, at), sum.data(), count);
-    };
-    std::vector<std::byte> sum;
-    if (first.kind == DT_ALL_REDUCE) add_all(0, first.count, sum);
-    for (std::size_t to = 0; to < size; ++to) {
-        switch (first.kind) {
-            case DT_ALL_REDUCE:
-                move(result(to, 0), sum.data(), first.count);
-                break;
-            case DT_REDUCE_SCATTER:
-            case DT_REDUCE_SCATTER_V:
-                add_all(call.sent_at(0, to), call.count(0, to), sum);
-                move(result(to, 0), sum.data(), call.count(0, to));
-                break;
-            case DT_BROADCAST:
-                if (to > 0) move(result(to, 0), result(0, 0), first.count);
-                break;
-            default:
-                for (std::size_t from = 0; from < size; ++from) {
-                    const bool gathers = first.kind == DT_ALL_GATHER || first.kind == DT_ALL_GATHER_V;
-                    move(result(to, call.taken_at(to, from)), source(from, gathers ? 0 : call.sent_at(from, to)),
-                         call.count(from, to));
-                }
+    std::vector<std::byte> room;
+    const std::byte* sum = first.kind == DT_ALL_REDUCE ? call.total(0, first.count, room) : nullptr;
+    for (std::size_t to = 0; to < call.members.size(); ++to) {
+        if (sum) {
+            call.move(call.result(to, 0), sum, first.count);
+        } else if (first.kind == DT_REDUCE_SCATTER || first.kind == DT_REDUCE_SCATTER_V) {
+            const long long count = call.count(0, to);
+            call.move(call.result(to, 0), call.total(call.sent_at(0, to), count, room), count);
+        } else if (first.kind == DT_BROADCAST) {
+            if (to > 0) call.move(call.result(to, 0), call.result(0, 0), first.count);
+        } else {
+            for (std::size_t from = 0; from < call.members.size(); ++from)
+                call.move(call.result(to, call.taken_at(to, from)), call.source(from, call.sent_at(from, to)),
+                          call.count(from, to));
         }
     }
 }

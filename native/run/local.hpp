@@ -54,10 +54,15 @@ class LocalHub {
         std::vector<LibraryCall> members;
         std::vector<Flag*> flags;
         bool fits() const;  // whether all ask for the same
-        // Where member `to` puts what comes from `from`, where that lies there, and its elements.
-        long long taken_at(std::size_t to, std::size_t from) const;
-        long long sent_at(std::size_t from, std::size_t to) const;
+        // Elements that go from one member to another, where they lie there, and where they go here.
         long long count(std::size_t from, std::size_t to) const;
+        long long sent_at(std::size_t from, std::size_t to) const;
+        long long taken_at(std::size_t to, std::size_t from) const;
+        const std::byte* source(std::size_t member, long long at) const;
+        std::byte* result(std::size_t member, long long at) const;
+        void move(std::byte* to, const std::byte* from, long long count) const;
+        // The sum, or what else is asked for, of everybody's elements from `at` on, in `room`.
+        const std::byte* total(long long at, long long count, std::vector<std::byte>& room) const;
     };
     static void deliver(const Message& sent, const Message& posted);
     static void carry_out(const Call& call);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 
 import numpy as np
@@ -68,13 +69,17 @@ class _Rewrite:
         self.plain, self.clocks, self.old = plain, clocks, plain.program
         self.draft = Draft(self.old)
         self.free_id = 1 + max((channel.id for channel in self.old.channels), default=-1)
-        # For each rank that takes part, and each queue of puts or gets: their places there, and what takes part.
+        # For each rank that takes part, and each queue of puts or gets: their places there, and the number of what
+        # takes part in each, which the draft begins with.
         self.partners: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
 
     def program(self) -> Program:
-        for op in self.plain.ops:
-            if op.kind in (Kind.put, Kind.get):
-                self._add_partner(op)
+        one_sided = [op for op in self.plain.ops if op.kind in (Kind.put, Kind.get)]
+        for number, op in enumerate(one_sided):
+            place = self.plain.position[op.index], number
+            self.partners[self._other(op)][self.plain.queue_of[op.index]].append(place)
+        for op in one_sided:
+            self._add_partner(op)
         waits = self._waits()
         for op in self.plain.ops:
             after: list[int | OldOp] = [*(OldOp(row) for row in op.after), *waits[op.index]]
@@ -87,18 +92,26 @@ class _Rewrite:
         number = op.lane if op.kind == Kind.put else len(self.old.lanes) + op.lane
         return Channel(src, dst, self.free_id + number, _DEPTH)
 
+    def _other(self, op: Op) -> int:
+        """The rank whose memory is put to, or got from."""
+        channel = self._channel(op)
+        return channel.dst if op.kind == Kind.put else channel.src
+
     def _add_partner(self, op: Op) -> None:
-        channel, lane = self._channel(op), Lane(f"{op.rank}.{self.old.lanes[op.lane].name} {op.kind.name}", "net")
+        """What takes part, after all that takes part in what came before the put or get; a serving send after the ops
+        of its own rank that did, too. (A message brings a receive that order by itself.)"""
+        channel, rank = self._channel(op), self._other(op)
+        lane = Lane(f"{op.rank}.{self.old.lanes[op.lane].name} {op.kind.name}", "net")
+        begun = self.clocks.begun[op.index]
+        partners = self.partners[rank]
+        counts = {queue: bisect_left(made, (begun[queue],)) for queue, made in partners.items()}
+        after: list[int | OldOp] = [partners[queue][count - 1][1] for queue, count in counts.items() if count]
         if op.kind == Kind.put:
-            rank = channel.dst
-            made = self.draft.add(Kind.recv, rank, lane, writes=op.writes, chan_in=channel, line=op.line)
-        else:
-            rank = channel.src
-            ended = [(queue, int(self.clocks.begun[op.index, queue])) for queue in self._queues(rank)]
-            after = [OldOp(self.plain.queues[queue][count - 1]) for queue, count in ended if count]
-            made = self.draft.add(Kind.send, rank, lane, reads=op.reads, chan_out=channel, after=after, line=op.line)
-        queue = self.plain.queue_of[op.index]
-        self.partners[rank][queue].append((self.plain.position[op.index], made))
+            self.draft.add(Kind.recv, rank, lane, writes=op.writes, chan_in=channel, after=after, line=op.line)
+            return
+        ended = [(queue, int(begun[queue])) for queue in self._queues(rank)]
+        after += [OldOp(self.plain.queues[queue][count - 1]) for queue, count in ended if count]
+        self.draft.add(Kind.send, rank, lane, reads=op.reads, chan_out=channel, after=after, line=op.line)
 
     def _add(self, op: Op, after: list[int | OldOp]) -> int:
         where = op.rank, self.old.lanes[op.lane]
@@ -118,8 +131,7 @@ class _Rewrite:
                 told: dict[int, int] = defaultdict(int)
                 for row in self.plain.queues[queue]:
                     for source, partners in by_queue.items():
-                        ended = int(self.clocks.ended[row, source])
-                        count = sum(place < ended for place, _ in partners[told[source] :]) + told[source]
+                        count = bisect_left(partners, (self.clocks.ended[row, source],))
                         if count > told[source]:
                             waits[row].append(partners[count - 1][1])
                         told[source] = count
