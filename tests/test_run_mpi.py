@@ -224,7 +224,7 @@ class TestJobs:
 
     def test_a_wrong_product_is_noticed(self, answers):
         (outcome,) = answers["lying"].outcomes
-        assert outcome.num_wrong > 64 * 48
+        assert outcome.num_wrong > 2 * 48, "of both ranks"
         assert outcome.max_rel_error > outcome.tolerance
 
     def test_timelines_tell_one_story(self, answers):

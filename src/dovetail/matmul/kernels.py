@@ -156,10 +156,11 @@ class _Sums:
         num_wrong = int(np.count_nonzero(by_element > tolerance) + np.count_nonzero(others > tolerance))
         worst = float(max(by_element.max(), by_row.max()))
         num_wrong = max(num_wrong, int(worst > tolerance))  # at least the sampled row that is wrong as a whole only
-        return Agreement(worst, tolerance, num_wrong, self._worst(c, by_element, by_row))
+        only_row = by_element.max() <= tolerance < by_row.max()
+        return Agreement(worst, tolerance, num_wrong, self._worst(c, by_element, by_row, only_row))
 
-    def _worst(self, c: Array, by_element: Floats, by_row: Floats) -> str:
-        if by_row.max() > by_element.max():
+    def _worst(self, c: Array, by_element: Floats, by_row: Floats, only_row: bool) -> str:
+        if only_row:
             most = int(by_row.argmax())
             return f"row {most}, whose sum with random signs is off by {by_row[most] / ROW_WEIGHT:.2g} of its own size"
         place, column = divmod(int(by_element.argmax()), by_element.shape[1])

@@ -56,11 +56,11 @@ def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
     time.sleep(PAUSE_S)
 
 
-def no_work(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-    return Work("pause", 0.0, 0.0)
+def one_pause(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+    return Work("pause", 1.0, 0.0)
 
 
-PAUSE = KernelForm("pause", pause, no_work)
+PAUSE = KernelForm("pause", pause, one_pause)
 
 
 def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
