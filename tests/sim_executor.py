@@ -16,8 +16,8 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class SimExecutor:
-    """Runs jobs on `machine` in no time. `noise`: the standard deviation of each round's own slowness. `ahead`: receives
-    are posted ahead, as real executors do within their window."""
+    """Runs jobs on `machine` in no time. `noise`: the standard deviation of each round's own slowness. `ahead`:
+    receives are posted ahead, as real executors do within their window."""
 
     machine: Machine
     noise: float = 0.0

@@ -13,9 +13,9 @@ from dovetail.collective import build
 from dovetail.collective.wish import AllReduce
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload
 from dovetail.run import execute, fresh_inputs
+from dovetail.run.check import check_rank
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import RunOptions
-from dovetail.run.check import check_rank
 from dovetail.tune.measure import Entry
 
 
