@@ -689,20 +689,3 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-# Sizes of collectives
-
-
-@pytest.mark.parametrize("factor", [0.0, 1.0, float("nan"), float("inf")])
-def test_sizes_that_do_not_grow_are_refused(factor: float) -> None:
-    from dovetail.cli.collectives import sizes_between
-
-    with pytest.raises(WishError, match="sizes must begin above 0 and grow"):
-        sizes_between("1K", "64K", factor)
-
-
-def test_no_size_comes_twice() -> None:
-    from dovetail.cli.collectives import sizes_between
-
-    assert sizes_between("2", "5", 1.2) == [2, 3, 4, 5]
