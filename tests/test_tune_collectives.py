@@ -16,7 +16,9 @@ from dovetail.cli import main
 from dovetail.collective.wish import AllGather, AllReduce
 from dovetail.core import DovetailError, WishError
 from dovetail.machine import load
+from dovetail.plan import Plan
 from dovetail.plan.selection import Choice, Selection, selection_for
+from dovetail.tune import tune
 from dovetail.tune.collectives import tune_collective
 from dovetail.tune.timing import bus_factor, time_collective
 
@@ -51,6 +53,16 @@ def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, b
     assert all(row["measured_s"] <= row["library_s"] for row in document["rows"])
     timed = time_collective(POINTS, 4, executor=SimExecutor(machine, ahead=True))
     assert [each.choice.algorithm for each in timed] == [row["algorithm"] for row in document["rows"]]
+
+
+def test_one_size_is_tuned_as_any_other_wish(tmp_path):
+    machine = with_library(star(4), "all_reduce", 1e-3, 1e7)
+    found = tune(AllReduce(1 << 20), 4, out=tmp_path, executor=SimExecutor(machine, ahead=True), machine=machine)
+    assert found.plan.family == found.judged.schedule.family != "serial"
+    assert found.speedup > 1.5
+    assert (found.compute_s, found.losses) == (0.0, {})
+    assert json.loads((tmp_path / "tune.json").read_text())["measured_s"] == found.planned.median_s
+    assert Plan.from_json(json.loads((tmp_path / "plan.json").read_text())).schedule == found.plan.schedule
 
 
 def test_timings_are_in_the_terms_of_nccl_tests():
@@ -93,7 +105,7 @@ def test_bandwidths_are_those_of_nccl_tests():
         (["tune", "all_reduce", "--ranks", "1"], "ranks"),
         (["tune", "all_reduce", "--ranks", "3", "--nodes", "2"], "nodes"),
         (["tune", "all_reduces", "--ranks", "2"], "all_reduce"),
-        (["tune", "matmul_all_reduce", "--ranks", "2", "--m", "64"], "--k, --n"),
+        (["tune", "matmul_all_reduce", "--ranks", "2", "--m", "64"], "--k and --n"),
         (["tune", "matmul_all_reduce", "--ranks", "2", "--m", "4", "--k", "4", "--n", "4", "--min", "1K"], "--min"),
         (["bench", "all_gater", "--ranks", "2"], "all_gather"),
         (["bench", "all_gather", "--ranks", "2", "--algorithm", "ring_all_gater"], "ring_all_gather"),

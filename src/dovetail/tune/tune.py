@@ -227,12 +227,14 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
     """Compare prediction and measurement, and keep both; a disk that is full costs only the files."""
     judged = ended.judged[0]
     cil = stretch(best, machine)
-    ideals = adjusted_ideals_s(judged.beside[COMPUTE], judged.beside[MESSAGES], cil)
+    bare = TuneResult(best, judged, ended.facts, {}, 0.0, 0.0, machine, seed, ended.notes, cil)
+    adjusted_s, shared_s = adjusted_ideals_s(bare.compute_s, bare.comm_s, cil)
     losses = measured_losses(best, judged, machine)
-    result = TuneResult(best, judged, ended.facts, losses, *ideals, machine, seed, ended.notes, cil)
+    result = replace(bare, losses=losses, adjusted_ideal_s=adjusted_s, shared_ideal_s=shared_s)
     try:
         save_json(out / "predicted.json", best.predicted.to_json())
-        save_json(out / "measured.json", judged.taken.timelines[0].to_json())
+        if judged.taken.timelines:
+            save_json(out / "measured.json", judged.taken.timelines[0].to_json())
         save_json(out / "tune.json", result.to_json())
     except EnvironmentFault as error:
         return replace(result, notes=(f"the report is incomplete: {error.what}, {error.found}", *result.notes))
@@ -241,6 +243,8 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
 
 def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
     """Where the measured run lost what it lacks to the ideal, by the machine's own curves (DESIGN section 8)."""
+    if COMPUTE not in judged.beside:
+        return {}
     try:
         prices = price(best.program, machine, best.wish.workload(best.program), 1.0, extrapolate=True)
         posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted ahead: no send waits for its own
