@@ -11,7 +11,9 @@ import dovetail as dt
 import dovetail.collective as dc
 from dovetail.comm.rules import communicator
 from dovetail.core import RunError, WishError
-from dovetail.plan.plan import Choices
+from dovetail.ir import Schedule
+from dovetail.plan.costs import Costs
+from dovetail.plan.search import with_schedule
 from dovetail.run.embedded import Embedded, ranks_of
 from dovetail.run.options import RunOptions
 
@@ -35,7 +37,7 @@ def test_two_at_once(plan):
     for turn in range(4):
         a, b, product = inputs(comm, 10 * half + turn)
         out = np.empty((M, N), "f4")
-        assert plan.run(a, b, out, comm=comm) is out
+        assert plan.run(a, b, out=out, comm=comm) is out
         assert np.array_equal(out, product), (WORLD.rank, turn)
     assert len(plan._places) == 1
     comm.Free()
@@ -135,7 +137,8 @@ def refusal(call, kind=WishError):
 
 def main(*names):
     plan = dt.plan(dt.matmul_all_reduce(M, K, N), "shared-memory-2", ranks=2)
-    ring = plan.with_choices(Choices((8, 16), "ring"), "ring", dt.load_machine("shared-memory-2"))
+    costs, _ = Costs.of(plan.wish, dt.load_machine("shared-memory-2"), 2)
+    ring = with_schedule(plan, Schedule.of("ring", tiles=(8, 16), by="ring"), costs)
     tests = [value for name, value in globals().items() if name.startswith("test_") and (not names or name in names)]
     for test in tests:
         for each in (plan, ring):

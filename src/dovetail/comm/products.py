@@ -1,10 +1,10 @@
 """products: matrix products with a collective on arrays, inside a user's MPI program, by the schedule tuned for them.
 
 Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`
-and its kin in `dovetail.matmul`; shapes, and what else may be said, are those of the wish of that name. The first call
-on new shapes costs one small exchange, in which ranks compare their arguments, and looks up what `dovetail tune` found
-for these shapes on these ranks; where nothing was tuned, it computes and communicates in turn, by the library. Later
-calls on the same shapes go straight to work.
+and its kin in `dovetail.matmul`; shapes, and what else may be said, are those of the wish of that name. Every call
+begins with 8 bytes of each rank for each other, by which all know whether these shapes, of all ranks, are new. If so,
+ranks compare their arguments, and look up what `dovetail tune` found for them on these ranks; where nothing was tuned,
+it computes and communicates in turn, by the library.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dovetail.matmul import DTYPES, Told
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import wish_class
 from dovetail.run.arrays import Array
-from dovetail.run.embedded import Embedded, ranks_of
+from dovetail.run.comm import adopted
+from dovetail.run.embedded import Embedded
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
 
-_bound: dict[tuple[Any, ...], tuple[Wish, Embedded]] = {}
+_bound: dict[tuple[int, bytes], tuple[Wish, Embedded]] = {}  # by communicator, and the hash of every rank's shapes
 
 
 def product_call(name: str) -> Callable[..., Any]:
@@ -37,13 +38,14 @@ def product_call(name: str) -> Callable[..., Any]:
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
         given = (a, *b) if isinstance(b, list | tuple) else (a, b)
         more = tuple(sorted((key, _frozen(value)) for key, value in said.items()))
-        world = ranks_of(comm)
-        key = (name, world, more, *((each.shape, each.dtype) for each in given if isinstance(each, np.ndarray)))
+        mine = (name, more, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given))
+        ranks = adopted(comm)
+        key = ranks.bound.key, ranks.gather(np.array([hash(mine)])).tobytes()
         found = _bound.get(key)
         if found is None:
-            for gone in [old for old in _bound if old[1].freed]:
+            for gone in [old for old, (_, embedded) in _bound.items() if embedded.world and embedded.world.freed]:
                 del _bound[gone]
-            found = _bound[key] = _bind(kind, world, given, dict(more))
+            found = _bound[key] = _bind(kind, ranks.world, given, dict(more))
         asked, embedded = found
         inputs, wanted = asked.arguments(embedded.program, embedded.rank, given, out)
         held = embedded.run_checked(inputs, wanted)

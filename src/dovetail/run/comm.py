@@ -159,7 +159,7 @@ def communicator_of(
     `prepare` is asked once for each new kind of request that the rules do not leave to the library. `remember`: `call`
     serves `comm` from now on. WishError for what is no communicator of this program.
     """
-    found = _adopted(comm)
+    found = adopted(comm)
     if not found.has_rules:
         found.prepare = prepare
         begin(found)
@@ -170,10 +170,10 @@ def communicator_of(
 
 def world_of(comm: Any) -> World:
     """The ranks of the user's mpi4py communicator, on the duplicate that its collectives go by."""
-    return _adopted(comm).world
+    return adopted(comm).world
 
 
-def _adopted(comm: Any) -> Communicator:
+def adopted(comm: Any) -> Communicator:
     """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs."""
     fortran, table = _fortran(comm), _table()
     bound = _native.comm_find(table, fortran)

@@ -1,0 +1,148 @@
+"""Run by the ranks of an MPI: products on arrays, uneven, tuned or not, and with arguments that do not fit."""
+
+import os
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from dovetail.core import WishError
+from dovetail.ir import Schedule
+from dovetail.matmul import (
+    AllGatherMatmul,
+    all_gather_matmul,
+    all_to_all_matmul,
+    matmul_all_reduce,
+    matmul_all_to_all,
+    matmul_reduce_scatter,
+    shard,
+)
+from dovetail.plan.kept import keep_schedule
+from dovetail.run.embedded import ranks_of
+
+COMM = MPI.COMM_WORLD
+RANK, RANKS = COMM.rank, COMM.size
+M, K, N = 37, 23, 19
+
+
+def whole(dtype, seed=3):
+    rng = np.random.default_rng(seed)
+    return rng.integers(-4, 5, (M, K)).astype(dtype), rng.integers(-4, 5, (K, N)).astype(dtype)
+
+
+def uneven(total, ranks):
+    """The first rank has most, the last nothing where there are several."""
+    rest = [1] * (ranks - 2) + [0] if ranks > 1 else []
+    return [total - sum(rest), *rest]
+
+
+def parts(array, shares, axis):
+    return np.ascontiguousarray(np.split(array, np.cumsum(shares)[:-1], axis)[RANK])
+
+
+def test_gathered(dtype):
+    a, b = whole(dtype)
+    for rows, columns in ((shard(M, RANKS), shard(N, RANKS)), (uneven(M, RANKS), uneven(N, RANKS))):
+        mine, theirs = parts(a, rows, 0), parts(b, columns, 1)
+        assert np.array_equal(all_gather_matmul(mine, theirs, COMM), a @ theirs)
+        one, two, joined = all_gather_matmul(mine, [theirs, 2 * theirs], COMM, gathered=True)
+        assert np.array_equal(one, a @ theirs)
+        assert np.array_equal(two, 2 * one)
+        assert np.array_equal(joined, a)
+
+
+def test_summed(dtype):
+    a, b = whole(dtype)
+    for depths in (shard(K, RANKS), uneven(K, RANKS)):
+        mine, theirs = parts(a, depths, 1), parts(b, depths, 0)
+        out = np.empty((M, N), dtype)
+        assert matmul_all_reduce(mine, theirs, COMM, out=out) is out
+        assert np.array_equal(out, a @ b)
+        assert np.array_equal(matmul_reduce_scatter(mine, theirs, COMM), parts(a @ b, shard(M, RANKS), 0))
+
+
+def test_exchanged(dtype):
+    counts = [[(2 * q + 3 * r) % 5 for r in range(RANKS)] for q in range(RANKS)]
+    held = [whole(dtype, seed=q)[0][: sum(counts[q])] for q in range(RANKS)]
+    weights = [whole(dtype, seed=q)[1] for q in range(RANKS)]
+    cut = [np.split(each, np.cumsum(row)[:-1]) for each, row in zip(held, counts, strict=True)]
+    asked = {"counts": counts[RANK]}
+    came = np.concatenate([rows[RANK] for rows in cut])
+    assert np.array_equal(all_to_all_matmul(held[RANK], weights[RANK], COMM, **asked), came @ weights[RANK])
+    back = np.concatenate([rows[RANK] @ weights[q] for q, rows in enumerate(cut)])
+    assert np.array_equal(matmul_all_to_all(held[RANK], weights[RANK], COMM, **asked), back)
+
+
+def test_tuned(dtype):
+    """What was kept for these shapes on these ranks is what runs."""
+    from dovetail.comm import products
+
+    world = ranks_of(COMM)
+    wish = AllGatherMatmul(8 * RANKS, 6, 4 * RANKS, dtype)
+    schedule = Schedule.of("hetero-unfused-1D", tiles=(4, 4), by="messages", own="first", fused=False)
+    hosts = world.gather(os.uname().nodename)
+    if RANK == 0:
+        keep_schedule(wish, schedule, world.library, hosts)
+    a, b = (np.ones(shape, dtype) for shape in ((8 * RANKS, 6), (6, 4)))
+    assert np.array_equal(all_gather_matmul(parts(a, (8,) * RANKS, 0), b, COMM), a @ b)
+    ((_, embedded),) = [held for held in products._bound.values() if held[0] == wish]
+    assert embedded.program == wish.program(schedule, RANKS)
+    for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
+        again = np.array(a)
+        assert np.array_equal(all_gather_matmul(parts(again, (8,) * RANKS, 0), b + 1, COMM), a @ (b + 1))
+
+
+def test_faults(dtype):
+    a, b = whole(dtype)
+    odd, other = RANK == RANKS - 1, "f8" if dtype == "float32" else "f4"
+    for arguments, what in (
+        ((a[:, :5] if odd else a, b[:5] if odd else b), f"rank {RANKS - 1} has 5 columns of A"),
+        ((a, b.astype(other) if odd else b), f"rank {RANKS - 1}: its A is"),
+        (
+            (a, b[0] if odd else b),
+            f"rank {RANKS - 1}: all_gather_matmul takes arrays of two axes, and its B has 1 axes",
+        ),
+        ((a, b[:-1] if odd else b), f"rank {RANKS - 1}: A of (37, 23) and B of (22, 19) do not fit"),
+    ):
+        if RANKS > 1 or "columns of A" not in what:
+            assert what in refusal(lambda given=arguments: all_gather_matmul(*given, COMM)), what
+    assert "has no argument 'gather'" in refusal(lambda: all_gather_matmul(a, b, COMM, gather=True))
+    wrong = [1] * RANKS if odd else [M, *[0] * (RANKS - 1)]
+    assert f"rank {RANKS - 1} counts {RANKS} rows" in refusal(lambda: all_to_all_matmul(a, b, COMM, counts=wrong))
+
+
+def test_one_rank_changes(dtype):
+    """Shapes that one rank knows and another does not are new to both; what does not fit is told, not waited for."""
+    a, b = whole(dtype)
+    matmul_all_reduce(a, b, COMM)
+    less = a[:-1] if RANK == RANKS - 1 else a
+    if RANKS > 1:
+        assert f"rank {RANKS - 1} has 36 rows of A" in refusal(lambda: matmul_all_reduce(less, b, COMM))
+    assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
+    for held in (1, 2, 1):
+        mine = np.full((held if RANK == RANKS - 1 else 3, K), RANK + 1, dtype)
+        found = all_gather_matmul(mine, b, COMM)
+        assert found.shape == (3 * (RANKS - 1) + held, N)
+        assert np.array_equal(found[-1], RANKS * b.sum(axis=0))
+
+
+def refusal(call):
+    try:
+        call()
+    except WishError as error:
+        return str(error)
+    return "nothing"
+
+
+def main(*names):
+    tests = [value for name, value in globals().items() if name.startswith("test_") and (not names or name in names)]
+    for test in tests:
+        for dtype in ("f4", "f8"):
+            test(np.dtype(dtype).name)
+            COMM.Barrier()
+    if RANK == 0:
+        print("all the same")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
