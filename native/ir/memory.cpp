@@ -16,7 +16,11 @@ constexpr std::int64_t kMostCells = std::int64_t{1} << 28;  // 6 GiB of values
 class Families {
   public:
     Families(const std::vector<std::int64_t>& width, std::size_t num_carriers)
-        : width_(width), parent_(width.size() + num_carriers), grain_(parent_.size(), 0), carried_(parent_.size(), 0) {
+        : width_(width),
+          has_rows_(std::ranges::any_of(width, [](std::int64_t w) { return w > 1; })),
+          parent_(width.size() + num_carriers),
+          grain_(parent_.size(), 0),
+          carried_(parent_.size(), 0) {
         std::iota(parent_.begin(), parent_.end(), 0);
     }
 
@@ -38,7 +42,7 @@ class Families {
     }
 
     void divide(const Region& r) {
-        const std::int64_t w = width_[r.buffer];
+        const std::int64_t w = has_rows_ ? width_[r.buffer] : 1;
         if (w == 1) return divide(r.buffer, r.offset, r.count, r.blocks > 1 ? r.stride : 0);
         if (Layout::is_part_of_rows(r, w)) return divide(r.buffer, r.offset / w, r.blocks, 0);
         if (columns(r) == 0) return divide(r.buffer, 1);
@@ -47,7 +51,7 @@ class Families {
 
     // How many slots of a region stand in one row; 0 where it cuts across rows.
     std::int64_t columns(const Region& r) const {
-        const std::int64_t w = width_[r.buffer];
+        const std::int64_t w = has_rows_ ? width_[r.buffer] : 1;
         if (w == 1) return 1;
         if (Layout::is_part_of_rows(r, w)) return r.count;
         return r.offset % w || r.count % w || (r.blocks > 1 && r.stride % w) ? 0 : w;
@@ -55,6 +59,8 @@ class Families {
 
     // The columns of what a channel or a collective carries, 0 until the first of it is known.
     std::int64_t& carried(std::int32_t node) { return carried_[node]; }
+
+    bool has_rows() const { return has_rows_; }  // of more than one slot, in any buffer
 
     // 0 for a buffer of which nothing is touched.
     std::int64_t grain(std::int32_t buffer) { return grain_[find(buffer)]; }
@@ -66,6 +72,7 @@ class Families {
     }
 
     const std::vector<std::int64_t>& width_;
+    const bool has_rows_;
     std::vector<std::int32_t> parent_;
     std::vector<std::int64_t> grain_, carried_;
 };
@@ -94,7 +101,7 @@ class Chain {
     }
 
     void link_carrier(std::int32_t node) {
-        if (families_.carried(node) != 0) return link(node, families_.carried(node));
+        if (families_.has_rows() && families_.carried(node) != 0) return link(node, families_.carried(node));
         if (node_ >= 0) families_.join(node_, node);
         node_ = node;
     }
@@ -160,7 +167,7 @@ void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families&
         chain.link(p.write[i]);
     }
     if (kind == kCompute && !p.is_by_slot(p.call[op])) chain.tell_apart();
-    for (std::int32_t i = 0; i < num_nodes; ++i) families.carried(nodes[i]) = chain.columns();
+    for (std::int32_t i = 0; i < num_nodes && families.has_rows(); ++i) families.carried(nodes[i]) = chain.columns();
 }
 
 // A term of so many slots, which correspond to those of the chain.
@@ -190,12 +197,18 @@ void note_term(const TermView& term, std::int64_t slots, Families& families, Cha
 
 void note_post(const Program& p, std::int64_t post, Families& families) {
     const Region region = p.posts.region[post];
+    Chain chain(families);
     families.divide(region);
+    chain.link(region);
     for (std::int64_t term = p.posts.term_start[post]; term < p.posts.term_start[post + 1]; ++term) {
         if (p.posts.is_inner[term]) continue;
-        Chain chain(families);
-        chain.link(region);
-        note_term({p, term}, region.slots(), families, chain);
+        if (p.posts.term_kernel[term] >= 0) {
+            note_term({p, term}, region.slots(), families, chain);
+        } else {
+            const Region source = p.posts.arg[p.posts.arg_start[term]];
+            families.divide(source);
+            chain.link(source);
+        }
     }
 }
 
