@@ -1,4 +1,4 @@
-"""arguments: which arrays a call reads and writes on this rank, made where the user gives none, and whether they fit."""
+"""arguments: which arrays a call reads and writes on this rank, made where the user gives none, and if they fit."""
 
 from __future__ import annotations
 
