@@ -77,7 +77,7 @@ def _check(program: Program, machine: Machine, contention: float | None) -> None
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Per op: bytes read, bytes written, and the bytes of its message or of the data it handles."""
+    """Per region: bytes read, bytes written. Per op: the bytes of its message or of the data it handles."""
 
     read: Ints
     write: Ints
@@ -86,11 +86,12 @@ class _Sizes:
     @staticmethod
     def of(program: Program, workload: Workload) -> _Sizes:
         _check_sizes(program, workload)
-        read, write = (_region_sums(program, workload, side) for side in ("read", "write"))
+        each = [region_bytes(program, workload, side) for side in ("read", "write")]
+        read, write = _by_op(each[0], program.read_start), _by_op(each[1], program.write_start)
         reads = np.isin(program.kind, [Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send])
         handled = np.where(reads, read, write)
         handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
-        return _Sizes(read, write, handled)
+        return _Sizes(each[0], each[1], handled)
 
 
 def op_bytes(program: Program, workload: Workload) -> Ints:
@@ -109,9 +110,8 @@ def _check_sizes(program: Program, workload: Workload) -> None:
             )
 
 
-def _region_sums(program: Program, workload: Workload, side: str) -> Ints:
-    """Bytes of all regions on one side of each op."""
-    values, start = region_bytes(program, workload, side), program.columns[f"{side}_start"]
+def _by_op(values: Ints, start: Ints) -> Ints:
+    """The sum over all regions of each op."""
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
     by_op: Ints = total[start[1:]] - total[start[:-1]]
@@ -125,7 +125,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
         rows = np.flatnonzero(np.isin(kind, kinds))
         if len(rows):
             work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
-    _add_compute(work_s, program, model, workload, extrapolate)
+    _add_compute(work_s, program, model, workload, sizes, extrapolate)
     rows = np.flatnonzero(kind == Kind.collective)
     for call in np.unique(program.call[rows]):
         name, group = program.collectives[call]
@@ -135,8 +135,10 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
     return work_s
 
 
-def _add_compute(work_s: Floats, program: Program, model: CostModel, workload: Workload, extrapolate: bool) -> None:
-    rows, which, kinds = compute_calls(program, workload)
+def _add_compute(
+    work_s: Floats, program: Program, model: CostModel, workload: Workload, sizes: _Sizes, extrapolate: bool
+) -> None:
+    rows, which, kinds = compute_calls(program, workload, sizes=(sizes.read, sizes.write))
     works = [_work_of(program.kernels[kind.kernel].name, workload, kind) for kind in kinds]
     by_key: dict[str, list[int]] = {}
     for number, work in enumerate(works):

@@ -115,16 +115,23 @@ class Calls(NamedTuple):
     kinds: list[Call]
 
 
-def compute_calls(program: Program, workload: Workload, rank: int | None = None) -> Calls:
-    """What the compute ops of a program (of one rank, if given) ask for; a few sorts, however many ops there are."""
+def compute_calls(
+    program: Program, workload: Workload, rank: int | None = None, sizes: tuple[Ints, Ints] | None = None
+) -> Calls:
+    """What the compute ops of a program (of one rank, if given) ask for, at the cost of about a sort of them.
+
+    `sizes`: the bytes of all regions read and written (see `region_bytes`), where they are known.
+    """
     col = program.columns
     computes = col["kind"] == Kind.compute
     rows = np.flatnonzero(computes if rank is None else computes & (col["rank"] == rank))
     if not len(rows):
         return Calls(rows, rows, [])
-    sides = [_Side(program, workload, side, rows) for side in ("read", "write")]
-    first, which = alike(np.column_stack([col["call"][rows], sides[0].table, sides[1].table]))
-    kinds = [Call(int(col["call"][rows[i]]), *(side.operands(int(i)) for side in sides)) for i in first]
+    reads, writes = sizes or (region_bytes(program, workload, "read"), region_bytes(program, workload, "write"))
+    sides = [_Side(program, workload, *side, rows) for side in (("read", reads), ("write", writes))]
+    call = col["call"][rows].astype(np.int64)
+    first, which = alike([call, *sides[0].columns, *sides[1].columns])
+    kinds = [Call(int(call[i]), *(side.operands(int(i)) for side in sides)) for i in first]
     return Calls(rows, which, kinds)
 
 
@@ -138,46 +145,47 @@ def work_keys(program: Program, workload: Workload) -> tuple[str, ...]:
 
 
 class _Side:
-    """The operands that compute ops read, or write: in each row of `table` for each the number of its Slot, and how
-    many slots and bytes it has."""
+    """The operands that compute ops read, or write. Of each, three columns: the number of its Slot (-1: an op has
+    fewer operands), how many slots it has, and how many bytes."""
 
-    def __init__(self, program: Program, workload: Workload, side: str, rows: Ints) -> None:
+    def __init__(self, program: Program, workload: Workload, side: str, sizes: Ints, rows: Ints) -> None:
         col, ranks = program.columns, program.num_ranks
         numbers: dict[Slot, int] = {}
         homes = [workload.slots[b.name][rank] for b in program.buffers for rank in range(ranks)]
         number = np.array([numbers.setdefault(slot, len(numbers)) for slot in homes], np.int64)
-        self._slots = list(numbers)
+        self._slots, self.columns = list(numbers), list[Ints]()
         start, end = col[f"{side}_start"][rows], col[f"{side}_start"][rows + 1]
-        size = region_bytes(program, workload, side)
-        self.table = np.full((len(rows), 3 * int((end - start).max())), -1, np.int64)
-        for place in range(self.table.shape[1] // 3):
-            has = start + place < end
-            region = (start + place)[has]
-            home = col[f"{side}_buffer"][region].astype(np.int64) * ranks + col["rank"][rows[has]]
+        least, most = (end - start).min(), (end - start).max()
+        for place in range(int(most)):
+            region, has = np.minimum(start + place, len(sizes) - 1), start + place < end
+            home = col[f"{side}_buffer"][region].astype(np.int64) * ranks + col["rank"][rows]
             slots = col[f"{side}_count"][region] * col[f"{side}_blocks"][region]
-            self.table[has, 3 * place : 3 * place + 3] = np.column_stack([number[home], slots, size[region]])
+            found = (number[home], slots, sizes[region])
+            self.columns += found if place < least else [np.where(has, values, -1) for values in found]
 
     def operands(self, row: int) -> tuple[Operand, ...]:
-        """Those of one row of the table."""
+        """Those of one row of the columns."""
         found = []
-        for number, slots, size in self.table[row].reshape(-1, 3).tolist():
+        for place in range(0, len(self.columns), 3):
+            number, slots, size = (int(column[row]) for column in self.columns[place : place + 3])
             if number >= 0:
                 slot = self._slots[number]
                 found.append(Operand(slot, slots, size // Slot((), slot.dtype).num_bytes))
         return tuple(found)
 
 
-def alike(table: Ints) -> tuple[Ints, Ints]:
-    """The first of each set of equal rows of a table, and for each row the number of its set.
+def alike(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """The first of each set of rows that are equal in all columns, and for each row the number of its set.
 
-    >>> first, which = alike(np.array([[1, 2], [3, 4], [1, 2]]))
-    >>> table = np.array([[1, 2], [3, 4], [1, 2]]); bool((table[first][which] == table).all())
-    True
+    >>> first, which = alike([np.array([1, 3, 1]), np.array([2, 4, 2])])
+    >>> len(first), bool(which[0] == which[2] != which[1])
+    (2, True)
     """
-    factors = np.random.default_rng(0).integers(1 << 62, size=table.shape[1]) | 1
-    with np.errstate(over="ignore"):
-        mixed = (table * factors).sum(axis=1)  # one number for each row: the sum wraps around
+    factors = np.random.default_rng(0).integers(1 << 62, size=len(columns)) | 1
+    mixed = np.zeros(len(columns[0]), np.int64)  # one number for each row: sums of products, which wrap around
+    for column, factor in zip(columns, factors, strict=True):
+        mixed += column * factor
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
-    if bool((table[first][which] != table).any()):  # by chance two rows have one number: sort them whole
-        _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    if any(bool((column[first][which] != column).any()) for column in columns):  # by chance two rows have one number
+        _, first, which = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
     return first.astype(np.int64), which.astype(np.int64).ravel()
