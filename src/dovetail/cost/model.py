@@ -78,15 +78,25 @@ class CostModel:
         return _evaluate(self.curve(key), key, x, extrapolate)
 
     @overload
-    def kernel_seconds(self, key: str, units: float, flops: float, extrapolate: bool = False) -> float: ...
+    def kernel_seconds(
+        self, key: str, units: float, flops: float, num_bytes: float = 0.0, *, extrapolate: bool = False
+    ) -> float: ...
 
     @overload
-    def kernel_seconds(self, key: str, units: ArrayLike, flops: ArrayLike, extrapolate: bool = False) -> Any: ...
+    def kernel_seconds(
+        self, key: str, units: ArrayLike, flops: ArrayLike, num_bytes: ArrayLike = 0.0, *, extrapolate: bool = False
+    ) -> Any: ...
 
-    def kernel_seconds(self, key: str, units: ArrayLike, flops: ArrayLike, extrapolate: bool = False) -> Any:
-        """Seconds of `units` units of that Work key by its own curve, else by the machine's rate of FLOP."""
+    def kernel_seconds(
+        self, key: str, units: ArrayLike, flops: ArrayLike, num_bytes: ArrayLike = 0.0, *, extrapolate: bool = False
+    ) -> Any:
+        """Seconds of `units` units of that Work key by its own curve; else by the machine's rate of FLOP or by its rate
+        of memory, where it has one and that takes longer: a roofline."""
         name = self.kernel_curve(key)
-        return self.seconds(name, flops if name.startswith("flops:") else units, extrapolate)
+        if not name.startswith("flops:"):
+            return self.seconds(name, units, extrapolate)
+        computing = self.seconds(name, flops, extrapolate)
+        return np.maximum(computing, self.seconds("memory", num_bytes)) if "memory" in self else computing
 
     def kernel_curve(self, key: str) -> str:
         """The cost key that answers for Work key `key`: `kernel:<key>`, without its block, or `flops:<kernel>:<dtype>`.

@@ -146,8 +146,8 @@ def _add_compute(
             by_key.setdefault(work.key, []).append(number)
     seconds = np.zeros(len(works))
     for key, mine in by_key.items():
-        units, flops = (np.array([works[number][i] for number in mine]) for i in (1, 2))
-        seconds[mine] = model.kernel_seconds(key, units, flops, extrapolate)
+        units, flops, own, shared = (np.array([works[number][i] for number in mine], float) for i in range(1, 5))
+        seconds[mine] = model.kernel_seconds(key, units, flops, own + shared, extrapolate=extrapolate)
     work_s[rows] = seconds[which]
 
 

@@ -30,11 +30,14 @@ class Operand(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one op costs: `units` on the axis of cost curve `key` (rows, points), and its FLOP."""
+    """What one op costs: `units` on the axis of cost curve `key` (rows, points), its FLOP, and the bytes that it reads
+    and writes: `num_bytes`, and `shared_bytes` that stay as many however much of the work is done at once."""
 
     key: str
     units: float
     flops: float
+    num_bytes: float = 0.0
+    shared_bytes: float = 0.0
 
 
 class Gemm(NamedTuple):

@@ -20,12 +20,13 @@ COST_KEYS = (
     "<collective>:<ranks>",
     "kernel:<key>",
     "flops:<kernel>:<dtype>",
+    "memory",
     "reduce",
     "copy",
     "cil:compute",
     "cil:net",
 )
-_COST_KEY = re.compile(r"(p2p|exchange|kernel|flops):.+|reduce|copy|cil:(compute|net)|(?!cil:)[a-z_]+:[1-9]\d*")
+_COST_KEY = re.compile(r"(p2p|exchange|kernel|flops):.+|memory|reduce|copy|cil:(compute|net)|(?!cil:)[a-z_]+:[1-9]\d*")
 
 
 class Link(NamedTuple):
@@ -46,8 +47,9 @@ class Machine:
 
     Keys of `costs` (seconds, against bytes unless said): `p2p:<kind>` one way; `exchange:<kind>` a message in a stream
     that goes both ways at once; `all_reduce:<ranks>` and other collectives; `kernel:<key>` against rows;
-    `flops:<kernel>:<dtype>` against FLOP; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down factors against
-    message bytes.
+    `flops:<kernel>:<dtype>` against FLOP, and `memory` against the bytes that a kernel reads and writes, the longer of
+    which is a kernel's time where its own was not measured; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down
+    factors against message bytes.
 
     Facts that other rooms read:
 
@@ -193,7 +195,7 @@ def _check_costs(machine: Machine) -> None:
     where = f"machine '{machine.name}'"
     for key, curve in machine.costs.items():
         if not isinstance(key, str) or not _COST_KEY.fullmatch(key):
-            heads = ["p2p", "exchange", "kernel", "flops", "reduce", "copy", "cil:compute", "cil:net", "all_reduce"]
+            heads = [key.split(":<")[0] for key in (*COST_KEYS, "all_reduce:<ranks>")]
             near = difflib.get_close_matches(str(key).split(":")[0], heads, 1)
             hint = f"did you mean '{near[0]}'? " if near else ""
             raise MachineError(f"{where}: unknown cost '{key}'", hint=f"{hint}keys are {', '.join(COST_KEYS)}")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import Blockwise
+from dovetail.matmul.ficco import Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
@@ -24,19 +25,25 @@ FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
+RULE = "ficco-heuristic"
+THRESHOLD = (
+    "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
+)
+FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
 
 
 @dataclass(frozen=True)
 class Gathering(Blockwise):
     """A product whose A is brought together first; an operator says which rows go where, and what else is wanted."""
 
-    families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO)
+    families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO, RULE)
     kind: ClassVar[str] = "all_gather"
     ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring", "two_rings")
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
         Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
+        Option("ficco_threshold_s", float, THRESHOLD, FITTED_S, least=0.0, of="schedules"),
     )
 
     def shard_schedule(self, by: str, rows: int) -> Schedule:
@@ -133,7 +140,19 @@ class Gathering(Blockwise):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
         for by in [by for by in ways if by in ("library", "messages")]:
-            yield from self._ficco(longest, ranks, by)
+            ficco = {each.family: each for each in self._ficco(longest, ranks, by)}
+            yield from ficco.values()
+            ruled = self._ruled(costs)
+            if ruled.family in ficco:
+                yield replace(ficco[ruled.family].as_of(RULE, picked=ruled.family, **ruled.steps))
+
+    def _ruled(self, costs: Costs) -> Ruled:
+        """What FiCCO's static rule picks for the product of one rank, at the speed that it has as a whole here."""
+        ranks, works = costs.ranks, self.works(costs.ranks)
+        rows = max(self.blocks(ranks).rows(rank) for rank in range(ranks))
+        flops = rows * max(work.flops for work in works)
+        whole_s = float(costs.work_s(works, np.array([rows]))[0])
+        return ficco_rule(rows, self.k, flops, flops / whole_s if whole_s else 0.0, costs.options["ficco_threshold_s"])
 
     def _ficco(self, longest: int, ranks: int, by: str) -> Iterator[Schedule]:
         for family in FICCO:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
-from dovetail.ir import Agreement, Gemm, KernelForm, Operand, Work
+from dovetail.ir import Agreement, Gemm, KernelForm, Operand, Work, dtype_bytes
 from dovetail.ir.workload import ROUNDOFF
 
 Array = NDArray[Any]
@@ -75,13 +75,13 @@ def work(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
 
 
 def work_of(product: Gemm, dtype: str) -> Work:
-    """The same from its shape.
+    """The same from its shape; B is what is shared.
 
     >>> work_of(Gemm(2, 3, 4), "float32")
-    Work(key='matmul:k=3:n=4:float32', units=2, flops=48.0)
+    Work(key='matmul:k=3:n=4:float32', units=2, flops=48.0, num_bytes=56, shared_bytes=48)
     """
-    m, k, n = product
-    return Work(f"matmul:k={k}:n={n}:{dtype}", m, 2.0 * m * k * n)
+    (m, k, n), each = product, dtype_bytes(dtype)
+    return Work(f"matmul:k={k}:n={n}:{dtype}", m, 2.0 * m * k * n, m * (k + n) * each, k * n * each)
 
 
 def native(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm | None:

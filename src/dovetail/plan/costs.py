@@ -142,7 +142,12 @@ class Costs:
 
     def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
         kinds, more = dict.fromkeys(work), np.asarray(amount)
-        each = [self.model.kernel_seconds(w.key, more * w.units, more * w.flops, extrapolate=True) for w in kinds]
+        each = [
+            self.model.kernel_seconds(
+                w.key, more * w.units, more * w.flops, more * w.num_bytes + w.shared_bytes, extrapolate=True
+            )
+            for w in kinds
+        ]
         slowest: Floats = np.maximum.reduce(each)
         return slowest
 

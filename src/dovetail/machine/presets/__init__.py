@@ -14,7 +14,7 @@ def presets() -> tuple[str, ...]:
     """Names of the machines shipped with the package.
 
     >>> presets()
-    ('a100-8', 'atlas-a2-8', 'h100-8', 'shared-memory-2', 'two-hosts-100mbit', 'two-hosts-1gbit')
+    ('a100-8', 'atlas-a2-8', 'h100-8', 'mi300x-8', 'shared-memory-2', 'two-hosts-100mbit', 'two-hosts-1gbit')
     """
     files = resources.files(__name__).iterdir()
     return tuple(sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json")))
@@ -29,7 +29,7 @@ def load(name_or_path: str | Path) -> Machine:
     Traceback (most recent call last):
     ...
     dovetail.core.errors.MachineError: no machine 'atlas-a2'
-      found       presets a100-8, atlas-a2-8, h100-8, shared-memory-2, two-hosts-100mbit, two-hosts-1gbit
+      found       presets a100-8, atlas-a2-8, h100-8, mi300x-8, shared-memory-2, two-hosts-100mbit, two-hosts-1gbit
       try         did you mean 'atlas-a2-8'? Or give the path of a machine's JSON file
     """
     name = str(name_or_path)
