@@ -268,3 +268,12 @@ def test_scratch_of_one_name_and_different_size_is_kept_apart() -> None:
     other = parse(wide.format(name="wide") + OVERLAPPED.strip())
     assert certificate(other, serial).ok
     assert certificate(serial, other).ok
+
+
+def test_the_slot_that_differs_is_told_where_rows_are_taken_together() -> None:
+    head = "program {}\nbuffer A input 16\nbuffer B input 2\nbuffer y output 8\nbuffer t scratch 4\nlane a compute\n"
+    head += "kernel product each_sum sum\nrank 0 lane a\n"
+    head += "  compute product A[0:8] B[0:2] -> t[0:4]\n  copy A[0:8] -> y[0:8]\n"
+    plain = parse(head.format("plain ranks 1"))
+    wrong = parse(head.format("wrong ranks 1") + "  copy A[8:9; 4 x 2] -> y[1:2; 4 x 2]\n")
+    assert certificate(wrong, plain).checks["result"].message.startswith("y[1] of rank 0 should hold A@0[1]")

@@ -357,6 +357,18 @@ FOURS = "compute product A[0:16] B[0:4] -> C[0:4]\n"
         (f"{COLUMNS}{ROWS}compute list t[0:8] -> y[0:1]", "0 y[0:1] = list(A@0[0:8])", False),
         (f"{COLUMNS}{ROWS}compute list t[0:4] -> y[0:1]", "0 y[0:1] = list(A@0[0:1; 4 x 2])", True),
         (f"{COLUMNS}{ROWS}compute product t[0:8] B[0:2] -> y[0:4]", "0 y[0:4] = product(A@0[0:8], B@0[0:2])", False),
+        (
+            f"copy A[0:1; 4 x 2] -> t[0:4]\n{ROWS}compute product t[0:4] B[0:2] -> C[0:2]\n"
+            "copy t[0:1; 2 x 2] -> y[0:2]",
+            "0 y[0:2] = A@0[0:1; 2 x 2]",
+            False,
+        ),
+        (
+            f"{ROWS}copy A[0:8] -> y[0:8]\ncompute fill -> y[0:1; 4 x 2]\ncompute fill -> y[1:2; 4 x 2]",
+            "0 y[0:8] = fill()",
+            False,
+        ),
+        (f"{ROWS}copy A[0:8] -> y[0:8]\ncopy A[8:9; 4 x 2] -> y[1:2; 4 x 2]", "0 y[0:8] = A@0[0:8]", False),
         (f"copy A[0:8] -> t[0:8]\n{ROWS}compute list t[0:8] -> y[0:1]", "0 y[0:1] = list(A@0[0:8])", True),
         (
             f"{FOURS}compute product A[0:2; 4 x 4] B[0:2] -> y[0:4]\ncompute product A[2:4; 4 x 4] B[0:2] -> y[4:8]",
@@ -412,3 +424,11 @@ FOURS = "compute product A[0:16] B[0:4] -> C[0:4]\n"
 def test_rows_and_columns_are_not_taken_for_one_another(body: str, post: str, good: bool) -> None:
     lines = [MIXED.strip(), f"post {post}", "rank 0 lane a", body]
     assert certificate(parse("\n".join(lines))).checks["result"].ok == good
+
+
+def test_a_message_of_a_column_is_not_taken_for_rows() -> None:
+    lines = MIXED.replace("ranks 1", "ranks 2").strip().splitlines()
+    lines += ["channel 0->1 0 depth 1", "post 1 y[0:2] = A@0[0:1; 2 x 2]", "rank 0 lane a", ROWS.strip()]
+    lines += ["send A[0:1; 4 x 2] to 1", "rank 1 lane a", "recv from 0 -> t[0:4]"]
+    lines += ["compute product t[0:4] B[0:2] -> C[0:2]", "copy t[0:1; 2 x 2] -> y[0:2]"]
+    assert not certificate(parse("\n".join(lines))).checks["result"].ok
