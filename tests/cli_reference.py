@@ -9,7 +9,8 @@ from typing import Any
 import typer
 
 from dovetail.cli import app
-from dovetail.cli.wishes import kind_of, summary_of
+from dovetail.cli.wishes import summary_of
+from dovetail.plan import wish_class
 
 OF_WISHES = {verb.name: verb for verb in app.OF_WISHES}
 ALONE = {verb.alone for verb in app.OF_WISHES}
@@ -87,7 +88,7 @@ def _of_wishes(name: str, known: dict[str, Any]) -> str:
     """A verb with the options that it has for any wish."""
     verb = OF_WISHES[name]
     wish, command = next((key.split()[1], found) for key, found in known.items() if key.startswith(f"{name} "))
-    theirs = set() if wish == verb.alone else {option.name for option in verb.options(kind_of(wish))}
+    theirs = set() if wish == verb.alone else {option.name for option in verb.options(wish_class(wish))}
     own = [p for p in command.params if p.name not in theirs]
     rows = ["| `WISH` | One of those below. | |"]
     return _told(name, inspect.getdoc(verb.run), " [WISH]" if verb.alone else " WISH", rows, own)
@@ -95,7 +96,7 @@ def _of_wishes(name: str, known: dict[str, Any]) -> str:
 
 def _wish(name: str, known: dict[str, Any]) -> str:
     """What may be said of a wish, by whichever verb."""
-    kind = kind_of(name)
+    kind = wish_class(name)
     verbs = [verb for verb in OF_WISHES if f"{verb} {name}" in known]
     params = {p.name: p for verb in verbs for p in known[f"{verb} {name}"].params}
     asked = {option.name: option for verb in verbs for option in OF_WISHES[verb].options(kind)}

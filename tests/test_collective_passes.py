@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces import Trace, assert_good, kinds, random_trace, ring
 
-from dovetail.collective import spec_of
+from dovetail.collective import build, spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import RECVS, SENDS, Kind, Program, Slot, Workload, verify
+from dovetail.ir.op_lists import sent_slots
+from dovetail.matmul import MatmulAllReduce
 from dovetail.passes import (
     allocate_slots,
     assign_channels,
@@ -25,6 +27,7 @@ from dovetail.passes import (
     fuse_reduces,
     lower,
     replicate,
+    split_slots,
 )
 from dovetail.passes.columns import NONE, OpColumns
 from dovetail.run import execute, fresh_inputs
@@ -392,3 +395,20 @@ def test_lowering_takes_time_in_proportion_to_ops():
     small, large = ring(16, 2), ring(64, 2)
     most = 3 * large[0].num_ops / small[0].num_ops
     assert ratio(lambda: lower(*large), lambda: lower(*small), most) < most
+
+
+@pytest.mark.parametrize("name", ["ring_all_reduce", "recursive_doubling_all_gather", "direct_all_to_all"])
+def test_split_slots_hold_what_the_whole_ones_did(name):
+    program = build(name, 4, instances=2)
+    split = split_slots(program, 3)
+    assert verify(split).ok
+    assert verify(split).collective_found == verify(program).collective_found
+    assert split.num_ops == program.num_ops
+    assert sent_slots(split) == [3 * slots for slots in sent_slots(program)]
+    assert split.fingerprint() != program.fingerprint() == build(name, 4, instances=2).fingerprint()
+
+
+def test_what_a_kernel_takes_whole_is_not_split():
+    wish = MatmulAllReduce(4, 4, 4)
+    with pytest.raises(ProgramError, match="computes"):
+        split_slots(wish.program(wish.serial(2), 2), 2)

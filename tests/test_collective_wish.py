@@ -241,6 +241,13 @@ def test_arrays_become_buffers_and_results(wish):
         assert np.array_equal(given[rank], before[rank])  # the caller's array is the caller's
 
 
+def test_what_is_in_place_works_on_a_copy_of_the_callers_array():
+    wish, given = AllReduce(64), np.ones(16, "float32")
+    program = wish.program(wish.serial(2), 2)
+    wish.arguments(program, 0, [given], None)[0]["input"][...] = 9
+    assert given.tolist() == [1.0] * 16
+
+
 def test_a_result_is_taken_in_place():
     wish = AllReduce(64)
     program, out = wish.program(wish.serial(2), 2), np.zeros(16, "float32")

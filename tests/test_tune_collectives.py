@@ -47,6 +47,7 @@ def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, b
     kept = selection_for("none", [f"host{rank}" for rank in range(4)])
     assert kept == Selection.load(tmp_path / "selection.json") == found.selection
     assert (kept.lookup("all_reduce", 4, 32 << 10).algorithm != "library") is ours
+    assert {row.dtype for row in kept.rows} == {"float32"}  # which what reduces depends on
     document = found.to_json()
     assert [row["num_bytes"] for row in document["rows"]] == [1 << 10, 32 << 10, 1 << 20]
     assert (document["collective"], document["nodes"], document["dtype"]) == ("all_reduce", 4, "float32")

@@ -31,7 +31,7 @@ def bench(
     json: opt.Json = False,
 ) -> int:
     """Time a collective; algorithm and bus bandwidth are those of nccl-tests, and every result is checked."""
-    from dovetail.cli.collectives import BENCH_SCHEMA, points_of, tell_timed
+    from dovetail.cli.collectives import BENCH_SCHEMA, tell_timed
     from dovetail.core import parse_bytes
     from dovetail.plan import wish_class
     from dovetail.plan.selection import Choice
@@ -39,7 +39,7 @@ def bench(
     from dovetail.tune.timing import bus_factor, time_collective
 
     asked = {"min": least, "max": most, "factor": factor, "dtype": dtype, "nodes": nodes}
-    points = points_of(wish_class(collective), ranks, asked)
+    points = wish_class(collective).points(**asked)
     with output.progress("timing") as say:
         timed = time_collective(
             points,

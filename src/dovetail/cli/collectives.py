@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 BENCH_SCHEMA = "dovetail.bench/1"
 
 
-def points_of(kind: Any, ranks: int, asked: dict[str, Any]) -> Sequence[Any]:
-    """The collective at each of the sizes asked for; an error where so many ranks cannot be."""
-    points: Sequence[Any] = kind.points(**asked)
-    points[0].check_ranks(ranks)
-    return points
-
-
 def tune(
     kind: Any,
     ranks: int,
@@ -38,7 +31,7 @@ def tune(
     from dovetail.report.selections import write_for_others
     from dovetail.tune.collectives import tune_collective
 
-    points = points_of(kind, ranks, asked)
+    points = kind.points(**asked)
     folder = out or Path(f"dovetail-{kind.name}-{points[0].dtype}-r{ranks}")
     with output.progress("tuning") as say:
         result = tune_collective(points, ranks, out=folder, executor=executor, machine=machine, say=say, **measuring)

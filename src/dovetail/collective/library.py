@@ -14,12 +14,12 @@ def library_call(kind: str, ranks: int) -> Program:
 
     >>> from dovetail.ir import to_text
     >>> print(to_text(library_call("all_to_next", 2)), end="")
-    program library all_to_next ranks 2
+    program "library all_to_next" ranks 2
     buffer input input 1
     buffer output output 1
     lane send net
     lane recv net
-    channel 0->1 0 depth 2
+    channel 0->1 0 depth 8
     post 1 output[0:1] = input@0[0:1]
     rank 0 lane send
       send input[0:1] to 1

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dovetail import _native
 from dovetail.core import RunError, WishError
 from dovetail.ir.collectives import COLLECTIVES
+from dovetail.machine import even_nodes
 from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
 from dovetail.run.mpi_library import Shim, build_shim
@@ -68,7 +69,7 @@ class Communicator:
         self.bound, self.rank, self.size = bound, bound.rank, bound.size
         self.prepare: Prepare | None = None
         self.hosts = self._hosts()
-        self.nodes = nodes_of(self.hosts)
+        self.nodes = even_nodes(self.hosts)
         self.has_rules = False
         self._choices: list[Any] = []
 
@@ -183,18 +184,6 @@ def adopted(comm: Any) -> Communicator:
         bound = _native.comm_adopt(table, fortran)
         _known[bound.key] = Communicator(bound)
     return _known[bound.key]
-
-
-def nodes_of(hosts: Sequence[str]) -> int:
-    """On how many nodes the ranks lie, where each holds equally many of them, one after the other; else 1.
-
-    >>> nodes_of(["a", "a", "b", "b"]), nodes_of(["a", "b", "a", "b"]), nodes_of(["a", "a", "b"])
-    (2, 1, 1)
-    """
-    nodes = len(set(hosts))
-    each = len(hosts) // nodes
-    blocks = [set(hosts[i : i + each]) for i in range(0, len(hosts), each)]
-    return nodes if len(blocks) == nodes and all(len(block) == 1 for block in blocks) else 1
 
 
 def _numbers(request: Request) -> list[int]:
