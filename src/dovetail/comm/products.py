@@ -33,27 +33,31 @@ _bound: dict[tuple[int, bytes], tuple[Wish, Embedded]] = {}  # by communicator, 
 
 def product_call(name: str) -> Callable[..., Any]:
     """The call on arrays that carries out the wish of that name."""
-    kind = wish_class(name)
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
         given = (a, *b) if isinstance(b, list | tuple) else (a, b)
-        more = tuple(sorted((key, _frozen(value)) for key, value in said.items()))
-        mine = (name, more, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given))
-        ranks = adopted(comm)
-        key = ranks.bound.key, ranks.gather(np.array([hash(mine)])).tobytes()
-        found = _bound.get(key)
-        if found is None:
-            for gone in [old for old, (_, embedded) in _bound.items() if embedded.world and embedded.world.freed]:
-                del _bound[gone]
-            found = _bound[key] = _bind(kind, ranks.world, given, dict(more))
-        asked, embedded = found
+        asked, embedded = look_up(name, comm, given, said)
         inputs, wanted = asked.arguments(embedded.program, embedded.rank, given, out)
         held = embedded.run_checked(inputs, wanted)
         return asked.result(embedded.program, embedded.rank, held)
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = kind.__doc__
+    call.__doc__ = wish_class(name).__doc__
     return call
+
+
+def look_up(name: str, comm: Any, given: Sequence[Any], said: dict[str, Any]) -> tuple[Wish, Embedded]:
+    """The wish that these arguments of all ranks make, and its Program on these ranks; made where they are new."""
+    more = tuple(sorted((key, _frozen(value)) for key, value in said.items()))
+    mine = (name, more, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given))
+    ranks = adopted(comm)
+    key = ranks.bound.key, ranks.gather(np.array([hash(mine)])).tobytes()
+    found = _bound.get(key)
+    if found is None:
+        for gone in [old for old, (_, embedded) in _bound.items() if embedded.world and embedded.world.freed]:
+            del _bound[gone]
+        found = _bound[key] = _bind(wish_class(name), ranks.world, given, dict(more))
+    return found
 
 
 def _frozen(value: Any) -> Any:
