@@ -157,7 +157,11 @@ class TestResults:
 def test_the_guard_bench_fails_above_its_limit(monkeypatch, tmp_path, capsys):
     guard, tuned = bench("guard", monkeypatch), bench("tuned", monkeypatch)
     for ratio, code in ((1.0, 0), (1.031, 1)):
-        monkeypatch.setattr(tuned, "tuned", lambda *_, ratio=ratio: figures(ratio, measured_spread=0.0))
+        monkeypatch.setattr(
+            tuned,
+            "tuned",
+            lambda *_, ratio=ratio: figures(ratio, measured_spread=0.0, rounds=9, disturbed=0, foreign_load=0.0),
+        )
         words = ["--operators", "matmul_all_to_all", "--shapes", ":2", "--again", "--out", f"{tmp_path}/guard.json"]
         monkeypatch.setattr("sys.argv", ["guard.py", *words])
         monkeypatch.setattr(tuned, "ENVIRONMENTS", {"mpich": Path(sys.prefix)})
@@ -192,7 +196,7 @@ class TestFourHosts:
     def test_on_a_mesh_the_ring_is_predicted_to_lose_and_straight_messages_to_win(self, four):
         found = self.predicted(four, "mesh")
         serial = found["serial, messages"]
-        assert found["shard-ring, ring"] > serial > found["hetero-unfused-1D, messages"]
+        assert found["shard-ring, ring"] > serial > min(s for name, s in found.items() if four.is_straight(name))
 
     def test_on_a_star_the_ring_is_predicted_to_win_against_serial(self, four):
         found = self.predicted(four, "star")
