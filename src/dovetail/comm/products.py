@@ -51,7 +51,7 @@ def look_up(name: str, comm: Any, given: Sequence[Any], said: dict[str, Any]) ->
     more = tuple(sorted((key, _frozen(value)) for key, value in said.items()))
     mine = (name, more, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given))
     ranks = adopted(comm)
-    key = ranks.bound.key, ranks.gather(np.array([hash(mine)])).tobytes()
+    key = ranks.bound.key, ranks.gather_number(hash(mine))
     found = _bound.get(key)
     if found is None:
         for gone in [old for old, (_, embedded) in _bound.items() if embedded.world and embedded.world.freed]:
