@@ -48,10 +48,10 @@ def product_call(name: str) -> Callable[..., Any]:
 
 def look_up(name: str, comm: Any, given: Sequence[Any], said: dict[str, Any]) -> tuple[Wish, Embedded]:
     """The wish that these arguments of all ranks make, and its Program on these ranks; made where they are new."""
-    more = tuple(sorted((key, _frozen(value)) for key, value in said.items()))
-    mine = (name, more, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given))
+    more = tuple(sorted((key, _frozen(value)) for key, value in said.items())) if said else ()
+    mine = [(each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given]
     ranks = adopted(comm)
-    key = ranks.bound.key, ranks.gather_number(hash(mine))
+    key = ranks.bound.key, ranks.gather_number(hash((name, more, *mine)))
     found = _bound.get(key)
     if found is None:
         for gone in [old for old, (_, embedded) in _bound.items() if embedded.world and embedded.world.freed]:
