@@ -202,6 +202,12 @@ class TestFourHosts:
         found = self.predicted(four, "star")
         assert found["shard-ring, ring"] < found["serial, messages"]
 
+    def test_a_rank_multiplies_for_as_long_as_its_links_need_over_the_ratio(self, four):
+        wish, block_bytes = wish_class("all_gather_matmul")(2048, 1024, 1024), 512 * 1024 * 4
+        for topology, links in (("mesh", 3), ("star", 1)):
+            compute_s = wish.flops / 4 / four.flop_per_s(wish, topology, "100mbit", 0.7)
+            assert compute_s * 0.7 == pytest.approx(3 * block_bytes * 8 / 100e6 / links)
+
     @pytest.mark.parametrize(
         ("topology", "ring_s", "straight_s", "as_told"),
         [("mesh", 1.2, 0.7, True), ("mesh", 0.9, 0.7, False), ("mesh", 1.2, 1.1, False), ("star", 0.5, 0.7, False)],
