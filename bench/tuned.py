@@ -40,13 +40,14 @@ KEYS = (
 Shape = tuple[int, int, int, str]  # m, k, n, dtype
 
 
-def options(doc: str, **usual: Any) -> argparse.ArgumentParser:
+def options(doc: str, *, has_shapes: bool = True, **usual: Any) -> argparse.ArgumentParser:
     """A parser of what these benches take; `usual`: other defaults."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--rate", default="1gbit", help=f"of the link between two hosts; {SHARED_MEMORY}: one host")
     parser.add_argument("--mpi", default="mpich", choices=ENVIRONMENTS)
     parser.add_argument("--operators", default=",".join(OPERATORS))
-    parser.add_argument("--shapes", default=":", help="FROM:TO, of each operator")
+    if has_shapes:
+        parser.add_argument("--shapes", default=":", help="FROM:TO, of each operator")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of measuring a shape, after its probe")
     parser.add_argument("--again", action="store_true", help="measure what the file holds already, too")
     parser.add_argument("--out", type=Path)
@@ -61,7 +62,8 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if Path(sys.prefix).resolve() != home.resolve():
         os.execv(home / "bin/python", [str(home / "bin/python"), *sys.argv])
     args.operators = args.operators.split(",")
-    args.shapes = slice(*(int(word) if word else None for word in args.shapes.split(":")))
+    if "shapes" in args:
+        args.shapes = slice(*(int(word) if word else None for word in args.shapes.split(":")))
     return args
 
 
@@ -160,7 +162,7 @@ class Results:
 
     def save(self, summary: Any = None) -> None:
         """Write all that there is."""
-        document = {"schema": SCHEMA, **self.head, **provenance(self.rows[-1:]), "kept": self.kept}
+        document = {"schema": SCHEMA, **provenance(self.rows[-1:]), **self.head, "kept": self.kept}
         document |= {"failed": self.failed, "summary": summary, "rows": self.rows}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(".part")
