@@ -17,7 +17,7 @@ from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.ficco import Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
+from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work, shard
 from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
 
@@ -101,13 +101,17 @@ class Gathering(Blockwise):
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        a, *others = (array_of(each, self.dtype) for each in given)
-        slices = program.buffer("B0").slots[rank]
+        """A (its rows, k), every B (k, its columns), and results, of which the gathered A is the last."""
+        ranks, slices = program.num_ranks, program.buffer("B0").slots[rank]
+        shapes = {"A": (self.blocks(ranks).held[rank], self.k)}
+        shapes |= {f"B{i}": (self.k, self.widths(ranks)[rank]) for i in range(self.results)}
+        a, *others = arrays_of(self, given, shapes)
         held = {"A": cut_columns(a, slices)}
         held |= {f"B{i}": cut_rows(b, slices) for i, b in enumerate(others)}
-        wanted = (
-            {} if out is None else dict(zip(self._outputs, out if isinstance(out, tuple) else (out,), strict=False))
-        )
+        wanted = results_in(out, self._outputs)
+        kept = wanted.get("gathered")
+        if kept is not None and kept.shape == (self.blocks(ranks).rows(rank), self.k) and kept.flags.c_contiguous:
+            wanted["gathered"] = cut_columns(kept, slices)
         return held, wanted
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
