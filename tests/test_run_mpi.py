@@ -170,7 +170,7 @@ def lying_product() -> Job:
     asked = program(wish, 2, [64], "library")
     col = {name: column.copy() for name, column in asked.columns.items()}
     col["kind"][col["kind"] == Kind.collective] = Kind.copy
-    return Job((Variant("lying", asked.with_columns(col), wish.workload(2), check=True),), rounds=1)
+    return Job((Variant("lying", asked.with_columns(col), wish.workload(asked), check=True),), rounds=1)
 
 
 def short_message() -> Job:

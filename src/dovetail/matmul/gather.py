@@ -111,10 +111,12 @@ def gather_program(
     `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
     each way) that pass on what came. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
-    return _Gather(name, blocks, schedule, results, gathered, kind).build()
+    return Gather(name, blocks, schedule, results, gathered, kind).build()
 
 
-class _Gather:
+class Gather:
+    """Builds the Program of `gather_program`."""
+
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str) -> None:
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
@@ -141,9 +143,18 @@ class _Gather:
             raise PlanError(what, found=found, hint=hint)
 
     def build(self) -> Program:
+        self._buffers()
+        self.compute = self.b.lane("compute", "compute")
+        for rank in range(self.ranks):
+            self._ask(rank)
+        self._communicate()
+        for rank in range(self.ranks):
+            self._multiply(rank)
+        return self.b.build()
+
+    def _buffers(self) -> None:
         b, blocks, slices = self.b, self.blocks, self.steps.slices
-        everyone = range(self.ranks)
-        multiplied = [blocks.rows(rank) for rank in everyone]
+        multiplied = [blocks.rows(rank) for rank in range(self.ranks)]
         b.buffer("A", "input", [rows * slices for rows in blocks.held])
         for i in range(self.results):
             b.buffer(f"B{i}", "input", slices)
@@ -153,13 +164,6 @@ class _Gather:
             b.buffer("gathered", "output", [rows * slices for rows in multiplied])
         for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
-        self.compute = b.lane("compute", "compute")
-        for rank in everyone:
-            self._ask(rank)
-        self._communicate()
-        for rank in everyone:
-            self._multiply(rank)
-        return b.build()
 
     # Where things are.
 
@@ -234,9 +238,10 @@ class _Gather:
                 self.came[rank, q, step] = [row]
 
     def _send(self, step: int) -> None:
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
         for turn in range(1, self.ranks):
             for rank in range(self.ranks):
-                self._message(rank, (rank + turn) % self.ranks, rank, step, 0)
+                self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
         """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""

@@ -143,7 +143,7 @@ class Gathering(Blockwise):
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
-        for by in [by for by in ways if by in ("library", "messages")]:
+        for by in [by for by in ways if by in ("library", "messages") and RULE in self.families]:
             ficco = {each.family: each for each in self._ficco(longest, ranks, by)}
             yield from ficco.values()
             ruled = self._ruled(costs)
@@ -184,8 +184,7 @@ class Gathering(Blockwise):
             return ()
         return (Sample("the product, by rows", rows, partial(_add_samples, self, rows)),)
 
-    @property
-    def row_bytes(self) -> int:
+    def row_bytes(self, ranks: int) -> int:
         """Bytes of one row of A."""
         return self.k * self.element_bytes
 

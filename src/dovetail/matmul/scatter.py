@@ -203,8 +203,9 @@ class _Scatter:
             self.b.add(Kind.collective, rank, net, line=f"step {step + 1}: {kind}", **about)  # type: ignore[arg-type]
 
     def _send(self, step: int) -> None:
-        send, recv = self.b.lane("send", "net"), self.b.lane("recv", "net")
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
         for turn in range(1, self.ranks):
+            send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
             for rank in range(self.ranks):
                 to = (rank + turn) % self.ranks
                 if not self.part(rank, to, step).rows:

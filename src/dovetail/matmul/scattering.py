@@ -108,8 +108,7 @@ class Scattering(Blockwise):
             return ()
         return (Sample("the product, by rows", rows, partial(_add_samples, rows)),)
 
-    @property
-    def row_bytes(self) -> int:
+    def row_bytes(self, ranks: int) -> int:
         return self.n * self.element_bytes
 
 
