@@ -12,6 +12,7 @@ from dovetail.ir import Schedule
 from dovetail.matmul import (
     AllGatherMatmul,
     MatmulAllReduce,
+    all_gather_columns_matmul,
     all_gather_matmul,
     all_to_all_matmul,
     matmul_all_reduce,
@@ -51,6 +52,21 @@ def test_gathered(dtype):
         assert np.array_equal(one, a @ theirs)
         assert np.array_equal(two, 2 * one)
         assert np.array_equal(joined, a)
+
+
+def test_gathered_columns(dtype):
+    a, b = whole(dtype)
+    for depths, columns in ((shard(K, RANKS), shard(N, RANKS)), (uneven(K, RANKS), uneven(N, RANKS))):
+        mine, theirs = parts(a, depths, 1), parts(b, columns, 1)
+        assert np.array_equal(all_gather_columns_matmul(mine, theirs, COMM), a @ theirs)
+        outs = [np.zeros((M, theirs.shape[1]), dtype), np.zeros((M, K), dtype)]
+        all_gather_columns_matmul(mine, theirs, COMM, gathered=True, out=outs)
+        assert np.array_equal(outs[0], a @ theirs)
+        assert np.array_equal(outs[1], a)
+    if RANKS > 1:
+        less = b[:-1] if RANK == RANKS - 1 else b
+        said = refusal(lambda: all_gather_columns_matmul(parts(a, shard(K, RANKS), 1), less, COMM))
+        assert f"rank {RANKS - 1} has 22 rows of B" in said, said
 
 
 def test_summed(dtype):

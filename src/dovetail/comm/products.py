@@ -180,7 +180,7 @@ def _fault(kind: Any, asked: Asked) -> str:
             return f"{kind.name} knows no {each.dtype}: one of {', '.join(DTYPES)}"
         if each.dtype != given[0].dtype:
             return f"its A is {given[0].dtype} and its {what} {each.dtype}"
-        if place and each.shape[0] != given[0].shape[1]:
+        if kind.cut_alike and place and each.shape[0] != given[0].shape[1]:
             return f"A of {given[0].shape} and B of {each.shape} do not fit"
         if place > 1 and each.shape != given[1].shape:
             return f"several B have one shape, not {given[1].shape} and {each.shape}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -108,11 +108,16 @@ class Gathering(Blockwise):
         a, *others = arrays_of(self, given, shapes)
         held = {"A": cut_columns(a, slices)}
         held |= {f"B{i}": cut_rows(b, slices) for i, b in enumerate(others)}
-        wanted = results_in(out, self._outputs)
-        kept = wanted.get("gathered")
-        if kept is not None and kept.shape == (self.blocks(ranks).rows(rank), self.k) and kept.flags.c_contiguous:
-            wanted["gathered"] = cut_columns(kept, slices)
-        return held, wanted
+        whole = self.blocks(ranks).rows(rank), self.k
+        return held, self.wanted(out, whole, lambda gathered: cut_columns(gathered, slices))
+
+    def wanted(self, out: Any, whole: tuple[int, int], slots: Callable[[Any], Any]) -> dict[str, Any]:
+        """What results are wanted in; the gathered A as `slots` has it, where its shape is that of the `whole`."""
+        found = results_in(out, self._outputs)
+        gathered = found.get("gathered")
+        if gathered is not None and gathered.shape == whole and gathered.flags.c_contiguous:
+            found["gathered"] = slots(gathered)
+        return found
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         found = [held[name] for name in self._outputs]

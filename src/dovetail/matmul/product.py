@@ -134,6 +134,7 @@ class Product:
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
     said: ClassVar[Mapping[str, Said]] = {}  # what a call on arrays may say, beside the arrays
+    cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
     m: int
     k: int
