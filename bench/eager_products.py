@@ -145,7 +145,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     """Our call, the loop by hand, the look-up of the plan, and our Program, on arrays that stay. The schedule is kept
     for the shapes first, as tuning would."""
     import dovetail.matmul as dm
-    from dovetail.comm.products import look_up
+    from dovetail.comm.products import asked_of, look_up
     from dovetail.ir import Schedule
     from dovetail.plan.kept import keep_schedule
     from dovetail.run.embedded import ranks_of
@@ -162,7 +162,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     rows = [slice(stop - count, stop) for stop, count in zip(np.cumsum(cut).tolist(), cut, strict=True)]
     out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dm, name)
     by_hand = (gathered if gathers else scattered)(comm, a, b, rows)
-    asked = lambda: look_up(name, comm, (a, b), {})  # noqa: E731
+    asked = lambda: look_up(name, comm, asked_of(name, a, b, out, {}))  # noqa: E731
     return lambda: call(a, b, comm, out=out), by_hand, asked, wish.program(schedule, 2)
 
 

@@ -124,7 +124,9 @@ class Gather:
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
         self.b = Builder(name, self.ranks)
-        self.alike = self.steps.slices == 1 and not self.fused and self.by != "library"
+        ours = self.steps.slices == 1 and self.by != "library"
+        self.alike = ours and not self.fused
+        self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
@@ -162,7 +164,8 @@ class Gather:
         b.buffer("G", "scratch", [rows * slices for rows in multiplied])
         if self.gathered:
             b.buffer("gathered", "output", [rows * slices for rows in multiplied])
-        for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
+        moved = self.fused and slices == 1 and (self.steps.count > 1 or self.without_own)
+        for i in range(self.results if moved else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
 
     # Where things are.
@@ -178,8 +181,9 @@ class Gather:
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
-        before = sum(self.part(p, r, s).rows for s in range(step) for p in range(self.ranks))
-        before += sum(self.part(p, r, step).rows for p in range(q))
+        others = [p for p in range(self.ranks) if p != r or not self.without_own]
+        before = sum(self.part(p, r, s).rows for s in range(step) for p in others)
+        before += sum(self.part(p, r, step).rows for p in others if p < q)
         return Region("G", before, part.rows)
 
     def part(self, q: int, r: int, step: int) -> Part:
@@ -307,9 +311,9 @@ class Gather:
 
     def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
         """Ranks whose parts lie side by side and are multiplied together."""
-        everyone = range(self.ranks)
-        runs = [everyone] if not self.own_first else [everyone[:rank], everyone[rank + 1 :]]
-        for run in runs:
+        everyone = [*range(self.ranks)]
+        before, after = everyone[:rank], everyone[rank + 1 :]
+        for run in [everyone] if not self.own_first else [before + after] if self.without_own else [before, after]:
             found = [q for q in run if self.part(q, rank, step).rows]
             if found:
                 yield found
