@@ -6,7 +6,7 @@ Two ranks on shared memory, in a cache folder of their own. Both move the same t
 `dovetail.matmul.all_gather_matmul(a, b, comm, out=c)` and its kin, theirs by mpi4py's Isend, Irecv and Wait, and by
 NumPy's matmul. A round times either for about `--batch` seconds, in random order, on the slowest rank; disturbed rounds
 are repeated. `over_us`: ours less theirs, of one call; `lane_us`: over the lanes that the schedule has on a rank;
-`look_up_us`: what finding the plan takes, the exchange between the ranks included.
+`look_up_us`: what finding the plan of given arguments takes, the exchange between the ranks included.
 """
 
 from __future__ import annotations
@@ -162,8 +162,9 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     rows = [slice(stop - count, stop) for stop, count in zip(np.cumsum(cut).tolist(), cut, strict=True)]
     out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dm, name)
     by_hand = (gathered if gathers else scattered)(comm, a, b, rows)
-    asked = lambda: look_up(name, comm, asked_of(name, a, b, out, {}))  # noqa: E731
-    return lambda: call(a, b, comm, out=out), by_hand, asked, wish.program(schedule, 2)
+    asked = asked_of(name, a, b, out, {})
+    looks = lambda: look_up(name, comm, asked)  # noqa: E731
+    return lambda: call(a, b, comm, out=out), by_hand, looks, wish.program(schedule, 2)
 
 
 def gathered(comm: Any, a: np.ndarray, b: np.ndarray, rows: list[slice]) -> Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -56,8 +57,11 @@ def options(doc: str, *, has_shapes: bool = True, **usual: Any) -> argparse.Argu
 
 
 def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options given, in the environment of the MPI that they name; `operators` as a list, `shapes` as a slice."""
+    """The options given, in the environment of the MPI that they name; `operators` as a list, `shapes` as a slice.
+    From now on whoever ends this process, politely, lets it take its ranks and hosts down first."""
     args = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda which, _: sys.exit(128 + which))
     home = ENVIRONMENTS[args.mpi]
     if Path(sys.prefix).resolve() != home.resolve():
         os.execv(home / "bin/python", [str(home / "bin/python"), *sys.argv])

@@ -105,7 +105,7 @@ def _key(name: str, asked: Asked) -> int:
         return _NEW
     given = tuple([(each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given])
     outs = tuple([_out_fault(asked, place) or (each.shape, each.dtype) for place, each in enumerate(asked.outs)])
-    return hash((name, tuple(sorted(asked.said.items())), given, outs))
+    return hash((name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs))
 
 
 def _bind(kind: Any, world: World, asked: Asked) -> Bound:
@@ -202,9 +202,12 @@ def _out_fault(asked: Asked, place: int) -> str:
         return "`out` must be C-contiguous and writeable"
     if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
         return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
-    others = {f"argument {i + 1}": each for i, each in enumerate(asked.given) if isinstance(each, np.ndarray)}
-    others |= {f"out {i + 1}": each for i, each in enumerate(asked.outs[:place]) if isinstance(each, np.ndarray)}
-    return overlap(others, {"out": out})
+    others = (*asked.given, *asked.outs[:place])
+    if not any([isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others]):
+        return ""  # at nearly every call: names are for those that share
+    names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
+    named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
+    return overlap(named, {"out": out})
 
 
 def _fault_for(wish: Wish, embedded: Embedded, asked: Asked) -> str:
