@@ -203,7 +203,7 @@ def _out_fault(asked: Asked, place: int) -> str:
     if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
         return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
     others = (*asked.given, *asked.outs[:place])
-    if not any([isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others]):
+    if not any(isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others):
         return ""  # at nearly every call: names are for those that share
     names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
     named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
