@@ -13,6 +13,7 @@ from dovetail.ir.kernels import (
     Work,
     compute_calls,
     kernel_calls,
+    op_works,
     work_keys,
 )
 from dovetail.ir.limits import TARGETS, Target
@@ -83,6 +84,7 @@ __all__ = [
     "compute_calls",
     "dtype_bytes",
     "kernel_calls",
+    "op_works",
     "parse",
     "region_bytes",
     "sizes_fault",

@@ -21,7 +21,7 @@ from dovetail.ir import (
     Wish,
     Work,
     Workload,
-    work_keys,
+    op_works,
 )
 from dovetail.run.job import Variant
 from dovetail.run.options import RunOptions
@@ -151,13 +151,15 @@ def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
 
 
 def computations(wish: Wish, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
-    """A computation of a wish, of one amount, on every rank at once, again and again."""
+    """A computation of a wish, of one amount, on every rank at once, again and again; where ranks or slices differ it
+    goes by the most of them."""
     b = Builder("computations", ranks)
     rows = sample.add(b, ranks, [amount] * trips)
     program = b.build()
     workload = wish.workload(program)
     variant = Variant(f"{sample.label} {amount}", program, workload, RunOptions())
-    return Measurement(f"kernel:{work_keys(program, workload)[0]}", amount, variant, lambda t: _slowest(t, rows))
+    most = max(op_works(program, workload).values(), key=lambda work: work.flops / max(work.units, 1))
+    return Measurement(f"kernel:{most.key}", amount, variant, lambda t: _slowest(t, rows))
 
 
 def stream(wish: Wish, sample: Sample, ranks: int, amounts: Sequence[int], num_bytes: int, messages: int) -> Stream:
