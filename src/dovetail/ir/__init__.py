@@ -21,6 +21,7 @@ from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
 from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
+from dovetail.ir.subject import Subject
 from dovetail.ir.text import canonical, to_text
 from dovetail.ir.types import (
     COLUMNS,
@@ -74,6 +75,7 @@ __all__ = [
     "Schedule",
     "Sizes",
     "Slot",
+    "Subject",
     "Target",
     "Term",
     "Wish",

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from dovetail.ir.program import Program
-from dovetail.ir.wish import Option, Sample
+from dovetail.ir.wish import Collected, Option, Sample
 from dovetail.ir.workload import Workload
 
 
 class Subject(Protocol):
     """One computation, of one size, that every rank does alone. All of it is frozen.
 
-    `name`: as on the command line. `options`: what may be said of it. `aspect`: what `shape` is. `traffic`: the
-    library's collective that is measured beside it.
+    `name`: as on the command line. `options`: what may be said of it. `aspect`: what `shape` is.
     """
 
     name: ClassVar[str]
     options: ClassVar[tuple[Option, ...]]
     aspect: ClassVar[str]
-    traffic: ClassVar[str]
 
     @classmethod
     def points(cls, **asked: Any) -> Sequence[Subject]:
@@ -42,6 +40,9 @@ class Subject(Protocol):
     def samples(self, ranks: int) -> Sequence[Sample]:
         """Parts of it that schedules on so many ranks compute, other than by the first way; what these cost is measured
         too."""
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        """The library's call that schedules of it make, whole: what is measured beside it."""
 
     def workload(self, program: Program) -> Workload:
         """What a slot of each buffer of a program of samples is, and what its kernels are."""

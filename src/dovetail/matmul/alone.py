@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.core import WishError, parse_count
-from dovetail.ir import Builder, Kind, Option, Program, Region, Sample, Slot, Workload, dtype_bytes
+from dovetail.ir import Builder, Collected, Kind, Option, Program, Region, Sample, Slot, Workload, dtype_bytes
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import DTYPES, add_products, add_slices
 from dovetail.passes.regions import split
@@ -38,7 +38,6 @@ class ProductAlone:
         Option("dtype", str, "Element type.", "float32", choices=DTYPES),
     )
     aspect: ClassVar[str] = "M / K"
-    traffic: ClassVar[str] = "all_gather"
 
     m: int
     k: int
@@ -81,6 +80,10 @@ class ProductAlone:
         if ranks == 1 or self.k < ranks:
             return ()
         return (Sample(f"K / {ranks}, by rows", self.m, self._add_slices),)
+
+    def collected(self, ranks: int) -> tuple[Collected, ...]:
+        """All of A, which every rank has a share of."""
+        return (Collected("all_gather", self.m * self.k * dtype_bytes(self.dtype)),) if ranks > 1 else ()
 
     def workload(self, program: Program) -> Workload:
         """Slots of A, B and P are rows of the product that is cut by rows; the other cuts have buffers of their own:
