@@ -159,10 +159,8 @@ class Results:
 
     def add(self, operator: str, shape: Iterable[Any], row: dict[str, Any]) -> dict[str, Any]:
         """Put a row into the file, in the place of an older one of this shape."""
-        place, held = (
-            self._place(operator, list(shape)),
-            {"operator": operator, "shape": list(shape), **commit(), **row},
-        )
+        place = self._place(operator, list(shape))
+        held = {"operator": operator, "shape": list(shape), **commit(), **row}
         if place is None:
             self.rows.append(held)
         else:
