@@ -10,6 +10,7 @@ from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.all_reduce import MatmulAllReduce
 from dovetail.matmul.all_to_all_first import AllToAllMatmul
 from dovetail.matmul.all_to_all_last import MatmulAllToAll
+from dovetail.matmul.alone import ProductAlone
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import DTYPES, Product, Told, shard
@@ -25,6 +26,7 @@ __all__ = [
     "MatmulAllToAll",
     "MatmulReduceScatter",
     "Product",
+    "ProductAlone",
     "Tiling",
     "Told",
     "mc2",

@@ -29,7 +29,7 @@ class ProductAlone:
     """Matrix products alone: C (m, n) = A (m, k)·B (k, n) on every rank, cut along m, n and k, and beside traffic.
 
     >>> [each.title for each in ProductAlone.points(shapes="8x4x2,16x4x2", dtype="float64")]
-    ['8 × 4 × 2 float64', '16 × 4 × 2 float64']
+    ['8 × 4 × 2', '16 × 4 × 2']
     """
 
     name: ClassVar[str] = "matmul"
@@ -57,7 +57,7 @@ class ProductAlone:
 
     @property
     def title(self) -> str:
-        return f"{self.m} × {self.k} × {self.n} {self.dtype}"
+        return f"{self.m} × {self.k} × {self.n}"
 
     @property
     def shape(self) -> float:
