@@ -143,7 +143,7 @@ def figure(found: Characteristics) -> Any:
 
 
 def _log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 times powers of ten, at more over a narrow range, at fewer over a wide
+    """A logarithmic axis with ticks at 1, 2 and 5 times powers of ten; more over a narrow range, fewer over a wide
     one."""
     low, high = min(values, default=1.0), max(values, default=1.0)
     steps = (1, 1.5, 2, 3, 5, 7) if high < NARROW * low else (1, 2, 5) if high < WIDE * low else (1,)
