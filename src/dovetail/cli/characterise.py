@@ -38,7 +38,8 @@ def characterise(
     from dovetail.tune.machines import machine_of
 
     points, executor = said.kind.points(**said.given), MpiExecutor(launch)
-    output.note(f"{len(points)} sizes of {said.kind.name} on {ranks} ranks; a few seconds each.")
+    sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"
+    output.note(f"{sizes} on {ranks} ranks; a few seconds each.")
     with output.progress("probing") as say:
         machine = machine_of(executor, ranks, fresh=fresh, say=say)
         machine, found = measure(executor, machine, points, ranks, say)
