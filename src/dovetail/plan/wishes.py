@@ -1,4 +1,5 @@
-"""wishes: one table of everything that may be wished for, by name; others add theirs by an entry point."""
+"""wishes: one table of all that may be wished for, by name, and one of what may be characterised by itself; others add
+theirs by an entry point."""
 
 from __future__ import annotations
 
@@ -27,6 +28,23 @@ BUILT_IN = {
     "all_to_next": "dovetail.collective:AllToNext",
     "broadcast": "dovetail.collective:Broadcast",
 }
+SUBJECT_GROUP = "dovetail.subjects"
+SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
+
+
+@cache
+def subjects() -> Mapping[str, str]:
+    """The place of every subject, by name, likewise."""
+    return {**{point.name: point.value for point in entry_points(group=SUBJECT_GROUP)}, **SUBJECTS}
+
+
+def subject_class(name: str) -> Any:
+    """The class of the subject called `name`.
+
+    >>> subject_class("matmul").aspect
+    'M / K'
+    """
+    return _at(subjects()[name])
 
 
 @cache
@@ -52,6 +70,11 @@ def wish_class(name: str) -> Any:
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
         raise WishError(f"no wish '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(wishes())))
+    return _at(place)
+
+
+def _at(place: str) -> Any:
+    """What is at "package.module:Name"."""
     module, _, found = place.partition(":")
     return getattr(import_module(module), found)
 
