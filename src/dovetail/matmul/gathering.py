@@ -144,7 +144,7 @@ class Gathering(Blockwise):
         if ranks == 1:
             return
         yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="first", fused=False) for by in ours)
-        for by in [by for by in ways if by != "ring"]:
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
