@@ -2,11 +2,10 @@
 their own (`step_lists`), for 2 to 8 ranks, and in several orders of lanes."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from product_runs import wrong_in_some
+from product_runs import costs, wrong_in_some
 from step_lists import Replay
 
 from dovetail.ir import Kind
@@ -28,22 +27,6 @@ WISHES = (
     MatmulAllToAll,
     MatmulReduceScatter,
 )
-
-
-def costs(ranks, **asked):
-    """Costs of nothing real: each takes about as long as the other."""
-    options = {"by": "auto", "align": 1, "floor": 1, "max_tiles": 3, "rows_per_message": None, "reading": "max"}
-    return SimpleNamespace(
-        ranks=ranks,
-        options=options | {"ficco_threshold_s": 1e-3} | asked,
-        work_s=lambda works, rows: rows * 1e-3,
-        collective_s=lambda kind, num_bytes: 1e-5 + num_bytes * 1e-5,
-        messages_s=lambda wish, schedule: 1e-3 * sum(schedule.tiles),
-        least_amount=lambda works: 1.0,
-        knows_collective=lambda kind: True,
-        knows_messages=lambda: True,
-        stretch=lambda schedule: (1.0, 1.0),
-    )
 
 
 def wish_of(kind, ranks, shard):
