@@ -59,16 +59,8 @@ def product_call(name: str) -> Callable[..., Any]:
     kind = wish_class(name)
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
-        asked = _asked(kind, a, b, out, said)
-        ranks = adopted(comm)
-        key = ranks.gather(np.array([_key(name, asked)])).tobytes()
-        held = _bound.setdefault(ranks.bound.key, {})
-        found = held.pop(key, None)
-        if found is None:
-            found = _bind(kind, ranks.world, asked)
-            _make_room(held, found.num_bytes)
-        held[key] = found  # the latest last
-        wish, embedded, _ = found
+        asked = asked_of(name, a, b, out, said)
+        wish, embedded, _ = look_up(name, comm, asked)
         inputs, wanted = wish.arguments(embedded.program, embedded.rank, asked.given, out)
         result = wish.result(embedded.program, embedded.rank, embedded.run_checked(inputs, wanted))
         return result if out is None else out
@@ -79,7 +71,21 @@ def product_call(name: str) -> Callable[..., Any]:
     return call
 
 
-def _asked(kind: Any, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
+def look_up(name: str, comm: Any, asked: Asked) -> Bound:
+    """What these arguments of all ranks need to run on these ranks; made where they are new."""
+    ranks = adopted(comm)
+    key, held = ranks.gather_number(_key(name, asked)), _bound.setdefault(ranks.bound.key, {})
+    found = held.pop(key, None)
+    if found is None:
+        found = _bind(wish_class(name), ranks.world, asked)
+        _make_room(held, found.num_bytes)
+    held[key] = found  # the latest last
+    return found
+
+
+def asked_of(wish: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
+    """The arguments of a call on this rank."""
+    kind = wish_class(wish)
     given = (a, *b) if isinstance(b, list | tuple) else (a, b)
     outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
     read, fault = {}, ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, parse_count
-from dovetail.ir import Kind, Option, Program, Schedule, Slot, Work, Workload, dtype_bytes
+from dovetail.ir import Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays
 from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.gather import Blocks
@@ -22,6 +23,7 @@ from dovetail.matmul.product import (
     TILING,
     Said,
     Told,
+    add_slices,
     arrays_of,
     balance,
     checked_shares,
@@ -143,6 +145,11 @@ class AllGatherColumnsMatmul(Gathering):
 
     def _serial(self, by: str, ranks: int) -> Schedule:
         return Schedule.of("serial", tiles=(self.m,) if self.m else (), by=by, own="together", fused=False)
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        if not self.m or not max(self.widths(ranks)):
+            return ()
+        return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
 
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.ir.types import Mode
+from dovetail.matmul.product import MODES
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
-MODES: tuple[Mode, ...] = ("each_sum", "sum")
 
 
 @dataclass(frozen=True)

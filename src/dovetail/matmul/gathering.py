@@ -17,7 +17,7 @@ from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.ficco import Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work, shard
+from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
 from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
 
@@ -188,15 +188,22 @@ class Gathering(Blockwise):
         rows = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
         if not rows or not max(self.widths(ranks), default=0):
             return ()
-        return (Sample("the product, by rows", rows, partial(_add_samples, self, rows)),)
+        whole = Sample("the product, by rows", rows, partial(_add_samples, rows))
+        if ranks == 1 or self.k < ranks:
+            return (whole,)
+        return whole, Sample("slices of K, by rows", rows, partial(_add_slices, rows, ranks))
 
     def row_bytes(self, ranks: int) -> int:
         """Bytes of one row of A."""
         return self.k * self.element_bytes
 
 
-def _add_samples(wish: Gathering, held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+def _add_samples(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
     return add_products(b, ranks, rows, held, names=("A", "B0", "P"))
+
+
+def _add_slices(held: int, slices: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+    return add_slices(b, ranks, rows, held, slices)
 
 
 def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError, check_schema, parse_count
 from dovetail.ir import Builder, Gemm, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
+from dovetail.ir.types import Mode
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.kernels import work_of
 from dovetail.passes.regions import split
 
+MODES: tuple[Mode, ...] = ("each_sum", "sum")  # of a product whose K is cut
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 READINGS = ("max", "min")
 SIZES = (
@@ -261,6 +263,30 @@ def add_products(
         for rank in range(ranks):
             added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
         start += count
+    return added
+
+
+def add_slices(
+    b: Builder, ranks: int, rows: Sequence[int], held: int, slices: int, names: tuple[str, str, str] = ("G", "B0", "P")
+) -> dict[int, list[int]]:
+    """Append products of slices of K, of these numbers of rows, on every rank: block of rows after block, each slice
+    added to the one before, as schedules of slices have them in `held` rows; returns their rows in the program, by
+    rank."""
+    g, weights, p = names
+    b.buffer(g, "input", held * slices), b.buffer(weights, "input", slices), b.buffer(p, "scratch", held)
+    lane = b.lane("compute", "compute")
+    first, further = (b.kernel("matmul", MODES, accumulate=adds) for adds in (False, True))
+    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    start = block = done = 0  # the block of rows that is multiplied, and how many of its slices were
+    for count in rows:
+        if done == slices or count > block:
+            start = start + block if start + block + count <= held else 0
+            block, done = count, 0
+        reads = [Region(g, done * held + start, count), Region(weights, done, 1)]
+        for rank in range(ranks):
+            call, writes = further if done else first, [Region(p, start, count)]
+            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
+        done += 1
     return added
 
 

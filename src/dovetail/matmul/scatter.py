@@ -8,7 +8,8 @@ from typing import Any
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import DEPTH, MODES, Blocks, Part, Steps
+from dovetail.matmul.gather import DEPTH, Blocks, Part, Steps
+from dovetail.matmul.product import MODES
 
 WAYS = ("library", "messages", "ring", "two_rings")
 
