@@ -8,7 +8,7 @@ import pytest
 from product_runs import costs, wrong_in_some
 from step_lists import Replay
 
-from dovetail.ir import Kind
+from dovetail.ir import Kind, verify
 from dovetail.matmul import (
     AllGatherColumnsMatmul,
     AllGatherMatmul,
@@ -105,6 +105,17 @@ def test_no_family_is_missing(kind):
     wish = wish_of(kind, 4, 8)
     found = {schedule.family for schedule in wish.schedules(costs(4))}
     assert families(kind) <= found <= {*wish.families}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("kind", WISHES)
+def test_neighbours_of_what_was_measured_hold_too(kind, ranks):
+    wish, seen = wish_of(kind, ranks, 8), set()
+    for schedule in wish.schedules(costs(ranks)):
+        for each in wish.neighbours(schedule):
+            if (key := (each["by"], each.parameters)) not in seen:
+                seen.add(key)
+                assert verify(wish.program(each, ranks)).ok, each
 
 
 # FiCCO's step lists for a rank among n, of blocks of n units of rows: the messages it is sent (rows in units: how

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -150,6 +150,9 @@ class AllGatherColumnsMatmul(Gathering):
         if not self.m or not max(self.widths(ranks)):
             return ()
         return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        return (each for each in super().neighbours(schedule) if not each.get("fused"))
 
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:
