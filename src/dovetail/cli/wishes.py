@@ -216,7 +216,7 @@ def _parameter(option: Option, needed: bool) -> inspect.Parameter:
     fields: dict[str, Any] = {"help": option.help}
     if option.choices:
         fields["help"] += f" One of {', '.join(option.choices)}."
-        fields["callback"] = one_of(option.choices, option.name.replace("_", " "))
+        fields["callback"] = one_of(option.choices, "--by" if option.name == "by" else option.name.replace("_", " "))
     if option.least is not None:
         fields["min"] = option.least
     declared = typer.Option(flag(option.name), **fields)

@@ -266,8 +266,8 @@ def _help(kind: Any) -> str:
     return f"""{about}
 
 Called by every rank of `comm`, an mpi4py communicator, in the same order, with a rank's own `a` and `b`: arrays of two
-axes and of one dtype ({", ".join(DTYPES)}), in any memory layout. Returns this rank's result, or a tuple where there
-are several; `out` takes it, C-contiguous, of the same dtype, and apart from the arguments. WishError on every rank,
-naming one whose arguments do not fit, before anything else moves; RunError where a rank stalls for ten minutes. A rank
-that does not call at all is waited for, as in any collective of MPI.
+axes and of one dtype, in any memory layout: {", ".join(DTYPES)}. Returns this rank's result, or a tuple
+where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart from the arguments.
+WishError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank stalls
+for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
 """

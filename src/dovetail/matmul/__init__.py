@@ -40,6 +40,11 @@ __all__ = [
 ]
 
 _CALLS = {kind.name for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Product)}
+__all__ += sorted(_CALLS)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -27,6 +27,7 @@ from dovetail.matmul.product import (
     arrays_of,
     balance,
     checked_shares,
+    parse_flag,
     row_work,
     shares_for,
     the_same,
@@ -68,6 +69,7 @@ class AllGatherColumnsMatmul(Gathering):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
         object.__setattr__(self, "depths", checked_shares(self.depths, self.k, "k"))
         object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from textwrap import shorten
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
@@ -77,6 +78,23 @@ def _at(place: str) -> Any:
     """What is at "package.module:Name"."""
     module, _, found = place.partition(":")
     return getattr(import_module(module), found)
+
+
+def checked_wish(wish: Any) -> Any:
+    """What was given, where it is a wish; else WishError.
+
+    >>> checked_wish("matmul_all_reduce")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: no wish, but str
+      found       'matmul_all_reduce'
+      try         dovetail.matmul_all_reduce(m, k, n), say
+    """
+    if isinstance(wish, type) or not hasattr(wish, "schedules"):
+        kind = "a class" if isinstance(wish, type) else type(wish).__name__
+        found = shorten(repr(wish), 80)
+        raise WishError(f"no wish, but {kind}", found=found, hint="dovetail.matmul_all_reduce(m, k, n), say")
+    return wish
 
 
 def wish_from(document: Mapping[str, Any]) -> Wish:
