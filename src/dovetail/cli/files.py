@@ -173,6 +173,8 @@ def timeline_of(place: str) -> Timeline:
 
     kind, content = read(place)
     if kind == "plan":
+        if not isinstance(content.get("predicted"), dict):
+            raise PlanError("malformed plan document", found=f"no predicted timeline in {path}")
         return Timeline.from_json(content["predicted"])
     if kind != "timeline":
         raise DovetailError(f"{place} is not a timeline", found=f"a {kind}", hint="`dovetail run` writes one")
