@@ -158,6 +158,7 @@ def test_errors_name_the_line_and_what_was_expected(text: str, where: int | None
     assert found is None or caught.value.found == found
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_text_brings_the_parser_down(data) -> None:
