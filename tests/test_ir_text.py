@@ -6,12 +6,14 @@ import random
 from pathlib import Path
 
 import ir_programs
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core import ProgramError
 from dovetail.ir import Builder, Kind, Program, canonical, parse, to_text
+from dovetail.ir.lines import op_lines
 from dovetail.ir.shapes import ring_all_reduce
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,6 +50,17 @@ def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random
     except ProgramError:
         return
     assert to_text(parse(text)) == text
+
+
+@pytest.mark.parametrize("kind", [Kind.compute, Kind.collective])
+def test_an_op_that_calls_what_does_not_exist_is_listed_without_it(kind: Kind) -> None:
+    builder = Builder("p", 1)
+    builder.add(Kind.nop, 0, builder.lane("only", "net"))
+    made = builder.build()
+    wrong = made.with_columns({**made.columns, "kind": np.array([kind]), "call": np.array([3])}, made.lines)
+    assert op_lines(wrong) == [kind.name]
+    with pytest.raises(ProgramError, match="calls nothing"):
+        to_text(wrong)
 
 
 def test_canonical_sorts_rows_by_queue_and_keeps_dependencies_and_lines() -> None:
