@@ -109,6 +109,7 @@ def test_fragments_multiply() -> None:
     assert p.trace()[1].copies.tolist() == [2, 2, 6, 6, 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models())
 def test_random_algorithms_leave_what_the_model_says(model) -> None:

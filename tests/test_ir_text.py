@@ -41,6 +41,7 @@ def test_round_trip(rng: random.Random, num_ops: int) -> None:
     assert Program.from_json(program.to_json()) == program
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(1, 25))
 def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random, num_ops: int) -> None:

@@ -171,6 +171,7 @@ def problems(draw):
     return m, tables, factors, draw(st.integers(1, 4)), draw(st.sampled_from([None, 1, 2, 3, 4]))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(problem=problems())
 def test_optimal_equals_brute_force(problem):
