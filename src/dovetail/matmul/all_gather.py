@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dovetail.core import parse_count
 from dovetail.ir import Option, dtype_bytes
-from dovetail.matmul.gather import Blocks
+from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import Told, balance, checked_shares, shares_for, the_same, uneven_or_none
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dovetail.ir import dtype_bytes
-from dovetail.matmul.gather import Blocks
+from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.product import Told, balance, the_same
 from dovetail.matmul.scattering import Scattering
 from dovetail.matmul.token_counts import Counts, checked_counts, counts_for, counts_of_ranks

@@ -10,8 +10,8 @@ import numpy as np
 
 from dovetail.ir import Collected, Schedule, Work
 from dovetail.ir.wish import Costs
+from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.families import COUNTS, learned, sliced, usual_align
-from dovetail.matmul.gather import Blocks
 from dovetail.matmul.local_search import moved
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import Product

@@ -3,98 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from itertools import pairwise
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.types import Mode
+from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
 MODES: tuple[Mode, ...] = ("each_sum", "sum")
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Which rows of A go where: block (q, r) is `counts[q][r]` rows of rank q's A from row `starts[q][r]` on, which
-    rank r multiplies; its result has them in the order of q."""
-
-    counts: tuple[tuple[int, ...], ...]
-    starts: tuple[tuple[int, ...], ...]
-
-    @staticmethod
-    def gathered(held: Sequence[int]) -> Blocks:
-        """All rows of every rank go to every rank."""
-        ranks = len(held)
-        return Blocks(tuple((rows,) * ranks for rows in held), ((0,) * ranks,) * ranks)
-
-    @staticmethod
-    def exchanged(counts: Sequence[Sequence[int]]) -> Blocks:
-        """Rank q has `counts[q][r]` rows for rank r, in the order of r."""
-        rows = tuple(tuple(each) for each in counts)
-        return Blocks(rows, tuple(tuple(accumulate(each, initial=0))[:-1] for each in rows))
-
-    @property
-    def ranks(self) -> int:
-        return len(self.counts)
-
-    @cached_property
-    def longest(self) -> int:
-        """Rows of the longest block, along which tiles are counted."""
-        return max(map(max, self.counts), default=0)
-
-    @cached_property
-    def held(self) -> tuple[int, ...]:
-        """Rows of A on each rank."""
-        ends = ((s + c for s, c in zip(*pair, strict=True)) for pair in zip(self.starts, self.counts, strict=True))
-        return tuple(max(each, default=0) for each in ends)
-
-    def rows(self, rank: int) -> int:
-        """Rows that a rank multiplies."""
-        return sum(each[rank] for each in self.counts)
-
-    def place(self, q: int, r: int) -> int:
-        """Where block (q, r) begins in rank r's result."""
-        return sum(each[r] for each in self.counts[:q])
-
-
-class Part(NamedTuple):
-    """Rows `first` to before `last` of a block, which travel in one step."""
-
-    first: int
-    last: int
-
-    @property
-    def rows(self) -> int:
-        return self.last - self.first
-
-
-@dataclass(frozen=True)
-class Steps:
-    """How blocks are cut into steps: along their rows at `tiles` of the longest block (shorter ones in proportion), or
-    into `slices` of K.
-
-    >>> [Steps((3, 5), 1).part(0, 4, 8), Steps((3, 5), 1).part(1, 4, 8)]
-    [Part(first=0, last=1), Part(first=1, last=4)]
-    """
-
-    tiles: tuple[int, ...]
-    slices: int
-
-    @property
-    def count(self) -> int:
-        return self.slices if self.slices > 1 else len(self.tiles)
-
-    def part(self, step: int, rows: int, longest: int) -> Part:
-        """The rows of a block of `rows` that travel in a step; all of them where K is cut."""
-        if self.slices > 1:
-            return Part(0, rows)
-        done = sum(self.tiles[:step])
-        return Part(rows * done // max(longest, 1), rows * (done + self.tiles[step]) // max(longest, 1))
 
 
 def gather_program(
@@ -121,6 +40,7 @@ class _Gather:
         self.own_first = schedule.get("own") == "first"
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
+        self.part = Parts(blocks, self.steps)
         self.b = Builder(name, self.ranks)
         self.alike = self.steps.slices == 1 and not self.fused and self.by != "library"
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
@@ -174,12 +94,7 @@ class _Gather:
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
-        before = sum(self.part(p, r, s).rows for s in range(step) for p in range(self.ranks))
-        before += sum(self.part(p, r, step).rows for p in range(q))
-        return Region("G", before, part.rows)
-
-    def part(self, q: int, r: int, step: int) -> Part:
-        return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
+        return Region("G", self.part.before(q, r, step), part.rows)
 
     def result(self, i: int, q: int, r: int, part: Part) -> Region:
         return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.rows)

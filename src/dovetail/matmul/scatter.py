@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import DEPTH, MODES, Blocks, Part, Steps
+from dovetail.matmul.blocks import Blocks, Parts, Steps
+from dovetail.matmul.gather import DEPTH, MODES
 
 WAYS = ("library", "messages", "ring")
 
@@ -33,6 +34,7 @@ class _Scatter:
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
         self.steps = Steps(schedule.tiles, 1)
         self._check()
+        self.part = Parts(blocks, self.steps)
         self.b = Builder(name, self.ranks)
         self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made its product
         self.left: dict[int, list[tuple[int, int, int]]] = {r: [] for r in range(self.ranks)}  # products yet to add
@@ -79,9 +81,6 @@ class _Scatter:
         """Rows of a rank's result."""
         return max((each[rank] for each in self.blocks.counts), default=0) if self.sums else self.blocks.rows(rank)
 
-    def part(self, q: int, r: int, step: int) -> Part:
-        return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
-
     def source(self, q: int, r: int, step: int) -> Region:
         """Rows of A, on rank q, whose product with B is the part that rank r wants."""
         part = self.part(q, r, step)
@@ -90,9 +89,7 @@ class _Scatter:
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
         in one call lies side by side."""
-        before = sum(self.part(q, d, s).rows for s in range(step) for d in range(self.ranks))
-        before += sum(self.part(q, d, step).rows for d in range(r))
-        return Region("P", before, self.part(q, r, step).rows)
+        return Region("P", self.part.made_before(q, r, step), self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
         """Where rank r wants that part."""
