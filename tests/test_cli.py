@@ -169,7 +169,7 @@ def test_the_wish_may_stand_anywhere(document):
 class Bare:
     """A wish that somebody else brought."""
 
-    name, families = "bare", ("serial", "wild")
+    name, families, by_size = "bare", ("serial", "wild"), False
     options = ()
 
 

@@ -89,7 +89,7 @@ class MatmulAllReduce(Product):
         """One whose sides take as long at these speeds of a rank and of the all_reduce.
 
         >>> MatmulAllReduce.sized(2, "float32", 110e9, 118e6)
-        MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32')
+        MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32', shares=None)
         """
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows, found.depth * ranks, found.width, dtype)
