@@ -158,7 +158,7 @@ def test_workload_says_what_a_slot_is():
     assert workload.slot_bytes("A", 0) == 1536 * 2
     assert workload.slot_bytes("B", 1) == 1536 * 8192 * 2
     assert workload.slot_bytes("P", 1) == workload.slot_bytes("C", 0) == 8192 * 2
-    assert wish.works(2)[0] [:3] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
+    assert wish.works(2)[0][:3] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
     assert wish.works(2)[0][3:] == (2 * (1536 + 8192), 2 * 1536 * 8192)
 
 

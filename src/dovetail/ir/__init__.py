@@ -37,7 +37,7 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.wish import Collected, Option, Sample, Wish
+from dovetail.ir.wish import Collected, Heuristic, Option, Sample, Studied, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Collected",
     "Collective",
     "Gemm",
+    "Heuristic",
     "Kernel",
     "KernelCall",
     "KernelForm",
@@ -73,6 +74,7 @@ __all__ = [
     "Schedule",
     "Sizes",
     "Slot",
+    "Studied",
     "Target",
     "Term",
     "Wish",

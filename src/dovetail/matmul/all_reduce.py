@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.core import PlanError, WishError, parse_count
 from dovetail.ir import (
     Builder,
+    Heuristic,
     Kind,
     Option,
     Program,
@@ -27,9 +28,11 @@ from dovetail.ir import (
 )
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
+from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.local_search import moved
+from dovetail.matmul.local_search import hopeful, moved
 from dovetail.matmul.product import (
+    READINGS,
     SIZES,
     TILING,
     Product,
@@ -66,6 +69,10 @@ class MatmulAllReduce(Product):
 
     name: ClassVar[str] = "matmul_all_reduce"
     families: ClassVar[tuple[str, ...]] = ("serial", "uniform", "mc2", "optimal")
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (
+        *NO_RULE,
+        *(Heuristic(f"MC², {r}", "mc2", {"reading": r}) for r in READINGS),
+    )
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
@@ -175,6 +182,7 @@ class MatmulAllReduce(Product):
     def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best with their messages cut, then with their tiles moved (where the product was measured: a published
         rate has no grain finer than `align`)."""
+        ranked = hopeful(costs, ranked)
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
             yield from sliced(ranked, self.row_bytes, [by for by in self._ways(costs) if by != "library"])
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):

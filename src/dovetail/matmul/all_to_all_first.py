@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from dovetail.ir import dtype_bytes
+from dovetail.ir import Studied, dtype_bytes
 from dovetail.matmul.blocks import Blocks
+from dovetail.matmul.ficco import EXPERTS, GPUS, MI300X, SCENARIOS
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import Told, balance, the_same
 from dovetail.matmul.token_counts import Counts, checked_counts, counts_for, counts_of_ranks
@@ -44,6 +45,12 @@ class AllToAllMatmul(Gathering):
 
     def part(self, rows: int, ranks: int) -> AllToAllMatmul:
         return replace(self, m=rows * ranks * ranks, counts=None)
+
+    @classmethod
+    def studied(cls) -> Sequence[Studied]:
+        """FiCCO's g13 to g16, of bfloat16: each GPU multiplies M rows that all have for it, by N / 8 columns."""
+        shapes = ((name, SCENARIOS[name]) for name in EXPERTS)
+        return [Studied(name, cls(m * GPUS, k, n // GPUS, "bfloat16"), MI300X) for name, (m, n, k) in shapes]
 
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllToAllMatmul:

@@ -39,6 +39,11 @@ class Blocks:
         return max(map(max, self.counts), default=0)
 
     @cached_property
+    def alike(self) -> bool:
+        """Whether all blocks have as many rows: then every rank does the same, counted from itself on."""
+        return len({rows for each in self.counts for rows in each}) == 1
+
+    @cached_property
     def held(self) -> tuple[int, ...]:
         """Rows of A on each rank."""
         ends = ((s + c for s, c in zip(*pair, strict=True)) for pair in zip(self.starts, self.counts, strict=True))

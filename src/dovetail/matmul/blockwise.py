@@ -8,17 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from dovetail.ir import Collected, Schedule, Work
+from dovetail.ir import Collected, Heuristic, Schedule, Work
 from dovetail.ir.wish import Costs
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.families import COUNTS, learned, sliced, usual_align
-from dovetail.matmul.local_search import moved
+from dovetail.matmul.local_search import hopeful, moved
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import Product
 from dovetail.matmul.tiles import Seconds, Tiling, mc2_shard, mc2_short_shard, uniform
 from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
 
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
+MC2 = Heuristic("MC²", "mc2")
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 
 
@@ -86,7 +87,7 @@ class Blockwise(Product):
         """The best of our own messages, cut; then the best tiles, moved (where the product was measured)."""
         if costs.ranks == 1 or not self.row_bytes:
             return
-        tiled = [schedule for schedule in ranked if schedule.tiles]
+        tiled = hopeful(costs, ranked)
         if turn == 0 and costs.options["rows_per_message"] is None:
             yield from sliced(tiled, self.row_bytes, [by for by in self.known_ways(costs) if by != "library"])
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):

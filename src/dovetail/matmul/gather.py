@@ -10,6 +10,7 @@ from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.types import Mode
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.passes.regions import split
+from dovetail.passes.for_all_ranks import for_all_ranks
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
@@ -17,7 +18,14 @@ MODES: tuple[Mode, ...] = ("each_sum", "sum")
 
 
 def gather_program(
-    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
+    name: str,
+    blocks: Blocks,
+    schedule: Schedule,
+    *,
+    results: int = 1,
+    gathered: bool = False,
+    kind: str = "all_gather",
+    model: bool = False,
 ) -> Program:
     """Blocks of A sent part by part, and multiplied as they come.
 
@@ -29,12 +37,19 @@ def gather_program(
     a step, of parts that lie side by side, whose result is then moved to its rows, else one for each part, in place;
     `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
     each way) that pass on what came. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+
+    `model`: only what each op takes is wanted, and no result; where ranks are alike, rank 0's ops stand for all.
     """
-    return _Gather(name, blocks, schedule, results, gathered, kind).build()
+    alike = model and blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
+    made = _Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks)).build()
+    return for_all_ranks(made) if alike else made
 
 
 class _Gather:
-    def __init__(self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str) -> None:
+    def __init__(
+        self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str, doing: range
+    ) -> None:
+        self.doing = doing  # ranks whose ops are wanted
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
         self.own_first = schedule.get("own") == "first"
@@ -74,10 +89,10 @@ class _Gather:
         for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
         self.compute = b.lane("compute", "compute")
-        for rank in everyone:
+        for rank in self.doing:
             self._ask(rank)
         self._communicate()
-        for rank in everyone:
+        for rank in self.doing:
             self._multiply(rank)
         return b.build()
 
@@ -135,7 +150,7 @@ class _Gather:
     def _call(self, step: int) -> None:
         net, call = self.b.lane("net", "net"), self.b.collective(self.kind, range(self.ranks))
         everyone = range(self.ranks)
-        for rank in everyone:
+        for rank in self.doing:
             places = [self.landing(q, rank, step) for q in everyone]
             if self.kind == "all_gather":
                 reads = [self.source(rank, rank, step)]
@@ -155,15 +170,17 @@ class _Gather:
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
         """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""
-        what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
-        if not what.num_slots:
+        if not self.part(q, dst, step).rows or not (src in self.doing or dst in self.doing):
             return
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
         channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: block of rank {q}"
-        self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
-        into = self.landing(q, dst, step)
-        row = self.b.add(Kind.recv, dst, recv, writes=[into], chan_in=channel, line=line)
-        self.came[dst, q, step] = [row]
+        if src in self.doing:
+            what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
+            self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
+        if dst in self.doing:
+            into = self.landing(q, dst, step)
+            row = self.b.add(Kind.recv, dst, recv, writes=[into], chan_in=channel, line=line)
+            self.came[dst, q, step] = [row]
 
     def _pass_on(self, step: int) -> None:
         """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
-from dovetail.matmul.blockwise import Blockwise
-from dovetail.matmul.ficco import Ruled, ficco_rule
-from dovetail.matmul.gather import even_tiles, gather_program
+from dovetail.matmul.blockwise import MC2, Blockwise
+from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
+from dovetail.matmul.gather import MODES, even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
 from dovetail.passes import slice_messages
@@ -25,11 +25,9 @@ FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
-RULE = "ficco-heuristic"
 THRESHOLD = (
     "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
 )
-FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class Gathering(Blockwise):
     """A product whose A is brought together first; an operator says which rows go where, and what else is wanted."""
 
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO, RULE)
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (*HEURISTICS, MC2)
     kind: ClassVar[str] = "all_gather"
     ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring", "two_rings")
     options: ClassVar[tuple[Option, ...]] = (
@@ -65,9 +64,17 @@ class Gathering(Blockwise):
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         most = schedule.get("rows_per_message")
-        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
-        made = gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
+        made = self._program(schedule, ranks, model=False)
         return made if most is None else slice_messages(made, most)
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        whole = schedule.get("rows_per_message") is None
+        program = self._program(schedule, ranks, model=True) if whole else self.program(schedule, ranks)
+        return program, self.workload(program), 1.0
+
+    def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
+        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind, "model": model}
+        return gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows of A and of results; where K is cut, the slices of rows, and of B."""
@@ -178,7 +185,9 @@ class Gathering(Blockwise):
         rows = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
         if not rows or not max(self.widths(ranks), default=0):
             return ()
-        return (Sample("the product, by rows", rows, partial(_add_samples, self, rows)),)
+        whole = Sample("the product, by rows", rows, partial(_add_samples, rows))
+        sliced = Sample("the product of a slice of K, by rows", rows, partial(_add_slices, rows))
+        return (whole, sliced) if 1 < ranks <= self.k else (whole,)
 
     @property
     def row_bytes(self) -> int:
@@ -186,8 +195,24 @@ class Gathering(Blockwise):
         return self.k * self.element_bytes
 
 
-def _add_samples(wish: Gathering, held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+def _add_samples(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
     return add_products(b, ranks, rows, held, names=("A", "B0", "P"))
+
+
+def _add_slices(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+    """Products of these numbers of rows with one slice of K after the other, of as many as there are ranks; of what has
+    come a slice lies together."""
+    b.buffer("G", "input", held * ranks), b.buffer("B0", "input", ranks), b.buffer("P", "scratch", held)
+    lane, call = b.lane("compute", "compute"), b.kernel("matmul", MODES)
+    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    start = 0
+    for turn, count in enumerate(rows):
+        start, s = start if start + count <= held else 0, turn % ranks
+        reads, writes = [Region("G", s * held + start, count), Region("B0", s, 1)], [Region("P", start, count)]
+        for rank in range(ranks):
+            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
+        start += count
+    return added
 
 
 def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:

@@ -8,9 +8,10 @@ from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
-from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
-from dovetail.matmul.blockwise import Blockwise
+from dovetail.matmul.blockwise import MC2, Blockwise
+from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work
@@ -27,6 +28,7 @@ class Scattering(Blockwise):
 
     gathers: ClassVar[bool] = False
     sums: ClassVar[bool] = False
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (*NO_RULE, MC2)
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *SCATTERED)
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,

@@ -142,7 +142,7 @@ def _with_contention(executor: Executor, machine: Machine, wish: Wish, ranks: in
 def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> _Beside:
     model, pieces = CostModel.of(machine), [max(1, sample.most // PIECES)] * PIECES
     one = programs.computations(wish, sample, ranks, pieces[0], 1)
-    kind = "net" if machine.num_nodes > 1 else "shm"
+    kind = machine.route(0, 1)[0]
     compute_s = PIECES * float(model.seconds(one.key, pieces[0], extrapolate=True))
     message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
     count = int(min(max(BESIDE * compute_s / message_s, 4), MOST_MESSAGES))
