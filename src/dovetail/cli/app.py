@@ -33,7 +33,7 @@ from dovetail.cli.wishes import HELP, Verb
 from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
-OF_WISHES = (Verb(tune, limits=True, balances=True), Verb(probe, alone="links"), Verb(plan, limits=True))
+OF_WISHES = (Verb(tune, limits=True, balances=True), Verb(probe, alone="links"), Verb(plan, limits=True, compares=True))
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile")
 ORDER = (*RIVER, "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it

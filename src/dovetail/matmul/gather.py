@@ -9,8 +9,8 @@ from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.types import Mode
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
-from dovetail.passes.regions import split
 from dovetail.passes.for_all_ranks import for_all_ranks
+from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds

@@ -107,7 +107,10 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | N
     links = tuple(Link(*way, "net") for way in ends)
     probed = datetime.now(timezone.utc).isoformat(timespec="seconds")
     facts = {**facts, "hosts": names, "probed": probed}
-    return Machine(name, len(hosts), *((wired.nodes, wired.links) if wired else (nodes, links)), {}, facts)
+    if wired:
+        nodes = wired.nodes[: len(hosts)]
+        links = tuple(link for link in wired.links if {link.src, link.dst} <= {*nodes, SWITCH})
+    return Machine(name, len(hosts), nodes, links, {}, facts)
 
 
 def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:

@@ -15,6 +15,8 @@ from dovetail.run.job import Executor, Job
 from dovetail.timeline import Timeline
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
+LARGER = 8  # times the one before: further sizes, up to what the wish's own collective moves
+LEAST_MESSAGES = 4
 PIECES = 10  # of the computation beside which messages stream
 BESIDE = 1.6  # messages are streamed for so many times the seconds of the computation
 MOST_MESSAGES = 2000
@@ -45,7 +47,7 @@ def probe_wish(
     if ranks == 1:
         return machine
     tell("compute beside messages", 0.7)
-    return _with_contention(executor, machine, wish, ranks, samples[0])
+    return _with_contention(executor, machine, wish, ranks, samples[0], afford)
 
 
 def _with_nothing_to_compute(machine: Machine, wish: Wish, ranks: int) -> Machine:
@@ -128,9 +130,12 @@ class _Beside:
     overlap: float
 
 
-def _with_contention(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample) -> Machine:
+def _with_contention(
+    executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, budget: Budget
+) -> Machine:
     """Add `cil:compute` and `cil:net`: either side beside the other over either side alone, by message size."""
-    found = [_beside(executor, machine, wish, ranks, sample, size) for size in CONTENTION_BYTES]
+    sizes = contention_sizes(machine, max((call.num_bytes for call in wish.collected(ranks)), default=0), budget)
+    found = [_beside(executor, machine, wish, ranks, sample, size) for size in sizes]
     curves = {}
     for key, parts in (("cil:compute", [f.compute for f in found]), ("cil:net", [f.net for f in found])):
         rows = [(x, s, r) for p in parts if p for x, s, r in zip(p.x, p.seconds, p.repeat, strict=True)]
@@ -139,13 +144,25 @@ def _with_contention(executor: Executor, machine: Machine, wish: Wish, ranks: in
     return machine.with_costs(curves, overlap_fraction={str(f.num_bytes): f.overlap for f in found})
 
 
+def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
+    """Bytes of the messages that stream beside computations: the usual ones, and larger ones up to `most`, which a wish
+    moves at once, as long as a few of them are worth their time."""
+    model, key, sizes = CostModel.of(machine), f"exchange:{machine.route(0, 1)[0]}", list(CONTENTION_BYTES)
+    while sizes[-1] < most:
+        size = min(LARGER * sizes[-1], most)
+        if not budget.allows(LEAST_MESSAGES * float(model.seconds(key, size, extrapolate=True))):
+            break
+        sizes.append(size)
+    return sizes
+
+
 def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> _Beside:
     model, pieces = CostModel.of(machine), [max(1, sample.most // PIECES)] * PIECES
     one = programs.computations(wish, sample, ranks, pieces[0], 1)
     kind = machine.route(0, 1)[0]
     compute_s = PIECES * float(model.seconds(one.key, pieces[0], extrapolate=True))
     message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
-    count = int(min(max(BESIDE * compute_s / message_s, 4), MOST_MESSAGES))
+    count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))
     ways: tuple[tuple[list[int], int], ...] = ((pieces, 0), ([], count), (pieces, count))
     streams = [programs.stream(wish, sample, ranks, each, size, messages) for each, messages in ways]
     job = Job(tuple(s.variant for s in streams), rounds=ROUNDS, keep_all=True)

@@ -112,7 +112,7 @@ def compare(scenario: Scenario, *, noise: float = NOISE, seed: int = 0, **option
     A machine wired like the true one is probed there with `noise`; rules and simulation choose by what was measured;
     the true machine simulates every schedule of every family, what was chosen among them.
     """
-    wish, ranks = scenario.wish, scenario.machine.ranks
+    wish, ranks = scenario.wish, scenario.ranks
     probed = probed_machine(scenario, noise, seed)
     seen, _ = Costs.of(wish, probed, ranks, options, extrapolate=True)
     begin = time.process_time()
@@ -133,7 +133,7 @@ def compare(scenario: Scenario, *, noise: float = NOISE, seed: int = 0, **option
 
 def probed_machine(scenario: Scenario, noise: float, seed: int) -> Machine:
     """What a probe makes of the true machine, whose wiring is known."""
-    true, ranks = scenario.machine, scenario.machine.ranks
+    true, ranks = scenario.machine, scenario.ranks
     executor = SimExecutor(true, noise, seed=seed)
     bare = probe_links(executor, ranks, f"{true.name}, probed", wired=true)
     return probe_wish(executor, bare, scenario.wish, ranks)
@@ -175,7 +175,7 @@ class Judge:
     @staticmethod
     def of(scenario: Scenario, options: Mapping[str, Any], chosen: Iterable[Schedule]) -> Judge:
         """Every schedule of every family, and those that were chosen, fastest first; rules' own names left out."""
-        costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.machine.ranks, options, extrapolate=True)
+        costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, options, extrapolate=True)
         named = {rule.family for rule in heuristics_of(scenario.wish) if rule.among}
         every = [each for each in ranked_schedules(costs) if each.family not in named]
         every += [costs.scored(schedule) for schedule in chosen]

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dovetail.cost import Curve, Segment
-from dovetail.ir import Wish, work_keys
+from dovetail.ir import Program, Wish, compute_calls, work_keys
 from dovetail.machine import SWITCH, Link, Machine, load
 
 Random = np.random.Generator
 SIZES = (4, 6, 8)  # ranks of a machine that is drawn
-PEAK = 1e13, 1e15  # FLOP/s of a rank
+PEAK = 5e13, 1e15  # FLOP/s of a rank
+LINK = 20e9, 200e9  # bytes/s of a link
 INTENSITY = 50.0, 300.0  # FLOP for each byte that memory moves meanwhile
-BALANCE = 1 / 8, 8.0  # seconds of all communication over those of all computation
+BALANCE = 1 / 8, 8.0  # seconds of all communication over those of all computation; beyond, sizes are drawn again
 STRETCH = 1.0, 1.4  # by how much either side may slow the other
 SPREAD = (1 << 12, 1 << 17, 1 << 22, 1 << 27)  # bytes between which that changes
 
@@ -29,6 +30,11 @@ class Scenario:
     name: str
     wish: Wish
     machine: Machine
+    of_ranks: int | None = None  # of the machine; all of them unless said
+
+    @property
+    def ranks(self) -> int:
+        return self.of_ranks or self.machine.ranks
 
     @property
     def topology(self) -> str:
@@ -45,10 +51,19 @@ def drawn(kind: Any, count: int, seed: int) -> Iterator[Scenario]:
     """So many wishes of a class, each on a machine of its own, the topologies in turn; a seed names them all."""
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        topology, wire = list(TOPOLOGIES.items())[number % len(TOPOLOGIES)]
-        ranks = int(rng.choice(SIZES))
+        topology = list(TOPOLOGIES)[number % len(TOPOLOGIES)]
+        ranks, speeds = int(rng.choice(SIZES)), Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK))
         wish = kind.drawn(rng, ranks)
-        yield Scenario(f"{topology}-{seed}-{number}", wish, _machine(rng, wish, topology, ranks, wire(ranks)))
+        while not BALANCE[0] <= _balance(wish, topology, ranks, speeds) <= BALANCE[1]:
+            wish = kind.drawn(rng, ranks)
+        yield Scenario(f"{topology}-{seed}-{number}", wish, _machine(rng, wish, topology, ranks, speeds))
+
+
+class Speeds(NamedTuple):
+    """Of a machine: a rank's FLOP/s, and the seconds that a link takes for a byte."""
+
+    peak: float
+    byte_s: float
 
 
 def mesh(ranks: int) -> tuple[Link, ...]:
@@ -77,32 +92,30 @@ def torus(ranks: int) -> tuple[Link, ...]:
 TOPOLOGIES: dict[str, Callable[[int], tuple[Link, ...]]] = {"mesh": mesh, "switch": star, "torus": torus}
 
 
-def _machine(rng: Random, wish: Wish, topology: str, ranks: int, links: tuple[Link, ...]) -> Machine:
-    """A machine on which this wish communicates BALANCE times as long as it computes, with curves that bend."""
-    bare = Machine(f"{topology}-{ranks}", ranks, tuple(range(ranks)), links)
-    peak, start_s = _between(rng, *PEAK), _between(rng, 2e-6, 2e-5)
-    program = wish.program(wish.serial(ranks), ranks)
-    keys = work_keys(program, wish.workload(program))
-    memory = 1 / (peak / _between(rng, *INTENSITY))
-    costs = {name: _products(rng, peak, start_s) for name in {_rate_of(key) for key in keys}}
-    costs["memory"] = _straight(0.0, memory)
+def _machine(rng: Random, wish: Wish, topology: str, ranks: int, speeds: Speeds) -> Machine:
+    """A machine of these speeds with curves that bend, and no message that waits for its receive: copies of engines."""
+    bare = Machine(f"{topology}-{ranks}", ranks, tuple(range(ranks)), TOPOLOGIES[topology](ranks))
+    program, (peak, byte_s) = wish.program(wish.serial(ranks), ranks), speeds
+    rates = {_rate_of(key) for key in work_keys(program, wish.workload(program))}
+    memory = _between(rng, *INTENSITY) / peak
+    costs = {name: _products(rng, peak, _between(rng, 2e-6, 2e-5)) for name in sorted(rates)}
+    costs |= {"memory": _straight(0.0, memory)}
     costs |= {"copy": _straight(1e-6, 2 * memory), "reduce": _straight(1e-6, 3 * memory)}
-    costs |= {f"cil:{side}": _factors(rng) for side in ("compute", "net")}
-    # what is computed at the peak's 0.7, communicated by the library: the seconds that a link's byte takes follow
-    compute_s = sum(_flops(program, wish)) / ranks / (0.7 * peak)
-    called = wish.collected(ranks)
-    most = max((call.num_bytes for call in called), default=1)
-    byte_s = compute_s * _between(rng, *BALANCE) / max(most * _share(topology, ranks), 1)
-    costs |= _messages(rng, byte_s)
-    for kind in dict.fromkeys(["all_reduce", *(call.kind for call in called)]):
+    costs |= {f"cil:{side}": _factors(rng) for side in ("compute", "net")} | _messages(rng, byte_s)
+    for kind in dict.fromkeys(["all_reduce", *(call.kind for call in wish.collected(ranks))]):
         costs[f"{kind}:{ranks}"] = _library(rng, byte_s * _share(topology, ranks) * (1 + (kind == "all_reduce")))
-    limit = int(2 ** rng.integers(12, 18))
-    return bare.with_costs(costs, eager_limit_bytes=limit, topology=topology)
+    return bare.with_costs(costs, topology=topology)
 
 
-def _flops(program: Any, wish: Wish) -> Iterator[float]:
-    from dovetail.ir import compute_calls
+def _balance(wish: Wish, topology: str, ranks: int, speeds: Speeds) -> float:
+    """Seconds of all communication over those of all computation, at full speed."""
+    program = wish.program(wish.serial(ranks), ranks)
+    compute_s = sum(_flops(program, wish)) / ranks / speeds.peak
+    comm_s = sum(call.num_bytes for call in wish.collected(ranks)) * _share(topology, ranks) * speeds.byte_s
+    return comm_s / compute_s
 
+
+def _flops(program: Program, wish: Wish) -> Iterator[float]:
     workload = wish.workload(program)
     calls = compute_calls(program, workload)
     for number in calls.which.tolist():
