@@ -37,7 +37,8 @@ def plan(
 
     chosen = None if machine is None else find(machine)
     if compare_heuristics:
-        return compare_choices(said, chosen, ranks, scenarios, seed, json)
+        compare_choices(said, chosen, ranks, scenarios, seed, json)
+        return
     wish = said.wish(chosen)
     known = chosen or probed(wish, ranks, launch)
     try:

@@ -103,10 +103,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Parts:
-    """Every block in every step, looked up: Programs ask for each many times."""
+    """Every block in every step, looked up: Programs ask for each many times.
+
+    `without_own`: a rank's own block is not laid out among the others.
+    """
 
     blocks: Blocks
     steps: Steps
+    without_own: bool = False
 
     def __call__(self, q: int, r: int, step: int) -> Part:
         """The part of block (q, r) that travels in a step."""
@@ -122,20 +126,21 @@ class Parts:
 
     @cached_property
     def _by_rows(self) -> list[dict[int, Part]]:
-        found = {rows for each in self.blocks.counts for rows in each}
+        found = {0}.union(*self.blocks.counts)
         longest = self.blocks.longest
         return [{rows: self.steps.part(step, rows, longest) for rows in found} for step in range(self.steps.count)]
 
     @cached_property
     def _coming(self) -> list[list[list[int]]]:
-        return [self._laid_out(column) for column in zip(*self.blocks.counts, strict=True)]
+        return [self._laid_out(r, column) for r, column in enumerate(zip(*self.blocks.counts, strict=True))]
 
     @cached_property
     def _going(self) -> list[list[list[int]]]:
-        return [self._laid_out(row) for row in self.blocks.counts]
+        return [self._laid_out(q, row) for q, row in enumerate(self.blocks.counts)]
 
-    def _laid_out(self, counts: Sequence[int]) -> list[list[int]]:
-        """Where the parts of these blocks begin, by step and block."""
+    def _laid_out(self, own: int, counts: Sequence[int]) -> list[list[int]]:
+        """Where the parts of a rank's blocks begin, by step and block."""
+        counts = [0 if self.without_own and other == own else count for other, count in enumerate(counts)]
         rows = [[by_rows[count].rows for count in counts] for by_rows in self._by_rows]
         firsts = accumulate(map(sum, rows), initial=0)
         return [list(accumulate(each, initial=first)) for each, first in zip(rows, firsts, strict=False)]

@@ -7,14 +7,13 @@ from itertools import pairwise
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.ir.types import Mode
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
+from dovetail.matmul.product import MODES
 from dovetail.passes.for_all_ranks import for_all_ranks
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
-MODES: tuple[Mode, ...] = ("each_sum", "sum")
 
 
 def gather_program(
@@ -41,23 +40,27 @@ def gather_program(
     `model`: only what each op takes is wanted, and no result; where ranks are alike, rank 0's ops stand for all.
     """
     alike = model and blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
-    made = _Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks)).build()
+    made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks)).build()
     return for_all_ranks(made) if alike else made
 
 
-class _Gather:
+class Gather:
+    """Builds the Program of `gather_program`, the ops of the ranks `doing` alone."""
+
     def __init__(
         self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str, doing: range
     ) -> None:
-        self.doing = doing  # ranks whose ops are wanted
+        self.doing = doing
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
         self.own_first = schedule.get("own") == "first"
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
-        self.part = Parts(blocks, self.steps)
         self.b = Builder(name, self.ranks)
-        self.alike = self.steps.slices == 1 and not self.fused and self.by != "library"
+        ours = self.steps.slices == 1 and self.by != "library"
+        self.alike = ours and not self.fused
+        self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
+        self.part = Parts(blocks, self.steps, self.without_own)
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
@@ -76,9 +79,18 @@ class _Gather:
             raise PlanError(what, found=found, hint=hint)
 
     def build(self) -> Program:
+        self._buffers()
+        self.compute = self.b.lane("compute", "compute")
+        for rank in self.doing:
+            self._ask(rank)
+        self._communicate()
+        for rank in self.doing:
+            self._multiply(rank)
+        return self.b.build()
+
+    def _buffers(self) -> None:
         b, blocks, slices = self.b, self.blocks, self.steps.slices
-        everyone = range(self.ranks)
-        multiplied = [blocks.rows(rank) for rank in everyone]
+        multiplied = [blocks.rows(rank) for rank in range(self.ranks)]
         b.buffer("A", "input", [rows * slices for rows in blocks.held])
         for i in range(self.results):
             b.buffer(f"B{i}", "input", slices)
@@ -86,15 +98,9 @@ class _Gather:
         b.buffer("G", "scratch", [rows * slices for rows in multiplied])
         if self.gathered:
             b.buffer("gathered", "output", [rows * slices for rows in multiplied])
-        for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
+        moved = self.without_own or (self.fused and slices == 1 and self.steps.count > 1)
+        for i in range(self.results if moved else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
-        self.compute = b.lane("compute", "compute")
-        for rank in self.doing:
-            self._ask(rank)
-        self._communicate()
-        for rank in self.doing:
-            self._multiply(rank)
-        return b.build()
 
     # Where things are.
 
@@ -111,9 +117,6 @@ class _Gather:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
         return Region("G", self.part.before(q, r, step), part.rows)
 
-    def result(self, i: int, q: int, r: int, part: Part) -> Region:
-        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.rows)
-
     # What is asked.
 
     def _ask(self, rank: int) -> None:
@@ -125,9 +128,7 @@ class _Gather:
             for i in range(self.results):
                 terms = []
                 for s in range(slices):
-                    rows = (
-                        Region("A", start, count) if slices == 1 else Region("A", start * slices + s, 1, slices, count)
-                    )
+                    rows = column_of(start, count, s, slices)
                     terms.append(Term("matmul", ((q, rows), (rank, Region(f"B{i}", s, 1)))))
                 self.b.post([rank], Region(f"C{i}", self.blocks.place(q, rank), count), terms)
             if self.gathered:
@@ -164,9 +165,10 @@ class _Gather:
                 self.came[rank, q, step] = [row]
 
     def _send(self, step: int) -> None:
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
         for turn in range(1, self.ranks):
             for rank in range(self.ranks):
-                self._message(rank, (rank + turn) % self.ranks, rank, step, 0)
+                self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
         """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""
@@ -234,12 +236,10 @@ class _Gather:
 
     def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
         """Ranks whose parts lie side by side and are multiplied together."""
-        everyone = range(self.ranks)
-        runs = [everyone] if not self.own_first else [everyone[:rank], everyone[rank + 1 :]]
-        for run in runs:
-            found = [q for q in run if self.part(q, rank, step).rows]
-            if found:
-                yield found
+        found = [q for q in range(self.ranks) if self.part(q, rank, step).rows and not (self.own_first and q == rank)]
+        apart = self.own_first and not self.without_own
+        runs = [[q for q in found if q < rank], [q for q in found if q > rank]] if apart else [found]
+        yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
         came = self.came.get((rank, q, step), [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import MC2, Blockwise
 from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
-from dovetail.matmul.gather import MODES, even_tiles, gather_program
+from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
+from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
 from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
 
@@ -25,6 +25,7 @@ FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
+MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
     "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
 )
@@ -108,14 +109,23 @@ class Gathering(Blockwise):
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        a, *others = (array_of(each, self.dtype) for each in given)
-        slices = program.buffer("B0").slots[rank]
+        """A (its rows, k), every B (k, its columns), and results, of which the gathered A is the last."""
+        ranks, slices = program.num_ranks, program.buffer("B0").slots[rank]
+        shapes = {"A": (self.blocks(ranks).held[rank], self.k)}
+        shapes |= {f"B{i}": (self.k, self.widths(ranks)[rank]) for i in range(self.results)}
+        a, *others = arrays_of(self, given, shapes)
         held = {"A": cut_columns(a, slices)}
         held |= {f"B{i}": cut_rows(b, slices) for i, b in enumerate(others)}
-        wanted = (
-            {} if out is None else dict(zip(self._outputs, out if isinstance(out, tuple) else (out,), strict=False))
-        )
-        return held, wanted
+        whole = self.blocks(ranks).rows(rank), self.k
+        return held, self.wanted(out, whole, lambda gathered: cut_columns(gathered, slices))
+
+    def wanted(self, out: Any, whole: tuple[int, int], slots: Callable[[Any], Any]) -> dict[str, Any]:
+        """What results are wanted in; the gathered A as `slots` has it, where its shape is that of the `whole`."""
+        found = results_in(out, self._outputs)
+        gathered = found.get("gathered")
+        if gathered is not None and gathered.shape == whole and gathered.flags.c_contiguous:
+            found["gathered"] = slots(gathered)
+        return found
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         found = [held[name] for name in self._outputs]
@@ -142,11 +152,11 @@ class Gathering(Blockwise):
         if ranks == 1:
             return
         yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="first", fused=False) for by in ours)
-        for by in [by for by in ways if by != "ring"]:
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
-        for by in [by for by in ways if by in ("library", "messages")]:
+        for by in [by for by in ways if by in ("library", "messages") and RULE in self.families]:
             ficco = {each.family: each for each in self._ficco(longest, ranks, by)}
             yield from ficco.values()
             ruled = self._ruled(costs)
@@ -167,7 +177,7 @@ class Gathering(Blockwise):
             about = {"by": by, "own": "together" if own == "uniform" else "first", "fused": fused == "fused"}
             if cut == "1D":
                 yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
-            elif self.k >= ranks and longest:
+            elif self.k >= ranks and longest and (self.k % ranks == 0 or longest * ranks * ranks <= MANY_SLOTS):
                 yield Schedule.of(family, slices=ranks, **about)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
@@ -186,11 +196,11 @@ class Gathering(Blockwise):
         if not rows or not max(self.widths(ranks), default=0):
             return ()
         whole = Sample("the product, by rows", rows, partial(_add_samples, rows))
-        sliced = Sample("the product of a slice of K, by rows", rows, partial(_add_slices, rows))
-        return (whole, sliced) if 1 < ranks <= self.k else (whole,)
+        if ranks == 1 or self.k < ranks:
+            return (whole,)
+        return whole, Sample("slices of K, by rows", rows, partial(_add_slices, rows, ranks))
 
-    @property
-    def row_bytes(self) -> int:
+    def row_bytes(self, ranks: int) -> int:
         """Bytes of one row of A."""
         return self.k * self.element_bytes
 
@@ -199,20 +209,8 @@ def _add_samples(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict
     return add_products(b, ranks, rows, held, names=("A", "B0", "P"))
 
 
-def _add_slices(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
-    """Products of these numbers of rows with one slice of K after the other, of as many as there are ranks; of what has
-    come a slice lies together."""
-    b.buffer("G", "input", held * ranks), b.buffer("B0", "input", ranks), b.buffer("P", "scratch", held)
-    lane, call = b.lane("compute", "compute"), b.kernel("matmul", MODES)
-    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
-    start = 0
-    for turn, count in enumerate(rows):
-        start, s = start if start + count <= held else 0, turn % ranks
-        reads, writes = [Region("G", s * held + start, count), Region("B0", s, 1)], [Region("P", start, count)]
-        for rank in range(ranks):
-            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
-        start += count
-    return added
+def _add_slices(held: int, slices: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+    return add_slices(b, ranks, rows, held, slices)
 
 
 def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:

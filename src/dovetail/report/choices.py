@@ -10,8 +10,8 @@ from dovetail.tune.choices import TIE, Compared, Pick, Score, scores
 
 LEGEND = (
     f"All choose on a probed machine; the true one, simulated, judges. Right: of the best schedule's family, or within "
-    f"{TIE:.0%} of it (tied). Own: within {TIE:.0%} of the best of the families that a rule knows. Losses are geometric "
-    "means of the time over the best one's, less 1."
+    f"{TIE:.0%} of it (tied). Own: within {TIE:.0%} of the best of the families that a rule knows. Losses are "
+    "geometric means of the time over the best one's, less 1."
 )
 
 
