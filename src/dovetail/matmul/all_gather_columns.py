@@ -102,9 +102,13 @@ class AllGatherColumnsMatmul(Gathering):
         return replace(self, m=rows)
 
     def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
-        alike = len(set(self.heights(ranks))) == 1
-        about = {"results": self.several, "gathered": self.gathered, "model": model and alike}
+        about = {"results": self.several, "gathered": self.gathered, "model": model}
         return gather_columns_program(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """As if all ranks had as many columns of A as the one that has most."""
+        alike = replace(self, k=max(self.heights(ranks)) * ranks, depths=None)
+        return Gathering.modelled(alike, schedule, ranks)
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows: of a rank's columns of A, of results; and the rows of B that belong to a rank's columns."""
@@ -189,5 +193,7 @@ def _sizes(
         return heights * columns
     if name == "gathered":
         return np.tile(heights, m)
-    calls = [op for op in program.ops() if op.kind == Kind.collective and op.rank == 0]
-    return np.concatenate([np.repeat(heights, each) for each in [op.reads[0].num_slots for op in calls] or [m]])
+    col = program.columns
+    calls = np.flatnonzero((col["kind"] == Kind.collective) & (col["rank"] == 0))
+    rows = col["read_count"][col["read_start"][calls]].tolist()
+    return np.concatenate([np.repeat(heights, each) for each in rows or [m]])

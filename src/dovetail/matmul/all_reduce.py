@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -50,12 +50,15 @@ from dovetail.matmul.product import (
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
+from dovetail.passes.for_all_ranks import for_all_ranks
+from dovetail.passes.in_turn import in_turn
 
 WAYS = ("library", "exchange", "ring")
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 DEPTH = 16  # messages that a channel of ours holds
+MANY = 64  # rows of a chunk, of which one more or less changes nothing
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,18 @@ class MatmulAllReduce(Product):
             if most is not None:
                 raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
             return tiled
-        from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
-
-        ours = inline_collectives(tiled, family(by), depth=DEPTH)
+        ours = _inlined(tiled, by)
         return ours if most is None else slice_messages(ours, most)
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """Where ranks are alike and messages whole, rank 0's ops of one tile stand for all, longer or shorter."""
+        by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
+        whole = by == "library" or most is not None or ranks == 1
+        if whole or not tiles or any(rows % ranks and rows < MANY * ranks for rows in tiles):
+            program = self.program(schedule, ranks)
+        else:
+            program = for_all_ranks(in_turn([_of_rows(_one_tile(ranks, by), rows) for rows in tiles]))
+        return program, self.workload(program), 1.0
 
     def workload(self, program: Program) -> Workload:
         ranks = program.num_ranks
@@ -260,6 +271,27 @@ def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
         found = f"{list(rows)}, {sum(rows)} rows"
         raise PlanError(f"the tiles do not add up to m = {m} rows", found=found, hint=hint)
     return rows
+
+
+@lru_cache
+def _one_tile(ranks: int, by: str) -> Program:
+    """Rank 0's ops of a tile of as many rows as there are ranks."""
+    return _inlined(_tiled(MatmulAllReduce(ranks, 1, 1), ranks, (ranks,)), by, range(1))
+
+
+def _of_rows(tile: Program, rows: int) -> Program:
+    """What each op takes were the tile, of a row for each rank, of so many rows; where they lie is left as it is."""
+    weights, changed = [b.name for b in tile.buffers].index("B"), dict(tile.columns)
+    for side in ("read", "write"):
+        count, is_tile = changed[f"{side}_count"], changed[f"{side}_buffer"] != weights
+        changed[f"{side}_count"] = np.where(is_tile, -(-count * rows // tile.num_ranks), count)
+    return tile.with_columns(changed)
+
+
+def _inlined(tiled: Program, by: Any, ranks: range | None = None) -> Program:
+    from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
+
+    return inline_collectives(tiled, family(by), DEPTH, ranks)
 
 
 def _tiled(wish: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 from dovetail.core import PlanError, parse_count
@@ -10,7 +11,7 @@ from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
 from dovetail.passes.for_all_ranks import for_all_ranks
-from dovetail.passes.regions import split
+from dovetail.passes.regions import Bounds, bounds, cut, split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
@@ -35,7 +36,8 @@ def gather_program(
     block before anything has come, "together" takes its parts along with the others' in each step; `fused`: one product
     a step, of parts that lie side by side, whose result is then moved to its rows, else one for each part, in place;
     `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
-    each way) that pass on what came. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    each way) that pass on what came, in messages of at most `rows_per_message` rows. PlanError where the parameters do
+    not fit. Source: seed 000 (MC²), seed 001.
 
     `model`: only what each op takes is wanted, and no result; where ranks are alike, rank 0's ops stand for all.
     """
@@ -53,7 +55,7 @@ class Gather:
         self.doing = doing
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
-        self.own_first = schedule.get("own") == "first"
+        self.own_first, self.most = schedule.get("own") == "first", schedule.get("rows_per_message")
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
         self.b = Builder(name, self.ranks)
@@ -171,18 +173,21 @@ class Gather:
                 self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
-        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""
+        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`; each message after its own of
+        `after`, the messages that brought it."""
         if not self.part(q, dst, step).rows or not (src in self.doing or dst in self.doing):
             return
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
-        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: block of rank {q}"
-        if src in self.doing:
-            what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
-            self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
-        if dst in self.doing:
-            into = self.landing(q, dst, step)
-            row = self.b.add(Kind.recv, dst, recv, writes=[into], chan_in=channel, line=line)
-            self.came[dst, q, step] = [row]
+        channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: block of rank {q}"
+        into, came = self.landing(q, dst, step), list[int]()
+        what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
+        for number, piece in enumerate(pairwise(messages_of(into.num_slots, self.most))):
+            if src in self.doing:
+                reads, waits = [cut(what, *piece)], after[number : number + 1]
+                self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=waits, line=line)
+            if dst in self.doing:
+                came.append(self.b.add(Kind.recv, dst, recv, writes=[cut(into, *piece)], chan_in=channel, line=line))
+        self.came[dst, q, step] = came
 
     def _pass_on(self, step: int) -> None:
         """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""
@@ -194,6 +199,11 @@ class Gather:
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
                     after = [] if hop == 0 else self.came.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
+
+    @cached_property
+    def depth(self) -> int:
+        """Messages that a channel holds."""
+        return depth_of(self.steps, self.blocks, self.most)
 
     @property
     def hops(self) -> tuple[int, int]:
@@ -242,13 +252,13 @@ class Gather:
         yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
-        came = self.came.get((rank, q, step), [])
+        came = self.came.get((rank, q, step), [])[-1:]
         what = self.source(rank, rank, step) if q == rank and not came else self.landing(q, rank, step)
         self._product(rank, what, [(q, self.part(q, rank, step))], step, came)
 
     def _fused(self, rank: int, step: int, run: list[int]) -> None:
         """One product of all parts of a run; the own part is copied to its place among them, where no call did."""
-        after = [row for q in run for row in self.came.get((rank, q, step), [])]
+        after = [row for q in run for row in self.came.get((rank, q, step), [])[-1:]]
         if rank in run and (rank, rank, step) not in self.came:
             reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
             line = f"step {step + 1}: own part beside the others"
@@ -303,7 +313,7 @@ class Gather:
                 if slices > 1:
                     into = Region("gathered", at * slices + step, 1, slices, part.rows)
                 if part.rows:
-                    after = self.came.get((rank, q, step), [])
+                    after = self.came.get((rank, q, step), [])[-1:]
                     reads = [self.landing(q, rank, step)]
                     self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")
 
@@ -317,6 +327,21 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
     if slices == 1 or not count:
         return Region(buffer, start * slices, count)
     return Region(buffer, start * slices + s, 1, slices, count)
+
+
+def depth_of(steps: Steps, blocks: Blocks, most: int | None) -> int:
+    """Messages of at most `most` rows that a channel holds: those of DEPTH parts."""
+    longest = max((steps.part(step, blocks.longest, blocks.longest).rows for step in range(steps.count)), default=0)
+    return DEPTH * (len(messages_of(longest, most)) - 1)
+
+
+def messages_of(rows: int, most: int | None) -> Bounds:
+    """Where `rows` are cut into messages of at most so many rows.
+
+    >>> messages_of(10, 4), messages_of(10, None)
+    ((0, 4, 7, 10), (0, 10))
+    """
+    return bounds(rows, 1 if most is None else max(-(-rows // most), 1))
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:

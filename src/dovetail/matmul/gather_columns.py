@@ -78,7 +78,7 @@ class _GatherColumns(Gather):
     def _keep(self, rank: int) -> None:
         for q in range(self.ranks):
             for step in range(self.steps.count):
-                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])
+                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])[-1:]
                 if part.rows:
                     reads = [self.source(q, rank, step) if q == rank and not came else self.landing(q, rank, step)]
                     writes, line = [self._column(q, part)], "columns kept"

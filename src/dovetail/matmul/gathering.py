@@ -18,7 +18,6 @@ from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
-from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
 
 FICCO = tuple(
@@ -64,14 +63,14 @@ class Gathering(Blockwise):
         return shard(self.n, ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        most = schedule.get("rows_per_message")
-        made = self._program(schedule, ranks, model=False)
-        return made if most is None else slice_messages(made, most)
+        return self._program(schedule, ranks, model=False)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        whole = schedule.get("rows_per_message") is None
-        program = self._program(schedule, ranks, model=True) if whole else self.program(schedule, ranks)
-        return program, self.workload(program), 1.0
+        """With slices of K of one width, the nearest: that of each differs by at most 1."""
+        slices = schedule.get("slices", 1)
+        alike = replace(self, k=slices * max(round(self.k / slices), 1)) if self.k % slices else self
+        program = alike._program(schedule, ranks, model=True)
+        return program, alike.workload(program), 1.0
 
     def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
         about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind, "model": model}

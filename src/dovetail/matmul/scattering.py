@@ -16,7 +16,6 @@ from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
 from dovetail.matmul.scatter import scatter_program
-from dovetail.passes import slice_messages
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
@@ -44,9 +43,7 @@ class Scattering(Blockwise):
         return Schedule.of("shard", tiles=(rows,), by=by, own="last", fused=False)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        made = scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
-        most = schedule.get("rows_per_message")
-        return made if most is None else slice_messages(made, most)
+        return scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows, of A and of products; B is one slot."""
