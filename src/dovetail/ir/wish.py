@@ -113,6 +113,9 @@ class Costs(Protocol):
     def busy_s(self, schedule: Schedule) -> float:
         """Seconds that the busiest lane or link of a schedule works, undisturbed: no order of its ops takes less."""
 
+    def num_ops(self, schedule: Schedule) -> int:
+        """Ops of what is simulated for a schedule, which is what a look at it takes."""
+
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
         """By how much compute and messages of a schedule slow each other, as one factor each."""
 

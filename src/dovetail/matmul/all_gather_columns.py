@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, parse_count
-from dovetail.ir import Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
+from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays
 from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.blocks import Blocks
+from dovetail.matmul.blockwise import MC2
 from dovetail.matmul.gather_columns import gather_columns_program
 from dovetail.matmul.gathering import SHARDS, Gathering
 from dovetail.matmul.kernels import MATMUL
@@ -52,6 +53,7 @@ class AllGatherColumnsMatmul(Gathering):
     said: ClassVar[Mapping[str, Said]] = AllGatherMatmul.said
     cut_alike: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal")
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (Heuristic("FiCCO", why_not="speaks of whole rows that travel"), MC2)
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,

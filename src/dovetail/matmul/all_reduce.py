@@ -30,7 +30,7 @@ from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.local_search import hopeful, moved
+from dovetail.matmul.local_search import Neighbours, better, hopeful, moved
 from dovetail.matmul.product import (
     READINGS,
     SIZES,
@@ -193,11 +193,15 @@ class MatmulAllReduce(Product):
     def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best with their messages cut, then with their tiles moved (where the product was measured: a published
         rate has no grain finer than `align`)."""
-        ranked = hopeful(costs, ranked)
+        ranked, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
-            yield from sliced(ranked, self.row_bytes, [by for by in self._ways(costs) if by != "library"])
+            ours = [by for by in self._ways(costs) if by != "library"]
+            yield from (each for each in sliced(ranked, self.row_bytes, ours) if is_small(each, costs.ranks))
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
-            yield from moved(costs, ranked, usual_align(self.m), self._floor(costs))
+            yield from (found := list(moved(costs, ranked, usual_align(self.m), self._floor(costs))))
+        if turn == 2 or (turn == 1 and not found):
+            near: Neighbours = lambda one: (each for each in variations(one) if is_small(each, costs.ranks))  # noqa: E731
+            yield from better(costs, ranked, near, self._floor(costs))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         return variations(schedule)
@@ -252,6 +256,13 @@ class MatmulAllReduce(Product):
             raise costs.unknown("all_reduce")
         many = costs.ranks > OURS_RANKS and known[0] == "library"
         return known[:1] if many else known
+
+
+def is_small(schedule: Schedule, ranks: int) -> bool:
+    """Whether a schedule by the library, or by few enough messages of our own, can be weighed in a moment."""
+    most = schedule.get("rows_per_message") or max(schedule.tiles, default=1)
+    pieces = sum(-(-rows // most) for rows in schedule.tiles)
+    return schedule["by"] == "library" or pieces * 4 * ranks * ranks <= MANY_OPS
 
 
 def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:

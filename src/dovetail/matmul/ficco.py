@@ -13,7 +13,7 @@ UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lo
 FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
 HEURISTICS = (
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
-    Heuristic("FiCCO, fitted", RULE, {"ficco_threshold_s": FITTED_S}, PICKED),
+    Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": FITTED_S}, PICKED),
 )
 NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
 MI300X, GPUS = "mi300x-8", 8

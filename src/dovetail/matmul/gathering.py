@@ -66,11 +66,8 @@ class Gathering(Blockwise):
         return self._program(schedule, ranks, model=False)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """With slices of K of one width, the nearest: that of each differs by at most 1."""
-        slices = schedule.get("slices", 1)
-        alike = replace(self, k=slices * max(round(self.k / slices), 1)) if self.k % slices else self
-        program = alike._program(schedule, ranks, model=True)
-        return program, alike.workload(program), 1.0
+        program = self._program(schedule, ranks, model=True)
+        return program, self.workload(program), 1.0
 
     def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
         about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind, "model": model}
@@ -93,7 +90,9 @@ class Gathering(Blockwise):
                 slots[name] = tuple(Slot((*shape, columns[r]) if name[0] == "B" else shape, self.dtype) for r in ranks)
             else:
                 slots[name] = (Slot((), self.dtype),) * len(ranks)
-                sizes[name] = tuple(self._sizes(name, buffer.slots[r], widths, columns[r]) for r in ranks)
+                about = [(buffer.slots[r], columns[r]) for r in ranks]
+                known = {each: self._sizes(name, each[0], widths, each[1]) for each in set(about)}
+                sizes[name] = tuple(known[each] for each in about)
         return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:

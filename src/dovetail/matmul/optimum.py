@@ -14,7 +14,7 @@ from dovetail.matmul.tiles import Seconds, Tiling, pipeline_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-MAX_POINTS = 129  # boundaries considered at once: a search is about MAX_POINTS^2 evaluations of each curve
+MAX_POINTS = 257  # boundaries considered at once: a search is about MAX_POINTS^2 evaluations of each curve
 WIDTHS = (1, 32, 256)  # partial tilings kept at one boundary, pass by pass; beyond, the answer is not called exact
 NO_PARENT: Ints = np.full(1, -1, dtype=np.int64)
 SLACK = 1e-12  # relative: partial tilings that cannot win by more than rounding are dropped

@@ -51,7 +51,7 @@ SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it
 MOST_BYTES = 32 << 20  # that it communicates
 MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
 ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
-DRAWN = 64, 16384  # sizes of a product that is drawn at random
+DRAWN = 256, 65536  # sizes of a product that is drawn at random
 LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
 
 

@@ -48,7 +48,8 @@ class Costs:
     """`wish` on `ranks` ranks of `machine`: the answers to what `ir.wish.Costs` may be asked.
 
     `asked`: what the user asked of the schedules; `contention`: one factor on communication instead of the measured
-    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted.
+    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted; `exact`: the machine's curves
+    are the truth, published rates too, and worth a search as fine as if measured.
     """
 
     wish: Wish
@@ -57,6 +58,7 @@ class Costs:
     asked: Mapping[str, Any] = field(default_factory=dict)
     contention: float | None = None
     extrapolate: bool = False
+    exact: bool = False
 
     @staticmethod
     def of(
@@ -154,17 +156,17 @@ class Costs:
 
     def least_amount(self, work: Sequence[Work]) -> float:
         names = {self.model.kernel_curve(w.key) for w in work}
-        lows = [self.model.curve(name).low for name in names if name.startswith("kernel:")]
-        return 0.0 if self.extrapolate else max(lows, default=0.0)
+        curves = [self.model.curve(name) for name in names if name.startswith("kernel:")]
+        return max((min(curve.x, default=curve.low) for curve in curves), default=0.0)
 
     def is_measured(self, work: Sequence[Work]) -> bool:
-        return all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
+        return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
     def messages_s(self, wish: Wish, schedule: Schedule) -> float:
-        program = wish.program(schedule, self.ranks)
-        prices = self._far._price(program, wish.workload(program))
+        program, workload, times = wish.modelled(schedule, self.ranks)
+        prices = self._far._price(program, workload)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
-        return simulate(program, prices.with_columns(work_s=free)).makespan_s
+        return times * simulate(program, prices.with_columns(work_s=free)).makespan_s
 
     def predicted_s(self, schedule: Schedule) -> float:
         found = self.score([schedule])
@@ -173,6 +175,9 @@ class Costs:
     def busy_s(self, schedule: Schedule) -> float:
         found = self.score([schedule])
         return _busy_s(found[0]) if found else float("inf")
+
+    def num_ops(self, schedule: Schedule) -> int:
+        return sum(each.program.num_ops for each in self.score([schedule]))
 
     def exactly(self, found: Scored, program: Program) -> Scored:
         """The same, simulated as the Program that is to run, where another was that stands for it."""

@@ -18,6 +18,7 @@ Guess = Callable[[float], float]  # bytes -> seconds, roughly
 Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
 PILOT_BYTES = (64, 16 << 10, 256 << 10)
 MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take no longer than a size may
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
 STREAM = 8  # messages of a stream at least
@@ -77,7 +78,8 @@ def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: 
     measured = [make(ranks, size, budget.trips(size / 5e9)) for make in local for size in COLLECTIVE_BYTES]
     for kind, pair in pairs.items():
         guess = guesses[kind]
-        for size in filter(lambda size: budget.allows(guess(size)), MESSAGE_BYTES):
+        long = [size for size in LONG_BYTES if budget.allows(LONG * guess(size))]
+        for size in [*(size for size in MESSAGE_BYTES if budget.allows(guess(size))), *long]:
             trips = budget.trips(guess(size))
             measured.append(programs.ping_pong(ranks, pair, size, trips, kind))
             measured.append(programs.exchange(ranks, pair, size, max(trips, STREAM), kind))

@@ -6,10 +6,12 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from dovetail.ir import Heuristic, Schedule
 from dovetail.machine import Machine
+from dovetail.matmul.local_search import varied
 from dovetail.plan.costs import Costs, Scored, check_options
 from dovetail.plan.search import plan, ranked_schedules
 from dovetail.probe import probe_links, probe_wish
@@ -19,6 +21,7 @@ from dovetail.tune.simulated import SimExecutor
 SCHEMA = "dovetail.choices/1"
 TIE = 0.01  # schedules that take so little longer than the best are as good
 NOISE = 0.02  # standard deviation of the slowness of a round of a probe
+VARIED, MOST_OPS = 3, 40_000  # families whose best is varied by the judge, and ops simulated of each
 OURS, TRUTH = "simulation", "exhaustive"
 
 
@@ -106,8 +109,16 @@ class Score:
         return {name: None if value != value else value for name, value in vars(self).items()}
 
 
-def compare(scenario: Scenario, *, noise: float = NOISE, seed: int = 0, **options: Any) -> Compared:
-    """Every rule that the wish's class knows, our simulation, and exhaustive search, in one scenario.
+def compare(
+    scenario: Scenario,
+    *,
+    noise: float = NOISE,
+    seed: int = 0,
+    rules: Sequence[Heuristic] | None = None,
+    **options: Any,
+) -> Compared:
+    """The rules (those that the wish's class knows, unless given), our simulation, and exhaustive search, in one
+    scenario.
 
     A machine wired like the true one is probed there with `noise`; rules and simulation choose by what was measured;
     the true machine simulates every schedule of every family, what was chosen among them.
@@ -120,11 +131,11 @@ def compare(scenario: Scenario, *, noise: float = NOISE, seed: int = 0, **option
     planning_s = time.process_time() - begin
     ranked = ranked_schedules(seen)
     chosen: list[tuple[Heuristic, Schedule | None]] = []
-    for rule in heuristics_of(wish):
-        chosen += [(rule, ruled(rule, seen, ranked))]
-        if rule.among and rule is last_of(rule, heuristics_of(wish)):
-            ours = Heuristic(f"{OURS} of {len(rule.among)}", among=rule.among)
-            chosen.append((ours, next((each.schedule for each in ranked if each.family in rule.among), None)))
+    known = heuristics_of(wish) if rules is None else rules
+    chosen += [(rule, ruled(rule, seen, ranked)) for rule in known]
+    for among in dict.fromkeys(rule.among for rule in known if rule.among):
+        ours = Heuristic(f"{OURS} of {len(among)}", among=among)
+        chosen.append((ours, next((each.schedule for each in ranked if each.family in among), None)))
     chosen.append((Heuristic(OURS), made.schedule))
     judge = Judge.of(scenario, options, [schedule for _, schedule in chosen if schedule])
     picks = tuple(judge.pick(rule, schedule) for rule, schedule in chosen)
@@ -142,11 +153,6 @@ def probed_machine(scenario: Scenario, noise: float, seed: int) -> Machine:
 def heuristics_of(wish: Any) -> tuple[Heuristic, ...]:
     """The rules that the class of a wish declares."""
     return tuple(getattr(type(wish), "heuristics", ()))
-
-
-def last_of(rule: Heuristic, rules: Sequence[Heuristic]) -> Heuristic:
-    """The last of the rules that choose among the same families."""
-    return [each for each in rules if each.among == rule.among][-1]
 
 
 def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule | None:
@@ -174,15 +180,21 @@ class Judge:
 
     @staticmethod
     def of(scenario: Scenario, options: Mapping[str, Any], chosen: Iterable[Schedule]) -> Judge:
-        """Every schedule of every family, and those that were chosen, fastest first; rules' own names left out."""
+        """Every schedule of every family, the best of them as varied as gains, and those that were chosen, fastest
+        first; rules' own names left out."""
         costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, options, extrapolate=True)
+        costs = replace(costs, exact=True)
         named = {rule.family for rule in heuristics_of(scenario.wish) if rule.among}
         every = [each for each in ranked_schedules(costs) if each.family not in named]
+        first = {each.family: each for each in reversed(every)}
+        some = sorted(first.values(), key=lambda each: each.predicted_s)[:VARIED]
+        every += [costs.scored(varied(costs, each.schedule, costs.wish.neighbours, 1, MOST_OPS)) for each in some]
         every += [costs.scored(schedule) for schedule in chosen]
         return Judge(costs, sorted(every, key=lambda each: each.predicted_s))
 
-    @property
+    @cached_property
     def families(self) -> dict[str, float]:
+        """The seconds of each family's best."""
         found: dict[str, float] = {}
         for each in self.ranked:
             found.setdefault(each.family, each.predicted_s)

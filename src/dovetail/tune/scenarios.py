@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def published(kind: Any) -> Iterator[Scenario]:
 def drawn(kind: Any, count: int, seed: int) -> Iterator[Scenario]:
     """So many wishes of a class, each on a machine of its own, the topologies in turn; a seed names them all."""
     for number in range(count):
-        rng = np.random.default_rng([seed, number])
+        rng = np.random.default_rng([seed, number, crc32(kind.name.encode())])
         topology = list(TOPOLOGIES)[number % len(TOPOLOGIES)]
         ranks, speeds = int(rng.choice(SIZES)), Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK))
         wish = kind.drawn(rng, ranks)
