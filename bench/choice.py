@@ -18,6 +18,8 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from dovetail.matmul.ficco import FITTED_S, LITERAL_S, PICKED, RULE, ficco_rule
 from dovetail.plan import wish_class
 from dovetail.report.choices import scenarios_table, score_table
 from dovetail.tune.choices import NOISE, OURS, TIE, Compared, compare, heuristics_of, scores
-from dovetail.tune.scenarios import drawn, published
+from dovetail.tune.scenarios import Scenario, drawn, published
 
 FITTED = "FiCCO, fitted"
 GRID = np.geomspace(1e-6, 10.0, 141)  # seconds: thresholds among which it is fitted
@@ -42,29 +44,28 @@ def main() -> None:
     parser.add_argument("--fit-seed", type=int, default=1, help="of the scenarios that T is fitted on")
     parser.add_argument("--count", type=int, default=24, help="scenarios drawn for each operator, and to fit T on")
     parser.add_argument("--operators", default=",".join(OPERATORS))
+    parser.add_argument("--jobs", type=int, default=1, help="scenarios at once")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "choice.json")
     args = parser.parse_args()
-    threshold_s = fitted([each for name in BY_RULE for each in compared(name, args.fit_seed, args.count, None)])
-    print(f"T fitted on {2 * args.count} scenarios of seed {args.fit_seed}: {threshold_s:.3g} s")
-    found: dict[str, list[Compared]] = {"published": [], "drawn": []}
-    for name in args.operators.split(","):
-        found["drawn"] += compared(name, args.seed, args.count, threshold_s)
-        found["published"] += [
-            seen(compare(each, seed=args.seed, rules=rules_of(each.wish, threshold_s)))
-            for each in published(wish_class(name))
-        ]
-        save(args, threshold_s, found)
+    kinds = [wish_class(name) for name in args.operators.split(",")]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        known = [each for name in BY_RULE for each in drawn(wish_class(name), args.count, args.fit_seed)]
+        threshold_s = fitted(list(pool.map(partial(judged, args.fit_seed, None), known)))
+        print(f"T fitted on {len(known)} scenarios of seed {args.fit_seed}: {threshold_s:.3g} s")
+        sets = {"published": [each for kind in kinds for each in published(kind)]}
+        sets["drawn"] = [each for kind in kinds for each in drawn(kind, args.count, args.seed)]
+        found: dict[str, list[Compared]] = {}
+        for name, some in sets.items():
+            found[name] = list(pool.map(partial(judged, args.seed, threshold_s), some))
+            save(args, threshold_s, found)
     for which, some in found.items():
         print(f"\n{which}\n", scenarios_table(some), score_table(scores(some)), sep="\n")
     print("", score_table(scores([*found["published"], *found["drawn"]])), planning(found), sep="\n")
 
 
-def compared(name: str, seed: int, count: int, threshold_s: float | None) -> list[Compared]:
-    """Scenarios of an operator, each compared."""
-    return [
-        seen(compare(each, seed=seed, rules=rules_of(each.wish, threshold_s)))
-        for each in drawn(wish_class(name), count, seed)
-    ]
+def judged(seed: int, threshold_s: float | None, scenario: Scenario) -> Compared:
+    """A scenario, compared, and told on the way."""
+    return seen(compare(scenario, seed=seed, rules=rules_of(scenario.wish, threshold_s)))
 
 
 def seen(each: Compared) -> Compared:
