@@ -89,7 +89,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Score:
-    """One chooser over many scenarios. `right`: share of the best family's or as good; `tied`: of those, the share of
+    """One chooser over many scenarios. `right`: share of the best family's or as good; `tied`: share as good, of
     other families; `miss_loss`: geometric mean of the regret where it was wrong; `own`: share as good as the best of
     the families that it knows; `silent`: scenarios of which it has nothing to say."""
 
