@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dovetail.ir import Option, dtype_bytes
+from dovetail.ir import Option, Studied, dtype_bytes
+from dovetail.matmul.ficco import EXPERTS, GPUS, MI300X, SCENARIOS
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import balance, ways_of
 from dovetail.matmul.token_counts import Exchanging
@@ -29,6 +31,12 @@ class AllToAllMatmul(Exchanging, Gathering):
 
     def widths(self, ranks: int) -> tuple[int, ...]:
         return (self.n,) * ranks
+
+    @classmethod
+    def studied(cls) -> Sequence[Studied]:
+        """FiCCO's g13 to g16, of bfloat16: each GPU multiplies M rows that all have for it, by N / 8 columns."""
+        shapes = ((name, SCENARIOS[name]) for name in EXPERTS)
+        return [Studied(name, cls(m * GPUS, k, n // GPUS, "bfloat16"), MI300X) for name, (m, n, k) in shapes]
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllToAllMatmul:

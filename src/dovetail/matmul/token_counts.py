@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dovetail.core import WishError, parse_count
-from dovetail.matmul.gather import Blocks
+from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.product import Product, Said, Told, shard, the_same
 
 Counts = tuple[tuple[int, ...], ...]
