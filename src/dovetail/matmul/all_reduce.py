@@ -47,18 +47,18 @@ from dovetail.matmul.product import (
     the_same,
     uneven_or_none,
 )
+from dovetail.matmul.reduced_tile import of_rows
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
-from dovetail.passes.for_all_ranks import for_all_ranks
 from dovetail.passes.in_turn import in_turn
 
-WAYS = ("library", "exchange", "ring")
+OURS = ("exchange", "ring")
+WAYS = ("library", *OURS)
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 DEPTH = 16  # messages that a channel of ours holds
-MANY = 64  # rows of a chunk, of which one more or less changes nothing
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ class MatmulAllReduce(Product):
         return ours if most is None else slice_messages(ours, most)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """Where ranks are alike and messages whole, rank 0's ops of one tile stand for all, longer or shorter."""
+        """By our own messages, ops of one short tile stand for those of all, each as long as it is, cut alike."""
         by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
-        whole = by == "library" or most is not None or ranks == 1
-        if whole or not tiles or any(rows % ranks and rows < MANY * ranks for rows in tiles):
+        if by not in OURS or ranks == 1 or not tiles:
             program = self.program(schedule, ranks)
         else:
-            program = for_all_ranks(in_turn([_of_rows(_one_tile(ranks, by), rows) for rows in tiles]))
+            made = {rows: _one_tile(ranks, by, rows, most) for rows in set(tiles)}
+            program = in_turn([made[rows] for rows in tiles])
         return program, self.workload(program), 1.0
 
     def workload(self, program: Program) -> Workload:
@@ -284,25 +284,32 @@ def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
     return rows
 
 
+def _one_tile(ranks: int, by: str, rows: int, most: int | None) -> Program:
+    """A tile of so many rows, its messages cut to `most` rows."""
+    chunks = _chunks(ranks, by)
+    return _short_tile(ranks, by, rows) if rows < chunks else of_rows(_short_tile(ranks, by, chunks), rows, most)
+
+
 @lru_cache
-def _one_tile(ranks: int, by: str) -> Program:
-    """Rank 0's ops of a tile of as many rows as there are ranks."""
-    return _inlined(_tiled(MatmulAllReduce(ranks, 1, 1), ranks, (ranks,)), by, range(1))
+def _chunks(ranks: int, by: str) -> int:
+    """Into how many chunks an all-reduce of ours cuts a tile."""
+    from dovetail.collective import family
+
+    algorithm = family(by)("all_reduce", ranks, False)  # type: ignore[arg-type]
+    assert algorithm is not None
+    return max(algorithm.slots_of(buffer.name, 0) for buffer in algorithm.buffers if buffer.role == "input")
 
 
-def _of_rows(tile: Program, rows: int) -> Program:
-    """What each op takes were the tile, of a row for each rank, of so many rows; where they lie is left as it is."""
-    weights, changed = [b.name for b in tile.buffers].index("B"), dict(tile.columns)
-    for side in ("read", "write"):
-        count, is_tile = changed[f"{side}_count"], changed[f"{side}_buffer"] != weights
-        changed[f"{side}_count"] = np.where(is_tile, -(-count * rows // tile.num_ranks), count)
-    return tile.with_columns(changed)
+@lru_cache
+def _short_tile(ranks: int, by: str, rows: int) -> Program:
+    """A tile of at most a row for each chunk, so that no message of it is cut."""
+    return _inlined(_tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,)), by)
 
 
-def _inlined(tiled: Program, by: Any, ranks: range | None = None) -> Program:
+def _inlined(tiled: Program, by: Any) -> Program:
     from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
 
-    return inline_collectives(tiled, family(by), DEPTH, ranks)
+    return inline_collectives(tiled, family(by), DEPTH)
 
 
 def _tiled(wish: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:

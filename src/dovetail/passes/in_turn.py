@@ -8,12 +8,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from dovetail.ir import Program
+from dovetail.ir import Channel, Program
 
 
 def in_turn(parts: Sequence[Program]) -> Program:
-    """All ops of the parts, one part's after the other's, in the queues that they have there; the tables are those of
-    the first. Post-conditions are left out.
+    """All ops of the parts, one part's after the other's, in the queues that they have there; channels are those of
+    all, as deep as the deepest, and other tables those of the first. Post-conditions are left out.
 
     >>> from dovetail.ir import parse, to_text
     >>> one = parse('''
@@ -43,10 +43,27 @@ def in_turn(parts: Sequence[Program]) -> Program:
     first, joined = parts[0], {}
     rows = accumulate((part.num_ops for part in parts), initial=0)
     shifts = np.repeat(np.fromiter(rows, np.int64)[:-1], [len(part.dep) for part in parts])
+    channels = _channels(parts)
+    numbers = {channel[:3]: number for number, channel in enumerate(channels)}
+    distinct = {id(part): part for part in parts}
+    renumbered = {key: np.array([*(numbers[c[:3]] for c in part.channels), -1]) for key, part in distinct.items()}
     for name in first.columns:
         columns = [part.columns[name] for part in parts]
+        if name in ("chan_in", "chan_out"):
+            columns = [renumbered[id(part)][column] for part, column in zip(parts, columns, strict=True)]
         if name.endswith("_start"):
             joined[name] = np.append(0, np.cumsum(np.concatenate([np.diff(column) for column in columns])))
         else:
             joined[name] = np.concatenate(columns)
-    return replace(first, posts=()).with_columns(joined | {"dep": joined["dep"] + shifts})
+    return replace(first, channels=channels, posts=()).with_columns(joined | {"dep": joined["dep"] + shifts})
+
+
+def _channels(parts: Sequence[Program]) -> tuple[Channel, ...]:
+    """Every channel of the parts once."""
+    found: dict[tuple[int, int, int], Channel] = {}
+    for part in {id(part): part for part in parts}.values():
+        for channel in part.channels:
+            known = found.setdefault(channel[:3], channel)
+            if channel.depth > known.depth:
+                found[channel[:3]] = channel
+    return tuple(found.values())
