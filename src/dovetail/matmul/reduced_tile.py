@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Channel, Program
+from dovetail.passes.op_rows import rows_of, runs
 from dovetail.passes.regions import bounds
 
 Ints = NDArray[np.int64]
@@ -25,18 +26,18 @@ def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
     chunk = np.where(sends, _first(tile), -1)
     count = np.where(sends, -(-sizes[chunk] // (most or rows)), 1)
     begin = np.append(0, np.cumsum(count))
-    op, piece = _runs(count)
+    op, piece = runs(count)
     held = np.where(sends, sizes[chunk], 0)[op]
     taken = held // count[op] + (piece < held % count[op])
     new = {name: col[name][op] for name in ("kind", "rank", "lane", "call", "line", "chan_in", "chan_out")}
     weights = [b.name for b in tile.buffers].index("B")
     for side in ("read", "write"):
-        row, owner = _rows_of(col[f"{side}_start"], op)
+        row, owner = rows_of(col[f"{side}_start"], op)
         new |= {name: col[name][row] for name in col if name.startswith(f"{side}_") and not name.endswith("_start")}
         new[f"{side}_start"] = np.append(0, np.cumsum(np.diff(col[f"{side}_start"])[op]))
         whole = np.where(new[f"{side}_buffer"] == weights, 1, rows)
         new[f"{side}_count"] = np.where(sends[op][owner], taken[owner], whole)
-    row, owner = _rows_of(col["dep_start"], op)
+    row, owner = rows_of(col["dep_start"], op)
     on = col["dep"][row]
     alike = sends[on] & (chunk[on] == chunk[op[owner]]) & sends[op[owner]]
     kept = alike | (piece[owner] == 0)
@@ -53,18 +54,6 @@ def _first(tile: Program) -> Ints:
         has = np.diff(start) > 0
         found[has] = col[f"{side}_offset"][start[:-1][has]]
     return found
-
-
-def _runs(count: Ints) -> tuple[Ints, Ints]:
-    """Each number as often as it counts, and how often it has come before."""
-    which = np.repeat(np.arange(len(count)), count)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-
-
-def _rows_of(start: Ints, op: Ints) -> tuple[Ints, Ints]:
-    """The rows of each of these ops in a table, and whose each is."""
-    owner, number = _runs(np.diff(start)[op])
-    return start[:-1][op][owner] + number, owner
 
 
 def _deeper(tile: Program, count: Ints) -> tuple[Channel, ...]:
