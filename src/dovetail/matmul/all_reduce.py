@@ -26,11 +26,12 @@ from dovetail.ir import (
     Workload,
     dtype_bytes,
 )
+from dovetail.ir.neighbours import Neighbours
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.local_search import Neighbours, better, hopeful, moved
+from dovetail.matmul.local_search import better, hopeful, moved
 from dovetail.matmul.product import (
     READINGS,
     SIZES,
@@ -53,8 +54,7 @@ from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
 from dovetail.passes.in_turn import in_turn
 
-OURS = ("exchange", "ring")
-WAYS = ("library", *OURS)
+WAYS = ("library", "exchange", "ring")
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
@@ -144,9 +144,9 @@ class MatmulAllReduce(Product):
         return ours if most is None else slice_messages(ours, most)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """By our own messages, ops of one short tile stand for those of all, each as long as it is, cut alike."""
+        """One tile of each length stands for all such; by our own messages it is a short one, lengthened."""
         by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
-        if by not in OURS or ranks == 1 or not tiles:
+        if by not in WAYS or ranks == 1 or not tiles or (by == "library" and most is not None):
             program = self.program(schedule, ranks)
         else:
             made = {rows: _one_tile(ranks, by, rows, most) for rows in set(tiles)}
@@ -284,8 +284,11 @@ def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
     return rows
 
 
+@lru_cache(maxsize=1024)
 def _one_tile(ranks: int, by: str, rows: int, most: int | None) -> Program:
     """A tile of so many rows, its messages cut to `most` rows."""
+    if by == "library":
+        return _tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,))
     chunks = _chunks(ranks, by)
     return _short_tile(ranks, by, rows) if rows < chunks else of_rows(_short_tile(ranks, by, chunks), rows, most)
 
