@@ -1,4 +1,4 @@
-"""reduced_tile: a tile that our own messages all-reduce, of any length, with messages whole or cut, made in a moment."""
+"""reduced_tile: a tile that our own messages all-reduce, of any length, with messages whole or cut, made quickly."""
 
 from __future__ import annotations
 

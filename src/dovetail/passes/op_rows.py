@@ -1,4 +1,4 @@
-"""op_rows: rows of the tables beside the ops (regions read and written, dependencies), by the ops that they belong to."""
+"""op_rows: rows of the tables beside the ops (regions read and written, dependencies), by the ops they belong to."""
 
 from __future__ import annotations
 
