@@ -71,12 +71,12 @@ def optimal(
         return Tiling("optimal", ())
     step = unit * max(1, -(-rows // (unit * (max_points - 1))))
 
-    def search(points: Ints) -> tuple[tuple[int, ...], bool]:
+    def search(points: Ints, passes: int = len(WIDTHS)) -> tuple[tuple[int, ...], bool]:
         costs = _costs(points, compute_s, comm_s, least, compute_factor, comm_factor)
-        bounds, exact = _search(points, costs, most, WIDTHS if step == unit else WIDTHS[:2])
+        bounds, exact = _search(points, costs, most, WIDTHS[:passes])
         return tuple(int(n) for n in np.diff(points[bounds])), exact
 
-    found = [search(points) for points in _grids(rows, step)]
+    found = [search(points, len(WIDTHS) if step == unit else 2) for points in _grids(rows, step)]
     exact = step == unit and all(flag for _, flag in found)
     tilings = [tiles for tiles, _ in found]
     if step > unit:
