@@ -27,6 +27,7 @@ from dovetail.cli.probe import probe
 from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
+from dovetail.cli.tile import tile
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
 from dovetail.cli.wishes import HELP, Verb
@@ -34,7 +35,7 @@ from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
 OF_WISHES = (Verb(tune, limits=True, balances=True), Verb(probe, alone="links"), Verb(plan, limits=True))
-RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile")
+RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
 ORDER = (*RIVER, "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
@@ -56,7 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
 )
-for _verb in (bench, simulate, verify, run, compare, compile, show, diff, machines, doctor):
+for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
 for _wished in OF_WISHES:
     app.add_typer(_wished.group(), name=_wished.name)

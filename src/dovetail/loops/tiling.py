@@ -57,6 +57,11 @@ class Tiling:
         """The dependence vectors: the columns of D."""
         return transposed(self.deps)
 
+    @property
+    def edges(self) -> tuple[Vector, ...]:
+        """The sides of a tile: the columns of P."""
+        return transposed(self.sides)
+
     @cached_property
     def volume(self) -> int:
         """V_comp = |det P|: the points of a tile."""
