@@ -22,9 +22,7 @@ CRITERIA = ("formula", "pairs", "values")
 
 
 def tile(
-    deps: Annotated[
-        str, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')
-    ],
+    deps: Annotated[str, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')],
     sides: Annotated[
         str | None, typer.Option("--tile", help='P, row by row; its columns are the sides: "6,2;2,4", or 4x4x444.')
     ] = None,
@@ -41,7 +39,7 @@ def tile(
     ] = "formula",
     mapped: Annotated[
         int | None,
-        typer.Option("--map", help="Dimension, from 0, whose tiles are on one processor: nothing is sent along it.", min=0),
+        typer.Option("--map", help="Dimension, from 0, whose tiles are on one processor: it sends nothing.", min=0),
     ] = None,
     space: Annotated[
         str | None,
@@ -100,9 +98,7 @@ def _check(
         space.need_sizes()
 
 
-def _search(
-    deps: Matrix, volume: int, by: str, mapped: int | None, space: Space | None, ranks: int | None
-) -> BestTile:
+def _search(deps: Matrix, volume: int, by: str, mapped: int | None, space: Space | None, ranks: int | None) -> BestTile:
     from dovetail.loops.tile_search import best_tile
 
     return best_tile(deps, volume, by=by, mapped=mapped, space=space, ranks=ranks)
@@ -159,13 +155,20 @@ def _matrices(tiling: Tiling) -> str:
         ("H", tiling.h, "P inverted: rows are normal to the faces"),
         ("HD", tiling.hd, hd),
     ]
-    cells = [[name, "[" + "; ".join(" ".join(map(str, row)) for row in matrix) + "]", text] for name, matrix, text in rows]
+    cells = [
+        [name, "[" + "; ".join(" ".join(map(str, row)) for row in matrix) + "]", text] for name, matrix, text in rows
+    ]
     return _table(["", "rows", ""], cells)
 
 
 def _verdict(found: BestTile) -> str:
     what = {"formula": "V_comm by the formula", "pairs": "pairs that leave", "values": "values sent"}[found.by]
     text = f"{what} {found.cost}"
+    if found.is_free:
+        return (
+            f"{text}, by a tile that may be thin along the mapped dimension and wide across it: "
+            "--ranks, with --space, keeps a chain of tiles for each rank."
+        )
     if found.is_proved:
         return f"{text}: no tile of this volume has less."
     bound = f"; none can have less than {found.bound}" if found.bound else ""

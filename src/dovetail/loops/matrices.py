@@ -49,7 +49,9 @@ def as_matrix(rows: Iterable[Iterable[int]], name: str) -> Matrix:
     if len(lengths) > 1:
         found = f"{' and '.join(map(str, lengths))} entries"
         raise WishError(
-            f"the rows of {name} differ in length", found=found, hint="write 0 where a vector has no part in a dimension"
+            f"the rows of {name} differ in length",
+            found=found,
+            hint="write 0 where a vector has no part in a dimension",
         )
     return whole
 

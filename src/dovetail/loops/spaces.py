@@ -34,7 +34,7 @@ class Space:
 
     @staticmethod
     def parse(text: str) -> Space:
-        """A space from sizes (`16x16`), from ranges of which the end is excluded (`0:16,1:20`), or from isl's notation."""
+        """A space from sizes (`16x16`), ranges of which the end is excluded (`0:16,1:20`), or isl's notation."""
         if "{" in text:
             space = Space(text)
             space.check()
@@ -64,8 +64,8 @@ class Space:
             found = isl.Set.read_from_str(context, self.text).flatten()
             return found.reset_tuple_id() if found.has_tuple_id() else found
         except isl.Error as error:
-            found = str(error).split(" failed: ")[-1].split(" in /")[0]
-            raise WishError(f"'{self.text}' is no iteration space", found=found, hint=_HINT) from None
+            why = str(error).split(" failed: ")[-1].split(" in /")[0]
+            raise WishError(f"'{self.text}' is no iteration space", found=why, hint=_HINT) from None
 
     @property
     def num_loops(self) -> int:
@@ -134,7 +134,9 @@ class Space:
         parts = []
         for part in self.set.get_basic_sets():
             if part.dim(_kinds().div):
-                raise WishError("this iteration space has holes", found=self.text, hint="give its dense hull, and test inside")
+                raise WishError(
+                    "this iteration space has holes", found=self.text, hint="test for them inside the loops"
+                )
             rows = []
             for constraint in part.get_constraints():
                 entries = [constraint.get_coefficient_val(_kinds().set, k) for k in range(self.num_loops)]
@@ -148,7 +150,7 @@ class Space:
         """Which of the points (a row each) lie in the space."""
         self.need_sizes()
         parts = [np.all(points @ rows.T + shift >= 0, axis=1) for rows, shift in self._bounds]
-        return np.any(parts, axis=0)
+        return np.asarray(np.any(parts, axis=0))
 
 
 @dataclass(frozen=True)
@@ -222,9 +224,7 @@ def _to_tiles(tiling: Tiling, space: Space, with_points: bool = False) -> isl.Ma
 
 def _ranges(found: isl.Set) -> tuple[tuple[int, int], ...]:
     size = found.dim(_kinds().set)
-    return tuple(
-        (int(found.dim_min_val(k).to_python()), int(found.dim_max_val(k).to_python())) for k in range(size)
-    )
+    return tuple((int(found.dim_min_val(k).to_python()), int(found.dim_max_val(k).to_python())) for k in range(size))
 
 
 def _kinds() -> type[isl.dim_type]:

@@ -176,5 +176,3 @@ def _check_size(tiling: Tiling, sides: Vector) -> None:
             found=f"an entry of {largest}, {tiling.volume} points",
             hint="take a basis of shorter sides for the same tiles",
         )
-
-

@@ -31,13 +31,17 @@ _MOST_COUNTED, _MOST_WORK = 200, 1 << 27  # tiles whose points are counted, and 
 
 @dataclass(frozen=True)
 class BestTile:
-    """What a search found: the tile, its cost, a bound that no tile can be under, and whether none is better."""
+    """What a search found: the tile, its cost, a bound that no tile can be under, and whether none is better.
+
+    `is_free`: a dimension was mapped and nothing kept the tile from being thin along it.
+    """
 
     tiling: Tiling
     cost: int
     by: str
     bound: int
     is_proved: bool
+    is_free: bool
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,10 @@ def best_tile(
         hint = "a smaller volume or fewer ranks" if ranks else "another volume"
         raise PlanError(f"no legal tile of {volume} points was found", found=f"{search.num_tried} tried", hint=hint)
     bound = continuous_bound(deps, volume) if by == "formula" and mapped is None else 0
-    proved = search.is_complete or search.best[0] == bound
-    return BestTile(Tiling(deps, search.best[-1]), search.best[0], by, search.best[0] if proved else bound, proved)
+    proved, is_free = search.is_complete or search.best[0] == bound, mapped is not None and ranks is None
+    return BestTile(
+        Tiling(deps, search.best[-1]), search.best[0], by, search.best[0] if proved else bound, proved, is_free
+    )
 
 
 def continuous_bound(deps: Matrix, volume: int) -> int:

@@ -138,7 +138,9 @@ def check_deps(deps: Matrix) -> None:
         first = next((entry for entry in vector if entry), 0)
         if first <= 0:
             what = f"the dependence {vector} does not point to a later iteration"
-            found = "only zeros: a point that needs itself" if not first else f"its first entry that is not 0 is {first}"
+            found = (
+                "only zeros: a point that needs itself" if not first else f"its first entry that is not 0 is {first}"
+            )
             hint = "columns of D say where a value is needed, counted from where it is made"
             raise WishError(what, found=found, hint=hint)
 

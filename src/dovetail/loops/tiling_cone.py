@@ -130,5 +130,3 @@ def determinants(rows: NDArray[np.int64]) -> NDArray[np.int64]:
         rest = np.delete(rows[..., 1:, :], k, axis=-1)
         found += (-1) ** k * rows[..., 0, k] * determinants(rest)
     return found
-
-

@@ -73,31 +73,31 @@ def tile_svg(facts: TileFacts) -> str:
     space = facts.bounded.space if facts.bounded else None
     mapped = facts.bounded.mapped if facts.bounded else facts.mapped if facts.mapped is not None else 1
     title = f"Tile of {tiling.volume} points, sides {tiling.edges[0]} and {tiling.edges[1]}"
-    parts = [_EXTRA, f'<text class="title" x="12" y="24">{escape(title)}</text>', *_tile_panel(facts)]
+    around = [(0, 0), *(message.to for message in (facts.counts.messages if facts.counts else ()))]
     shown = _shown_tiles(tiling, space)
+    panels = [_fitted(tiling, tiles, 12 + k * (PANEL + GAP)) for k, tiles in enumerate((around, shown, shown))]
+    parts = [_EXTRA, f'<text class="title" x="12" y="24">{escape(title)}</text>', *_tile_panel(panels[0], facts)]
     pis = [(1, 1), (1, 2) if mapped == 0 else (2, 1)]
     words = ["receive, compute, send in each step", f"overlapped; tiles along {mapped} on one processor"]
     schedules = [facts.bounded.non_overlapping, facts.bounded.overlapping] if facts.bounded else [None, None]
     for k, (pi, word, schedule) in enumerate(zip(pis, words, schedules, strict=True)):
         name = f"Π = [{pi[0]} {pi[1]}]" + (f", {schedule.steps} steps" if schedule else "")
-        x = 12 + (k + 1) * (PANEL + GAP)
-        parts += _steps_panel(tiling, space, shown, pi, mapped if k else None, x)
-        parts.append(f'<text class="bold" x="{x}" y="{TOP - 20}">{escape(name)}: {escape(word)}</text>')
-    return document(parts, 3 * PANEL + 2 * GAP + 24, TOP + PANEL + 40, title)
+        parts += _steps_panel(panels[k + 1], tiling, space, shown, pi, mapped if k else None)
+        parts.append(f'<text class="bold" x="{panels[k + 1].x}" y="{TOP - 20}">{escape(name)}: {escape(word)}</text>')
+    height = TOP + max(panel.height for panel in panels) + 28
+    return document(parts, 3 * PANEL + 2 * GAP + 24, ceil(height), title)
 
 
-def _tile_panel(facts: TileFacts) -> Iterator[str]:
+def _tile_panel(panel: _Panel, facts: TileFacts) -> Iterator[str]:
     """The tile at the origin with its points, the neighbours that it sends to, and its dependence vectors."""
     tiling, messages = facts.tiling, facts.counts.messages if facts.counts else ()
-    around = [(0, 0), *(_tile_shown(message.to, facts.mapped) for message in messages)]
-    panel = _fitted(tiling, around, 12)
     yield from _grid(panel, tiling)
     yield f'<text class="bold" x="12" y="{TOP - 20}">The tile, and what its neighbours get of it</text>'
     for k, message in enumerate(messages):
         colour = COLOURS[k % len(COLOURS)]
-        shape = _shape(panel, tiling, around[k + 1])
+        shape = _shape(panel, tiling, message.to)
         yield f'<polygon class="g{colour} wash" points="{shape}"/><polygon class="outline" points="{shape}"/>'
-        x, y = panel.at(_centre(tiling, around[k + 1]))
+        x, y = panel.at(_centre(tiling, message.to))
         to = "processor" if facts.mapped is not None else "tile"
         yield f'<text class="middle bold" x="{x:.1f}" y="{y - 2:.1f}">{to} {message.to}</text>'
         yield f'<text class="middle" x="{x:.1f}" y="{y + 13:.1f}">{len(message.points)} values</text>'
@@ -135,10 +135,9 @@ def _dependences(panel: _Panel, tiling: Tiling) -> Iterator[str]:
 
 
 def _steps_panel(
-    tiling: Tiling, space: Space | None, shown: list[Vector], pi: Vector, mapped: int | None, left: float
+    panel: _Panel, tiling: Tiling, space: Space | None, shown: list[Vector], pi: Vector, mapped: int | None
 ) -> Iterator[str]:
     """The tiles, each with its time step, and dashed the hyperplanes; chains on one processor alternate in shade."""
-    panel = _fitted(tiling, shown, left)
     first = min(step_of(pi, tile) for tile in shown)
     for tile in shown:
         shade = COMPUTE if mapped is None or tile[1 - mapped] % 2 else IDLE
@@ -168,7 +167,9 @@ def _plane(panel: _Panel, tiling: Tiling, pi: Vector, step: int) -> tuple[Point,
     if normal[0]:
         hits += [((height - normal[1] * y) / normal[0], y) for y in (low_y, high_y)]
     slack = 1e-9
-    inside = sorted({(x, y) for x, y in hits if low_x - slack <= x <= high_x + slack and low_y - slack <= y <= high_y + slack})
+    inside = sorted(
+        {(x, y) for x, y in hits if low_x - slack <= x <= high_x + slack and low_y - slack <= y <= high_y + slack}
+    )
     return (panel.at(inside[0]), panel.at(inside[-1])) if len(inside) > 1 else None
 
 
@@ -185,18 +186,13 @@ def _shown_tiles(tiling: Tiling, space: Space | None) -> list[Vector]:
     return list(product(range(WINDOW), repeat=2))
 
 
-def _tile_shown(to: Vector, mapped: int | None) -> Vector:
-    """Where a neighbour is drawn: a processor by its tile beside this one."""
-    return to if mapped is None else tuple(0 if k == mapped else entry for k, entry in enumerate(to))
-
-
 def _fitted(tiling: Tiling, tiles: list[Vector], left: float) -> _Panel:
     """A panel that shows these tiles whole."""
     corners = [corner for tile in tiles for corner in _tile_corners(tiling, tile)]
     low = (min(x for x, _ in corners) - 1, min(y for _, y in corners) - 1)
     high = (max(x for x, _ in corners) + 1, max(y for _, y in corners) + 1)
     scale = min(PANEL / (high[0] - low[0]), PANEL / (high[1] - low[1]))
-    return _Panel(left, TOP, PANEL, scale, low, high)
+    return _Panel(left, TOP, (high[1] - low[1]) * scale, scale, low, high)
 
 
 def _grid(panel: _Panel, tiling: Tiling) -> Iterator[str]:
