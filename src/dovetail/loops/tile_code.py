@@ -6,7 +6,6 @@ import ctypes
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from dovetail.core import EnvironmentFault, WishError, compile_c, find_tool
 from dovetail.loops.matrices import Matrix, Vector

@@ -1,4 +1,4 @@
-"""All that is to be said of one tiling: its matrices, what leaves a tile, its tiles in a space, and their time steps."""
+"""All that is to be said of one tiling: matrices, what leaves a tile, the tiles of a space, and their time steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Counts:
 
     @property
     def counted_again(self) -> int:
-        """How often the formula counts a pair that it has counted already, at another face of the corner it leaves by."""
+        """How often the formula counts a pair again, at another face of the corner that it leaves by."""
         return sum(message.num_pairs * (sum(message.to) - 1) for message in self.messages)
 
 

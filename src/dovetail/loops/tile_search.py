@@ -90,9 +90,8 @@ def best_tile(
         raise PlanError(f"no legal tile of {volume} points was found", found=f"{search.num_tried} tried", hint=hint)
     bound = continuous_bound(deps, volume) if by == "formula" and mapped is None else 0
     proved, is_free = search.is_complete or search.best[0] == bound, mapped is not None and ranks is None
-    return BestTile(
-        Tiling(deps, search.best[-1]), search.best[0], by, search.best[0] if proved else bound, proved, is_free
-    )
+    cost, bound = search.best[0], search.best[0] if proved else bound
+    return BestTile(Tiling(deps, search.best[-1]), cost, by, bound, proved, is_free)
 
 
 def continuous_bound(deps: Matrix, volume: int) -> int:
@@ -112,7 +111,7 @@ def continuous_bound(deps: Matrix, volume: int) -> int:
 
 def _root(power: int, size: int, n: int) -> int:
     """The least whole x with x^n ≥ power / size."""
-    x = ceil((power / size) ** (1 / n))
+    x: int = ceil((power / size) ** (1 / n))
     while x > 0 and (x - 1) ** n * size >= power:
         x -= 1
     while x**n * size < power:

@@ -1,4 +1,4 @@
-"""A tiling of an iteration space by parallelepipeds: H, P, HD, legality, and communication by the formula of its source.
+"""A tiling of an iteration space by parallelepipeds: H, P, HD, legality, and V_comm by the formula of its source.
 
 Source: Goumas, Sotiropoulos, Koziris, "Minimizing completion time for loop tiling with computation and communication
 overlapping", IPDPS 2001 (seed 003): tiles, their cost, V_comm.
@@ -138,9 +138,7 @@ def check_deps(deps: Matrix) -> None:
         first = next((entry for entry in vector if entry), 0)
         if first <= 0:
             what = f"the dependence {vector} does not point to a later iteration"
-            found = (
-                "only zeros: a point that needs itself" if not first else f"its first entry that is not 0 is {first}"
-            )
+            found = f"its first entry that is not 0 is {first}" if first else "only zeros: a point that needs itself"
             hint = "columns of D say where a value is needed, counted from where it is made"
             raise WishError(what, found=found, hint=hint)
 

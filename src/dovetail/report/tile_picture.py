@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from itertools import product
+from itertools import islice, product
 from math import ceil, floor
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from dovetail.core import WishError, save_text
 from dovetail.loops.hyperplanes import step_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.spaces import Space
 from dovetail.loops.tile_facts import TileFacts
-from dovetail.loops.tile_loops import candidates
+from dovetail.loops.tile_loops import tiles
 from dovetail.loops.tile_points import tile_points
 from dovetail.loops.tiling import Tiling
 from dovetail.report.picture import document
@@ -36,7 +34,7 @@ _SHIFT = 0.25  # by which edges are drawn below the points that they go through
 
 
 class _Panel(NamedTuple):
-    """A part of the picture: pixels of its left upper corner, pixels a unit, and the least coordinates that it shows."""
+    """A part of the picture: pixels of its left upper corner, pixels a unit, and the coordinates that it shows."""
 
     x: float
     y: float
@@ -74,7 +72,7 @@ def tile_svg(facts: TileFacts) -> str:
     mapped = facts.bounded.mapped if facts.bounded else facts.mapped if facts.mapped is not None else 1
     title = f"Tile of {tiling.volume} points, sides {tiling.edges[0]} and {tiling.edges[1]}"
     around = [(0, 0), *(message.to for message in (facts.counts.messages if facts.counts else ()))]
-    shown = _shown_tiles(tiling, space)
+    shown = (whole := _tiles_of(tiling, space)) or list(product(range(WINDOW), repeat=2))
     panels = [_fitted(tiling, tiles, 12 + k * (PANEL + GAP)) for k, tiles in enumerate((around, shown, shown))]
     parts = [_EXTRA, f'<text class="title" x="12" y="24">{escape(title)}</text>', *_tile_panel(panels[0], facts)]
     pis = [(1, 1), (1, 2) if mapped == 0 else (2, 1)]
@@ -82,7 +80,7 @@ def tile_svg(facts: TileFacts) -> str:
     schedules = [facts.bounded.non_overlapping, facts.bounded.overlapping] if facts.bounded else [None, None]
     for k, (pi, word, schedule) in enumerate(zip(pis, words, schedules, strict=True)):
         name = f"Π = [{pi[0]} {pi[1]}]" + (f", {schedule.steps} steps" if schedule else "")
-        parts += _steps_panel(panels[k + 1], tiling, space, shown, pi, mapped if k else None)
+        parts += _steps_panel(panels[k + 1], tiling, space if whole else None, shown, pi, mapped if k else None)
         parts.append(f'<text class="bold" x="{panels[k + 1].x}" y="{TOP - 20}">{escape(name)}: {escape(word)}</text>')
     height = TOP + max(panel.height for panel in panels) + 28
     return document(parts, 3 * PANEL + 2 * GAP + 24, ceil(height), title)
@@ -102,7 +100,8 @@ def _tile_panel(panel: _Panel, facts: TileFacts) -> Iterator[str]:
         yield f'<text class="middle bold" x="{x:.1f}" y="{y - 2:.1f}">{to} {message.to}</text>'
         yield f'<text class="middle" x="{x:.1f}" y="{y + 13:.1f}">{len(message.points)} values</text>'
     shape = _shape(panel, tiling, (0, 0))
-    yield f'<polygon class="g{COMPUTE} wash" points="{shape}"/><polygon class="outline" points="{shape}" stroke-width="1.6"/>'
+    yield f'<polygon class="g{COMPUTE} wash" points="{shape}"/>'
+    yield f'<polygon class="outline" points="{shape}" stroke-width="1.6"/>'
     yield from _dots(panel, facts)
     yield from _dependences(panel, tiling)
 
@@ -142,11 +141,12 @@ def _steps_panel(
     for tile in shown:
         shade = COMPUTE if mapped is None or tile[1 - mapped] % 2 else IDLE
         shape = _shape(panel, tiling, tile)
-        yield f'<polygon class="g{shade} wash" points="{shape}"/><polygon class="outline" points="{shape}" stroke-width=".7"/>'
-    if space is not None and _is_box(space):
+        yield f'<polygon class="g{shade} wash" points="{shape}"/>'
+        yield f'<polygon class="outline" points="{shape}" stroke-width=".7"/>'
+    if space is not None and space.set.is_box():
         corners = [panel.at((x - 0.5, y - 0.5)) for x, y in _corners(space)]
         yield f'<polygon class="space" points="{_joined(corners)}"/>'
-    for step in sorted({step_of(pi, tile) for tile in shown}):
+    for step in range(first, max(step_of(pi, tile) for tile in shown) + 1):
         if (ends := _plane(panel, tiling, pi, step)) is not None:
             (x, y), (to_x, to_y) = ends
             yield f'<line class="plane" x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"/>'
@@ -166,24 +166,17 @@ def _plane(panel: _Panel, tiling: Tiling, pi: Vector, step: int) -> tuple[Point,
         hits += [(x, (height - normal[0] * x) / normal[1]) for x in (low_x, high_x)]
     if normal[0]:
         hits += [((height - normal[1] * y) / normal[0], y) for y in (low_y, high_y)]
-    slack = 1e-9
-    inside = sorted(
-        {(x, y) for x, y in hits if low_x - slack <= x <= high_x + slack and low_y - slack <= y <= high_y + slack}
-    )
+    e = 1e-9
+    inside = sorted({(x, y) for x, y in hits if low_x - e <= x <= high_x + e and low_y - e <= y <= high_y + e})
     return (panel.at(inside[0]), panel.at(inside[-1])) if len(inside) > 1 else None
 
 
-def _shown_tiles(tiling: Tiling, space: Space | None) -> list[Vector]:
-    """The tiles of a small space; of a large one, or of none, a window of a few tiles."""
-    ranges = [(0, WINDOW - 1)] * 2 if space is None else candidates(tiling, space)
-    if space is not None and (ranges[0][1] - ranges[0][0] + 1) * (ranges[1][1] - ranges[1][0] + 1) <= 4 * MOST_TILES:
-        offsets = tile_points(tiling) if tiling.volume <= 1 << 16 else None
-        every = product(*(range(low, high + 1) for low, high in ranges))
-        if offsets is not None:
-            tiles = [t for t in every if space.holds(offsets + np.array(tiling.origin(t))).any()]
-            if len(tiles) <= MOST_TILES:
-                return tiles
-    return list(product(range(WINDOW), repeat=2))
+def _tiles_of(tiling: Tiling, space: Space | None) -> list[Vector]:
+    """The tiles of a small space; none of a large one, or of none."""
+    if space is None or space.num_points > MOST_DOTS * MOST_TILES:
+        return []
+    found = [tile for tile, _ in islice(tiles(tiling, space), MOST_TILES + 1)]
+    return found if len(found) <= MOST_TILES else []
 
 
 def _fitted(tiling: Tiling, tiles: list[Vector], left: float) -> _Panel:
@@ -226,10 +219,6 @@ def _shape(panel: _Panel, tiling: Tiling, tile: Vector) -> str:
 
 def _joined(points: Sequence[Point]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _is_box(space: Space) -> bool:
-    return bool(space.set.is_box())
 
 
 def _corners(space: Space) -> list[Point]:
