@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail import find_call
 from dovetail.matmul.all_gather import AllGatherMatmul
+from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
 from dovetail.matmul.all_reduce import MatmulAllReduce
 from dovetail.matmul.all_to_all_first import AllToAllMatmul
 from dovetail.matmul.all_to_all_last import MatmulAllToAll
@@ -19,6 +20,7 @@ from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 __all__ = [
     "DTYPES",
     "MATMUL",
+    "AllGatherColumnsMatmul",
     "AllGatherMatmul",
     "AllToAllMatmul",
     "MatmulAllReduce",

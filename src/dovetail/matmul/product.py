@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError, check_schema, parse_count
 from dovetail.ir import Builder, Gemm, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
+from dovetail.ir.types import Mode
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.kernels import work_of
 from dovetail.passes.regions import split
 
+MODES: tuple[Mode, ...] = ("each_sum", "sum")  # of a product whose K is cut
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 READINGS = ("max", "min")
 SIZES = (
@@ -65,6 +67,27 @@ def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) 
     return held
 
 
+class Said(NamedTuple):
+    """What a call may say beside its arrays: how it is read (WishError for what cannot be), and its default."""
+
+    read: Callable[[Any], Any]
+    default: Any = None
+
+
+def parse_flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that merely counts as one.
+
+    >>> parse_flag("no", "gathered")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: gathered must be True or False
+      found       'no'
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise WishError(f"{name} must be True or False", found=repr(value))
+    return bool(value)
+
+
 class Told(NamedTuple):
     """What a rank tells the others of its arguments: shapes of A and B, how many B, dtype, and what else was said."""
 
@@ -112,7 +135,8 @@ class Product:
     options: ClassVar[tuple[Option, ...]] = (*SIZES, *TILING)
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
-    said: ClassVar[tuple[str, ...]] = ()  # what a call on arrays may say, beside the arrays
+    said: ClassVar[Mapping[str, Said]] = {}  # what a call on arrays may say, beside the arrays
+    cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
     m: int
     k: int
@@ -228,6 +252,30 @@ def add_products(
     return added
 
 
+def add_slices(
+    b: Builder, ranks: int, rows: Sequence[int], held: int, slices: int, names: tuple[str, str, str] = ("G", "B0", "P")
+) -> dict[int, list[int]]:
+    """Append products of slices of K, of these numbers of rows, on every rank: block of rows after block, each slice
+    added to the one before, as schedules of slices have them in `held` rows; returns their rows in the program, by
+    rank."""
+    g, weights, p = names
+    b.buffer(g, "input", held * slices), b.buffer(weights, "input", slices), b.buffer(p, "scratch", held)
+    lane = b.lane("compute", "compute")
+    first, further = (b.kernel("matmul", MODES, accumulate=adds) for adds in (False, True))
+    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    start = block = done = 0  # the block of rows that is multiplied, and how many of its slices were
+    for count in rows:
+        if done == slices or count > block:
+            start = start + block if start + block + count <= held else 0
+            block, done = count, 0
+        reads = [Region(g, done * held + start, count), Region(weights, done, 1)]
+        for rank in range(ranks):
+            call, writes = further if done else first, [Region(p, start, count)]
+            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
+        done += 1
+    return added
+
+
 class Balance(NamedTuple):
     """Sizes of a balanced product: `rows` × `width` elements are communicated, `depth` more are in each rank's product
     (what is contracted, or the columns that each rank has)."""
@@ -258,3 +306,28 @@ def _whole(count: float, block: int) -> int:
 def array_of(given: Any, dtype: str) -> NDArray[Any]:
     """What a caller gave, as an array: of this dtype where it has none of its own."""
     return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
+
+
+def arrays_of(wish: Product, given: Sequence[Any], shapes: Mapping[str, tuple[int, int]]) -> list[NDArray[Any]]:
+    """What a caller gave, as arrays of these shapes, by the names that errors give them; WishError."""
+    if len(given) != len(shapes):
+        hint = "out=… takes the result" if len(given) > len(shapes) else None
+        raise WishError(f"{wish.name} takes {', '.join(shapes)}", found=f"{len(given)} arrays", hint=hint)
+    arrays = [array_of(each, wish.dtype) for each in given]
+    for array, (name, shape) in zip(arrays, shapes.items(), strict=True):
+        if array.shape != shape:
+            raise WishError(f"'{name}' has shape {array.shape}, and the plan wants {shape}")
+    return arrays
+
+
+def results_in(out: Any, names: Sequence[str]) -> dict[str, Any]:
+    """What the caller wants results in, by buffer: one array, or one for each; nothing where there is no `out`."""
+    if out is None:
+        return {}
+    held = tuple(out) if isinstance(out, list | tuple) else (out,)
+    if len(held) != len(names):
+        raise WishError(f"there are {len(names)} results, and `out` has {len(held)} arrays")
+    for each in held:
+        if not isinstance(each, np.ndarray):
+            raise WishError("`out` takes NumPy arrays", found=type(each).__name__)
+    return dict(zip(names, held, strict=True))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import DEPTH, MODES, Blocks, Part, Steps
+from dovetail.matmul.gather import DEPTH, Blocks, Part, Steps
+from dovetail.matmul.product import MODES
 
 WAYS = ("library", "messages", "ring")
 
@@ -31,6 +32,7 @@ class _Scatter:
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool) -> None:
         self.blocks, self.ranks, self.sums = blocks, blocks.ranks, sums
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
+        self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
         self.steps = Steps(schedule.tiles, 1)
         self._check()
         self.b = Builder(name, self.ranks)
@@ -55,7 +57,7 @@ class _Scatter:
         b.buffer("A", "input", held)
         b.buffer("B", "input", 1)
         b.buffer("P", "scratch", held)
-        if self.fused and self.steps.count > 1:
+        if self.fused and (self.steps.count > 1 or self.apart):
             b.buffer("G", "scratch", held)
         if self.sums and self.by == "messages":
             b.buffer("R", "scratch", came)
@@ -90,8 +92,9 @@ class _Scatter:
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
         in one call lies side by side."""
-        before = sum(self.part(q, d, s).rows for s in range(step) for d in range(self.ranks))
-        before += sum(self.part(q, d, step).rows for d in range(r))
+        others = [d for d in range(self.ranks) if d != q or not self.apart]
+        before = sum(self.part(q, d, s).rows for s in range(step) for d in others)
+        before += sum(self.part(q, d, step).rows for d in others if d < r)
         return Region("P", before, self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
@@ -120,17 +123,16 @@ class _Scatter:
 
     def _multiply(self, rank: int) -> None:
         """In each step the products for the others, the next rank's first, the own at its time."""
-        apart = self.own != "together" and self.by != "library"
-        if apart and self.own == "first":
+        if self.apart and self.own == "first":
             self._own(rank)
         for step in range(self.steps.count):
             if self.fused:
-                self._fused(rank, step, apart=apart)
+                self._fused(rank, step)
             else:
                 order = [(rank + turn) % self.ranks for turn in range(1, self.ranks)]
-                for r in order if apart else [*order, rank]:
+                for r in order if self.apart else [*order, rank]:
                     self._single(rank, r, step)
-        if apart and self.own == "last":
+        if self.apart and self.own == "last":
             self._own(rank)
 
     def _own(self, rank: int) -> None:
@@ -148,25 +150,23 @@ class _Scatter:
             into = self.result(rank, rank, step) if stays else self.made_at(rank, r, step)
             self.made[rank, r, step] = self._product(rank, what, into, f"step {step + 1}: for rank {r}")
 
-    def _fused(self, rank: int, step: int, *, apart: bool) -> None:
-        """One product for all ranks, or for those before and those after this one where its own is apart."""
-        everyone = range(self.ranks)
-        for run in [everyone[:rank], everyone[rank + 1 :]] if apart else [everyone]:
-            found = [r for r in run if self.part(rank, r, step).rows]
-            if not found:
-                continue
-            parts = [self.source(rank, r, step) for r in found]
-            into = [self.made_at(rank, r, step) for r in found]
-            count = sum(part.count for part in parts)
-            what = Region("A", parts[0].offset, count)
-            if parts[-1].offset + parts[-1].count != parts[0].offset + count:
-                what = Region("G", into[0].offset, count)
-                self._bring_together(rank, parts, what)
-            row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
-            self.made.update({(rank, r, step): row for r in found})
-            if not apart and rank in found and self.by != "library":
-                reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
-                self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
+    def _fused(self, rank: int, step: int) -> None:
+        """One product for all ranks, without the own part where that is apart."""
+        found = [r for r in range(self.ranks) if self.part(rank, r, step).rows and not (self.apart and r == rank)]
+        if not found:
+            return
+        parts = [self.source(rank, r, step) for r in found]
+        into = [self.made_at(rank, r, step) for r in found]
+        count = sum(part.count for part in parts)
+        what = Region("A", parts[0].offset, count)
+        if parts[-1].offset + parts[-1].count != parts[0].offset + count:
+            what = Region("G", into[0].offset, count)
+            self._bring_together(rank, parts, what)
+        row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
+        self.made.update({(rank, r, step): row for r in found})
+        if rank in found and self.by != "library":
+            reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
+            self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
 
     def _bring_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
         offset = what.offset
@@ -203,8 +203,9 @@ class _Scatter:
             self.b.add(Kind.collective, rank, net, line=f"step {step + 1}: {kind}", **about)  # type: ignore[arg-type]
 
     def _send(self, step: int) -> None:
-        send, recv = self.b.lane("send", "net"), self.b.lane("recv", "net")
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
         for turn in range(1, self.ranks):
+            send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
             for rank in range(self.ranks):
                 to = (rank + turn) % self.ranks
                 if not self.part(rank, to, step).rows:

@@ -13,7 +13,7 @@ from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work
+from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
 from dovetail.matmul.scatter import scatter_program
 from dovetail.passes import slice_messages
 
@@ -60,8 +60,11 @@ class Scattering(Blockwise):
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        a, b = (array_of(each, self.dtype) for each in given)
-        return {"A": a, "B": b[None]}, {} if out is None else {"C": out}
+        """A (its rows, its k), B (its k, n), and its rows of the result."""
+        ranks = program.num_ranks
+        k = self.depths(ranks)[rank]
+        a, b = arrays_of(self, given, {"A": (self.blocks(ranks).held[rank], k), "B": (k, self.n)})
+        return {"A": a, "B": b[None]}, results_in(out, ["C"])
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         return held["C"]
@@ -105,8 +108,7 @@ class Scattering(Blockwise):
             return ()
         return (Sample("the product, by rows", rows, partial(_add_samples, rows)),)
 
-    @property
-    def row_bytes(self) -> int:
+    def row_bytes(self, ranks: int) -> int:
         return self.n * self.element_bytes
 
 

@@ -15,6 +15,7 @@ from dovetail.ir import Wish
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
     "all_gather_matmul": "dovetail.matmul:AllGatherMatmul",
+    "all_gather_columns_matmul": "dovetail.matmul:AllGatherColumnsMatmul",
     "all_to_all_matmul": "dovetail.matmul:AllToAllMatmul",
     "matmul_all_reduce": "dovetail.matmul:MatmulAllReduce",
     "matmul_all_to_all": "dovetail.matmul:MatmulAllToAll",
