@@ -6,6 +6,7 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import needs
 import pytest
 
 from dovetail.cli import main
@@ -169,6 +170,12 @@ def test_the_picture(call, document, tmp_path):
     counts = document(*P2, "--space", "30x20")["hyperplanes"]
     assert len(planes) == counts["non_overlapping"] + counts["overlapping"]
     assert {*range(counts["overlapping"])} <= {int(text) for text in texts if text.isdigit()}
+
+
+def test_the_picture_of_the_docs_is_current(call, tmp_path):
+    path = tmp_path / "tile.svg"
+    call(*P2, "--space", "30x20", "--map", 1, "--plot", path)
+    assert path.read_text() == (needs.ROOT / "docs/tile.svg").read_text(), "the command is in docs/loops.md"
 
 
 @pytest.mark.parametrize(
