@@ -67,6 +67,14 @@ def test_c_takes_sizes_when_it_is_called(tiling, data):
         assert visited(text, n, len(known), size) == known
 
 
+@pytest.mark.parametrize("extents", ["1x2x3", "1x2x4"])
+def test_a_space_one_tile_wide(extents):
+    """Here isl's own generator of loops left two points out of the first, and stopped at the second."""
+    tiling = Tiling(((2,), (0,), (0,)), ((2, 1, 2), (0, -2, 1), (0, -3, 2)))
+    space = Space.parse(extents)
+    assert visited(source(tiling, space), 3, space.num_points) == by_reference(tiling, space)
+
+
 def test_triangles_and_unions():
     tiling = Tiling(SEED, P2)
     for text in ("{ [i, j] : 0 <= i <= j < 17 }", "{ [i, j] : 0 <= i < 9 and (0 <= j < 4 or 8 <= j < 12) }"):

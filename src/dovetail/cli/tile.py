@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dovetail.cli import output
-from dovetail.cli.options import Json, one_of
+from dovetail.cli.options import Json, nearest
 from dovetail.core import WishError, save_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from dovetail.loops.tile_search import BestTile
     from dovetail.loops.tiling import Tiling
 
-CRITERIA = ("formula", "pairs", "values")
+
+def _criterion(value: str) -> str:
+    from dovetail.loops.tile_search import CRITERIA
+
+    return nearest(value, CRITERIA, "criterion")
 
 
 def tile(
@@ -34,7 +38,7 @@ def tile(
         typer.Option(
             "--by",
             help="What the best tile has least of: V_comm by the formula, (point, dependence) pairs, or values sent.",
-            callback=one_of(CRITERIA, "criterion"),
+            callback=_criterion,
         ),
     ] = "formula",
     mapped: Annotated[

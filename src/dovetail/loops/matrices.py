@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from math import gcd
 
 from dovetail.core import WishError
@@ -16,12 +15,12 @@ Matrix = tuple[Vector, ...]  # its rows
 def parse_matrix(text: str, name: str) -> Matrix:
     """A matrix of whole numbers, row by row; `4x5` is the diagonal matrix of 4 and 5.
 
-    >>> parse_matrix("6,2;2,4", "tile"), parse_matrix("4x5", "tile")
+    >>> parse_matrix("6,2;2,4", "tile"), parse_matrix("4x5", "tile")  # or "[6 2; 2 4]", as matrices are printed
     (((6, 2), (2, 4)), ((4, 0), (0, 5)))
     """
     if re.fullmatch(r"\s*\d+(\s*x\s*\d+)*\s*", text):
         return diagonal([int(word) for word in text.split("x")])
-    rows = [re.split(r"[,\s]+", row.strip(" ,")) for row in text.strip(" ;").split(";")]
+    rows = [re.split(r"[,\s]+", row.strip(" ,")) for row in text.strip(" ;[]").split(";")]
     wrong = [word for row in rows for word in row if not re.fullmatch(r"[+-]?\d{1,18}", word)]
     if wrong:
         hint = 'write rows like "6,2;2,4": columns are vectors, entries are whole numbers'
@@ -178,9 +177,3 @@ def hermite(matrix: Matrix) -> Matrix:
 
 def _subtract(column: list[int], other: list[int], times: int) -> None:
     column[:] = [a - times * b for a, b in zip(column, other, strict=True)]
-
-
-def independent(vectors: Sequence[Vector], n: int) -> list[Vector]:
-    """The first n vectors that are independent, in the order of `combinations`; fewer where there are no n."""
-    found = next((list(some) for some in combinations(vectors, n) if rank(some) == n), None)
-    return found if found is not None else []

@@ -19,6 +19,7 @@ from dovetail.loops.tiling import Tiling
 if TYPE_CHECKING:
     import islpy as isl
 
+Condition = tuple[int, ...]  # coefficients of variables, of parameters, and a constant, whose sum is at least 0
 _HINT = "write sizes like 16x16x16384, ranges like 0:16,1:20, or a set like '[N] -> { [i, j] : 0 <= i <= j < N }'"
 
 
@@ -129,28 +130,24 @@ class Space:
         return _ranges(self.set)
 
     @cached_property
-    def _bounds(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """For each convex part rows (A, b): its points have Aj + b ≥ 0."""
-        parts = []
-        for part in self.set.get_basic_sets():
-            if part.dim(_kinds().div):
-                raise WishError(
-                    "this iteration space has holes", found=self.text, hint="test for them inside the loops"
-                )
-            rows = []
-            for constraint in part.get_constraints():
-                entries = [constraint.get_coefficient_val(_kinds().set, k) for k in range(self.num_loops)]
-                row = [int(entry.to_python()) for entry in (*entries, constraint.get_constant_val())]
-                rows += [row, [-entry for entry in row]] if constraint.is_equality() else [row]
-            whole = np.array(rows, dtype=np.int64).reshape(len(rows), self.num_loops + 1)
-            parts.append((whole[:, :-1], whole[:, -1]))
-        return parts
+    def parts(self) -> list[list[Condition]]:
+        """The conditions of each convex part; all of one part hold for each of its points."""
+        parts = self.set.coalesce().get_basic_sets()
+        if any(part.dim(_kinds().div) for part in parts):
+            raise WishError("this iteration space has holes", found=self.text, hint="test for them inside")
+        return [conditions(part) for part in parts]
+
+    @property
+    def hull(self) -> list[Condition]:
+        """Conditions that hold for all points; for these alone where the space has one part."""
+        return self.parts[0] if len(self.parts) == 1 else conditions(self.set.simple_hull())
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
         """Which of the points (a row each) lie in the space."""
         self.need_sizes()
-        parts = [np.all(points @ rows.T + shift >= 0, axis=1) for rows, shift in self._bounds]
-        return np.asarray(np.any(parts, axis=0))
+        rows = (np.array(part, dtype=np.int64).reshape(-1, self.num_loops + 1) for part in self.parts)
+        inside = [np.all(points @ each[:, :-1].T + each[:, -1] >= 0, axis=1) for each in rows]
+        return np.asarray(np.any(inside, axis=0))
 
 
 @dataclass(frozen=True)
@@ -190,11 +187,6 @@ def tile_set(tiling: Tiling, space: Space) -> isl.Set:
     return _tiles_with(tiling, space, space.set)
 
 
-def scan_set(tiling: Tiling, space: Space) -> isl.Set:
-    """All (tile, point) in one set of twice as many dimensions, whose lexicographic order is that of tiled loops."""
-    return space.set.apply(_to_tiles(tiling, space, with_points=True))
-
-
 def check_loops(tiling: Tiling, space: Space) -> None:
     """WishError where the space has other loops than the tiling."""
     if space.num_loops != tiling.num_loops:
@@ -206,8 +198,8 @@ def _tiles_with(tiling: Tiling, space: Space, points: isl.Set) -> isl.Set:
     return points.apply(_to_tiles(tiling, space)).coalesce()
 
 
-def _to_tiles(tiling: Tiling, space: Space, with_points: bool = False) -> isl.Map:
-    """The map from a point to its tile, or to its tile and itself."""
+def _to_tiles(tiling: Tiling, space: Space) -> isl.Map:
+    """The map from a point to its tile."""
     import islpy as isl
 
     check_loops(tiling, space)
@@ -217,9 +209,42 @@ def _to_tiles(tiling: Tiling, space: Space, with_points: bool = False) -> isl.Ma
     for tile, normal in zip(tiles, tiling.normals, strict=True):
         height = " + ".join(f"{entry}{point}" for entry, point in zip(normal, points, strict=True))
         bounds.append(f"{volume}{tile} <= {height} < {volume}{tile} + {volume}")
-    ends = tiles + points if with_points else tiles
-    text = f"{{ [{', '.join(points)}] -> [{', '.join(ends)}] : {' and '.join(bounds)} }}"
+    text = f"{{ [{', '.join(points)}] -> [{', '.join(tiles)}] : {' and '.join(bounds)} }}"
     return isl.Map.read_from_str(space.set.get_ctx(), text)
+
+
+def conditions(part: isl.BasicSet) -> list[Condition]:
+    """The conditions of a convex set of whole points: rows of coefficients of variables, parameters and 1, each ≥ 0."""
+    kinds = (_kinds().set, _kinds().param)
+    rows: list[Condition] = []
+    for constraint in part.get_constraints():
+        entries = [constraint.get_coefficient_val(kind, k) for kind in kinds for k in range(part.dim(kind))]
+        row = tuple(int(entry.to_python()) for entry in (*entries, constraint.get_constant_val()))
+        rows += [row, tuple(-entry for entry in row)] if constraint.is_equality() else [row]
+    return rows
+
+
+def without_redundant(rows: list[Condition], size: int) -> list[Condition]:
+    """The same set of whole points of `size` variables, without conditions that follow from the others."""
+    return conditions(_convex(rows, size).remove_redundancies()) if rows else []
+
+
+def project_last(rows: list[Condition], size: int) -> list[Condition]:
+    """Conditions that all (x0, …) keep for which there is a last variable: all that they keep, or some of it."""
+    import islpy as isl
+
+    return conditions(_convex(rows, size).project_out(isl.dim_type.set, size - 1, 1).remove_divs())
+
+
+def _convex(rows: list[Condition], size: int) -> isl.BasicSet:
+    import islpy as isl
+
+    variables = [f"x{k}" for k in range(size)]
+    parameters = [f"n{k}" for k in range(len(rows[0]) - size - 1)]
+    words = [*variables, *parameters, ""]
+    sums = [" + ".join(f"{entry}{word}" for entry, word in zip(row, words, strict=True)) for row in rows]
+    bounds = " and ".join(f"{each} >= 0" for each in sums)
+    return isl.BasicSet(f"[{', '.join(parameters)}] -> {{ [{', '.join(variables)}] : {bounds} }}")
 
 
 def _ranges(found: isl.Set) -> tuple[tuple[int, int], ...]:

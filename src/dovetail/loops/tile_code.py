@@ -1,27 +1,31 @@
-"""C loops over the tiles of a space, of any shape, and over the points in each; islpy derives the bounds exactly."""
+"""C loops over the tiles of a space, of any shape, and over the points in each, with exact bounds.
+
+What is scanned is the set of all (tile, point), as conditions on whole numbers. A loop is bounded by the conditions
+that end at its variable, and by those that projecting the inner variables away adds. A projection may hold too much, so
+that a loop finds nothing to do for some values; nothing is visited that breaks a condition. (islpy's own generator of
+loops left points out of some spaces that are only a tile wide.)
+"""
 
 from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dovetail.core import EnvironmentFault, WishError, compile_c, find_tool
 from dovetail.loops.matrices import Matrix, Vector
-from dovetail.loops.spaces import Space, scan_set
+from dovetail.loops.spaces import Condition, Space, check_loops, project_last, without_redundant
 from dovetail.loops.tile_points import MOST_POINTS, messages
 from dovetail.loops.tiling import Fractions, Tiling
 
-_MACROS = """#include <stdint.h>
+_HELPERS = """#include <stdint.h>
 
-#ifndef floord
-#define floord(n, d) (((n) < 0) ? -((-(n) + (d) - 1) / (d)) : (n) / (d))
-#endif
-#ifndef min
-#define min(a, b) ((a) < (b) ? (a) : (b))
-#define max(a, b) ((a) > (b) ? (a) : (b))
-#endif
+static inline int64_t min2(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max2(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t floord(int64_t n, int64_t d) { return n / d - (n % d < 0); }
+static inline int64_t ceild(int64_t n, int64_t d) { return n / d + (n % d > 0); }
 """
 
 
@@ -30,27 +34,84 @@ def nest(tiling: Tiling, space: Space, statement: str = "POINT") -> str:
 
     PlanError where tiles of this shape cannot be executed one after another.
 
-    >>> rows = Tiling(((1, 1), (0, 1)), ((2, 1), (0, 1)))
-    >>> print(nest(rows, Space.parse("[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }")).splitlines()[0])
-    for (int64_t t0 = -N + floord(N + 1, 2); t0 < floord(N + 1, 2); t0 += 1)
+    >>> rows = Tiling(((1, 1), (0, 1)), ((2, 0), (0, 3)))
+    >>> print(nest(rows, Space.parse("[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }")))
+    if (N - 1 >= 0)
+      for (int64_t t0 = 0; t0 <= floord(N - 1, 2); t0++)
+        for (int64_t t1 = 0; t1 <= floord(N - 1, 3); t1++)
+          for (int64_t p0 = max2(0, 2*t0); p0 <= min2(N - 1, 2*t0 + 1); p0++)
+            for (int64_t p1 = max2(0, 3*t1); p1 <= min2(N - 1, 3*t1 + 2); p1++)
+              POINT(p0, p1);
+    <BLANKLINE>
     """
-    import islpy as isl
-
     tiling.check_legal()
+    check_loops(tiling, space)
     n = tiling.num_loops
     names = [f"{letter}{k}" for letter in "tp" for k in range(n)]
-    taken = sorted(set(space.parameters) & {*names, statement, "min", "max", "floord"})
+    taken = sorted(set(space.parameters) & {*names, statement, "min2", "max2", "floord", "ceild"})
     if taken:
         hint = "t0, p0 and their kin name the loops; call it N, say"
         raise WishError(f"a parameter cannot be called '{taken[0]}'", found=space.text, hint=hint)
-    domain = scan_set(tiling, space).set_tuple_name(statement)
-    order = isl.UnionMap.from_map(domain.identity().reset_tuple_id(isl.dim_type.out))
-    iterators = isl.IdList.alloc(domain.get_ctx(), len(names))
-    for name in names:
-        iterators = iterators.add(isl.Id.read_from_str(domain.get_ctx(), name))
-    build = isl.AstBuild.from_context(isl.Set.universe(domain.get_space().params())).set_iterators(iterators)
-    loops = str(build.node_from_schedule_map(order).to_C_str())
-    return re.sub(rf"\b{statement}\((.*)\);", lambda match: _statement(statement, match[1], n), loops)
+    level, loops = _scanned(tiling, space), list[str]()
+    for k in reversed(range(2 * n)):
+        level = without_redundant(level, k + 1)
+        loops.append(_loop(names[k], [row for row in level if row[k]], [*names[: k + 1], *space.parameters]))
+        level = [row[:k] + row[k + 1 :] for row in level if not row[k]] + project_last(level, k + 1)
+    tests = [_test([without_redundant(level, 0)], space.parameters)]
+    tests.append(_test(space.parts if len(space.parts) > 1 else [[]], [*names[n:], *space.parameters]))
+    lines = [*tests[:1], *reversed(loops), *tests[1:], f"{statement}({', '.join(names[n:])});"]
+    return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(filter(None, lines)))
+
+
+def _scanned(tiling: Tiling, space: Space) -> list[Condition]:
+    """All (tile, point): a point lies between the faces of its tile, and in the dense hull of the space."""
+    n, volume = tiling.num_loops, tiling.volume
+    found: list[Condition] = [(0,) * n + row for row in space.hull]
+    fixed = (0,) * len(space.parameters)
+    for k, normal in enumerate(tiling.normals):
+        tile = tuple(volume * (i == k) for i in range(n))
+        found.append((*(-entry for entry in tile), *normal, *fixed, 0))
+        found.append((*tile, *(-entry for entry in normal), *fixed, volume - 1))
+    return found
+
+
+def _loop(name: str, rows: list[Condition], words: Sequence[str]) -> str:
+    """The head of the loop over a variable that these conditions bound; it is the last of the variables in them."""
+    at = words.index(name)
+    ends: dict[str, list[str]] = {"max2": [], "min2": []}
+    for row in rows:
+        sign = 1 if row[at] < 0 else -1  # x <= rest / |a|, or x >= -rest / a
+        rest = _sum([0 if k == at else sign * entry for k, entry in enumerate(row)], words)
+        divisor, way = abs(row[at]), "floord" if sign > 0 else "ceild"
+        ends["min2" if sign > 0 else "max2"].append(rest if divisor == 1 else f"{way}({rest}, {divisor})")
+    low, high = (_nested(way, sorted(set(each), key=lambda text: (len(text), text))) for way, each in ends.items())
+    return f"for (int64_t {name} = {low}; {name} <= {high}; {name}++)"
+
+
+def _nested(way: str, texts: list[str]) -> str:
+    """max2(a, max2(b, c)) of a, b and c."""
+    return texts[0] if len(texts) == 1 else f"{way}({texts[0]}, {_nested(way, texts[1:])})"
+
+
+def _sum(row: Sequence[int], words: Sequence[str]) -> str:
+    """A linear expression in C.
+
+    >>> _sum([2, -1, 0, 3], ["t0", "p0", "N"])
+    '2*t0 - p0 + 3'
+    """
+    terms = [(entry, word) for entry, word in zip(row, [*words, ""], strict=True) if entry]
+    texts = [
+        f"{'-' if e < 0 else '+'} {word if abs(e) == 1 and word else f'{abs(e)}*{word}'.rstrip('*')}"
+        for e, word in terms
+    ]
+    text = " ".join(texts) or "0"
+    return text[2:] if text.startswith("+ ") else text.replace("- ", "-", 1) if text.startswith("- ") else text
+
+
+def _test(parts: Sequence[Sequence[Condition]], words: Sequence[str]) -> str:
+    """The test whether some part holds with all its conditions; nothing where there are none."""
+    each = [" && ".join(f"{_sum(row, words)} >= 0" for row in rows) for rows in parts]
+    return f"if ({' || '.join(f'({text})' if len(each) > 1 else text for text in each)})" if all(each) else ""
 
 
 def source(tiling: Tiling, space: Space, name: str = "tiled_nest", point: str | None = None) -> str:
@@ -65,7 +126,7 @@ def source(tiling: Tiling, space: Space, name: str = "tiled_nest", point: str | 
     macro = f"#ifndef POINT\n{what}\n#endif\n"
     parameters = ", ".join(f"int64_t {parameter}" for parameter in space.parameters) or "void"
     body = "".join(f"  {line}\n" for line in nest(tiling, space).splitlines())
-    return f"{_header(tiling, space)}{_MACROS}{macro}\nvoid {name}({parameters})\n{{\n{body}}}\n"
+    return f"{_header(tiling, space)}{_HELPERS}{macro}\nvoid {name}({parameters})\n{{\n{body}}}\n"
 
 
 def compiled(text: str, what: str = "a tiled nest") -> ctypes.CDLL:
@@ -77,22 +138,6 @@ def compiled(text: str, what: str = "a tiled nest") -> ctypes.CDLL:
         path = Path(folder) / "nest.c"
         path.write_text(text, encoding="utf-8")
         return ctypes.CDLL(str(compile_c(compiler, [path], "nest", what)))
-
-
-def _statement(name: str, arguments: str, num_loops: int) -> str:
-    """The macro's call with the point only; isl gives tile and point, of which some may be constants.
-
-    >>> _statement("POINT", "t0, t1, p0, min(p1, 3)", 2)
-    'POINT(p0, min(p1, 3));'
-    """
-    words, depth = [""], 0
-    for letter in arguments:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and not depth:
-            words.append("")
-        else:
-            words[-1] += letter
-    return f"{name}({', '.join(word.strip() for word in words[num_loops:])});"
 
 
 def _header(tiling: Tiling, space: Space) -> str:

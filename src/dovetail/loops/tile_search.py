@@ -24,7 +24,9 @@ from dovetail.loops.tiling import Tiling, check_deps
 from dovetail.loops.tiling_cone import cone_rays, determinants, edges_of, generators, vectors_in_cone
 
 CRITERIA = ("formula", "pairs", "values")
+_MOST_VOLUME = 1 << 36
 _MOST_SETS = 1 << 20  # sets of directions whose bound is computed
+_MOST_FIRST = 2000  # sets of rays, skewed axes and free directions that are tried first
 _MOST_NEAR, _MOST_MIDDLES = 1 << 15, 32  # matrices near one that are looked at, and of how many
 _MOST_COUNTED, _MOST_WORK = 200, 1 << 27  # tiles whose points are counted, and pairs in all
 
@@ -81,7 +83,8 @@ def best_tile(
     (((6, 2), (2, 4)), 20, 20, True)
     """
     check_deps(deps)
-    parse_count(volume, "volume", least=1)
+    if parse_count(volume, "volume", least=1) > _MOST_VOLUME:
+        raise WishError("this volume is too large for a search", found=f"{volume} points, of at most {_MOST_VOLUME}")
     _check(deps, by, mapped, space, ranks)
     search = _Search(deps, by, Limits(volume, mapped, space, ranks))
     search.run()
@@ -100,13 +103,18 @@ def continuous_bound(deps: Matrix, volume: int) -> int:
     >>> continuous_bound(((3, 1), (1, 2)), 20), continuous_bound(((1, 0), (0, 1)), 20)
     (20, 9)
     """
-    total = tuple(map(sum, deps))
-    n, bounds = len(deps), []
-    for rows in combinations(cone_rays(deps), n):
-        size = abs(determinant(rows))
-        if size:  # the n-th power of the bound, as a whole number over `size`
-            bounds.append((n**n * volume ** (n - 1) * prod(dot(row, total) for row in rows), size))
-    return min((_root(power, size, n) for power, size in bounds), default=0)
+    sets = (rows for rows in combinations(cone_rays(deps), len(deps)) if determinant(rows))
+    return min((least_formula(rows, deps, volume) for rows in sets), default=0)
+
+
+def least_formula(rows: Matrix, deps: Matrix, volume: int) -> int:
+    """The least V_comm by the formula of a tile with faces normal to these rows, by the inequality of the means.
+
+    >>> least_formula(((1, 0), (0, 1)), ((3, 1), (1, 2)), 20)
+    31
+    """
+    total, n = tuple(map(sum, deps)), len(deps)
+    return _root(n**n * volume ** (n - 1) * prod(dot(row, total) for row in rows), abs(determinant(rows)), n)
 
 
 def _root(power: int, size: int, n: int) -> int:
@@ -135,13 +143,13 @@ class _Search:
 
     def run(self) -> None:
         """Extreme rays first, then whole sides near the best ones there; at last, where they are few, all."""
-        for rows in combinations(generators(self.deps), self.n):
-            if determinant(rows):
+        for least, rows in self._by_bound(generators(self.deps))[:_MOST_FIRST]:
+            if self.limits.mapped is not None or self.best is None or least <= self.most():
                 self.try_directions(rows)
         assert self.best is not None or self.limits.ranks  # a skewed box has any volume
         if self.limits.mapped is not None or self._is_at_bound():
             return
-        for rows in self._best_rays():
+        for _, rows in self._by_bound(cone_rays(self.deps))[:3]:
             for sides in whole_sides_near(rows, self.deps, self.limits.volume):
                 formula = Tiling(self.deps, sides).formula()
                 self._try(sides, formula, formula)
@@ -150,11 +158,10 @@ class _Search:
     def _is_at_bound(self) -> bool:
         return self.by == "formula" and self.most() == continuous_bound(self.deps, self.limits.volume)
 
-    def _best_rays(self) -> list[Matrix]:
-        """The three sets of rays with the least bounds."""
-        sets = [rows for rows in combinations(cone_rays(self.deps), self.n) if determinant(rows)]
-        sets.sort(key=lambda rows: prod(dot(row, self.total) for row in rows) / abs(determinant(rows)))
-        return sets[:3]
+    def _by_bound(self, directions: list[Vector]) -> list[tuple[int, Matrix]]:
+        """The sets of n directions with the least V_comm that they could have, the lowest first."""
+        sets = (rows for rows in combinations(directions, self.n) if determinant(rows))
+        return sorted((least_formula(rows, self.deps, self.limits.volume), rows) for rows in sets)
 
     def _try_all(self) -> None:
         """Every set of directions that a better tile could have, where these are few enough."""
