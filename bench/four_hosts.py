@@ -38,7 +38,7 @@ HEADS = ("topology", "operator", "winner", "won_by", "predicted", "regret", "rin
 
 
 def main() -> None:
-    parser = options(__doc__, rate="100mbit", operators=USUAL, budget=150.0)
+    parser = options(__doc__, has_shapes=False, rate="100mbit", operators=USUAL, budget=150.0)
     parser.add_argument("--topologies", default="mesh,star")
     parser.add_argument("--ratio", type=float, default=0.7, help="communication over computation")
     parser.add_argument("--start-us", type=float, default=200.0, help="of a product, before its FLOP")
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     args = begin(parser)
     os.environ["PYTHONPATH"] = str(HERE)  # ranks import the kernel
-    head = {"bench": "four_hosts", "rate": args.rate, "ranks": RANKS, "with": args.mpi, "compute": "emulated"}
-    head |= {"ratio": args.ratio, "start_s": args.start_us * 1e-6}
+    head = {"bench": "four_hosts", "rate": args.rate, "ranks": RANKS, "with": args.mpi}
+    head |= {"label": "measured, with emulated computation", "ratio": args.ratio, "start_s": args.start_us * 1e-6}
     out = args.out or HERE / "results" / f"four-hosts-{args.rate}-{args.mpi}.json"
     found = Results(out, head, again=args.again)
     for topology in args.topologies.split(","):
@@ -80,30 +80,38 @@ def probed(executor: MpiExecutor, topology: str) -> Machine:
 def one(operator: str, topology: str, bare: Machine, args: Any, found: Results) -> None:
     """Predict every family, say so, and measure them."""
     _, m, k, n = shape = shape_of(topology, args)
-    kind = wish_class(operator)
-    speed = flop_per_s(kind(m, k, n), topology, args.rate, args.ratio)
-    wish = emulating(kind, args.start_us * 1e-6, speed)(m, k, n)
-    executor = MpiExecutor()
-    machine = probe_wish(executor, bare, wish, RANKS)
-    costs, _ = Costs.of(wish, machine, RANKS, extrapolate=True)
-    best = of_families(costs)
-    rows = [{"schedule": name, "predicted_s": predicted_s} for name, (_, predicted_s) in best.items()]
+    speed = flop_per_s(wish_class(operator)(m, k, n), topology, args.rate, args.ratio)
+    wish = emulating(wish_class(operator), args.start_us * 1e-6, speed)(m, k, n)
+    machine = probe_wish(MpiExecutor(), bare, wish, RANKS)
+    best = of_families(Costs.of(wish, machine, RANKS, extrapolate=True)[0])
+    rows = with_speedups([{"schedule": name, "predicted_s": predicted_s} for name, (_, predicted_s) in best.items()])
     kept = {"topology": topology, "emulated_flop_per_s": speed, "wish": wish.title, "schedules": rows}
-    facts = {"cpu": str(machine.facts["cpu"]), "mpi": str(machine.facts["mpi"])}
     found.kept.setdefault("predicted", {})[f"{topology} {operator}"] = kept
     found.save()
     print(f"\n{topology}, {wish.title}, products emulated at {speed / 1e9:.2f} GFLOP/s; predicted:")
-    print(table(with_speedups(rows), COLUMNS[:2] + COLUMNS[4:5]), flush=True)
+    print(table(rows, COLUMNS[:2] + COLUMNS[4:5]), flush=True)
+    facts = {key: str(machine.facts[key]) for key in ("cpu", "mpi")}
+    held = found.add(operator, shape, kept | facts | measured(wish, best, args))
+    print(f"measured, {held['rounds']} rounds, {held['disturbed']} disturbed:")
+    print(table(held["schedules"], COLUMNS), flush=True)
+
+
+def measured(wish: Any, best: dict[str, tuple[Schedule, float]], args: Any) -> dict[str, Any]:
+    """What all of them take, in turn, the fastest first; and what disturbed them."""
     entry = Entry(wish.title, wish, RANKS, wish.serial(RANKS), dict(best.values()))
     variants = [replace(entry.variant(schedule), name=name) for name, (schedule, _) in best.items()]
-    result = executor.execute(Job(tuple(variants), rounds=args.rounds, budget_s=args.budget))
-    for row in rows:
-        outcome = result[str(row["schedule"])]
-        row |= {"measured_s": outcome.median_s, "spread": outcome.spread}
-    about = {"rounds": result.rounds, "disturbed": result.disturbed, **result.load.to_json()}
-    held = found.add(operator, shape, kept | facts | about | {"schedules": with_speedups(rows)})
-    print(f"measured, {result.rounds} rounds, {result.disturbed} disturbed:")
-    print(table(sorted(held["schedules"], key=lambda row: row["measured_s"]), COLUMNS), flush=True)
+    result = MpiExecutor().execute(Job(tuple(variants), rounds=args.rounds, budget_s=args.budget))
+    rows = [
+        {
+            "schedule": name,
+            "predicted_s": predicted_s,
+            "measured_s": result[name].median_s,
+            "spread": result[name].spread,
+        }
+        for name, (_, predicted_s) in best.items()
+    ]
+    rows = sorted(with_speedups(rows), key=lambda row: row["measured_s"])
+    return {"schedules": rows, "rounds": result.rounds, "disturbed": result.disturbed, **result.load.to_json()}
 
 
 def flop_per_s(wish: Any, topology: str, rate: str, ratio: float) -> float:

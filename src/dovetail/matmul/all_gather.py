@@ -51,6 +51,7 @@ class AllGatherMatmul(Gathering):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
         object.__setattr__(self, "rows", checked_shares(self.rows, self.m, "rows"))
         object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
 

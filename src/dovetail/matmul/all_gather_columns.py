@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -27,6 +27,7 @@ from dovetail.matmul.product import (
     arrays_of,
     balance,
     checked_shares,
+    parse_flag,
     row_work,
     shares_for,
     the_same,
@@ -68,6 +69,7 @@ class AllGatherColumnsMatmul(Gathering):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
         object.__setattr__(self, "depths", checked_shares(self.depths, self.k, "k"))
         object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
 
@@ -148,6 +150,10 @@ class AllGatherColumnsMatmul(Gathering):
         if not self.m or not max(self.widths(ranks)):
             return ()
         return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """As of all that travels in blocks, but for one product of several ranks' columns: these are summed up."""
+        return (each for each in super().neighbours(schedule) if not each.get("fused"))
 
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from dovetail.ir import dtype_bytes
+from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gather import Blocks
-from dovetail.matmul.product import Said, Told, balance, the_same
+from dovetail.matmul.product import Said, Told, balance, the_same, ways_of
 from dovetail.matmul.scattering import Scattering
 from dovetail.matmul.token_counts import SAID, Counts, checked_counts, counts_for, counts_of_ranks
 
@@ -24,6 +24,7 @@ class MatmulAllToAll(Scattering):
 
     name: ClassVar[str] = "matmul_all_to_all"
     said: ClassVar[Mapping[str, Said]] = SAID
+    options: ClassVar[tuple[Option, ...]] = ways_of(Scattering, "library", "messages")
     kind: ClassVar[str] = "all_to_all"
 
     counts: Counts | None = None

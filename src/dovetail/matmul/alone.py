@@ -17,9 +17,9 @@ from dovetail.matmul.product import DTYPES, add_products, add_slices
 from dovetail.passes.regions import split
 
 SHAPE = re.compile(r"(\d+)[x×*](\d+)[x×*](\d+)")
-# From 10 to 170 FLOP a byte, rows many and few for what is contracted, each some ten milliseconds at most.
+# From 10 to 170 FLOP a byte, rows many and few for what is contracted, each 20 milliseconds at most of a fast core.
 LADDER = (
-    "4096x64x64, 64x4096x64, 256x256x256, 4096x256x512, 256x4096x512, 512x512x512, 2048x512x1024, 512x2048x1024, "
+    "4096x64x64, 64x4096x64, 256x256x256, 4096x256x512, 256x4096x512, 512x512x512, 2048x512x512, 512x2048x512, "
     "1024x1024x1024"
 )
 
@@ -29,7 +29,7 @@ class ProductAlone:
     """Matrix products alone: C (m, n) = A (m, k)·B (k, n) on every rank, cut along m, n and k, and beside traffic.
 
     >>> [each.title for each in ProductAlone.points(shapes="8x4x2,16x4x2", dtype="float64")]
-    ['8 × 4 × 2 float64', '16 × 4 × 2 float64']
+    ['8 × 4 × 2', '16 × 4 × 2']
     """
 
     name: ClassVar[str] = "matmul"
@@ -57,7 +57,7 @@ class ProductAlone:
 
     @property
     def title(self) -> str:
-        return f"{self.m} × {self.k} × {self.n} {self.dtype}"
+        return f"{self.m} × {self.k} × {self.n}"
 
     @property
     def shape(self) -> float:

@@ -163,7 +163,7 @@ class Gather:
         b.buffer("G", "scratch", [rows * slices for rows in multiplied])
         if self.gathered:
             b.buffer("gathered", "output", [rows * slices for rows in multiplied])
-        moved = self.fused and slices == 1 and (self.steps.count > 1 or self.without_own)
+        moved = self.without_own or (self.fused and slices == 1 and self.steps.count > 1)
         for i in range(self.results if moved else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
 
@@ -188,9 +188,6 @@ class Gather:
     def part(self, q: int, r: int, step: int) -> Part:
         return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
 
-    def result(self, i: int, q: int, r: int, part: Part) -> Region:
-        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.rows)
-
     # What is asked.
 
     def _ask(self, rank: int) -> None:
@@ -202,9 +199,7 @@ class Gather:
             for i in range(self.results):
                 terms = []
                 for s in range(slices):
-                    rows = (
-                        Region("A", start, count) if slices == 1 else Region("A", start * slices + s, 1, slices, count)
-                    )
+                    rows = column_of(start, count, s, slices)
                     terms.append(Term("matmul", ((q, rows), (rank, Region(f"B{i}", s, 1)))))
                 self.b.post([rank], Region(f"C{i}", self.blocks.place(q, rank), count), terms)
             if self.gathered:
@@ -310,12 +305,10 @@ class Gather:
 
     def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
         """Ranks whose parts lie side by side and are multiplied together."""
-        everyone = [*range(self.ranks)]
-        before, after = everyone[:rank], everyone[rank + 1 :]
-        for run in [everyone] if not self.own_first else [before + after] if self.without_own else [before, after]:
-            found = [q for q in run if self.part(q, rank, step).rows]
-            if found:
-                yield found
+        found = [q for q in range(self.ranks) if self.part(q, rank, step).rows and not (self.own_first and q == rank)]
+        apart = self.own_first and not self.without_own
+        runs = [[q for q in found if q < rank], [q for q in found if q > rank]] if apart else [found]
+        yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
         came = self.came.get((rank, q, step), [])

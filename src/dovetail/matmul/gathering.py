@@ -26,6 +26,7 @@ FICCO = tuple(
 )
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 RULE = "ficco-heuristic"
+MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
     "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
 )
@@ -144,7 +145,7 @@ class Gathering(Blockwise):
         if ranks == 1:
             return
         yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="first", fused=False) for by in ours)
-        for by in [by for by in ways if by != "ring"]:
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
@@ -169,7 +170,7 @@ class Gathering(Blockwise):
             about = {"by": by, "own": "together" if own == "uniform" else "first", "fused": fused == "fused"}
             if cut == "1D":
                 yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
-            elif self.k >= ranks and longest:
+            elif self.k >= ranks and longest and (self.k % ranks == 0 or longest * ranks * ranks <= MANY_SLOTS):
                 yield Schedule.of(family, slices=ranks, **about)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -35,6 +35,7 @@ TILING = (
 Self = TypeVar("Self", bound="Product")
 SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it costs, short enough to run often
 MOST_BYTES = 32 << 20  # that it communicates
+MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
 ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
 LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
 
@@ -52,6 +53,8 @@ def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None
     """What each rank holds, as whole numbers that add up to `total`; None where it is shared evenly. WishError."""
     if shares is None:
         return None
+    if not isinstance(shares, list | tuple | np.ndarray):
+        raise WishError(f"shares of {what} are a list, one for each rank", found=repr(shares))
     held = tuple(parse_count(value, f"a share of {what}") for value in shares)
     if sum(held) != total:
         raise WishError(f"the shares of {what} do not add up to {total}", found=f"{list(held)}, {sum(held)}")
@@ -145,9 +148,15 @@ class Product:
 
     def __post_init__(self) -> None:
         for name in ("m", "k", "n"):
+            if isinstance(getattr(self, name), np.ndarray):
+                hint = f"dovetail.matmul.{self.name}(a, b, comm) takes arrays"
+                raise WishError(f"{self.name} is made of sizes: {name} is an array", hint=hint)
             object.__setattr__(self, name, parse_count(getattr(self, name), name))
         if self.dtype not in DTYPES:
             raise WishError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+        for rows, columns in ((self.m, self.k), (self.k, self.n), (self.m, self.n)):
+            if rows * columns * self.element_bytes > MOST_HELD:
+                raise WishError(f"no memory holds a matrix of {rows} × {columns} {self.dtype}", hint="at most 1 PiB")
 
     @classmethod
     def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
@@ -226,6 +235,11 @@ class Product:
     @property
     def element_bytes(self) -> int:
         return dtype_bytes(self.dtype)
+
+
+def ways_of(kind: type[Product], *ways: str) -> tuple[Option, ...]:
+    """The options of `kind`, of which `by` offers these ways only."""
+    return tuple(replace(each, choices=("auto", *ways)) if each.name == "by" else each for each in kind.options)
 
 
 def row_work(k: int, n: int, dtype: str) -> Work:

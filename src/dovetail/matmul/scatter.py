@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from typing import Any
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.matmul.gather import DEPTH, Blocks, Part, Steps
 from dovetail.matmul.product import MODES
 
-WAYS = ("library", "messages", "ring")
+WAYS = ("library", "messages", "ring", "two_rings")
 
 
 def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> Program:
@@ -23,7 +25,8 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     or "together" with the others' in each step; `fused`: one product a step for all ranks, where their rows lie side by
     side in A (else they are copied together first), or one for each; `by`: the library's reduce_scatter or all_to_all
     for each step, `messages` straight to each rank, or, of sums, a `ring` in which each rank adds its own product to
-    what it passes on. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    what it passes on, or `two_rings`, one each way, that meet at the rank that wants the sum. PlanError where the
+    parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
     return _Scatter(name, blocks, schedule, sums).build()
 
@@ -65,8 +68,8 @@ class _Scatter:
         self.compute = b.lane("compute", "compute")
         for rank in everyone:
             self._ask(rank)
-        if self.by == "ring":
-            self._ring()
+        if self.by in ("ring", "two_rings"):
+            self._pass_on()
         else:
             for rank in everyone:
                 self._multiply(rank)
@@ -226,26 +229,33 @@ class _Scatter:
             reads, writes = [self.landing(q, rank, step)], [self.result(q, rank, step)]
             self.b.add(Kind.reduce, rank, self.compute, reads=reads, writes=writes, after=after, line=line)
 
-    def _ring(self) -> None:
-        """Each part goes once round, from the rank after the one that wants it to that one; every rank adds its own
-        product to what it passes on."""
-        send, recv = self.b.lane("send", "net"), self.b.lane("recv", "net")
+    def _pass_on(self) -> None:
+        """Each part is summed up on its way to the rank that wants it, from the farthest rank on: each adds its own
+        product to what it passes on. By two rings it comes from both sides; the own product is made last."""
+        far, two = self.ranks - 1, self.by == "two_rings"
+        ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
         passed: dict[tuple[int, int, int], int] = {}  # (rank, wanted by, step) -> row of the sum it can pass on
-        for hop in range(self.ranks):
-            for step in range(self.steps.count):
-                for rank in range(self.ranks):
-                    r = (rank - 1 - hop) % self.ranks
-                    if not self.part(rank, r, step).rows:
-                        continue
-                    last, mine = hop == self.ranks - 1, self.made_at(rank, r, step)
-                    stays = self.result(rank, r, step) if self.ranks == 1 else mine
-                    done = self._product(rank, self.source(rank, r, step), stays, f"step {step + 1}: for rank {r}")
-                    if hop:
-                        before = (rank - 1) % self.ranks
-                        channel, line = self.b.channel(before, rank, 0, DEPTH), f"step {step + 1}: sum for rank {r}"
-                        after, sent = [passed[before, r, step]], [self.made_at(before, r, step)]
-                        self.b.add(Kind.send, before, send, reads=sent, chan_out=channel, after=after, line=line)
-                        into = [self.result(rank, r, step) if last else mine]
-                        about = {"reads": [mine], "writes": into, "chan_in": channel, "after": [done], "line": line}
-                        done = self.b.add(Kind.recv_reduce, rank, recv, **about)  # type: ignore[arg-type]
-                    passed[rank, r, step] = done
+        for away, step in product(range(far, -1, -1), range(self.steps.count)):
+            for (way, towards, most), rank in product(ways, range(self.ranks)):
+                r = (rank + towards * away) % self.ranks
+                if away > most or (away == 0 and way) or not self.part(rank, r, step).rows:
+                    continue
+                into = self.made_at(rank, r, step) if away else self.result(rank, rank, step)
+                done = self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")
+                for way_in, comes_by, farthest in [(way, towards, most)] if away else ways:
+                    if away < farthest:
+                        done = self._add(rank - comes_by, rank, r, step, way_in, into, [done], passed)
+                passed[rank, r, step] = done
+
+    def _add(
+        self, src: int, dst: int, r: int, step: int, way: int, into: Region, after: Sequence[int], passed: Any
+    ) -> int:
+        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own."""
+        src %= self.ranks
+        send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
+        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: sum for rank {r}"
+        sent, made = [self.made_at(src, r, step)], [passed[src, r, step]]
+        self.b.add(Kind.send, src, send, reads=sent, chan_out=channel, after=made, line=line)
+        return self.b.add(
+            Kind.recv_reduce, dst, recv, reads=[into], writes=[into], chan_in=channel, after=after, line=line
+        )

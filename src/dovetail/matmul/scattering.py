@@ -18,7 +18,7 @@ from dovetail.matmul.scatter import scatter_program
 from dovetail.passes import slice_messages
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
-SHARDS = {"ring": "shard-ring", "messages": "shard-messages"}
+SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ class Scattering(Blockwise):
         """Serial; whole blocks, round a ring or straight; tiles; FiCCO's four of rows, turned round."""
         ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
         whole, ours = (longest,) if longest else (), [by for by in ways if by != "library"]
-        yield from (self._serial(by, ranks) for by in ways if by != "ring")
+        yield from (self._serial(by, ranks) for by in ways if by in ("library", "messages"))
         if ranks == 1:
             return
         yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="last", fused=False) for by in ours)
-        for by in ways:
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="last", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
-        for by, family in product([by for by in ways if by != "ring"], SCATTERED):
+        for by, family in product([by for by in ways if by in ("library", "messages")], SCATTERED):
             own, fused, _ = family.split("-")
             about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
             yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
@@ -98,6 +98,7 @@ class Scattering(Blockwise):
             "library": f"taken away by the library’s {self.kind}",
             "messages": "sent straight to each rank",
             "ring": "summed up round a ring",
+            "two_rings": "summed up round two rings",
         }
         own = "the own part with the others’" if schedule["own"] == "together" else f"the own block {schedule['own']}"
         return f"{ways[schedule['by']]}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"

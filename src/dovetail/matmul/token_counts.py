@@ -17,6 +17,9 @@ def checked_counts(counts: Any, m: int) -> Counts | None:
     """Counts as a square of whole numbers that add up to m, or None where there are none; WishError."""
     if counts is None:
         return None
+    listed = isinstance(counts, list | tuple | np.ndarray) and all(np.iterable(row) for row in counts)
+    if not listed:
+        raise WishError("counts need a row and a column for each rank", found=repr(counts), hint="counts[from][to]")
     rows = tuple(tuple(parse_count(value, "a count of rows") for value in row) for row in counts)
     if any(len(row) != len(rows) for row in rows):
         raise WishError("counts need a row and a column for each rank", found=f"rows of {[len(row) for row in rows]}")

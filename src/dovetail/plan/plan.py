@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "dovetail.plan/2"
 MEASURED_SLOWER = "measured slower"
+WITHIN_NOISE = "faster, but not beyond the noise"
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from dovetail.run.options import RunOptions
 
 MESSAGES = "messages"  # traffic of our own
 PIECES = (8, 64)  # into which every way is cut, as FiCCO's paper does
-FINER = (2, 4, 16, 32)  # of the first way, and of parts: points of their curves
+FINER = (2, 16)  # of the first way, and of parts: points of their curves
 STREAMED = 8  # pieces of the computation beside which traffic goes on
 ROUNDS = 5
 TRIP_S = 5e-3  # of a cut in one run, at least: short ones are repeated
-BESIDE_S = 20e-3  # of computation beside traffic, and at least as long as CAME messages
+BESIDE_S = 10e-3  # of computation beside traffic, and at least as long as CAME messages
 CAME = 4
 MOST_TRIPS = 64
 LEAST_POINTS = 3  # of a curve against units
@@ -76,7 +76,7 @@ def characterise(
         results.append(executor.execute(Job(tuple(each.variant for each in made), ROUNDS, keep_all=True)))
         one = _cut(point, made, results[-1], costs)
         if ranks > 1:
-            beside, result = _beside(executor, machine, point, ranks, whole_s, factors)
+            beside, result = _beside(executor, machine, point, ranks, pieces_s(point, one), factors)
             one = replace(one, beside=beside, disturbed=one.disturbed + result.disturbed)
             results.append(result)
         found.append(one)
@@ -168,19 +168,26 @@ def _moved(work: Work) -> float:
     return work.num_bytes + work.shared_bytes
 
 
+def pieces_s(point: Subject, found: Characteristic) -> float:
+    """Seconds of the pieces beside which traffic goes on; so that it lasts, rather too many where they are few."""
+    cut = found.dil(point.ways()[0].label, STREAMED)
+    return found.whole.median * (STREAMED if cut is None else cut.median)
+
+
 def _beside(
-    executor: Executor, machine: Machine, point: Subject, ranks: int, whole_s: float, factors: Rows
+    executor: Executor, machine: Machine, point: Subject, ranks: int, alone_s: float, factors: Rows
 ) -> tuple[tuple[Beside, ...], JobResult]:
-    """Pieces of a computation beside messages and calls of several sizes; the factors of every round are added."""
+    """Pieces of a computation, which take `alone_s`, beside messages and calls of several sizes; the factors of every
+    round are added."""
     sample, called = point.ways()[0], point.collected(ranks)[0].kind
     kinds = [(call, size) for call in (None, called) for size in CONTENTION_BYTES]
     each_s = [_traffic_s(machine, ranks, *kind) for kind in kinds]
-    trips = trips_worth(max(BESIDE_S, CAME * max(each_s)), whole_s)
+    trips = trips_worth(max(BESIDE_S, CAME * max(each_s)), alone_s)
     pieces = split(sample.most, min(STREAMED, sample.most)) * trips
     alone = programs.stream(point, sample, ranks, pieces, 0, 0)
     pairs = []
     for (call, size), one_s in zip(kinds, each_s, strict=True):
-        count = int(min(max(BESIDE * trips * whole_s / one_s, CAME), MOST_MESSAGES))
+        count = int(min(max(BESIDE * trips * alone_s / one_s, CAME), MOST_MESSAGES))
         pairs.append([programs.stream(point, sample, ranks, of, size, count, call) for of in ((), pieces)])
     variants = [alone.variant, *(stream.variant for pair in pairs for stream in pair)]
     result = executor.execute(Job(tuple(variants), ROUNDS, keep_all=True))

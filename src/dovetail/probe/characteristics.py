@@ -78,6 +78,10 @@ class Characteristic:
         """The loss of one cut, None where it was not measured."""
         return next((cut.dil for cut in self.cuts if (cut.way, cut.pieces) == (way, pieces)), None)
 
+    def cil(self, traffic: str, num_bytes: int) -> Beside | None:
+        """What one kind of traffic of this size did, None where it was not measured."""
+        return next((each for each in self.beside if (each.traffic, each.num_bytes) == (traffic, num_bytes)), None)
+
 
 @dataclass(frozen=True)
 class Characteristics:
