@@ -52,8 +52,8 @@ class Pipeline:
             open_one(comm.py2f(), length, None, -1, None, -1)  # so that the others refuse too
             raise
         self._held = faces  # the arrays live as long
-        (froms, _), (tos, _) = faces
-        made = open_one(comm.py2f(), length, *_counted(froms), *_counted(tos))
+        (into, _), (out, _) = faces
+        made = open_one(comm.py2f(), length, *_counted(into), *_counted(out))
         if not made:
             raise WishError(f"no pipeline: {self._library.dovetail_pipeline_error().decode()}")
         self._pipeline = ctypes.c_void_p(made)
