@@ -59,7 +59,11 @@ def tile(
         Path | None, typer.Option("--plot", help="Draw tile, dependences, neighbours and time steps to this SVG.")
     ] = None,
     emit_c: Annotated[
-        Path | None, typer.Option("--emit-c", help="Write the loops over tiles and points to this C file.")
+        Path | None,
+        typer.Option(
+            "--emit-c",
+            help="Write a standalone MPI program of these tiles to this C file; where sizes are left open, the loops.",
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
@@ -132,9 +136,11 @@ def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Spac
 
         written.append(write_tile_svg(plot, facts))
     if emit_c is not None and space is not None:
+        from dovetail.loops.mpi_code import program
         from dovetail.loops.tile_code import source
 
-        written.append(save_text(emit_c, source(facts.tiling, space)))
+        text = source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped)
+        written.append(save_text(emit_c, text))
     return written
 
 

@@ -20,7 +20,8 @@ from dovetail.loops.spaces import Condition, Space, check_loops, project_last, w
 from dovetail.loops.tile_points import MOST_POINTS, messages
 from dovetail.loops.tiling import Fractions, Tiling
 
-_HELPERS = """#include <stdint.h>
+_WHAT = "Loops over tiles, made by dovetail: every point of the space once, in an order that keeps the dependences."
+HELPERS = """#include <stdint.h>
 
 static inline int64_t min2(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max2(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -52,14 +53,44 @@ def nest(tiling: Tiling, space: Space, statement: str = "POINT") -> str:
     if taken:
         hint = "t0, p0 and their kin name the loops; call it N, say"
         raise WishError(f"a parameter cannot be called '{taken[0]}'", found=space.text, hint=hint)
+    level, loops = _loops(tiling, space, names)
+    tests = [_test([without_redundant(level, 0)], space.parameters)]
+    lines = [*tests[:1], *loops, part_test(space, names[n:]), f"{statement}({', '.join(names[n:])});"]
+    return _indented(lines)
+
+
+def point_loops(tiling: Tiling, space: Space, statement: str) -> str:
+    """The loops over the points of tile t0, t1, … alone, in the order of the original nest.
+
+    >>> rows = Tiling(((1, 1), (0, 1)), ((2, 0), (0, 3)))
+    >>> print(point_loops(rows, Space.parse("5x7"), "POINT"))
+    for (int64_t p0 = max2(0, 2*t0); p0 <= min2(4, 2*t0 + 1); p0++)
+      for (int64_t p1 = max2(0, 3*t1); p1 <= min2(6, 3*t1 + 2); p1++)
+        POINT(p0, p1);
+    <BLANKLINE>
+    """
+    n = tiling.num_loops
+    names = [f"{letter}{k}" for letter in "tp" for k in range(n)]
+    _, loops = _loops(tiling, space, names)
+    return _indented([*loops[n:], part_test(space, names[n:]), f"{statement}({', '.join(names[n:])});"])
+
+
+def _loops(tiling: Tiling, space: Space, names: list[str]) -> tuple[list[Condition], list[str]]:
+    """The heads of all loops, the outermost first, and what the parameters must keep for there to be a tile."""
     level, loops = _scanned(tiling, space), list[str]()
-    for k in reversed(range(2 * n)):
+    for k in reversed(range(len(names))):
         level = without_redundant(level, k + 1)
         loops.append(_loop(names[k], [row for row in level if row[k]], [*names[: k + 1], *space.parameters]))
         level = [row[:k] + row[k + 1 :] for row in level if not row[k]] + project_last(level, k + 1)
-    tests = [_test([without_redundant(level, 0)], space.parameters)]
-    tests.append(_test(space.parts if len(space.parts) > 1 else [[]], [*names[n:], *space.parameters]))
-    lines = [*tests[:1], *reversed(loops), *tests[1:], f"{statement}({', '.join(names[n:])});"]
+    return level, loops[::-1]
+
+
+def part_test(space: Space, points: Sequence[str]) -> str:
+    """The test whether a point lies in some part; nothing where the loops' bounds say it all."""
+    return _test(space.parts if len(space.parts) > 1 else [[]], [*points, *space.parameters])
+
+
+def _indented(lines: Sequence[str]) -> str:
     return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(filter(None, lines)))
 
 
@@ -81,7 +112,7 @@ def _loop(name: str, rows: list[Condition], words: Sequence[str]) -> str:
     ends: dict[str, list[str]] = {"max2": [], "min2": []}
     for row in rows:
         sign = 1 if row[at] < 0 else -1  # x <= rest / |a|, or x >= -rest / a
-        rest = _sum([0 if k == at else sign * entry for k, entry in enumerate(row)], words)
+        rest = linear([0 if k == at else sign * entry for k, entry in enumerate(row)], words)
         divisor, way = abs(row[at]), "floord" if sign > 0 else "ceild"
         ends["min2" if sign > 0 else "max2"].append(rest if divisor == 1 else f"{way}({rest}, {divisor})")
     low, high = (_nested(way, sorted(set(each), key=lambda text: (len(text), text))) for way, each in ends.items())
@@ -93,10 +124,10 @@ def _nested(way: str, texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{way}({texts[0]}, {_nested(way, texts[1:])})"
 
 
-def _sum(row: Sequence[int], words: Sequence[str]) -> str:
+def linear(row: Sequence[int], words: Sequence[str]) -> str:
     """A linear expression in C.
 
-    >>> _sum([2, -1, 0, 3], ["t0", "p0", "N"])
+    >>> linear([2, -1, 0, 3], ["t0", "p0", "N"])
     '2*t0 - p0 + 3'
     """
     terms = [(entry, word) for entry, word in zip(row, [*words, ""], strict=True) if entry]
@@ -110,7 +141,7 @@ def _sum(row: Sequence[int], words: Sequence[str]) -> str:
 
 def _test(parts: Sequence[Sequence[Condition]], words: Sequence[str]) -> str:
     """The test whether some part holds with all its conditions; nothing where there are none."""
-    each = [" && ".join(f"{_sum(row, words)} >= 0" for row in rows) for rows in parts]
+    each = [" && ".join(f"{linear(row, words)} >= 0" for row in rows) for rows in parts]
     return f"if ({' || '.join(f'({text})' if len(each) > 1 else text for text in each)})" if all(each) else ""
 
 
@@ -126,7 +157,7 @@ def source(tiling: Tiling, space: Space, name: str = "tiled_nest", point: str | 
     macro = f"#ifndef POINT\n{what}\n#endif\n"
     parameters = ", ".join(f"int64_t {parameter}" for parameter in space.parameters) or "void"
     body = "".join(f"  {line}\n" for line in nest(tiling, space).splitlines())
-    return f"{_header(tiling, space)}{_HELPERS}{macro}\nvoid {name}({parameters})\n{{\n{body}}}\n"
+    return f"{header(tiling, space)}{HELPERS}{macro}\nvoid {name}({parameters})\n{{\n{body}}}\n"
 
 
 def compiled(text: str, what: str = "a tiled nest") -> ctypes.CDLL:
@@ -140,10 +171,10 @@ def compiled(text: str, what: str = "a tiled nest") -> ctypes.CDLL:
         return ctypes.CDLL(str(compile_c(compiler, [path], "nest", what)))
 
 
-def _header(tiling: Tiling, space: Space) -> str:
+def header(tiling: Tiling, space: Space, *more: str, what: str = _WHAT) -> str:
     """What the tiles are and what leaves them, as the comment that opens the file."""
     lines = [
-        "Loops over tiles, made by dovetail: every point of the space once, in an order that keeps the dependences.",
+        what,
         f"space     {space.text}",
         f"D         {_rows(tiling.deps)} (columns are dependence vectors)",
         f"P         {_rows(tiling.sides)} (columns are the sides of a tile)",
@@ -152,14 +183,14 @@ def _header(tiling: Tiling, space: Space) -> str:
         f"tile      {tiling.volume} points",
     ]
     if tiling.volume <= MOST_POINTS:
-        each = (f"{len(message.points)} points to {_vector(message.to)}" for message in messages(tiling))
+        each = (f"{len(message.points)} points to {vector_text(message.to)}" for message in messages(tiling))
         lines.append(f"messages  {', '.join(each) or 'none'}")
-    return "/* " + "\n * ".join(line.replace("*/", "* /") for line in lines) + "\n */\n"
+    return "/* " + "\n * ".join(line.replace("*/", "* /") for line in (*lines, *more)) + "\n */\n"
 
 
 def _rows(matrix: Matrix | Fractions) -> str:
     return "[" + "; ".join(" ".join(map(str, row)) for row in matrix) + "]"
 
 
-def _vector(vector: Vector) -> str:
+def vector_text(vector: Vector) -> str:
     return f"({', '.join(map(str, vector))})"
