@@ -38,7 +38,7 @@ DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
 OF_WISHES = (
     Verb(tune, limits=True, balances=True),
     Verb(probe, alone="links", of_subjects=characterise),
-    Verb(plan, limits=True),
+    Verb(plan, limits=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
 ORDER = (*RIVER, "show", "diff", "machines", "doctor")

@@ -39,7 +39,7 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.wish import Collected, Option, Sample, Wish
+from dovetail.ir.wish import Collected, Heuristic, Option, Sample, Studied, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Collected",
     "Collective",
     "Gemm",
+    "Heuristic",
     "Kernel",
     "KernelCall",
     "KernelForm",
@@ -75,6 +76,7 @@ __all__ = [
     "Schedule",
     "Sizes",
     "Slot",
+    "Studied",
     "Subject",
     "Target",
     "Term",
