@@ -28,7 +28,7 @@ lint: build
 	ruff format --check
 	mypy
 	lint-imports
-	clang-format --dry-run -Werror $$(find native src $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\)')
+	clang-format --dry-run -Werror $$(find native src bench examples tests $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\)')
 	typos
 
 bench: build
