@@ -131,6 +131,15 @@ void unpack(const std::byte* from, const Span& dst) {
     if (dst.num_bytes()) std::memmove(dst.data(), from, static_cast<std::size_t>(dst.num_bytes()));
 }
 
+void call_function(const Op& op) {
+    std::vector<Rows> rows;
+    rows.reserve(op.reads.size() + op.writes.size());
+    for (const auto* spans : {&op.reads, &op.writes})
+        for (const Span& span : *spans)
+            rows.push_back({reinterpret_cast<char*>(span.data()), span.stride, span.blocks});
+    op.function.call(rows.data(), op.function.sizes.data());
+}
+
 void copy_spans(const Span& src, const Span& dst) {
     std::vector<std::byte> packed;
     const std::byte* from = packed_data(src, packed);

@@ -25,6 +25,12 @@ BUILT_IN = {
     "all_to_all": "dovetail.collective:AllToAll",
     "all_to_next": "dovetail.collective:AllToNext",
     "broadcast": "dovetail.collective:Broadcast",
+    "jacobi1d": "dovetail.loops.stencils:jacobi1d",
+    "jacobi2d": "dovetail.loops.stencils:jacobi2d",
+    "jacobi3d": "dovetail.loops.stencils:jacobi3d",
+    "heat3d": "dovetail.loops.stencils:heat3d",
+    "acoustic3d": "dovetail.loops.stencils:acoustic3d",
+    "fdtd2d": "dovetail.loops.stencils:fdtd2d",
 }
 
 

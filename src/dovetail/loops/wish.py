@@ -1,0 +1,352 @@
+"""wish: a stencil of so many points and steps as a wish; its schedules exchange ghost rows in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from dovetail.core import PlanError, WishError, check_schema, parse_count
+from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Workload
+from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.loops.blocks import Box, boxes, cuts, volume
+from dovetail.loops.checks import check_bounds
+from dovetail.loops.halo import Decomposition, plain_program, plane_name, stencil_program
+from dovetail.loops.nest import Nest
+from dovetail.loops.row_kernels import RowKernel, moving
+from dovetail.loops.stencil import Stencil, Sweep, stencil_of
+from dovetail.loops.types import check_types
+
+OVERLAP, DEEP = "overlap", "deep"
+DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
+MODELLED = 64  # steps of a prediction; longer runs go on as they began
+Self = TypeVar("Self", bound="StencilWish")
+
+
+@dataclass(frozen=True)
+class StencilWish:
+    """A stencil on a grid, e.g. "512x512", for so many steps; every rank has a block of the grid.
+
+    Schedules have the parameters `cut` (parts by axis), `depth` (steps between exchanges of ghost rows, 0: before every
+    sweep) and `overlapped` (what needs no ghosts is computed while they travel).
+    """
+
+    name: ClassVar[str] = "stencil"
+    families: ClassVar[tuple[str, ...]] = (SERIAL, OVERLAP, DEEP)
+    by_size: ClassVar[bool] = False
+    nest: ClassVar[Nest]
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("grid", str, "Points by axis, e.g. 4096x4096.", needed=True),
+        Option("steps", int, "Steps.", 10, least=0),
+        Option("dtype", str, "Element type.", "float32", choices=("float32", "float64")),
+        Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
+    )
+
+    grid: str
+    steps: int = 10
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        parse_count(self.steps, "steps")
+        if len(self.points_by_axis) != len(self.stencil.shape):
+            axes = "x".join(map(str, self.stencil.shape))
+            raise WishError(f"{self.name} needs a grid of {len(self.stencil.shape)} axes", found=self.grid, hint=axes)
+        check_types(self.nest, {name: array.dtype or self.dtype for name, array in self.nest.arrays.items()})
+        check_bounds(self.nest, self.sizes)
+
+    @classmethod
+    def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
+        """The one stencil of this grid."""
+        return (cls(**{name: value for name, value in asked.items() if value is not None}),)
+
+    @property
+    def points_by_axis(self) -> tuple[int, ...]:
+        return grid_of(self.grid)
+
+    @cached_property
+    def stencil(self) -> Stencil:
+        return _stencil(type(self))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The nest's sizes and parameters."""
+        named = {s: n for s, n in zip(self.stencil.shape, self.points_by_axis, strict=True) if isinstance(s, str)}
+        return named | {name: self.steps for name in self.nest.parameters}
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Points along the axes that are cut."""
+        return self.points_by_axis[: self.stencil.row_axes]
+
+    @property
+    def width(self) -> int:
+        """Points of a row; 0 where a row is one point."""
+        return self.points_by_axis[-1] if len(self.points_by_axis) > 1 else 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {' × '.join(map(str, self.points_by_axis))}, {self.steps} steps, {self.dtype}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": f"dovetail.wish.{self.name}/1", **asdict(self)}
+
+    @classmethod
+    def from_json(cls: type[Self], document: Mapping[str, Any]) -> Self:
+        check_schema(document, f"dovetail.wish.{cls.name}/1")
+        try:
+            return cls(**{field.name: document[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise WishError(f"malformed wish document: {error} is missing") from None
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilWish, tuple[str, ...]]:
+        self.decomposition(self.serial(ranks), ranks)
+        return self, ()
+
+    # Schedules
+
+    def serial(self, ranks: int) -> Schedule:
+        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel."""
+        fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
+        if not fitting:
+            rows = " × ".join(map(str, self.rows))
+            raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows")
+        return Schedule.of(SERIAL, cut=min(fitting, key=self._surface), depth=0)
+
+    def _fits(self, cut: Sequence[int]) -> bool:
+        try:
+            self.program(Schedule.of(OVERLAP, cut=tuple(cut), depth=0), prod(cut))
+        except PlanError:
+            return False
+        return True
+
+    def _surface(self, cut: tuple[int, ...]) -> float:
+        """Rows at the faces between parts, of each part."""
+        each = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
+        return sum(prod(each) / e for e, parts in zip(each, cut, strict=True) if parts > 1)
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Serial; then every cut, with ghosts for one step or several, overlapped or not."""
+        serial = self.serial(costs.ranks)
+        yield serial
+        asked = costs.options.get("depth")
+        for cut in cuts(costs.ranks, self.stencil.row_axes):
+            for depth in (asked,) if asked else (0, *DEPTHS[len(self.stencil.sweeps) == 1 :]):
+                for overlapped in (False, True):
+                    family = DEEP if depth else OVERLAP
+                    schedule = Schedule.of(family, cut=cut, depth=depth, overlapped=overlapped or None)
+                    if depth <= max(self.steps, 1) and schedule != serial and self._allows(schedule, costs.ranks):
+                        yield schedule
+
+    def _allows(self, schedule: Schedule, ranks: int) -> bool:
+        try:
+            self.modelled(schedule, ranks)
+        except PlanError:
+            return False
+        return True
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        return iter(())
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """The same with ghosts for a step more or less, and overlapped or not."""
+        depth = schedule["depth"]
+        for other in (depth - 1, depth + 1) if depth else ():
+            if 1 <= other <= self.steps:
+                yield schedule.with_parameters(depth=other)
+        yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        parts = " × ".join(map(str, schedule["cut"]))
+        when = f"ghosts for {schedule['depth']} steps" if schedule["depth"] else "ghosts before every sweep"
+        return f"{parts} parts, {when}, {'the inner rows meanwhile' if schedule.get('overlapped') else 'then all rows'}"
+
+    # Programs
+
+    def decomposition(self, schedule: Schedule, ranks: int, steps: int | None = None) -> Decomposition:
+        """How a schedule cuts the grid. PlanError where it is not for so many ranks."""
+        cut, depth = schedule.get("cut", ()), schedule.get("depth")
+        if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
+            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
+        if any(parts > rows for parts, rows in zip(cut, self.rows, strict=True)):
+            found = f"{' × '.join(map(str, self.rows))} rows in {' × '.join(map(str, cut))} parts"
+            raise PlanError(f"{self.name}: a part would have no rows", found=found, hint="fewer ranks, or a larger grid")
+        sweeps = depth * len(self.stencil.sweeps) or 1
+        count = self._steps if steps is None else steps
+        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, bool(schedule.get("overlapped")))
+
+    @property
+    def _steps(self) -> int:
+        """Iterations of the step loop."""
+        return max(self.stencil.steps.at(self.sizes), 0)
+
+    def _boxes(self) -> dict[str, Box]:
+        """The rows that each sweep computes."""
+        axes = range(self.stencil.row_axes)
+        return {
+            sweep.name: tuple((sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)) for axis in axes)
+            for sweep in self.stencil.sweeps
+        }
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        return _program(self, schedule.parameters, ranks, None)
+
+    def plain(self, schedule: Schedule, ranks: int) -> Program:
+        """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
+        return plain_program(self.stencil, self.decomposition(schedule, ranks))
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """No more than MODELLED steps, or blocks of steps."""
+        block = max(schedule["depth"], 1)
+        steps = min(self._steps, max(MODELLED // block, 1) * block)
+        program = _program(self, schedule.parameters, ranks, steps)
+        return program, self.workload(program), self._steps / steps if steps else 1.0
+
+    def workload(self, program: Program) -> Workload:
+        slots = {}
+        for buffer in program.buffers:
+            array = next(name for name in self.nest.arrays if buffer.name in self._buffers(name))
+            extra = sum(self.stencil.margins[array]) if "_level" in buffer.name else 0
+            shape = (self.width + extra,) if self.width else ()
+            slots[buffer.name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
+        return Workload(slots, tuple(kernel.form for kernel in self.kernels))
+
+    def _buffers(self, array: str) -> set[str]:
+        planes = (plane_name(array, plane) for plane in range(self.stencil.depth[array]))
+        return {array, f"{array}_out", f"{array}_all", *planes}
+
+    def _dtype(self, array: str) -> str:
+        return self.nest.arrays[array].dtype or self.dtype
+
+    @cached_property
+    def kernels(self) -> tuple[RowKernel, ...]:
+        """Of each sweep, and those that move rows to and from planes that have margins."""
+        found = [self._kernel(sweep) for sweep in self.stencil.sweeps]
+        for name, margins in self.stencil.margins.items():
+            if any(margins):
+                about = self._dtype(name), self.width
+                found.append(moving(f"enter_{name}", *about, ((0, 0), margins), self.stencil.boundary[name]))
+                found.append(moving(f"leave_{name}", *about, (margins, (0, 0)), None))
+        return tuple(found)
+
+    def _kernel(self, sweep: Sweep) -> RowKernel:
+        low, high = (sweep.low[-1].at(self.sizes), sweep.high[-1].at(self.sizes)) if self.width else (0, 0)
+        margins = [self.stencil.margins[operand.array] for operand in sweep.operands]
+        return RowKernel(
+            sweep.name,
+            sweep.value,
+            sweep.sources,
+            {name: self._dtype(name) for name in self.nest.arrays},
+            self._dtype(sweep.target),
+            self.width,
+            low,
+            max(low, high),
+            (*margins, self.stencil.margins[sweep.target]),
+            sweep.keeps,
+            self.stencil.boundary[sweep.target],
+        )
+
+    # Arrays
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """A rank's blocks of the nest's arrays, in their order; of one with levels, these first."""
+        if len(given) != len(self.nest.arrays):
+            takes = f"{self.name} takes {len(self.nest.arrays)} arrays: {', '.join(self.nest.arrays)}"
+            raise WishError(takes, found=str(len(given)))
+        held = dict(zip(self.nest.arrays, map(self._as_rows, given), strict=True))
+        outs = () if out is None else out if isinstance(out, tuple) else (out,)
+        return held, {f"{n}_out": self._as_rows(o) for n, o in zip(self.stencil.written, outs, strict=False)}
+
+    def _as_rows(self, array: Any) -> Any:
+        array = np.ascontiguousarray(array)
+        return array.reshape(-1, self.width) if self.width and array.shape[-1:] == (self.width,) else array
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        """A rank's block of each array that is written; alone where there is one."""
+        box = boxes(self.rows, grid_of(program.name.rpartition("_")[2]))[rank]
+        shape = (*(high - low for low, high in box), *((self.width,) if self.width else ()))
+        found = []
+        for name in self.stencil.written:
+            given = self.stencil.given[name]
+            found.append(held[f"{name}_out"].reshape((given, *shape) if given > 1 else shape))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    # What must be measured
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """Each sweep, up to as many rows as a rank has."""
+        most = -(-prod(self.rows) // ranks)
+        return [Sample(sweep.name, most, self._adder(sweep)) for sweep in self.stencil.sweeps]
+
+    def _adder(self, sweep: Sweep) -> Any:
+        def add(b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
+            return add_sweeps(b, self.stencil, sweep, ranks, amounts)
+
+        return add
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        return ()
+
+
+def add_sweeps(
+    b: Builder, stencil: Stencil, sweep: Sweep, ranks: int, amounts: Sequence[int]
+) -> dict[int, list[int]]:
+    """Append computations of so many rows each, one after the other on every rank; their rows by rank."""
+    lane, call = b.lane("compute", "compute"), b.kernel(sweep.name, ("each",) * len(sweep.operands))
+    shifts = [sum(operand.shift) for operand in sweep.operands]
+    most, low = max(amounts, default=0), max(0, *(-shift for shift in shifts))
+    for name, depth in stencil.depth.items():
+        for plane in range(depth):
+            b.buffer(plane_name(name, plane), "input", most + low + max(0, *shifts))
+    found = {}
+    for rank in range(ranks):
+        found[rank] = [b.add(Kind.compute, rank, lane, call=call, **_sampled(stencil, sweep, low, n)) for n in amounts]
+    return found
+
+
+def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> dict[str, list[Region]]:
+    """Rows one after the other, the newest plane written."""
+    depth = stencil.depth
+    reads = [
+        Region(plane_name(o.array, (depth[o.array] - 1 - o.back) % depth[o.array]), low + sum(o.shift), rows)
+        for o in sweep.operands
+    ]
+    return {"reads": reads, "writes": [Region(plane_name(sweep.target, depth[sweep.target] - 1), low, rows)]}
+
+
+def grid_of(text: str) -> tuple[int, ...]:
+    """Points by axis.
+
+    >>> grid_of("301x203")
+    (301, 203)
+    """
+    try:
+        found = tuple(int(word) for word in str(text).lower().split("x"))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise WishError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
+    return found
+
+
+def stencil_wish(nest: Nest) -> type[StencilWish]:
+    """The class of wishes for a nest that is a stencil. WishError where it is none."""
+    stencil_of(nest)
+    if strange := [name for name in nest.parameters if name != "steps"]:
+        raise WishError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
+    doc = f"{nest.name}: {(StencilWish.__doc__ or '').strip()}"
+    return type(nest.name, (StencilWish,), {"name": nest.name, "nest": nest, "__doc__": doc})
+
+
+@lru_cache(maxsize=64)
+def _stencil(kind: type[StencilWish]) -> Stencil:
+    return stencil_of(kind.nest)
+
+
+@lru_cache(maxsize=256)
+def _program(wish: StencilWish, parameters: tuple[Any, ...], ranks: int, steps: int | None) -> Program:
+    how = wish.decomposition(Schedule("", parameters), ranks, steps)
+    return stencil_program(wish.stencil, how)
