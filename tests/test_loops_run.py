@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loop_trees import evaluate, trees
 
-from dovetail.loops import array, loop, maximum, minimum, nest, sqrt, where
+from dovetail.loops import array, loop, maximum, minimum, nest, where
 from dovetail.loops import problems as shipped
 from dovetail.loops.generate import c_text
 
@@ -144,6 +145,19 @@ def test_loops_of_every_form():
         all_agree(triangle, [rng.random((n, n)), rng.random(n)])
 
 
+def test_a_sum_whose_elements_come_from_several_iterations():
+    @nest(c=array("k"), a=array("n"), b=array("m"))
+    def convolved(c, a, b):
+        for i in loop(a.shape[0]):
+            for j in loop(b.shape[0]):
+                c[i + j] = c[i + j] + a[i] * b[j]
+
+    rng = np.random.default_rng(0)
+    a, b = rng.random(40), rng.random(30)
+    (found,) = all_agree(convolved, [np.zeros(69), a, b])
+    assert np.allclose(found, np.convolve(a, b))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_integers_wrap_around(dtype):
     @nest(u=array("n"))
@@ -155,36 +169,6 @@ def test_integers_wrap_around(dtype):
     info = np.iinfo(dtype)
     given = np.random.default_rng(1).integers(info.min, info.max, 40, dtype, endpoint=True)
     all_agree(mixed, [given], steps=5)
-
-
-def trees(axes):
-    """Random expressions: nested tuples of a name and operands."""
-    element = st.tuples(st.just("u"), st.tuples(*[st.integers(-2, 2)] * axes))
-    leaf = element | st.just(("c",)) | st.tuples(st.just("number"), st.sampled_from([1.5, 0.25, 3]))
-    names = st.sampled_from(["+", "-", "*", "maximum", "minimum", "neg", "sqrt", "where"])
-    return st.recursive(leaf, lambda inner: st.tuples(names, inner, inner), max_leaves=8)
-
-
-def evaluate(tree, u, c, t, at):
-    """The expression of such a tree at a point."""
-    name, *rest = tree
-    if name == "u":
-        return u[(t, *(i + offset for i, offset in zip(at, rest[0], strict=True)))]
-    if name in ("c", "number"):
-        return c[at] if name == "c" else rest[0]
-    a, b = (evaluate(each, u, c, t, at) for each in rest)
-    a = a * c[at] if type(a) in (float, int) else a  # numbers alone are computed while the nest is recorded
-    operations = {
-        "+": lambda: a + b,
-        "-": lambda: b - a,
-        "*": lambda: a * b,
-        "maximum": lambda: maximum(a, b),
-        "minimum": lambda: minimum(a, b),
-        "neg": lambda: -a,
-        "sqrt": lambda: sqrt(abs(a) + 1.0),
-        "where": lambda: where(a < b, a, b - a),
-    }
-    return operations[name]()
 
 
 @settings(max_examples=25, deadline=None)

@@ -126,7 +126,8 @@ class Verb:
         """The command for one wish; a WishError that offers the nearest where there is none."""
         from dovetail.plan.wishes import wish_class
 
-        kind = None if name == self.alone else wish_class(nearest(name, self.names(), "wish"))
+        known = ".py:" in name or name == self.alone
+        kind = None if name == self.alone else wish_class(name if known else nearest(name, self.names(), "wish"))
         own = list(inspect.signature(self.run, eval_str=True).parameters.values())[1:]
         options = self.options(kind)
 

@@ -41,6 +41,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "stencil_on_ranks":
+        return import_module("dovetail.comm.stencils").stencil_on_ranks
     table = import_module("dovetail.plan.wishes")
     if name.startswith("_") or name not in table.wishes():
         raise AttributeError(f"module 'dovetail.comm' has no attribute '{name}'")

@@ -124,6 +124,9 @@ class Wish(Protocol):
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """The Program of a schedule. PlanError where the schedule does not fit the wish."""
 
+    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
+        """A plain program that does the same, on the same inputs and outputs; None where post-conditions say it."""
+
     def workload(self, program: Program) -> Workload:
         """What a slot of each buffer of such a Program is, and what its kernels are."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ def shares(size: int, parts: int) -> list[Range]:
     """
     each, more = divmod(size, parts)
     ends = list(accumulate([each + (part < more) for part in range(parts)], initial=0))
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))
 
 
 def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:

@@ -52,7 +52,7 @@ def dependences(nest: Nest) -> tuple[Dependence, ...]:
             source, sink = (accesses[name] for name in (pair.get_tuple_name(_dim().in_), _sink_name(pair)))
             if any(source is each for each in sources):
                 found += _uniform(nest, kind, source, sink, pair)  # type: ignore[arg-type]
-    return tuple(found)
+    return tuple(sorted(found, key=lambda d: (d.kind != "flow", d.kind, d.source.name, d.sink.name, d.distance)))
 
 
 def read_too_early(nest: Nest, statement: Statement, read: Read) -> Statement | None:

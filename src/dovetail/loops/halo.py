@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region
+from dovetail.ir.terms import each
 from dovetail.loops.blocks import Box, Ghosts, Layout, around, boxes, meet, replaced, shifted, volume
 from dovetail.loops.checks import WRAPS
 from dovetail.loops.ordered import OrderedBuilder
@@ -122,7 +123,7 @@ class _Writer:
         places = product(*map(range, how.cut))
         self.parts = [_Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]
         self.at = {part.place: part for part in self.parts}
-        self.given = list(given) or own
+        self.given, self.gathers = list(given) or own, bool(given)
         self.valid: dict[Key, Widths] = {}
         self.corners = how.sweeps > 1 or any(
             sum(map(bool, operand.shift)) > 1 for sweep in stencil.sweeps for operand in sweep.operands
@@ -150,7 +151,7 @@ class _Writer:
             b.buffer(plane_name(name, plane), "scratch", held)
         if name in self.stencil.written:
             b.buffer(f"{name}_out", "output", rows)
-        if len(self.parts) < ranks or len(self.given) > len(self.parts):
+        if self.gathers:
             b.buffer(f"{name}_all", "scratch", [sum(rows), *[0] * (ranks - 1)])
 
     def _ghosts(self, name: str) -> Ghosts:
@@ -322,7 +323,7 @@ class _Writer:
             layout = part.layouts[operand.array]
             reads.append(layout.region(self._plane(operand.array, version), shifted(box, operand.shift)))
         writes = [part.layouts[sweep.target].region(self._plane(sweep.target, event.version), box)]
-        call = self.builder.kernel(sweep.name, ("each",) * len(reads))
+        call = self.builder.kernel(sweep.name, each(len(reads)))
         about = f"{sweep.target} version {event.version}"
         self.builder.add(Kind.compute, part.rank, self.compute, reads=reads, writes=writes, call=call, line=about)
 

@@ -19,6 +19,7 @@ from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, 
 
 if TYPE_CHECKING:
     from dovetail.loops.dependences import Dependence
+    from dovetail.loops.wish import StencilWish
 
 Given = NDArray[Any]
 
@@ -97,6 +98,24 @@ class Nest:
         from dovetail.loops.run import by_best
 
         return by_best(self, arrays, parameters)
+
+    @cached_property
+    def wish(self) -> type[StencilWish]:
+        """The class of wishes for it, where it is a stencil; WishError that says why where it is none."""
+        from dovetail.loops.wish import stencil_wish
+
+        return stencil_wish(self)
+
+    def on(self, comm: Any, grid: Sequence[int], **asked: Any) -> Any:
+        """The stencil on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
+
+        What comes back has `block`, where this rank's part lies, and is called with this rank's blocks of the arrays.
+        Asked for may be `steps`, `dtype`, `cut` (parts by axis), `depth` (steps between exchanges) and `overlapped`;
+        what is not, is as `dovetail tune` found it on these ranks, else ghosts come before every sweep.
+        """
+        from dovetail import find_call
+
+        return find_call("stencil_on_ranks")(self, comm, grid, **asked)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:
         """The function itself, element by element: slow, and right by definition."""

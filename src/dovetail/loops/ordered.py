@@ -17,7 +17,8 @@ class OrderedBuilder(Builder):
     """Ops are added as each rank would do them alone; lanes go ahead of one another where nothing is shared.
 
     >>> b = OrderedBuilder("swap", 2)
-    >>> x, y, net, compute = b.buffer("x", "input", 1), b.buffer("y", "output", 1), b.lane("n", "net"), b.lane("c", "copy")
+    >>> x, y = b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+    >>> net, compute = b.lane("n", "net"), b.lane("c", "copy")
     >>> for rank in (0, 1):
     ...     _ = b.add(Kind.recv, rank, net, writes=[Region("x", 0, 1)], chan_in=b.channel(1 - rank, rank))
     ...     _ = b.add(Kind.copy, rank, compute, reads=[Region("x", 0, 1)], writes=[Region("y", 0, 1)])

@@ -86,11 +86,12 @@ class RowKernel:
         return found if found in DTYPES else self.dtype
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        """Points, on the curve of this sweep for rows of this width."""
-        points = writes[0].slots * max(self.high - self.low, 1)
+        """Rows, on the curve of this sweep for rows of this width."""
+        rows = writes[0].slots
+        points = rows * max(self.high - self.low, 1)
         arrays = len({text.split("[")[0] for text in self.sources}) + 1
         num_bytes = arrays * points * dtype_bytes(self.dtype)
-        return Work(f"{self.name}:{self.width}:{self.dtype}", points, points * _operations(self.value), num_bytes)
+        return Work(f"{self.name}:{self.width}:{self.dtype}", rows, points * _operations(self.value), num_bytes)
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         """The compiled C; None, with a warning, where it cannot be compiled."""
@@ -129,7 +130,7 @@ class _RowWriter(Expressions):
     def text(self) -> str:
         kernel, value = self.kernel, self.expression(self.kernel.value, self.kernel.dtype)
         last = len(kernel.margins) - 1
-        names = {source.operand: text for text, source in reversed(kernel.sources.items())}
+        names = {source.operand: text for text, source in reversed([*kernel.sources.items()])}
         notes = [f" *   r{number} is the row of {text}" for number, text in sorted(names.items())]
         head = "\n".join([f"/* {kernel.name}: rows of {kernel.value}, where", *notes, " */"])
         struct = "struct rows { char *data; int64_t stride, blocks; };  // bytes from one block of rows to the next"
@@ -183,4 +184,6 @@ class _RowWriter(Expressions):
 def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], boundary: str | None) -> RowKernel:
     """A kernel that moves rows to where they have other margins."""
     row = Read(name, ())
-    return RowKernel(name, row, {str(row): Source(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary)
+    return RowKernel(
+        name, row, {str(row): Source(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary
+    )

@@ -36,8 +36,8 @@ class Source(NamedTuple):
 class Sweep:
     """One statement on a box of the grid, row by row.
 
-    `operands`: the rows it reads, the first of them those that it is computed for, where `keeps`: the ends of a row that
-    are not computed stay as they are there. `sources`: by the text of each element read. `low`, `high`: the box.
+    `operands`: the rows that it reads; with `keeps` the first are those of the version before, and the ends of a row
+    that are not computed stay as they are there. `sources`: by the text of each element. `low`, `high`: the box.
     """
 
     name: str
@@ -80,7 +80,9 @@ def stencil_of(nest: Nest) -> Stencil:
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
         if array.shape != shape:
-            raise _none(nest, f"array {name} has other axes than the first", None, "give all arrays the axes of the grid")
+            raise _none(
+                nest, f"array {name} has other axes than the first", None, "give all arrays the axes of the grid"
+            )
     if len(nest.body) != 1 or not isinstance(outer := nest.body[0], Loop):
         raise _none(nest, "it is not one loop of steps", None, "write one loop around all statements")
     row_axes = max(len(shape) - 1, 1)

@@ -12,8 +12,9 @@ import numpy as np
 
 from dovetail.core import PlanError, WishError, check_schema, parse_count
 from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Workload
+from dovetail.ir.terms import each
 from dovetail.ir.wish import Arrays, Collected, Costs
-from dovetail.loops.blocks import Box, boxes, cuts, volume
+from dovetail.loops.blocks import Box, boxes, cuts
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.halo import Decomposition, plain_program, plane_name, stencil_program
 from dovetail.loops.nest import Nest
@@ -39,6 +40,7 @@ class StencilWish:
     families: ClassVar[tuple[str, ...]] = (SERIAL, OVERLAP, DEEP)
     by_size: ClassVar[bool] = False
     nest: ClassVar[Nest]
+    stencil: ClassVar[Stencil]
     options: ClassVar[tuple[Option, ...]] = (
         Option("grid", str, "Points by axis, e.g. 4096x4096.", needed=True),
         Option("steps", int, "Steps.", 10, least=0),
@@ -67,15 +69,11 @@ class StencilWish:
     def points_by_axis(self) -> tuple[int, ...]:
         return grid_of(self.grid)
 
-    @cached_property
-    def stencil(self) -> Stencil:
-        return _stencil(type(self))
-
     @property
     def sizes(self) -> dict[str, int]:
         """The nest's sizes and parameters."""
         named = {s: n for s, n in zip(self.stencil.shape, self.points_by_axis, strict=True) if isinstance(s, str)}
-        return named | {name: self.steps for name in self.nest.parameters}
+        return named | dict.fromkeys(self.nest.parameters, self.steps)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -125,8 +123,8 @@ class StencilWish:
 
     def _surface(self, cut: tuple[int, ...]) -> float:
         """Rows at the faces between parts, of each part."""
-        each = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
-        return sum(prod(each) / e for e, parts in zip(each, cut, strict=True) if parts > 1)
+        own = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
+        return sum(prod(own) / side for side, parts in zip(own, cut, strict=True) if parts > 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Serial; then every cut, with ghosts for one step or several, overlapped or not."""
@@ -173,7 +171,9 @@ class StencilWish:
             raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
         if any(parts > rows for parts, rows in zip(cut, self.rows, strict=True)):
             found = f"{' × '.join(map(str, self.rows))} rows in {' × '.join(map(str, cut))} parts"
-            raise PlanError(f"{self.name}: a part would have no rows", found=found, hint="fewer ranks, or a larger grid")
+            raise PlanError(
+                f"{self.name}: a part would have no rows", found=found, hint="fewer ranks, or a larger grid"
+            )
         sweeps = depth * len(self.stencil.sweeps) or 1
         count = self._steps if steps is None else steps
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, bool(schedule.get("overlapped")))
@@ -207,11 +207,11 @@ class StencilWish:
 
     def workload(self, program: Program) -> Workload:
         slots = {}
-        for buffer in program.buffers:
-            array = next(name for name in self.nest.arrays if buffer.name in self._buffers(name))
-            extra = sum(self.stencil.margins[array]) if "_level" in buffer.name else 0
-            shape = (self.width + extra,) if self.width else ()
-            slots[buffer.name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
+        for array in self.nest.arrays:
+            for name in {buffer.name for buffer in program.buffers} & self._buffers(array):
+                extra = sum(self.stencil.margins[array]) if "_level" in name else 0
+                shape = (self.width + extra,) if self.width else ()
+                slots[name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
         return Workload(slots, tuple(kernel.form for kernel in self.kernels))
 
     def _buffers(self, array: str) -> set[str]:
@@ -291,30 +291,31 @@ class StencilWish:
         return ()
 
 
-def add_sweeps(
-    b: Builder, stencil: Stencil, sweep: Sweep, ranks: int, amounts: Sequence[int]
-) -> dict[int, list[int]]:
+def add_sweeps(b: Builder, stencil: Stencil, sweep: Sweep, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
     """Append computations of so many rows each, one after the other on every rank; their rows by rank."""
-    lane, call = b.lane("compute", "compute"), b.kernel(sweep.name, ("each",) * len(sweep.operands))
+    lane, call = b.lane("compute", "compute"), b.kernel(sweep.name, each(len(sweep.operands)))
     shifts = [sum(operand.shift) for operand in sweep.operands]
     most, low = max(amounts, default=0), max(0, *(-shift for shift in shifts))
     for name, depth in stencil.depth.items():
         for plane in range(depth):
             b.buffer(plane_name(name, plane), "input", most + low + max(0, *shifts))
-    found = {}
+    found = dict[int, list[int]]()
     for rank in range(ranks):
-        found[rank] = [b.add(Kind.compute, rank, lane, call=call, **_sampled(stencil, sweep, low, n)) for n in amounts]
+        found[rank] = []
+        for rows in amounts:
+            reads, writes = _sampled(stencil, sweep, low, rows)
+            found[rank].append(b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes))
     return found
 
 
-def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> dict[str, list[Region]]:
+def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:
     """Rows one after the other, the newest plane written."""
     depth = stencil.depth
     reads = [
         Region(plane_name(o.array, (depth[o.array] - 1 - o.back) % depth[o.array]), low + sum(o.shift), rows)
         for o in sweep.operands
     ]
-    return {"reads": reads, "writes": [Region(plane_name(sweep.target, depth[sweep.target] - 1), low, rows)]}
+    return reads, [Region(plane_name(sweep.target, depth[sweep.target] - 1), low, rows)]
 
 
 def grid_of(text: str) -> tuple[int, ...]:
@@ -332,18 +333,13 @@ def grid_of(text: str) -> tuple[int, ...]:
     return found
 
 
-def stencil_wish(nest: Nest) -> type[StencilWish]:
-    """The class of wishes for a nest that is a stencil. WishError where it is none."""
-    stencil_of(nest)
+def stencil_wish(nest: Nest, name: str = "") -> type[StencilWish]:
+    """The class of wishes for a nest that is a stencil, by its name unless another is given. WishError where it is
+    none."""
     if strange := [name for name in nest.parameters if name != "steps"]:
         raise WishError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
-    doc = f"{nest.name}: {(StencilWish.__doc__ or '').strip()}"
-    return type(nest.name, (StencilWish,), {"name": nest.name, "nest": nest, "__doc__": doc})
-
-
-@lru_cache(maxsize=64)
-def _stencil(kind: type[StencilWish]) -> Stencil:
-    return stencil_of(kind.nest)
+    found, doc = stencil_of(nest), f"{nest.name}: {(StencilWish.__doc__ or '').strip()}"
+    return type(nest.name, (StencilWish,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc})
 
 
 @lru_cache(maxsize=256)

@@ -169,6 +169,9 @@ class Product:
     def program(self, schedule: Schedule, ranks: int) -> Program:
         raise NotImplementedError
 
+    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
+        return None
+
     def workload(self, program: Program) -> Workload:
         raise NotImplementedError
 

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
-from dovetail.ir import Wish
+from dovetail.ir import Certificate, Program, Schedule, Wish, verify
 
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
@@ -43,7 +46,8 @@ def wishes() -> Mapping[str, str]:
 
 @cache
 def wish_class(name: str) -> Any:
-    """The class of the wish called `name`; a WishError that offers the nearest where there is none.
+    """The class of the wish called `name`, or made of a stencil in a file of the user's (`loops.py:heat`); a WishError
+    that offers the nearest where there is none.
 
     >>> wish_class("matmul_all_reduce").families[0]
     'serial'
@@ -53,6 +57,8 @@ def wish_class(name: str) -> Any:
     dovetail.core.errors.WishError: no wish 'matmul_all_reduced'
       try         did you mean 'matmul_all_reduce'?
     """
+    if ".py:" in name:
+        return _in_file(name)
     place = wishes().get(name)
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
@@ -61,10 +67,41 @@ def wish_class(name: str) -> Any:
     return getattr(import_module(module), found)
 
 
+def _in_file(name: str) -> Any:
+    """The class of wishes for a nest in a Python file, which is run; it goes by the name it was asked for."""
+    from dovetail.loops.nest import Nest
+    from dovetail.loops.wish import stencil_wish
+
+    path, _, wanted = name.rpartition(":")
+    try:
+        found = vars(_run_file(path)).get(wanted)
+    except OSError as error:
+        raise WishError(f"cannot read {path}", found=error.strerror, hint="FILE.py:NAME of a nest") from None
+    if not isinstance(found, Nest):
+        nests = ", ".join(key for key, value in vars(_run_file(path)).items() if isinstance(value, Nest))
+        raise WishError(f"{path} has no nest '{wanted}'", hint=f"it has {nests}" if nests else "@nest(…) makes one")
+    return stencil_wish(found, name)
+
+
+@cache
+def _run_file(path: str) -> ModuleType:
+    spec = spec_from_file_location(Path(path).stem, Path(path).resolve())
+    if spec is None or spec.loader is None:
+        raise WishError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def prove(wish: Wish, schedule: Schedule, program: Program) -> Certificate:
+    """The certificate of a schedule's Program; also against the plain program of the wish, where it has one."""
+    return verify(program, against=wish.plain(schedule, program.num_ranks))
+
+
 def wish_from(document: Mapping[str, Any]) -> Wish:
     """The wish in a document that its `to_json` wrote."""
     schema = str(document.get("schema"))
-    name = schema.removeprefix("dovetail.wish.").split("/")[0]
+    name = schema.removeprefix("dovetail.wish.").rpartition("/")[0]
     if not schema.startswith("dovetail.wish."):
         raise DovetailError("expected a document of a wish", found=f"schema {document.get('schema')!r}")
     wish: Wish = wish_class(name).from_json(document)

@@ -17,10 +17,10 @@ import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError, save_json
-from dovetail.ir import Agreement, Buffer, Slot
+from dovetail.ir import Agreement, Buffer, Slot, kernel_calls
 from dovetail.run.arrays import Array, allocate, poison, random_slots
-from dovetail.run.check import check_rank
-from dovetail.run.engine import bind, run_engines, timeline_of
+from dovetail.run.check import check_rank, near
+from dovetail.run.engine import allocate_rank, bind, run_engines, timeline_of
 from dovetail.run.heartbeat import Pulse
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
@@ -195,9 +195,26 @@ class _Rank:
             return self.began(variant, inputs[name], at).reshape(shape_of(variant, inputs[name], at))
 
         found = check_rank(program, variant.workload, rank, memory, began, variant.options.reduce_op)
+        if variant.against is not None:
+            found = Agreement.total([found, self.compared(variant, memory, began)])
         total = Agreement.total(self.world.gather(found, CHECK_LIMIT_S))
         shared: Agreement = self.world.share(total, CHECK_LIMIT_S)
         return shared
+
+    def compared(self, variant: Variant, memory: dict[str, Array], began: Callable[[str, int], Array]) -> Agreement:
+        """What a variant left in its outputs, held against the plain program's, by the kernels' references."""
+        assert variant.against is not None
+        (program, workload), rank = variant.against, self.world.rank
+        arrays = allocate_rank(program, workload, rank)
+        for buffer in program.buffers:
+            if buffer.role == "input":
+                arrays[buffer.name][...] = began(buffer.name, rank)
+        engine = bind(self.world.transport, program, rank, arrays, kernel_calls(workload), workload=workload)
+        (failure,) = run_engines([engine], replace(variant.options, repeats=1))
+        if failure:
+            raise RunError(f"the plain program failed: {failure}")
+        outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
+        return Agreement.total(near(f"{name} on rank {rank}", memory[name], arrays[name]) for name in outputs)
 
     @cached_property
     def written(self) -> set[str]:

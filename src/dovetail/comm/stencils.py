@@ -1,0 +1,74 @@
+"""stencils: a stencil on the ranks of a communicator, each with its block of the arrays, called again and again."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from dovetail.core import WishError
+from dovetail.ir import Schedule
+from dovetail.loops import Nest
+from dovetail.loops.blocks import boxes
+from dovetail.loops.wish import StencilWish
+from dovetail.plan.kept import kept_schedule
+from dovetail.plan.wishes import prove
+from dovetail.run.embedded import Embedded, ranks_of
+from dovetail.run.options import RunOptions
+from dovetail.run.world import World
+
+
+class StencilOnRanks:
+    """What `Nest.on` returns: called with this rank's blocks of the arrays, it returns those of the results.
+
+    `block`: where they lie in the grid. Planned, proved, compiled and bound once.
+    """
+
+    def __init__(self, wish: StencilWish, schedule: Schedule, world: World) -> None:
+        self.wish, self.schedule = wish, schedule
+        self.program = wish.program(schedule, world.size)
+        prove(wish, schedule, self.program).raise_if_bad()
+        options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes)
+        self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
+        self.rank = world.rank
+        box = boxes(wish.rows, schedule["cut"])[world.rank]
+        rest = (slice(None),) if wish.width else ()
+        self.block = (*(slice(low, high) for low, high in box), *rest)
+
+    def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
+        """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
+        given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
+        held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
+        return self.wish.result(self.program, self.rank, held)
+
+
+def stencil_on_ranks(
+    nest: Nest,
+    comm: Any,
+    grid: Sequence[int],
+    *,
+    dtype: str = "float32",
+    cut: Sequence[int] | None = None,
+    depth: int | None = None,
+    overlapped: bool | None = None,
+    **parameters: int,
+) -> StencilOnRanks:
+    """See `Nest.on`."""
+    world = ranks_of(comm)
+    wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype)
+    if parameters:
+        raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
+    schedule = _schedule(wish, world) if (cut, depth, overlapped) == (None, None, None) else None
+    if schedule is None:
+        own = tuple(cut) if cut is not None else wish.serial(world.size)["cut"]
+        schedule = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None)
+    return StencilOnRanks(wish, schedule, world)
+
+
+def _schedule(wish: StencilWish, world: World) -> Schedule:
+    """What rank 0 finds in the cache for this wish, on every rank; else the serial schedule."""
+    hosts = world.gather(platform.node())
+    found = kept_schedule(wish, world.library, hosts) if world.rank == 0 else None
+    text = world.share(json.dumps(found.to_json()) if found else "")
+    return Schedule.from_json(json.loads(text)) if text else wish.serial(world.size)
