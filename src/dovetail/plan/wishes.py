@@ -1,4 +1,5 @@
-"""wishes: one table of everything that may be wished for, by name; others add theirs by an entry point."""
+"""wishes: one table of all that may be wished for, by name, and one of what may be characterised by itself; others add
+theirs by an entry point."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from textwrap import shorten
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
@@ -18,6 +20,7 @@ from dovetail.ir import Certificate, Program, Schedule, Wish, verify
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
     "all_gather_matmul": "dovetail.matmul:AllGatherMatmul",
+    "all_gather_columns_matmul": "dovetail.matmul:AllGatherColumnsMatmul",
     "all_to_all_matmul": "dovetail.matmul:AllToAllMatmul",
     "matmul_all_reduce": "dovetail.matmul:MatmulAllReduce",
     "matmul_all_to_all": "dovetail.matmul:MatmulAllToAll",
@@ -35,6 +38,23 @@ BUILT_IN = {
     "acoustic3d": "dovetail.loops.stencils:acoustic3d",
     "fdtd2d": "dovetail.loops.stencils:fdtd2d",
 }
+SUBJECT_GROUP = "dovetail.subjects"
+SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
+
+
+@cache
+def subjects() -> Mapping[str, str]:
+    """The place of every subject, by name, likewise."""
+    return {**{point.name: point.value for point in entry_points(group=SUBJECT_GROUP)}, **SUBJECTS}
+
+
+def subject_class(name: str) -> Any:
+    """The class of the subject called `name`.
+
+    >>> subject_class("matmul").aspect
+    'M / K'
+    """
+    return _at(subjects()[name])
 
 
 @cache
@@ -57,14 +77,24 @@ def wish_class(name: str) -> Any:
     dovetail.core.errors.WishError: no wish 'matmul_all_reduced'
       try         did you mean 'matmul_all_reduce'?
     """
-    if ".py:" in name:
+    if is_in_file(name):
         return _in_file(name)
     place = wishes().get(name)
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
         raise WishError(f"no wish '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(wishes())))
+    return _at(place)
+
+
+def _at(place: str) -> Any:
+    """What is at "package.module:Name"."""
     module, _, found = place.partition(":")
     return getattr(import_module(module), found)
+
+
+def is_in_file(name: str) -> bool:
+    """Whether a name is that of a nest in a file of the user's, as in `loops.py:heat`."""
+    return ".py:" in name
 
 
 def _in_file(name: str) -> Any:
@@ -96,6 +126,23 @@ def _run_file(path: str) -> ModuleType:
 def prove(wish: Wish, schedule: Schedule, program: Program) -> Certificate:
     """The certificate of a schedule's Program; also against the plain program of the wish, where it has one."""
     return verify(program, against=wish.plain(schedule, program.num_ranks))
+
+
+def checked_wish(wish: Any) -> Any:
+    """What was given, where it is a wish; else WishError.
+
+    >>> checked_wish("matmul_all_reduce")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: no wish, but str
+      found       'matmul_all_reduce'
+      try         dovetail.matmul_all_reduce(m, k, n), say
+    """
+    if isinstance(wish, type) or not hasattr(wish, "schedules"):
+        kind = "a class" if isinstance(wish, type) else type(wish).__name__
+        found = shorten(repr(wish), 80)
+        raise WishError(f"no wish, but {kind}", found=found, hint="dovetail.matmul_all_reduce(m, k, n), say")
+    return wish
 
 
 def wish_from(document: Mapping[str, Any]) -> Wish:
