@@ -134,9 +134,14 @@ void unpack(const std::byte* from, const Span& dst) {
 void call_function(const Op& op) {
     std::vector<Rows> rows;
     rows.reserve(op.reads.size() + op.writes.size());
+    std::int64_t blocks = 1;
     for (const auto* spans : {&op.reads, &op.writes})
-        for (const Span& span : *spans)
-            rows.push_back({reinterpret_cast<char*>(span.data()), span.stride, span.blocks});
+        for (const Span& span : *spans) blocks = std::max(blocks, span.blocks);
+    for (const auto* spans : {&op.reads, &op.writes})
+        for (const Span& span : *spans) {  // what lies in one piece is as many blocks as the others have
+            const auto stride = span.blocks > 1 ? span.stride : span.count / blocks;
+            rows.push_back({reinterpret_cast<char*>(span.data()), stride, blocks});
+        }
     op.function.call(rows.data(), op.function.sizes.data());
 }
 

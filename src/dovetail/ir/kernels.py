@@ -52,7 +52,8 @@ class CFunction(NamedTuple):
     """A compiled C function, `void f(const struct rows *operands, const int64_t *sizes)`, by its address.
 
     It gets, of what is read and then of what is written, `struct rows { char *data; int64_t stride, blocks; }`: where
-    the first block lies, and bytes from one block to the next. It computes whatever the kernel's reference does.
+    the first block lies, and bytes from one block to the next; all have equally many blocks, for an operand in one
+    piece is cut into as many as the others have. It computes whatever the kernel's reference does.
     """
 
     address: int

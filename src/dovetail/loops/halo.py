@@ -267,7 +267,7 @@ class _Writer:
                 self.valid[event.sweep.target, event.version] = beyond
                 if self.stencil.boundary[event.sweep.target] == "reflecting":
                     for axis in range(self.axes):
-                        self._mirror((event.sweep.target, event.version), beyond, axis)
+                        self._mirror((event.sweep.target, event.version), beyond, axis, swept=True)
 
     def _is_news(self, key: Key, width: Widths) -> bool:
         known = self.valid.get(key, Widths((0,) * self.axes, (0,) * self.axes))
@@ -287,22 +287,22 @@ class _Writer:
 
     def _sweep(self, part: _Part, event: Event, beyond: Widths, waits: bool) -> None:
         """A sweep over a part; first what needs no ghosts, where the others are `waited` for."""
-        box = self._computed(part, event.sweep, beyond)
-        if not volume(box):
-            return
-        inner = box
-        if waits:
-            inner = meet(box, self._inner(part, event.sweep))
-        pieces = [inner, *around(box, inner)] if waits and volume(inner) else [box]
-        for piece in pieces:
-            self._compute(part, event, piece)
+        for box in self._computed(part, event.sweep, beyond):
+            inner = meet(box, self._inner(part, event.sweep)) if waits else box
+            for piece in [inner, *around(box, inner)] if volume(inner) else [box]:
+                self._compute(part, event, piece)
 
-    def _computed(self, part: _Part, sweep: Sweep, beyond: Widths) -> Box:
-        """Own rows and as many beyond; no more than the grid has at its ends, unless it is periodic."""
-        wide = _widened(part.own, beyond)
-        if self.stencil.boundary[sweep.target] == "periodic":
-            return wide
-        return meet(wide, self.how.boxes[sweep.name])
+    def _computed(self, part: _Part, sweep: Sweep, beyond: Widths) -> list[Box]:
+        """Own rows and as many beyond, of those that are computed at all: beyond the ends of a periodic grid, too."""
+        wide, box = _widened(part.own, beyond), self.how.boxes[sweep.name]
+        if self.stencil.boundary[sweep.target] != "periodic":
+            found = [box]
+        elif box == tuple((0, rows) for rows in self.how.rows):
+            found = [wide]
+        else:
+            turns = product((-1, 0, 1), repeat=self.axes)
+            found = [shifted(box, [t * rows for t, rows in zip(turn, self.how.rows, strict=True)]) for turn in turns]
+        return [each for each in (meet(wide, one) for one in found) if volume(each)]
 
     def _inner(self, part: _Part, sweep: Sweep) -> Box:
         """Rows that are computed from own rows alone."""
@@ -355,18 +355,20 @@ class _Writer:
             else:
                 self._message(other.rank, here, part.rank, there, line)
 
-    def _ghost_box(self, part: _Part, name: str, width: Widths, axis: int, side: int) -> Box:
-        """Ghost rows beyond one side; with corners, over the ghosts of the axes before it too."""
+    def _ghost_box(self, part: _Part, name: str, width: Widths, axis: int, side: int, swept: bool = False) -> Box:
+        """Ghost rows beyond one side; with corners, over the ghosts of the axes before it too, and where these have
+        been `swept` here, not sent, over those that others own along the axes after it."""
         box = part.own
-        for before in range(axis if self.corners else 0):
-            low = width.low[before] * self._beyond(part, name, before, -1)
-            high = width.high[before] * self._beyond(part, name, before, 1)
-            box = replaced(box, before, (box[before][0] - low, box[before][1] + high))
+        for other in range(self.axes if swept else axis if self.corners else 0):
+            if other != axis:
+                has = self._beyond if other < axis else self._neighbour
+                low, high = (w[other] * bool(has(part, name, other, s)) for w, s in zip(width, (-1, 1), strict=True))
+                box = replaced(box, other, (box[other][0] - low, box[other][1] + high))
         begin, end = part.own[axis]
         ghost = (begin - width.low[axis], begin) if side < 0 else (end, end + width.high[axis])
         return replaced(box, axis, ghost)
 
-    def _mirror(self, key: Key, width: Widths, axis: int) -> None:
+    def _mirror(self, key: Key, width: Widths, axis: int, swept: bool = False) -> None:
         """Ghosts beyond an end of the grid: row -k is row k."""
         name, version = key
         plane = self._plane(name, version)
@@ -374,7 +376,7 @@ class _Writer:
             for side, count in ((-1, width.low[axis]), (1, width.high[axis])):
                 if not count or self._neighbour(part, name, axis, side) is not None:
                     continue
-                box = self._ghost_box(part, name, width, axis, side)
+                box = self._ghost_box(part, name, width, axis, side, swept)
                 edge = 0 if side < 0 else self.how.rows[axis] - 1
                 for k in range(1, count + 1):
                     rows = [replaced(box, axis, (at, at + 1)) for at in (edge - side * k, edge + side * k)]

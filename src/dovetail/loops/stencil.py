@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,8 +55,8 @@ class Sweep:
 class Stencil:
     """Sweeps, again and again, over arrays of one shape. `row_axes`: how many axes, from the first, are cut in rows.
 
-    `depth`: how many versions of each array are kept; `given`: how many of them the user gives. `margins`: how many
-    elements each row has beyond its ends.
+    `depth`: how many versions of each array are kept; `given`: how many of them the user gives. `boundary`: what rows
+    beyond the ends of the grid are. `margins`: how many elements each row has beyond its ends.
     """
 
     name: str
@@ -92,10 +92,18 @@ def stencil_of(nest: Nest) -> Stencil:
         raise _none(nest, f"array {repeated[0]} is written by several statements", None, "write one")
     depth = {name: nest.levels[name].depth if name in nest.levels else 1 for name in nest.arrays}
     given = {name: nest.levels[name].given if name in nest.levels else 1 for name in nest.arrays}
-    boundary = {name: array.boundary for name, array in nest.arrays.items()}
     along = {name: margins(nest, name)[-1] if len(shape) > 1 else (0, 0) for name in nest.arrays}
     steps = outer.high - outer.low
-    return Stencil(nest.name, shape, row_axes, sweeps, depth, given, boundary, along, steps)
+    return Stencil(nest.name, shape, row_axes, sweeps, depth, given, _boundaries(nest, sweeps), along, steps)
+
+
+def _boundaries(nest: Nest, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
+    """By array. What goes into a periodic one goes around with it: parts compute rows of it beyond the ends, too."""
+    found = {name: array.boundary for name, array in nest.arrays.items()}
+    for _ in sweeps:  # a sweep a turn is found at least, where there is any left
+        around = {o.array for sweep in sweeps if found[sweep.target] == "periodic" for o in sweep.operands}
+        found |= {name: "periodic" for name in around if found[name] is None}
+    return found
 
 
 def _none(nest: Nest, why: str, where: str | None, hint: str) -> WishError:

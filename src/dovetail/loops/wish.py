@@ -122,9 +122,9 @@ class StencilWish:
         return True
 
     def _surface(self, cut: tuple[int, ...]) -> float:
-        """Rows at the faces between parts, of each part."""
+        """Rows at the faces of a part that has others around it."""
         own = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
-        return sum(prod(own) / side for side, parts in zip(own, cut, strict=True) if parts > 1)
+        return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Serial; then every cut, with ghosts for one step or several, overlapped or not."""
