@@ -26,8 +26,8 @@ GRIDS = {
 SHIPPED = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
 
 
-def schedule(cut, depth=0, overlapped=False):
-    return Schedule.of("any", cut=cut, depth=depth, overlapped=overlapped or None)
+def schedule(cut, depth=0, overlapped=False, tile=None):
+    return Schedule.of("any", cut=cut, depth=depth, overlapped=overlapped or None, tile=tile)
 
 
 def cut_for(wish, ranks):
@@ -44,6 +44,19 @@ def test_shipped(name, grid, depth, overlapped):
         cut = cut_for(wish, ranks)
         if depth < 3 or ranks < 4:
             check(wish, schedule(cut, depth, overlapped), seed=ranks)
+
+
+@pytest.mark.parametrize(("name", "grid"), SHIPPED)
+@pytest.mark.parametrize(("depth", "tile"), [(0, 4), (1, 1), (2, 2), (3, 5)])
+def test_shipped_in_tiles(name, grid, depth, tile):
+    wish = wish_class(name)(grid, 5, "float32")
+    for ranks in (1, 2):
+        program = check(wish, schedule(cut_for(wish, ranks), depth, tile=tile), seed=ranks)
+        assert max(int(op.writes[0].blocks * op.writes[0].count) for op in program.ops() if sweeps(op)) <= tile * 16
+
+
+def sweeps(op):
+    return op.kind == Kind.compute and "version" in op.line
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
@@ -74,6 +87,11 @@ def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
     wish = stencil_wish(lopsided)("17x14x6", 4, "float64")
     for overlapped in (False, True):
         check(wish, schedule(cut, depth, overlapped))
+    if boundary == "reflecting":
+        with pytest.raises(PlanError, match="its ends are mirrored after each sweep"):
+            wish.program(schedule(cut, depth, tile=2), cut[0] * cut[1])
+    else:
+        check(wish, schedule(cut, depth, tile=3))
 
 
 @settings(max_examples=40, deadline=None)
@@ -84,9 +102,10 @@ def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
     ranks=st.integers(1, 5),
     depth=st.integers(0, 3),
     overlapped=st.booleans(),
+    tile=st.sampled_from([None, 1, 2, 3, 7]),
     steps=st.integers(0, 4),
 )
-def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, steps):
+def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, steps):
     """Right, or refused because a part is too narrow."""
     tree, edge = data.draw(trees(axes)), 2 if boundary == "fixed" else 0
 
@@ -105,12 +124,13 @@ def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, steps):
     grid = "x".join(str(data.draw(st.integers(5, 12))) for _ in range(axes))
     wish = stencil_wish(stencil)(grid, steps, "float64")
     cut = data.draw(st.sampled_from(cuts(ranks, wish.stencil.row_axes)))
+    how = schedule(cut, depth, overlapped, tile if boundary != "reflecting" else None)
     try:
-        wish.program(schedule(cut, depth, overlapped), ranks)
+        wish.program(how, ranks)
     except PlanError:
         return
     with np.errstate(all="ignore"):
-        check(wish, schedule(cut, depth, overlapped))
+        check(wish, how)
 
 
 class TestMessages:
@@ -276,7 +296,7 @@ class TestWish:
         program, workload, times = wish.modelled(schedule((2,), 4), 2)
         assert program.num_ops < wish.program(schedule((2,), 4), 2).num_ops / 10
         assert times == pytest.approx(1000 / 64)
-        assert {form.name for form in workload.forms} == {"jacobi2d_S0"}
+        assert {form.name for form in workload.forms} == {"jacobi2d_S0", "jacobi2d_S0_far"}
 
     def test_parts_cover_the_grid(self):
         found = boxes((7, 5), (3, 2))

@@ -52,6 +52,7 @@ def stencil_on_ranks(
     cut: Sequence[int] | None = None,
     depth: int | None = None,
     overlapped: bool | None = None,
+    tile: int | None = None,
     **parameters: int,
 ) -> StencilOnRanks:
     """See `Nest.on`."""
@@ -59,11 +60,11 @@ def stencil_on_ranks(
     wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
-    schedule = _schedule(wish, world) if (cut, depth, overlapped) == (None, None, None) else None
-    if schedule is None:
-        own = tuple(cut) if cut is not None else wish.serial(world.size)["cut"]
-        schedule = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None)
-    return StencilOnRanks(wish, schedule, world)
+    if all(each is None for each in (cut, depth, overlapped, tile)):
+        return StencilOnRanks(wish, _schedule(wish, world), world)
+    own = tuple(cut) if cut is not None else wish.serial(world.size)["cut"]
+    asked = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None, tile=tile)
+    return StencilOnRanks(wish, asked, world)
 
 
 def _schedule(wish: StencilWish, world: World) -> Schedule:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property, lru_cache
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property, lru_cache, partial
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from dovetail.core import PlanError, WishError, check_schema, parse_count
-from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Workload
-from dovetail.ir.terms import each
+from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.loops.blocks import Box, boxes, cuts
 from dovetail.loops.checks import check_bounds
-from dovetail.loops.halo import Decomposition, plain_program, plane_name, stencil_program
+from dovetail.loops.halo import plain_program, stencil_program
 from dovetail.loops.nest import Nest
+from dovetail.loops.parts import Decomposition, far_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
+from dovetail.loops.sampled import add_sweeps
 from dovetail.loops.stencil import Stencil, Sweep, stencil_of
 from dovetail.loops.types import check_types
 
-OVERLAP, DEEP = "overlap", "deep"
+OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
 DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
+TILES = (4, 8, 16, 32, 64, 128, 256)  # rows of a tile
+TILE_BYTES = 1 << 16, 1 << 23  # of the planes of a tile: less is all start-up, and more fits no cache of a core
 MODELLED = 64  # steps of a prediction; longer runs go on as they began
 Self = TypeVar("Self", bound="StencilWish")
 
@@ -33,11 +36,12 @@ class StencilWish:
     """A stencil on a grid, e.g. "512x512", for so many steps; every rank has a block of the grid.
 
     Schedules have the parameters `cut` (parts by axis), `depth` (steps between exchanges of ghost rows, 0: before every
-    sweep) and `overlapped` (what needs no ghosts is computed while they travel).
+    sweep), `overlapped` (what needs no ghosts is computed while they travel) and `tile` (rows along the first axis that
+    take all these steps before the next ones begin).
     """
 
     name: ClassVar[str] = "stencil"
-    families: ClassVar[tuple[str, ...]] = (SERIAL, OVERLAP, DEEP)
+    families: ClassVar[tuple[str, ...]] = (SERIAL, OVERLAP, DEEP, WAVEFRONT)
     by_size: ClassVar[bool] = False
     nest: ClassVar[Nest]
     stencil: ClassVar[Stencil]
@@ -46,6 +50,7 @@ class StencilWish:
         Option("steps", int, "Steps.", 10, least=0),
         Option("dtype", str, "Element type.", "float32", choices=("float32", "float64")),
         Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
+        Option("tile", int, "Rows that take these steps together.", least=1, of="schedules"),
     )
 
     grid: str
@@ -127,17 +132,28 @@ class StencilWish:
         return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; then every cut, with ghosts for one step or several, overlapped or not."""
+        """Serial; then every cut, with ghosts for one step or several, overlapped or not, or in tiles."""
         serial = self.serial(costs.ranks)
         yield serial
-        asked = costs.options.get("depth")
+        asked, tile = costs.options.get("depth"), costs.options.get("tile")
         for cut in cuts(costs.ranks, self.stencil.row_axes):
             for depth in (asked,) if asked else (0, *DEPTHS[len(self.stencil.sweeps) == 1 :]):
-                for overlapped in (False, True):
-                    family = DEEP if depth else OVERLAP
-                    schedule = Schedule.of(family, cut=cut, depth=depth, overlapped=overlapped or None)
+                ways = [
+                    Schedule.of(DEEP if depth else OVERLAP, cut=cut, depth=depth, overlapped=o) for o in (None, True)
+                ]
+                tiles = (tile,) if tile else self._tiles(cut)
+                waves = [Schedule.of(WAVEFRONT, cut=cut, depth=depth, tile=rows) for rows in tiles if depth]
+                for schedule in waves if tile else ways + waves:
                     if depth <= max(self.steps, 1) and schedule != serial and self._allows(schedule, costs.ranks):
                         yield schedule
+
+    def _tiles(self, cut: Sequence[int]) -> list[int]:
+        """Rows along the first axis that are worth a tile: several tiles in a part, which fit a cache."""
+        own = [-(-rows // parts) for rows, parts in zip(self.rows, cut, strict=True)]
+        planes = sum(self.stencil.depth[name] * dtype_bytes(self._dtype(name)) for name in self.nest.arrays)
+        row_bytes = planes * max(self.width, 1) * prod(own[1:])
+        least, most = TILE_BYTES
+        return [rows for rows in TILES if 2 * rows <= own[0] and least <= rows * row_bytes <= most]
 
     def _allows(self, schedule: Schedule, ranks: int) -> bool:
         try:
@@ -150,21 +166,27 @@ class StencilWish:
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """The same with ghosts for a step more or less, and overlapped or not."""
-        depth = schedule["depth"]
-        for other in (depth - 1, depth + 1) if depth else ():
-            if 1 <= other <= self.steps:
-                yield schedule.with_parameters(depth=other)
-        yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+        """The same with ghosts for a step more or less (of tiles: twice or half as many), and overlapped or not, or
+        with tiles twice or half as long."""
+        depth, tile = schedule["depth"], schedule.get("tile")
+        others = (depth // 2, depth * 2) if tile else (depth - 1, depth + 1) if depth else ()
+        yield from (schedule.with_parameters(depth=other) for other in others if 1 <= other <= self.steps)
+        if tile:
+            yield from (schedule.with_parameters(tile=rows) for rows in (tile // 2, tile * 2) if rows)
+        else:
+            yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
-        parts = " × ".join(map(str, schedule["cut"]))
-        when = f"ghosts for {schedule['depth']} steps" if schedule["depth"] else "ghosts before every sweep"
-        return f"{parts} parts, {when}, {'the inner rows meanwhile' if schedule.get('overlapped') else 'then all rows'}"
+        parts, depth, tile = " × ".join(map(str, schedule["cut"])), schedule["depth"], schedule.get("tile")
+        when = f"ghosts for {depth} step{'s' * (depth > 1)}" if depth else "ghosts before every sweep"
+        then = f"then {tile} rows at a time by all of them" if tile else "then all rows"
+        return f"{parts} parts, {when}, {'the inner rows meanwhile' if schedule.get('overlapped') else then}"
 
     # Programs
 
-    def decomposition(self, schedule: Schedule, ranks: int, steps: int | None = None) -> Decomposition:
+    def decomposition(
+        self, schedule: Schedule, ranks: int, steps: int | None = None, priced: bool = False
+    ) -> Decomposition:
         """How a schedule cuts the grid. PlanError where it is not for so many ranks."""
         cut, depth = schedule.get("cut", ()), schedule.get("depth")
         if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
@@ -176,7 +198,8 @@ class StencilWish:
             )
         sweeps = depth * len(self.stencil.sweeps) or 1
         count = self._steps if steps is None else steps
-        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, bool(schedule.get("overlapped")))
+        way = bool(schedule.get("overlapped")), schedule.get("tile") or 0
+        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, priced)
 
     @property
     def _steps(self) -> int:
@@ -192,7 +215,7 @@ class StencilWish:
         }
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        return _program(self, schedule.parameters, ranks, None)
+        return _program(self, schedule.parameters, ranks, None, False)
 
     def plain(self, schedule: Schedule, ranks: int) -> Program:
         """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
@@ -202,7 +225,7 @@ class StencilWish:
         """No more than MODELLED steps, or blocks of steps."""
         block = max(schedule["depth"], 1)
         steps = min(self._steps, max(MODELLED // block, 1) * block)
-        program = _program(self, schedule.parameters, ranks, steps)
+        program = _program(self, schedule.parameters, ranks, steps, True)
         return program, self.workload(program), self._steps / steps if steps else 1.0
 
     def workload(self, program: Program) -> Workload:
@@ -223,8 +246,9 @@ class StencilWish:
 
     @cached_property
     def kernels(self) -> tuple[RowKernel, ...]:
-        """Of each sweep, and those that move rows to and from planes that have margins."""
+        """Of each sweep, of rows near and far, and those that move rows to and from planes that have margins."""
         found = [self._kernel(sweep) for sweep in self.stencil.sweeps]
+        found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
         for name, margins in self.stencil.margins.items():
             if any(margins):
                 about = self._dtype(name), self.width
@@ -277,45 +301,16 @@ class StencilWish:
     # What must be measured
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Each sweep, up to as many rows as a rank has."""
+        """Each sweep, up to as many rows as a rank has: again and again the same, and where it tells, others."""
         most = -(-prod(self.rows) // ranks)
-        return [Sample(sweep.name, most, self._adder(sweep)) for sweep in self.stencil.sweeps]
-
-    def _adder(self, sweep: Sweep) -> Any:
-        def add(b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-            return add_sweeps(b, self.stencil, sweep, ranks, amounts)
-
-        return add
+        near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
+        if "reflecting" in self.stencil.boundary.values() or len(self._tiles((1,) * len(self.rows))) == 0:
+            return near
+        first = self.stencil.sweeps[0]
+        return [*near, Sample(far_name(first.name), most, partial(add_sweeps, self.stencil, first, most))]
 
     def collected(self, ranks: int) -> Sequence[Collected]:
         return ()
-
-
-def add_sweeps(b: Builder, stencil: Stencil, sweep: Sweep, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append computations of so many rows each, one after the other on every rank; their rows by rank."""
-    lane, call = b.lane("compute", "compute"), b.kernel(sweep.name, each(len(sweep.operands)))
-    shifts = [sum(operand.shift) for operand in sweep.operands]
-    most, low = max(amounts, default=0), max(0, *(-shift for shift in shifts))
-    for name, depth in stencil.depth.items():
-        for plane in range(depth):
-            b.buffer(plane_name(name, plane), "input", most + low + max(0, *shifts))
-    found = dict[int, list[int]]()
-    for rank in range(ranks):
-        found[rank] = []
-        for rows in amounts:
-            reads, writes = _sampled(stencil, sweep, low, rows)
-            found[rank].append(b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes))
-    return found
-
-
-def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:
-    """Rows one after the other, the newest plane written."""
-    depth = stencil.depth
-    reads = [
-        Region(plane_name(o.array, (depth[o.array] - 1 - o.back) % depth[o.array]), low + sum(o.shift), rows)
-        for o in sweep.operands
-    ]
-    return reads, [Region(plane_name(sweep.target, depth[sweep.target] - 1), low, rows)]
 
 
 def grid_of(text: str) -> tuple[int, ...]:
@@ -343,6 +338,6 @@ def stencil_wish(nest: Nest, name: str = "") -> type[StencilWish]:
 
 
 @lru_cache(maxsize=256)
-def _program(wish: StencilWish, parameters: tuple[Any, ...], ranks: int, steps: int | None) -> Program:
-    how = wish.decomposition(Schedule("", parameters), ranks, steps)
+def _program(wish: StencilWish, parameters: tuple[Any, ...], ranks: int, steps: int | None, priced: bool) -> Program:
+    how = wish.decomposition(Schedule("", parameters), ranks, steps, priced)
     return stencil_program(wish.stencil, how)
