@@ -94,13 +94,18 @@ def replaced(box: Box, axis: int, part: Range) -> Box:
 
 
 def around(box: Box, inner: Box) -> list[Box]:
-    """What is left of a box without an inner one, in slabs, axis after axis.
+    """What is left of a box without one within it, in slabs, axis after axis; all of it without an empty one.
 
     >>> around(((0, 4), (0, 3)), ((1, 4), (1, 2)))
     [((0, 1), (0, 3)), ((1, 4), (0, 1)), ((1, 4), (2, 3))]
     """
     found = []
-    for axis, ((low, high), (begin, end)) in enumerate(zip(box, inner, strict=True)):
+    for axis, ((low, high), (begin, end)) in enumerate(zip(box, inner if volume(inner) else _none(box), strict=True)):
         found += [replaced(box, axis, (low, begin)), replaced(box, axis, (end, high))]
         box = replaced(box, axis, (begin, end))
     return [each for each in found if volume(each)]
+
+
+def _none(box: Box) -> Box:
+    """The empty box at the beginning of another."""
+    return tuple((low, low) for low, _ in box)
