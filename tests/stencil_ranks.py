@@ -52,6 +52,7 @@ def test_every_way(comm):
     check(comm, "acoustic3d", (6 * comm.size, 9, 7), "float32")
     check(comm, "fdtd2d", (6 * comm.size, 9), "float64", depth=1)
     check(comm, "jacobi1d", (9 * comm.size,), "float64", depth=3)
+    check(comm, "heat3d", (4 * comm.size, 5, 4), "float64", depth=2, tile=3, cut=(comm.size, 1))
 
 
 def test_a_part_of_the_ranks(comm):
@@ -78,6 +79,25 @@ def test_arrays_that_do_not_fit(comm):
             raise AssertionError("not refused")
 
 
+def test_until_it_has_converged(comm):
+    made, grid = problems.laplace2d, (6 * comm.size, 7)
+    here = made.on(comm, grid, steps=20, dtype="float64", test=10)
+    (given,) = arrays(made, grid, "float64")
+    found, steps, changed = here.until(given[here.block], change=1e-9)
+    wanted = made(given, steps=steps)
+    assert 0 < changed <= 1e-9
+    assert np.array_equal(found, wanted[here.block])
+    before = made(given, steps=steps - 20)
+    assert np.linalg.norm(made(before, steps=1) - before) > 1e-9  # it was not so before
+    assert here.until(given[here.block], change=1e-9, calls=2)[1] == 40
+    try:
+        made.on(comm, grid, steps=20).until(given[here.block], change=1.0)
+    except WishError as error:
+        assert "does not test its last step" in str(error)
+    else:
+        raise AssertionError("not refused")
+
+
 def test_what_was_tuned_is_used(comm):
     wish = problems.jacobi2d.wish(f"{8 * comm.size}x7", 4, "float32")
     world = ranks_of(comm)
@@ -94,6 +114,7 @@ def test_what_was_tuned_is_used(comm):
 if __name__ == "__main__":
     for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
         each(COMM)
+    test_until_it_has_converged(COMM)
     test_what_was_tuned_is_used(COMM)
     if COMM.rank == 0:
         print("all right")

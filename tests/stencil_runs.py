@@ -4,9 +4,19 @@ from math import prod
 
 import numpy as np
 
-from dovetail.ir import verify
+from dovetail.ir import Schedule, verify
 from dovetail.loops.blocks import boxes
 from dovetail.run import execute
+from dovetail.run.local import execute_local
+
+
+def schedule(cut, depth=0, overlapped=False, tile=None):
+    return Schedule.of("any", cut=cut, depth=depth, overlapped=overlapped or None, tile=tile)
+
+
+def native(program, workload, inputs):
+    """Run by threads, kernels compiled."""
+    return execute_local(program, workload, inputs)[0]
 
 
 def arguments(wish, seed=0):

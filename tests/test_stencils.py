@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
-from stencil_runs import arguments, check, results, whole
+from stencil_runs import arguments, check, native, results, schedule, whole
 
 from dovetail.core import DovetailError, PlanError, WishError
-from dovetail.ir import Kind, Schedule, verify
-from dovetail.loops import array, loop, nest, problems
+from dovetail.ir import Kind, verify
+from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
 from dovetail.loops.wish import StencilWish, stencil_wish
 from dovetail.plan.wishes import wish_class, wish_from
@@ -22,12 +22,10 @@ GRIDS = {
     "heat3d": ("12x11x5",),
     "acoustic3d": ("13x12x6",),
     "fdtd2d": ("17x6",),
+    "laplace2d": ("18x9",),
+    "red_black2d": ("19x8",),
 }
 SHIPPED = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
-
-
-def schedule(cut, depth=0, overlapped=False, tile=None):
-    return Schedule.of("any", cut=cut, depth=depth, overlapped=overlapped or None, tile=tile)
 
 
 def cut_for(wish, ranks):
@@ -94,7 +92,29 @@ def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
         check(wish, schedule(cut, depth, tile=3))
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
+@pytest.mark.parametrize("dtype", ["int64", "uint8"])
+def test_whole_numbers(boundary, dtype):
+    edge = 1 if boundary == "fixed" else 0
+
+    @nest(u=array("n", "m", time=True, boundary=boundary), v=array("n", "m", dtype="int32"), c=array("n", "m"))
+    def whole_numbers(u, v, c, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for i in loop(edge, n - edge):
+                for j in loop(edge, m - edge):
+                    u[t + 1, i, j] = maximum(u[t, i - 1, j] * 3 - c[i, j], u[t, i, j + 1]) + where(c[i, j] > 1, 7, 1)
+            for i in loop(n):
+                for j in loop(m):
+                    v[i, j] = v[i, j] * 3 + 1
+
+    wish = stencil_wish(whole_numbers)("19x6", 5, dtype)
+    for ranks, depth, overlapped in ((1, 2, False), (3, 0, True), (2, 2, False)):
+        for run in (None, native):
+            check(wish, schedule((ranks,), depth, overlapped), run=run)
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     data=st.data(),
     axes=st.integers(1, 3),
@@ -258,10 +278,6 @@ class TestPlantedFaults:
 @pytest.mark.parametrize(("name", "grid"), SHIPPED)
 def test_native_is_equal(name, grid):
     """Compiled C, on threads."""
-
-    def native(program, workload, inputs):
-        return execute_local(program, workload, inputs)[0]
-
     for dtype in ("float32", "float64"):
         wish = wish_class(name)(grid, 4, dtype)
         check(wish, schedule(cut_for(wish, 2), 2, True), run=native)

@@ -38,9 +38,33 @@ class StencilOnRanks:
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
         """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
-        given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
+        try:
+            given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
+        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+            self._embedded.agree(str(error) or type(error).__name__)
+            raise
         held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
         return self.wish.result(self.program, self.rank, held)
+
+    def until(self, *arrays: Any, change: float, calls: int = 1000) -> tuple[Any, int, float]:
+        """Called again and again, each time with what came out, until its last step changes the grid by no more than
+        `change` (the root of the sum of squares over all ranks), or so many calls were made.
+
+        Returns what came out, the steps that were made, and what the last of them changed. For one that was asked for
+        with `test`, the steps of which are a multiple of it.
+        """
+        wish = self.wish
+        if not wish.test or wish.steps % wish.test or not wish.steps:
+            found = f"steps={wish.steps}, test={wish.test}"
+            raise WishError(f"{wish.name} does not test its last step", found=found, hint="on(…, steps=20, test=20)")
+        held = dict(zip(wish.nest.arrays, arrays, strict=False))
+        done, changed = 0, float("inf")
+        while done < calls and not changed <= change:
+            *results, changes = self(*held.values() if done else arrays)
+            held |= dict(zip(wish.stencil.written, results, strict=True))
+            done, changed = done + 1, float(changes[-1])
+        kept = tuple(held[name] for name in wish.stencil.written)
+        return kept[0] if len(kept) == 1 else kept, done * wish.steps, changed
 
 
 def stencil_on_ranks(
@@ -49,6 +73,7 @@ def stencil_on_ranks(
     grid: Sequence[int],
     *,
     dtype: str = "float32",
+    test: int = 0,
     cut: Sequence[int] | None = None,
     depth: int | None = None,
     overlapped: bool | None = None,
@@ -57,7 +82,7 @@ def stencil_on_ranks(
 ) -> StencilOnRanks:
     """See `Nest.on`."""
     world = ranks_of(comm)
-    wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype)
+    wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
     if all(each is None for each in (cut, depth, overlapped, tile)):

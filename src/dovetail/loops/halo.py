@@ -9,6 +9,7 @@ from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
 from dovetail.loops.blocks import Box, around, boxes, meet, replaced, shifted, volume
+from dovetail.loops.convergence import Tests
 from dovetail.loops.needs import Block, Key, Widths, lags, reach, wider
 from dovetail.loops.parts import Decomposition, Part, Parts, far_name
 from dovetail.loops.stencil import Event, Stencil, Sweep
@@ -29,7 +30,7 @@ def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
 def plain_program(stencil: Stencil, how: Decomposition) -> Program:
     """The same on rank 0 alone, with all arrays sent there and back: what says what is right."""
     own = boxes(how.rows, how.cut)
-    whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps)
+    whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps, test=how.test)
     writer = _Writer(stencil, whole, len(own), [0], own)
     for name in stencil.depth:
         writer.collect(name)
@@ -51,6 +52,7 @@ class _Writer(Parts):
         if how.tile and "reflecting" in stencil.boundary.values():
             what = f"{stencil.name} cannot be tiled: its ends are mirrored after each sweep"
             raise PlanError(what, hint="no tile, or another boundary")
+        self.tests = Tests(self) if how.test else None
         self.valid: dict[Key, Widths] = {}
         self.corners = how.sweeps > 1 or any(
             sum(map(bool, operand.shift)) > 1 for sweep in stencil.sweeps for operand in sweep.operands
@@ -69,6 +71,9 @@ class _Writer(Parts):
                 self._in_tiles(block)
             else:
                 self._in_turn(block, waits=bool(fresh) and self.how.overlapped)
+            last = [event.version for event in block.events if event.sweep.target == self.stencil.tested]
+            if self.tests and last:
+                self.tests.after(last[-1])
 
     def _in_turn(self, block: Block, waits: bool) -> None:
         """One sweep after the other; the first `waits` for ghosts only where it needs them."""

@@ -21,11 +21,13 @@ class Block(NamedTuple):
     needs: dict[Key, Widths]
 
 
-def blocks_of(stencil: Stencil, steps: int, sweeps: int) -> Iterator[Block]:
-    """The sweeps of a run, so many between two exchanges; the last block may be shorter."""
+def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0) -> Iterator[Block]:
+    """The sweeps of a run, so many between two exchanges; a block ends with the run, and with each `test`-th step."""
     all_events = list(events(stencil, steps))
-    for start in range(0, len(all_events), sweeps):
-        yield _block(all_events[start : start + sweeps], stencil.row_axes)
+    window = test * len(stencil.sweeps) or max(len(all_events), 1)
+    for begin in range(0, len(all_events), window):
+        for start in range(begin, min(begin + window, len(all_events)), sweeps):
+            yield _block(all_events[start : min(start + sweeps, begin + window)], stencil.row_axes)
 
 
 def _block(some: list[Event], axes: int) -> Block:

@@ -21,6 +21,7 @@ class Decomposition:
     whether what needs no ghosts is computed while they travel.
 
     `tile`: rows along the first axis that all sweeps between two exchanges take in turn, 0: each sweep takes all rows.
+    `test`: steps from one test of convergence to the next, 0: none (see `convergence`).
     `priced`: for a prediction, in which the first sweep of a tile goes by the name of rows that come from memory.
     """
 
@@ -31,6 +32,7 @@ class Decomposition:
     sweeps: int = 1
     overlapped: bool = False
     tile: int = 0
+    test: int = 0
     priced: bool = False
 
 
@@ -53,7 +55,7 @@ class Parts:
         self.stencil, self.how, self.axes = stencil, how, stencil.row_axes
         self.builder = b = OrderedBuilder(f"{stencil.name}_{'x'.join(map(str, how.cut))}", ranks)
         self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
-        self.blocks = list(blocks_of(stencil, how.steps, how.sweeps))
+        self.blocks = list(blocks_of(stencil, how.steps, how.sweeps, how.test))
         own = boxes(how.rows, how.cut)
         places = product(*map(range, how.cut))
         self.parts = [Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]

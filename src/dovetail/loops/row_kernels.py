@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import EnvironmentFault
 from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
 from dovetail.loops.expressions import ARITHMETIC, CHOICES, COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
 from dovetail.loops.generate import Expressions, c_type
-from dovetail.loops.run import compiled
+from dovetail.loops.run import address
 from dovetail.loops.stencil import Source
 
 Array = NDArray[Any]
@@ -95,8 +91,8 @@ class RowKernel:
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         """The compiled C; None, with a warning, where it cannot be compiled."""
-        address = _address(self.c_text(), self.name)
-        return CFunction(address, (writes[0].slots, self.width, self.low, self.high)) if address else None
+        found = address(self.c_text(), self.name)
+        return CFunction(found, (writes[0].slots, self.width, self.low, self.high)) if found else None
 
     def c_text(self) -> str:
         return _RowWriter(self).text()
@@ -104,15 +100,6 @@ class RowKernel:
 
 def _operations(value: Value) -> int:
     return isinstance(value, Apply) + sum(map(_operations, value.children))
-
-
-@lru_cache(maxsize=512)
-def _address(text: str, name: str) -> int:
-    try:
-        return ctypes.cast(compiled(text, name), ctypes.c_void_p).value or 0
-    except EnvironmentFault as fault:
-        warnings.warn(f"{name} runs by NumPy: {fault.what}", RuntimeWarning, stacklevel=2)
-        return 0
 
 
 class _RowWriter(Expressions):

@@ -47,6 +47,16 @@ def compiled(text: str, name: str) -> Any:
     return function
 
 
+@lru_cache(maxsize=512)
+def address(text: str, name: str) -> int:
+    """Where that function lies; 0, with a warning, where it cannot be compiled."""
+    try:
+        return ctypes.cast(compiled(text, name), ctypes.c_void_p).value or 0
+    except EnvironmentFault as fault:
+        warnings.warn(f"{name} runs by NumPy: {fault.what}", RuntimeWarning, stacklevel=2)
+        return 0
+
+
 def _by_c(call: Call, function: Any) -> Any:
     arrays = memory(call)
     pointers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in call.nest.arrays]

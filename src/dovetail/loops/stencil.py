@@ -74,6 +74,11 @@ class Stencil:
         targets = {sweep.target for sweep in self.sweeps}
         return tuple(name for name in self.depth if name in targets)
 
+    @property
+    def tested(self) -> str | None:
+        """The array whose change tells convergence: the first of which two levels are kept."""
+        return next((name for name in self.written if self.depth[name] > 1), None)
+
 
 def stencil_of(nest: Nest) -> Stencil:
     """The stencil that a nest is, or a WishError that says why it is none."""

@@ -15,13 +15,14 @@ from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Workloa
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.loops.blocks import Box, boxes, cuts
 from dovetail.loops.checks import check_bounds
+from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.halo import plain_program, stencil_program
 from dovetail.loops.nest import Nest
 from dovetail.loops.parts import Decomposition, far_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
 from dovetail.loops.sampled import add_sweeps
 from dovetail.loops.stencil import Stencil, Sweep, stencil_of
-from dovetail.loops.types import check_types
+from dovetail.loops.types import DTYPES, check_types
 
 OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
 DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
@@ -48,7 +49,8 @@ class StencilWish:
     options: ClassVar[tuple[Option, ...]] = (
         Option("grid", str, "Points by axis, e.g. 4096x4096.", needed=True),
         Option("steps", int, "Steps.", 10, least=0),
-        Option("dtype", str, "Element type.", "float32", choices=("float32", "float64")),
+        Option("test", int, "Steps from one test of convergence to the next, 0: none.", 0, least=0),
+        Option("dtype", str, "Element type.", "float32", choices=DTYPES),
         Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
         Option("tile", int, "Rows that take these steps together.", least=1, of="schedules"),
     )
@@ -56,9 +58,13 @@ class StencilWish:
     grid: str
     steps: int = 10
     dtype: str = "float32"
+    test: int = 0
 
     def __post_init__(self) -> None:
         parse_count(self.steps, "steps")
+        if parse_count(self.test, "test") and self.stencil.tested is None:
+            hint = "give an array that it writes time=True"
+            raise WishError(f"{self.name} cannot be tested for convergence: no array keeps two levels", hint=hint)
         if len(self.points_by_axis) != len(self.stencil.shape):
             axes = "x".join(map(str, self.stencil.shape))
             raise WishError(f"{self.name} needs a grid of {len(self.stencil.shape)} axes", found=self.grid, hint=axes)
@@ -199,7 +205,7 @@ class StencilWish:
         sweeps = depth * len(self.stencil.sweeps) or 1
         count = self._steps if steps is None else steps
         way = bool(schedule.get("overlapped")), schedule.get("tile") or 0
-        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, priced)
+        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, self.test, priced)
 
     @property
     def _steps(self) -> int:
@@ -223,7 +229,7 @@ class StencilWish:
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED steps, or blocks of steps."""
-        block = max(schedule["depth"], 1)
+        block = self.test or max(schedule["depth"], 1)
         steps = min(self._steps, max(MODELLED // block, 1) * block)
         program = _program(self, schedule.parameters, ranks, steps, True)
         return program, self.workload(program), self._steps / steps if steps else 1.0
@@ -235,6 +241,7 @@ class StencilWish:
                 extra = sum(self.stencil.margins[array]) if "_level" in name else 0
                 shape = (self.width + extra,) if self.width else ()
                 slots[name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
+        slots |= {name: (Slot((), "float64"),) * program.num_ranks for name in (CHANGE, PART)}
         return Workload(slots, tuple(kernel.form for kernel in self.kernels))
 
     def _buffers(self, array: str) -> set[str]:
@@ -245,15 +252,20 @@ class StencilWish:
         return self.nest.arrays[array].dtype or self.dtype
 
     @cached_property
-    def kernels(self) -> tuple[RowKernel, ...]:
-        """Of each sweep, of rows near and far, and those that move rows to and from planes that have margins."""
-        found = [self._kernel(sweep) for sweep in self.stencil.sweeps]
+    def kernels(self) -> tuple[RowKernel | ChangeKernel, ...]:
+        """Of each sweep, of rows near and far; those that move rows to and from planes that have margins; and that of
+        tests."""
+        found: list[Any] = [self._kernel(sweep) for sweep in self.stencil.sweeps]
         found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
         for name, margins in self.stencil.margins.items():
             if any(margins):
                 about = self._dtype(name), self.width
                 found.append(moving(f"enter_{name}", *about, ((0, 0), margins), self.stencil.boundary[name]))
                 found.append(moving(f"leave_{name}", *about, (margins, (0, 0)), None))
+        if self.test:
+            name = str(self.stencil.tested)
+            row = self._dtype(name), self.width, self.stencil.margins[name]
+            found.append(ChangeKernel(change_name(self.stencil.name), *row))
         return tuple(found)
 
     def _kernel(self, sweep: Sweep) -> RowKernel:
@@ -289,13 +301,16 @@ class StencilWish:
         return array.reshape(-1, self.width) if self.width and array.shape[-1:] == (self.width,) else array
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        """A rank's block of each array that is written; alone where there is one."""
+        """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
+        squares of what the step before it changed, on all ranks. Alone where it is one thing."""
         box = boxes(self.rows, grid_of(program.name.rpartition("_")[2]))[rank]
         shape = (*(high - low for low, high in box), *((self.width,) if self.width else ()))
         found = []
         for name in self.stencil.written:
             given = self.stencil.given[name]
             found.append(held[f"{name}_out"].reshape((given, *shape) if given > 1 else shape))
+        if self.test:
+            found.append(np.sqrt(held[CHANGE]))
         return found[0] if len(found) == 1 else tuple(found)
 
     # What must be measured
@@ -304,13 +319,16 @@ class StencilWish:
         """Each sweep, up to as many rows as a rank has: again and again the same, and where it tells, others."""
         most = -(-prod(self.rows) // ranks)
         near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
+        if self.test:
+            about = self.stencil.name, f"{self.stencil.tested}_level"
+            near.append(Sample(change_name(self.stencil.name), most, partial(add_changes, *about)))
         if "reflecting" in self.stencil.boundary.values() or len(self._tiles((1,) * len(self.rows))) == 0:
             return near
         first = self.stencil.sweeps[0]
         return [*near, Sample(far_name(first.name), most, partial(add_sweeps, self.stencil, first, most))]
 
     def collected(self, ranks: int) -> Sequence[Collected]:
-        return ()
+        return (Collected("all_reduce", 8),) if self.test else ()
 
 
 def grid_of(text: str) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from textwrap import shorten
+from types import ModuleType
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
@@ -37,6 +37,8 @@ BUILT_IN = {
     "heat3d": "dovetail.loops.stencils:heat3d",
     "acoustic3d": "dovetail.loops.stencils:acoustic3d",
     "fdtd2d": "dovetail.loops.stencils:fdtd2d",
+    "laplace2d": "dovetail.loops.stencils:laplace2d",
+    "red_black2d": "dovetail.loops.stencils:red_black2d",
 }
 SUBJECT_GROUP = "dovetail.subjects"
 SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}

@@ -7,7 +7,9 @@ from dovetail.loops.problems.heat3d import heat3d
 from dovetail.loops.problems.jacobi1d import jacobi1d
 from dovetail.loops.problems.jacobi2d import jacobi2d
 from dovetail.loops.problems.jacobi3d import jacobi3d
+from dovetail.loops.problems.laplace2d import laplace2d
 from dovetail.loops.problems.lcs import lcs
+from dovetail.loops.problems.red_black2d import red_black2d
 from dovetail.loops.problems.seidel2d import seidel2d
 from dovetail.loops.problems.smith_waterman import smith_waterman
 from dovetail.loops.problems.sor2d import sor2d
@@ -23,7 +25,9 @@ __all__ = [
     "jacobi1d",
     "jacobi2d",
     "jacobi3d",
+    "laplace2d",
     "lcs",
+    "red_black2d",
     "seidel2d",
     "smith_waterman",
     "sor2d",
