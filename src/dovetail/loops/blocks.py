@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise, product
 from math import prod
 from typing import NamedTuple
@@ -46,13 +48,14 @@ class Ghosts(NamedTuple):
     high: tuple[int, ...]
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """Rows of a buffer: the box that is owned, and ghost rows around it."""
 
     own: Box
     ghosts: Ghosts
 
-    @property
+    @cached_property
     def held(self) -> Box:
         sides = zip(self.own, *self.ghosts, strict=True)
         return tuple((low - below, high + above) for (low, high), below, above in sides)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dovetail.ir import Builder, Kind, Region
 
 Ints = NDArray[np.int64]
+FEW = 64  # slots that are faster seen one by one
 
 
 class OrderedBuilder(Builder):
@@ -64,9 +65,11 @@ class OrderedBuilder(Builder):
         return row
 
     def _rows(self, found: Ints) -> set[int]:
-        """The rows, one for each lane being enough: those of one lane are in order."""
-        distinct: Iterable[int] = set(found.tolist()) if len(found) < 64 else np.unique(found).tolist()
-        return {row for row in distinct if row >= 0}
+        """The rows that are found, of which many slots in a row have the same."""
+        if len(found) < FEW:
+            return {row for row in found.tolist() if row >= 0}
+        changes = np.flatnonzero(found[1:] != found[:-1])
+        return {row for row in (int(found[0]), *found[changes + 1].tolist()) if row >= 0}
 
     def _writer(self, rank: int, buffer: str) -> Ints:
         if (rank, buffer) not in self._writers:

@@ -26,8 +26,9 @@ from dovetail.loops.types import DTYPES, check_types
 
 OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
 DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
-TILES = (4, 8, 16, 32, 64, 128, 256)  # rows of a tile
-TILE_BYTES = 1 << 16, 1 << 23  # of the planes of a tile: less is all start-up, and more fits no cache of a core
+WAVES = (2, 8, 32)  # the same, where tiles take them together; what lies between is tried by measuring
+TILES = (1, 4, 16, 64, 256)  # rows of a tile, likewise
+TILE_BYTES = 1 << 16, 1 << 22  # of the planes of a tile: less is all start-up, and more fits no cache of a core
 MODELLED = 64  # steps of a prediction; longer runs go on as they began
 Self = TypeVar("Self", bound="StencilWish")
 
@@ -141,17 +142,23 @@ class StencilWish:
         """Serial; then every cut, with ghosts for one step or several, overlapped or not, or in tiles."""
         serial = self.serial(costs.ranks)
         yield serial
-        asked, tile = costs.options.get("depth"), costs.options.get("tile")
         for cut in cuts(costs.ranks, self.stencil.row_axes):
-            for depth in (asked,) if asked else (0, *DEPTHS[len(self.stencil.sweeps) == 1 :]):
-                ways = [
-                    Schedule.of(DEEP if depth else OVERLAP, cut=cut, depth=depth, overlapped=o) for o in (None, True)
-                ]
-                tiles = (tile,) if tile else self._tiles(cut)
-                waves = [Schedule.of(WAVEFRONT, cut=cut, depth=depth, tile=rows) for rows in tiles if depth]
-                for schedule in waves if tile else ways + waves:
-                    if depth <= max(self.steps, 1) and schedule != serial and self._allows(schedule, costs.ranks):
-                        yield schedule
+            for schedule in self._cut_so(cut, costs.options.get("depth"), costs.options.get("tile")):
+                if (
+                    schedule["depth"] <= max(self.steps, 1)
+                    and schedule != serial
+                    and self._allows(schedule, costs.ranks)
+                ):
+                    yield schedule
+
+    def _cut_so(self, cut: tuple[int, ...], depth: int | None, tile: int | None) -> Iterator[Schedule]:
+        """Schedules of one cut; of this depth or these tiles where they are asked for."""
+        for steps in (depth,) if depth else (0, *DEPTHS[len(self.stencil.sweeps) == 1 :]):
+            for overlapped in () if tile else (None, True):
+                yield Schedule.of(DEEP if steps else OVERLAP, cut=cut, depth=steps, overlapped=overlapped)
+        for steps in (depth,) if depth else WAVES:
+            for rows in (tile,) if tile else self._tiles(cut):
+                yield Schedule.of(WAVEFRONT, cut=cut, depth=steps, tile=rows)
 
     def _tiles(self, cut: Sequence[int]) -> list[int]:
         """Rows along the first axis that are worth a tile: several tiles in a part, which fit a cache."""
@@ -228,9 +235,10 @@ class StencilWish:
         return plain_program(self.stencil, self.decomposition(schedule, ranks))
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """No more than MODELLED steps, or blocks of steps."""
+        """No more than MODELLED steps, or blocks of steps; of tiles two blocks."""
         block = self.test or max(schedule["depth"], 1)
-        steps = min(self._steps, max(MODELLED // block, 1) * block)
+        blocks = 2 if schedule.get("tile") else max(MODELLED // block, 1)
+        steps = min(self._steps, blocks * block)
         program = _program(self, schedule.parameters, ranks, steps, True)
         return program, self.workload(program), self._steps / steps if steps else 1.0
 
