@@ -59,12 +59,19 @@ def main() -> None:
             tuned_for(grid)
         rows = [row(grid, ways(grid, program, args.devito), args.rounds, program) for grid in args.grids.split(",")]
     about = {"label": "measured", "machine": cpu(), "ranks": RANKS, "dtype": "float32", **commit()}
-    args.out.write_text(
-        json.dumps({"bench": "stencils", **about, "rounds": args.rounds, "rows": rows}, indent=1) + "\n"
+    rows = [each | about | {"rounds": args.rounds} for each in rows] + earlier(
+        args.out, {each["grid"] for each in rows}
     )
+    args.out.write_text(json.dumps({"bench": "stencils", "rows": rows}, indent=1) + "\n")
     print(table(rows, ("grid", "c_s", "exact_s", "tuned_s", "devito_s", "over_c", "over_devito", "tuned_over_c",
                        "bandwidth", "ready_s", "devito_ready_s")))  # fmt: skip
     sys.exit(any(not each["same"] for each in rows))
+
+
+def earlier(place: Path, grids: set[str]) -> list[dict[str, Any]]:
+    """The rows of other grids that the file has."""
+    known = json.loads(place.read_text())["rows"] if place.exists() else []
+    return [row for row in known if row["grid"] not in grids]
 
 
 def compiled(folder: Path) -> str:

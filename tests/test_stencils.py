@@ -319,3 +319,25 @@ class TestWish:
         assert sorted((i, j) for (a, b), (c, d) in found for i in range(a, b) for j in range(c, d)) == [
             (i, j) for i in range(7) for j in range(5)
         ]
+
+
+class TestSpace:
+    """What the page shows of an iteration space."""
+
+    @pytest.mark.parametrize(("depth", "tile"), [(0, None), (2, None), (3, 2)])
+    def test_every_row_of_every_step_is_owned_once(self, depth, tile):
+        wish = wish_class("jacobi2d")("30x6", 6)
+        space = wish.space(schedule((2,), depth, tile=tile), 2)
+        rows = [(p.step, row) for p in space.pieces if not p.beyond for row in range(p.low, p.high)]
+        steps = max(step for step, _ in rows)
+        low, high = max(space.low, 1), min(space.high, 29)
+        assert sorted(rows) == [(step, row) for step in range(1, steps + 1) for row in range(low, high)]
+        beyond = {(p.step, row) for p in space.pieces if p.beyond for row in range(p.low, p.high)}
+        assert len(beyond) == {0: 0, 2: 2 * 2, 3: 2 * (4 + 2)}[depth]
+        assert space.cuts == (15,)
+
+    def test_tiles_lean(self):
+        space = wish_class("jacobi2d")("64x6", 8).space(schedule((1,), 4, tile=4), 1)
+        second = sorted((p.step, p.low, p.high) for p in space.pieces if p.turn == 3)
+        assert [(high - low) for _, low, high in second] == [4] * 4
+        assert [low for _, low, _ in second] == [second[0][1] - each for each in range(4)]

@@ -5,6 +5,7 @@ from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broad
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
+from dovetail.loops.stencils import Acoustic3d, Fdtd2d, Heat3d, Jacobi1d, Jacobi2d, Jacobi3d, Laplace2d, RedBlack2d
 from dovetail.machine import Machine as Machine
 from dovetail.machine import load as load_machine
 from dovetail.matmul import (
@@ -50,5 +51,13 @@ reduce_scatter = ReduceScatter
 all_to_all = AllToAll
 all_to_next = AllToNext
 broadcast = Broadcast
+jacobi1d = Jacobi1d
+jacobi2d = Jacobi2d
+jacobi3d = Jacobi3d
+heat3d = Heat3d
+acoustic3d = Acoustic3d
+fdtd2d = Fdtd2d
+laplace2d = Laplace2d
+red_black2d = RedBlack2d
 
 def find_call(name: str) -> Any: ...

@@ -167,6 +167,10 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     def plain(self, schedule: Schedule, ranks: int) -> Program | None:
         return None
 
+    def space(self, schedule: Schedule, ranks: int) -> None:
+        """None: its tiles are in the timeline."""
+        return
+
     def workload(self, program: Program) -> Workload:
         spec, count = self.spec(program), self.count(program.num_ranks)
         if count % spec.chunks == 0:

@@ -40,7 +40,7 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.wish import Collected, Option, Sample, Wish
+from dovetail.ir.wish import Collected, Option, Piece, Sample, Space, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "Op",
     "Operand",
     "Option",
+    "Piece",
     "Post",
     "Program",
     "Progress",
@@ -77,6 +78,7 @@ __all__ = [
     "Schedule",
     "Sizes",
     "Slot",
+    "Space",
     "Subject",
     "Target",
     "Term",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region
@@ -13,6 +14,14 @@ from dovetail.loops.convergence import Tests
 from dovetail.loops.needs import Block, Key, Widths, lags, reach, wider
 from dovetail.loops.parts import Decomposition, Part, Parts, far_name
 from dovetail.loops.stencil import Event, Stencil, Sweep
+
+
+class Computed(NamedTuple):
+    """What a part computes at once: the box of an event."""
+
+    part: Part
+    event: Event
+    box: Box
 
 
 def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
@@ -25,6 +34,13 @@ def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
     for name in stencil.written:
         writer.leave(name, f"{name}_out")
     return writer.builder.build()
+
+
+def pieces_of(stencil: Stencil, how: Decomposition) -> list[Computed]:
+    """All that is computed, in order."""
+    writer = _Writer(stencil, how, ranks := len(boxes(how.rows, how.cut)), list(range(ranks)))
+    writer.run()
+    return writer.computed
 
 
 def plain_program(stencil: Stencil, how: Decomposition) -> Program:
@@ -54,6 +70,7 @@ class _Writer(Parts):
             raise PlanError(what, hint="no tile, or another boundary")
         self.tests = Tests(self) if how.test else None
         self.valid: dict[Key, Widths] = {}
+        self.computed: list[Computed] = []
         self.corners = how.sweeps > 1 or any(
             sum(map(bool, operand.shift)) > 1 for sweep in stencil.sweeps for operand in sweep.operands
         )
@@ -152,6 +169,7 @@ class _Writer(Parts):
         return any(other is not None and other is not part for other in others)
 
     def _compute(self, part: Part, event: Event, box: Box, far: bool = False) -> None:
+        self.computed.append(Computed(part, event, box))
         sweep, reads = event.sweep, list[Region]()
         for operand, version in zip(sweep.operands, event.reads, strict=True):
             layout = part.layouts[operand.array]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from dovetail.core import PlanError, WishError, check_schema, parse_count
-from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Workload, dtype_bytes
+from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.loops.blocks import Box, boxes, cuts
 from dovetail.loops.checks import check_bounds
@@ -21,6 +21,7 @@ from dovetail.loops.nest import Nest
 from dovetail.loops.parts import Decomposition, far_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
 from dovetail.loops.sampled import add_sweeps
+from dovetail.loops.shown import space_of
 from dovetail.loops.stencil import Stencil, Sweep, stencil_of
 from dovetail.loops.types import DTYPES, check_types
 
@@ -233,6 +234,9 @@ class StencilWish:
     def plain(self, schedule: Schedule, ranks: int) -> Program:
         """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
         return plain_program(self.stencil, self.decomposition(schedule, ranks))
+
+    def space(self, schedule: Schedule, ranks: int) -> Space:
+        return space_of(self.stencil, self.decomposition(schedule, ranks))
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED steps, or blocks of steps; of tiles two blocks."""

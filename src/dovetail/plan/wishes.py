@@ -31,14 +31,14 @@ BUILT_IN = {
     "all_to_all": "dovetail.collective:AllToAll",
     "all_to_next": "dovetail.collective:AllToNext",
     "broadcast": "dovetail.collective:Broadcast",
-    "jacobi1d": "dovetail.loops.stencils:jacobi1d",
-    "jacobi2d": "dovetail.loops.stencils:jacobi2d",
-    "jacobi3d": "dovetail.loops.stencils:jacobi3d",
-    "heat3d": "dovetail.loops.stencils:heat3d",
-    "acoustic3d": "dovetail.loops.stencils:acoustic3d",
-    "fdtd2d": "dovetail.loops.stencils:fdtd2d",
-    "laplace2d": "dovetail.loops.stencils:laplace2d",
-    "red_black2d": "dovetail.loops.stencils:red_black2d",
+    "jacobi1d": "dovetail.loops.stencils:Jacobi1d",
+    "jacobi2d": "dovetail.loops.stencils:Jacobi2d",
+    "jacobi3d": "dovetail.loops.stencils:Jacobi3d",
+    "heat3d": "dovetail.loops.stencils:Heat3d",
+    "acoustic3d": "dovetail.loops.stencils:Acoustic3d",
+    "fdtd2d": "dovetail.loops.stencils:Fdtd2d",
+    "laplace2d": "dovetail.loops.stencils:Laplace2d",
+    "red_black2d": "dovetail.loops.stencils:RedBlack2d",
 }
 SUBJECT_GROUP = "dovetail.subjects"
 SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
