@@ -22,7 +22,8 @@ def space_of(stencil: Stencil, how: Decomposition) -> Space:
     steps = min(how.steps, max(BLOCKS * (how.sweeps // per_step), BLOCKS))
     ends = [high for _, high in shares(how.rows[0], how.cut[0])]
     width = max(LEAST_ROWS, TILES * how.tile, how.sweeps + 2)
-    low, high = max(ends[0] - width, 0), min(ends[0] + width, how.rows[0])
+    middle = ends[0] if len(ends) > 1 else width
+    low, high = max(middle - width, 0), min(middle + width, how.rows[0])
     short = replace(how, steps=steps, test=0, priced=False)
     number = {(e.sweep.name, e.version): place for place, e in enumerate(events(stencil, steps), 1)}
     pieces = [
