@@ -21,6 +21,8 @@ GRIDS = {
     "jacobi3d": ("13x11x6",),
     "heat3d": ("12x11x5",),
     "acoustic3d": ("13x12x6",),
+    "acoustic3d_4": ("17x16x9",),
+    "acoustic3d_8": ("36x34x11",),
     "fdtd2d": ("17x6",),
     "laplace2d": ("18x9",),
     "red_black2d": ("19x8",),

@@ -20,6 +20,15 @@ def test_on_communicators(mpi, ranks, tmp_path, monkeypatch):
     assert done.stdout.splitlines() == ["all right"]
 
 
+@pytest.mark.mpi
+@pytest.mark.needs("compiler")
+def test_example(mpi, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    done = mpi.run(2, HERE.parent / "examples/heat.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the middle has 14.7 degrees\n")
+
+
 HEAT = """
 from dovetail.loops import array, loop, nest
 

@@ -7,14 +7,14 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from dovetail.core import WishError
-from dovetail.ir import Schedule
+from dovetail.core import ProgramError, WishError
+from dovetail.ir import Program, Schedule
 from dovetail.loops import Nest
 from dovetail.loops.blocks import boxes
 from dovetail.loops.wish import StencilWish
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import prove
-from dovetail.run.embedded import Embedded, ranks_of
+from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
 
@@ -28,8 +28,8 @@ class StencilOnRanks:
     def __init__(self, wish: StencilWish, schedule: Schedule, world: World) -> None:
         self.wish, self.schedule = wish, schedule
         self.program = wish.program(schedule, world.size)
-        prove(wish, schedule, self.program).raise_if_bad()
-        options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes)
+        _prove(wish, schedule, self.program, world)
+        options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes, stall_s=STALL_S)
         self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
         self.rank = world.rank
         box = boxes(wish.rows, schedule["cut"])[world.rank]
@@ -81,7 +81,7 @@ def stencil_on_ranks(
     **parameters: int,
 ) -> StencilOnRanks:
     """See `Nest.on`."""
-    world = ranks_of(comm)
+    world = ranks_of(comm, blas=False)
     wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
@@ -90,6 +90,18 @@ def stencil_on_ranks(
     own = tuple(cut) if cut is not None else wish.serial(world.size)["cut"]
     asked = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None, tile=tile)
     return StencilOnRanks(wish, asked, world)
+
+
+def _prove(wish: StencilWish, schedule: Schedule, program: Program, world: World) -> None:
+    """On one rank: all have the same program. ProgramError, on every rank, where it does not hold."""
+    fault = ""
+    if world.rank == 0:
+        try:
+            prove(wish, schedule, program).raise_if_bad()
+        except ProgramError as error:
+            fault = str(error)
+    if fault := world.share(fault):
+        raise ProgramError(fault)
 
 
 def _schedule(wish: StencilWish, world: World) -> Schedule:

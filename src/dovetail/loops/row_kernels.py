@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -87,7 +89,14 @@ class RowKernel:
         points = rows * max(self.high - self.low, 1)
         arrays = len({text.split("[")[0] for text in self.sources}) + 1
         num_bytes = arrays * points * dtype_bytes(self.dtype)
-        return Work(f"{self.name}:{self.width}:{self.dtype}", rows, points * _operations(self.value), num_bytes)
+        key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"
+        return Work(key, rows, points * _operations(self.value), num_bytes)
+
+    @cached_property
+    def mark(self) -> str:
+        """Tells what is computed: costs of one kernel are not for another of the same name."""
+        about = str(self.value), self.low, self.width - self.high, self.margins, self.boundary
+        return sha256(repr(about).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         """The compiled C; None, with a warning, where it cannot be compiled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
@@ -363,8 +364,15 @@ def stencil_wish(nest: Nest, name: str = "") -> type[StencilWish]:
     none."""
     if strange := [name for name in nest.parameters if name != "steps"]:
         raise WishError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
-    found, doc = stencil_of(nest), f"{nest.name}: {(StencilWish.__doc__ or '').strip()}"
+    found, doc = stencil_of(nest), f"{_about(nest)}\n\n{(StencilWish.__doc__ or '').strip()}"
     return type(nest.name, (StencilWish,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc})
+
+
+def _about(nest: Nest) -> str:
+    """What a nest says of itself: its function, or the module that goes by its name."""
+    module = getattr(sys.modules.get(nest.function.__module__), "__doc__", None) or ""
+    own = nest.function.__doc__ or (module if nest.name.startswith(module.partition(":")[0] or " ") else "")
+    return own.strip() or f"{nest.name}: a stencil on a grid."
 
 
 @lru_cache(maxsize=256)

@@ -20,13 +20,12 @@ WEIGHTS = {
 
 @cache
 def acoustic3d_of(order: int) -> Nest:
-    """The nest of one order."""
+    """The nest of one order, which goes by the name `acoustic3d` and, but for order 2, `_4`, `_6` or `_8`."""
     if order not in WEIGHTS:
         raise WishError(f"no acoustic wave of order {order}", hint=f"one of {', '.join(map(str, WEIGHTS))}")
     own, *outward = WEIGHTS[order]
     r = len(outward)
 
-    @nest(u=array("n", "m", "l", time=True, boundary="fixed"), c=array("n", "m", "l"))
     def acoustic3d(u: Any, c: Any, steps: int) -> None:
         n, m, l = u.shape  # noqa: E741
         for t in loop(1, steps + 1):
@@ -39,7 +38,8 @@ def acoustic3d_of(order: int) -> Nest:
                             around = around + weight * (pairs + u[t, i, j, k - d] + u[t, i, j, k + d])
                         u[t + 1, i, j, k] = 2 * u[t, i, j, k] - u[t - 1, i, j, k] + c[i, j, k] * around
 
-    return acoustic3d
+    acoustic3d.__name__ = "acoustic3d" if order == 2 else f"acoustic3d_{order}"
+    return nest(u=array("n", "m", "l", time=True, boundary="fixed"), c=array("n", "m", "l"))(acoustic3d)
 
 
 acoustic3d = acoustic3d_of(2)

@@ -1,4 +1,7 @@
-"""red_black2d: Gauss and Seidel's sweep in two colours, like a chess board's: of either, all points at once."""
+"""red_black2d: Gauss and Seidel's sweep in two colours, like a chess board's: of either, all points at once.
+
+`red` is 1 on red points; `half`, at first the grid, is the grid after each red half of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from dovetail.loops.record import loop
 
 @nest(u=array("n", "m"), half=array("n", "m"), red=array("n", "m", dtype="uint8"))
 def red_black2d(u: Any, half: Any, red: Any, steps: int) -> None:
-    """`red` is 1 on red points; `half`, at first the grid, is the grid after each red half of a sweep."""
     n, m = u.shape
     for _ in loop(steps):
         for i in loop(1, n - 1):
