@@ -11,8 +11,9 @@ from pathlib import Path
 
 from dovetail import __version__
 from dovetail.core import save_text
-from dovetail.ir import Program
+from dovetail.ir import Program, Space
 from dovetail.report.payload import encode
+from dovetail.report.space_picture import space_svg
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.template import fill, part, programs_of, provenance_list
 from dovetail.report.units import percent, second_unit, seconds, seconds_column, significant
@@ -65,6 +66,7 @@ def page(
         "css": part("page.css"),
         "provenance": _provenance(facts.provenance, timelines),
         "summary": _summary(facts),
+        "space": _space(facts.space),
         "timeline": part("timeline.html") if shown else EMPTY,
         "data": encode(shown) if shown else "",
         "script": script,
@@ -96,6 +98,13 @@ def _summary(summary: Summary) -> str:
         right = f"<section><h2>Where the time beyond the ideal goes</h2>{_losses(summary.losses)}</section>"
     sides = "".join(f"<div>{side}</div>" for side in (left, right) if side)
     return f'<div class="pair{" both" if left and right else ""}">{sides}</div>' if sides else ""
+
+
+def _space(space: Space | None) -> str:
+    if space is None:
+        return ""
+    what = "A part of it, each rank in its colour; shades tell what is computed one after the other, pale what another "
+    return f"<section><h2>Iteration space</h2><p>{what}rank computes, too.</p>{space_svg(space)}</section>"
 
 
 def _schedules(summary: Summary) -> str:
