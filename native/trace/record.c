@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "dovetail_trace.h"
@@ -217,6 +218,17 @@ static void note_maps(void) {
     fclose(maps);
 }
 
+/* Which clock this process reads: all of one kernel and one time namespace read the same. */
+static void note_clock(void) {
+    char boot[64] = "", space[64] = "", line[200];
+    FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file) return;
+    const int is_read = fscanf(file, "%63s", boot) == 1 && readlink("/proc/self/ns/time", space, sizeof space - 1) > 0;
+    fclose(file);
+    snprintf(line, sizeof line, "{\"clock_of\": \"%s %s\"}", boot, space);
+    if (is_read) dvt_line(line);
+}
+
 int dovetail_trace_init(const char* folder) {
     const int kept = errno;
     int code = 0;
@@ -228,6 +240,7 @@ int dovetail_trace_init(const char* folder) {
             ++generation;
             for (int i = 1; i <= names.count; ++i) write_name(i);
             note_maps();
+            note_clock();
             __atomic_store_n(&on, 1, __ATOMIC_RELEASE);
         }
     }

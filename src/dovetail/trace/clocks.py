@@ -2,7 +2,8 @@
 
 Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
 cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between
-two meetings both clocks are taken as straight lines, so that drift is followed too.
+two meetings both clocks are taken as straight lines, so that drift is followed too. Processes of one kernel read one
+clock, and need not meet.
 """
 
 from __future__ import annotations
@@ -76,10 +77,28 @@ def meetings_of(notes: Sequence[Mapping[str, Any]]) -> list[Meeting]:
 
 def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
     """The clock of each process. Rank 0's, or the date of the hosts where ranks never met, is the common one."""
-    by_rank = {process.rank: meetings_of(process.notes) for process in processes}
-    met = all(by_rank.get(rank) for rank in by_rank if rank > 0) and 0 in by_rank and len(by_rank) == len(processes)
+    by_rank = {process.rank: process for process in processes}
+    met = 0 in by_rank and all(_way(by_rank, rank) is not None for rank in by_rank) and len(by_rank) == len(processes)
     day = min((process.first.real_ns for process in processes), default=0)
     return [_met(process, by_rank) if met else _dated(process, day) for process in processes]
+
+
+def _way(by_rank: Mapping[int, ProcessFile], rank: int) -> list[list[Meeting]] | None:
+    """The meetings on the way up to rank 0's clock; None where a rank on it left none."""
+    way = []
+    top = _clock_of(by_rank[0])
+    while rank > 0 and (rank not in by_rank or _clock_of(by_rank[rank]) != top):
+        meetings = meetings_of(by_rank[rank].notes) if rank in by_rank else []
+        if not meetings:
+            return None
+        way.append(meetings)
+        rank = parent(rank)
+    return way
+
+
+def _clock_of(process: ProcessFile) -> object:
+    """What processes that read the same clock have in common; each has its own where that is not known."""
+    return next((note["clock_of"] for note in process.notes if "clock_of" in note), process.path)
 
 
 def _event_line(process: ProcessFile) -> Line:
@@ -95,14 +114,11 @@ def _dated(process: ProcessFile, day_ns: int) -> RankClock:
     return RankClock(line, None, False)
 
 
-def _met(process: ProcessFile, by_rank: Mapping[int, Sequence[Meeting]]) -> RankClock:
-    """Up the tree to rank 0; where a rank on the way left no meeting, its part is taken as none."""
-    line, rank, error, has_drift = _event_line(process), process.rank, 0.0, True
-    while rank > 0:
-        meetings = by_rank.get(rank, ())
-        if meetings:
-            line = line.then(line_through(meetings))
-            error += max(meeting.half_trip_ns for meeting in meetings)
+def _met(process: ProcessFile, by_rank: Mapping[int, ProcessFile]) -> RankClock:
+    """Up the tree to the clock of rank 0."""
+    line, error, has_drift = _event_line(process), 0.0, True
+    for meetings in _way(by_rank, process.rank) or []:
+        line = line.then(line_through(meetings))
+        error += max(meeting.half_trip_ns for meeting in meetings)
         has_drift = has_drift and len(meetings) > 1
-        rank = parent(rank)
     return RankClock(line, error, has_drift)

@@ -153,7 +153,8 @@ class _Numbers:
     """The process's numbers of names and communicators in those of the whole trace."""
 
     def __init__(self, process: ProcessFile, names: _Table, comms: _Table) -> None:
-        self.names = self._table({n: names.number(text) for n, text in process.names.items()}, names.number("?"))
+        self.texts, self.trace_names = process.names, names
+        self.names = np.full(1, -1, "i4")
         found = {int(note["comm"]): _comm(note) for note in process.notes if "comm" in note}
         self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
 
@@ -164,14 +165,24 @@ class _Numbers:
         return table
 
     def settle(self, columns: Columns, rows: Rows) -> Columns:
-        columns["name"] = self.names[np.clip(rows["name"], 0, len(self.names) - 1)]
+        columns["name"] = self._names(rows["name"])
         columns["comm"] = np.where(rows["comm"] >= 0, self.comms[np.clip(rows["comm"], -1, len(self.comms) - 1)], -1)
         return columns
+
+    def _names(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Names as those of the trace, which has only what is used."""
+        used = np.unique(numbers)
+        if len(used) and used[-1] >= len(self.names):
+            more = np.full(int(used[-1]) + 1 - len(self.names), -1, "i4")
+            self.names = np.concatenate([self.names, more])
+        for number in used[self.names[used] < 0].tolist():
+            self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
+        return self.names[numbers]
 
 
 def _comm(note: dict[str, Any]) -> Comm:
     ranks = tuple(note["ranks"]) if "ranks" in note else tuple(range(int(note["size"])))
-    return Comm(ranks, int(note.get("number", 0)), tuple(note.get("remote", ())))
+    return Comm(ranks, int(note.get("number", 0)), tuple(note.get("remote", ())), bool(note.get("window")))
 
 
 class _Requests:

@@ -45,7 +45,7 @@ class TraceFile:
     num_ranks: int
     names: tuple[str, ...]
     comms: tuple[Comm, ...]
-    meta: dict[str, Any]
+    meta: dict[str, Any] = field(repr=False)
     chunks: tuple[Chunk, ...] = field(repr=False)
     types: dict[str, str] = field(repr=False, default_factory=lambda: dict(COLUMNS))
 

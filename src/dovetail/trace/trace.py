@@ -34,7 +34,7 @@ COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Comm:
-    """A communicator: the ranks of the job that it holds, in its order; of the n-th that holds just these.
+    """A communicator or window: the ranks of the job that it holds, in its order; of the n-th that holds just these.
 
     `remote` are the ranks of the other side where it joins two groups: peers are theirs then.
     """
@@ -42,6 +42,7 @@ class Comm:
     ranks: tuple[int, ...]
     number: int = 0
     remote: tuple[int, ...] = ()
+    is_window: bool = False
 
     @property
     def peers(self) -> tuple[int, ...]:
@@ -61,7 +62,7 @@ class Trace:
     names: tuple[str, ...]
     comms: tuple[Comm, ...]
     columns: dict[str, NDArray[Any]] = field(repr=False)
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -93,13 +94,13 @@ class Trace:
 
 def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:
     """All but the columns, as JSON."""
-    told = [{"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote)} for c in comms]
+    told = [{"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote), "window": c.is_window} for c in comms]
     return {"num_ranks": num_ranks, "names": list(names), "comms": told, "meta": meta}
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
     """What `head_of` tells, but for the meta."""
-    comms = (Comm(tuple(c["ranks"]), int(c["number"]), tuple(c["remote"])) for c in document["comms"])
+    comms = (Comm(tuple(c["ranks"]), int(c["number"]), tuple(c["remote"]), bool(c["window"])) for c in document["comms"])
     return int(document["num_ranks"]), tuple(map(str, document["names"])), tuple(comms)
 
 
