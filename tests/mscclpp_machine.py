@@ -3,8 +3,11 @@
 Five threads a threadblock, twelve elements a chunk; every read and every write is a step of its own. Element i of an
 op on packets, from where the op starts, is thread i's, modulo their number; of other ops the thread differs from op to
 op. Port channels do what they were told later, in order. Gpus start their kernels at random, with garbage in their
-buffers before, and write garbage over them as soon as they end. Memory is coherent at once: what relaxed signals do not
-order does not show.
+buffers before, and write garbage over them as soon as they end.
+
+What a thread writes, but for packets and stores through a switch, its threadblock sees from the next sync on, and
+everybody at random, at the latest when it signals, releases, comes to a barrier or its kernel ends: not when it writes
+packets or sends relaxed signals. Writes of one element come in the order they were done in; reads are never early.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ THREADS, ELEMENTS = 5, 12
 SPEEDS = (1.0, 0.5, 0.02)
 Cell = tuple[list[int], int]
 Steps = Iterator[bool]  # True: a step was done, False: it waits
+Late = tuple[list[int], int, int, int]  # memory, element, value, the thread that sees it; -1: all of its threadblock
 
 
 class Machine:
@@ -37,6 +41,8 @@ class Machine:
         self.started: list[Steps] = []  # threads of a kernel that starts now
         self.told: dict[Any, list[Callable[[], Steps]]] = defaultdict(list)  # what each port channel has yet to do
         self.done: Counter[Any] = Counter()  # and how much it has done
+        self.late: dict[Any, list[Late]] = defaultdict(list)  # what each threadblock has written and not all see
+        self.haste = rng.choice(SPEEDS)
 
     def size(self, gpu: dict[str, Any], buffer: str) -> int:
         return gpu[f"{buffer}_chunks"] * ELEMENTS
@@ -73,6 +79,10 @@ class Machine:
                 live = [each for each, did in zip(live, moved, strict=True) if did is not None]
             live += [(steps, self.rng.choice(SPEEDS)) for steps in self.started]
             self.started = []
+            for place, late in self.late.items():
+                if late and self.rng.random() < self.haste:
+                    memory, element, *_ = self.rng.choice(late)
+                    self.settle(place, lambda each, cell=(memory, element): same(each, cell))
         return "right" if all(self.outputs[rank] == self.wanted(rank) for rank in range(self.n)) else "wrong"
 
     def launch(self, rank: int) -> Steps:
@@ -85,6 +95,8 @@ class Machine:
         yield True
         while self.left[rank]:
             yield False
+        for block in self.gpus[rank]["threadblocks"]:
+            self.settle((rank, block["id"]), lambda _: True)
         start = self.base(rank, "o")
         self.outputs[rank] = list(memory["o"][start : start + len(self.wanted(rank))])  # type: ignore[arg-type]
         for letter in "io":
@@ -116,8 +128,10 @@ class Machine:
 
     def step(self, rank: int, block: dict[str, Any], tid: int, op: dict[str, Any], turn: Any) -> Steps:
         name, place = op["name"], (rank, block["id"])
+        if name in ("signal", "barrier", "sem_release") or op.get("channel_type") == "port":
+            self.release(place, tid)
         if name == "nop":
-            yield from self.meet(("nop", *place), THREADS)
+            yield from self.sync(*place)
         elif name == "barrier":
             yield from self.meet(("barrier", rank, op["barrier_id"]), THREADS * op["num_threadblocks"])
         elif name in ("signal", "rlxsignal", "wait", "rlxwait"):
@@ -143,7 +157,7 @@ class Machine:
             yield from self.tell(rank, block, op, turn, tid)
         else:
             shift = 0 if name.endswith("pkt") else self.shifts.setdefault(id(op), self.rng.randrange(THREADS))
-            yield from self.data(rank, block, op, turn, lambda element: (element + shift) % THREADS == tid)
+            yield from self.data(rank, block, op, turn, tid, (tid - shift) % THREADS)
 
     def tell(self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, tid: int) -> Steps:
         """One thread of an op that a port channel does: rppkt first sees that the packets are there."""
@@ -153,7 +167,8 @@ class Machine:
                 while memory[element] is None:
                     yield False
                 yield True
-            yield from self.meet(("nop", rank, block["id"]), THREADS)
+            yield from self.sync(rank, block["id"])
+            self.release((rank, block["id"]), tid)
         for number, place in enumerate(op["dst_buff"]):
             if number % THREADS == tid:
                 source = op["src_buff"][0 if name == "rppkt" else number]
@@ -194,6 +209,34 @@ class Machine:
                 yield True
             else:
                 yield False
+
+    def read(self, place: Any, tid: int, cell: Cell) -> int:
+        seen = [each[2] for each in self.late[place] if same(each, cell) and each[3] in (tid, -1)]
+        return seen[-1] if seen else cell[0][cell[1]]
+
+    def write(self, place: Any, tid: int, cell: Cell, value: int, at_once: bool) -> None:
+        for other in self.late:
+            if at_once or other != place:
+                self.settle(other, lambda each: same(each, cell))
+        if at_once:
+            cell[0][cell[1]] = value
+        else:
+            self.late[place].append((*cell, value, tid))
+
+    def release(self, place: Any, tid: int) -> None:
+        """Let all see what a thread has written, and what it saw of its threadblock."""
+        self.settle(place, lambda each: each[3] in (tid, -1))
+
+    def settle(self, place: Any, chosen: Callable[[Late], bool]) -> None:
+        for memory, element, value, _ in filter(chosen, self.late[place]):
+            memory[element] = value
+        self.late[place] = [each for each in self.late[place] if not chosen(each)]
+
+    def sync(self, rank: int, block: int) -> Steps:
+        """A nop: with the last that comes, all threads see what any has written."""
+        if self.arrived["nop", rank, block] % THREADS == THREADS - 1:
+            self.late[rank, block] = [(*each[:3], -1) for each in self.late[rank, block]]
+        yield from self.meet(("nop", rank, block), THREADS)
 
     def meet(self, what: Any, size: int) -> Steps:
         mine = self.arrived[what]
@@ -253,9 +296,9 @@ class Machine:
             found[each] = [(memory, element) for element in range(first, first + count)]
         return found
 
-    def data(
-        self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, mine: Callable[[int], bool]
-    ) -> Steps:
+    def data(self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, tid: int, first: int) -> Steps:
+        """Elements `first`, `first` + THREADS and so on of an op, by thread `tid`."""
+        own = (rank, block["id"])
         name, packed = op["name"], op["name"].endswith("pkt")
         reads, writes = [], []
         for number, place in enumerate(op["src_buff"]):
@@ -268,18 +311,25 @@ class Machine:
         pairs = [(reads, writes)] if together else list(zip([[r] for r in reads], [[w] for w in writes], strict=False))
         if name == "rppkt":
             pairs = [(reads, writes)]
+        if packed and together:  # the executor reads packets first, then what it adds to them
+            pairs = [([*reads[1:], reads[0]], writes)]
         for sources, targets in pairs:
             length = len(next(iter(sources[0].values())))
-            for element in filter(mine, range(length)):
+            for element in range(first, length, THREADS):
                 total = 0
                 for cell in [cells[element] for side in sources for cells in side.values()]:
                     while cell[0][cell[1]] is None:
                         yield False
-                    total += cell[0][cell[1]]
+                    total += self.read(own, tid, cell)
                     yield True
                 for cell in [cells[element] for side in targets for cells in side.values()]:
-                    cell[0][cell[1]] = total
+                    strong = any(cell[0] is memory["p"] for memory in self.memory) or op.get("channel_type") == "switch"
+                    self.write(own, tid, cell, total, strong)
                     yield True
+
+
+def same(each: Late, cell: Cell) -> bool:
+    return each[0] is cell[0] and each[1] == cell[1]
 
 
 def verdicts(document: dict[str, Any], runs: int, seed: int = 0) -> Counter[str]:

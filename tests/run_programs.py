@@ -145,7 +145,32 @@ def _s(reads, writes):
     writes[0][...] -= reads[1]
 
 
-KERNELS = {"f": _f, "g": _g, "h": _h, "s": _s}
+def _m(reads, writes):
+    """Rows of blocks times blocks, element by element."""
+    rows, blocks = len(writes[0]), len(reads[1])
+    writes[0][...] = 0
+    for block in range(blocks):
+        writes[0][...] += reads[0].reshape(rows, blocks, *reads[0].shape[1:])[:, block] * reads[1][block]
+
+
+def _c(reads, writes):
+    _h(reads[:1], writes)
+    rows = len(writes[0])
+    for part in np.moveaxis(reads[1].reshape(rows, len(reads[1]) // max(rows, 1), *reads[1].shape[1:]), 1, 0):
+        writes[0][...] += part
+
+
+def _d(reads, writes):
+    writes[0][...] = reads[1]
+    for one, other in zip(reads[0], reads[2], strict=True):
+        writes[0][...] += one * other
+
+
+def _fill(reads, writes):
+    writes[0][...] = 7
+
+
+KERNELS = {"f": _f, "g": _g, "h": _h, "s": _s, "m": _m, "c": _c, "d": _d, "q": _h, "fill": _fill}
 
 
 def assert_same(found, expected) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,8 @@ from dovetail.cli import main
 from dovetail.cli.app import ORDER, exit_code
 from dovetail.cli.wishes import Said, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, PlanError, ProgramError, RunError, WishError
+from dovetail.probe.take import Budget
+from dovetail.tune import machines
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ["--m", "512", "--k", "256", "--n", "128"]
@@ -169,7 +172,7 @@ def test_the_wish_may_stand_anywhere(document):
 class Bare:
     """A wish that somebody else brought."""
 
-    name, families = "bare", ("serial", "wild")
+    name, families, by_size = "bare", ("serial", "wild"), False
     options = ()
 
 
@@ -225,7 +228,7 @@ def test_what_was_not_said_is_as_the_machine_has_it():
         (["plan", "matmul_all_reduce", *ATLAS, "--by", "rings"], "ring"),
         (["tune", "matmul_allreduce", *SIZES, "--ranks", "2"], "matmul_all_reduce"),
         (["plan", "matmul_all_reduce", *ATLAS, "--schedules", "mc2"], "--schedule"),
-        (["probe", "matmul", *SIZES], "matmul_all_reduce"),
+        (["probe", "matmul_allreduce", *SIZES], "matmul_all_reduce"),
         (["machines", "two-hosts"], "two-hosts-1"),
     ],
 )
@@ -367,10 +370,9 @@ def test_plan_beyond_what_was_measured(call, tmp_path, document):
 def test_plan_uses_the_probed_machine(document, monkeypatch):
     from dovetail.core import save_json
     from dovetail.machine import load
-    from dovetail.tune.machines import machine_path
 
     launch = "mpiexec -n {ranks}"
-    save_json(machine_path(launch, 2), load("shared-memory-2").to_json())
+    save_json(machines.machine_path(launch, 2), load("shared-memory-2").to_json())
     found = document("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--launch", launch)
     assert found["machine"] == "shared-memory-2"
     assert document("machines")["machines"][-1]["origin"] == "measured"
@@ -589,8 +591,13 @@ def test_run_compare_show(document, call, planned):
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_probe_then_plan_then_tune(document, call, tmp_path):
+def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     """The main job, small: probe, plan from the cache, tune; the page's path comes last."""
+    for name in ("probe_links", "probe_wish"):
+        quick = partial(getattr(machines, name), budget=Budget(each_s=0.02, most=12))
+        monkeypatch.setattr(machines, name, quick)
+    calm = partial(machines.spot_check, tolerance=9.0)  # calm or busy, the machine is the same
+    monkeypatch.setattr(machines, "spot_check", calm)
     machine = document("probe", "matmul_all_reduce", *SIZES, "--ranks", "2", "--out", tmp_path / "machine.json")
     assert {"p2p:shm", "all_reduce:2", "reduce"} <= set(machine["costs"])
     assert any(key.startswith("kernel:matmul") for key in machine["costs"])
@@ -604,7 +611,8 @@ def test_probe_then_plan_then_tune(document, call, tmp_path):
     assert found["ideal_gain"] is not None or (found["schedule"], found["measured_s"]) == ("serial", found["serial_s"])
     assert found["max_rel_error"] <= found["tolerance"]
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"plan.json", "measured.json", "report.html"}
-    code, out, _ = call("tune", "matmul_all_reduce", *sizes, "--schedule", "serial", "--out", tmp_path / "serial")
+    serial = ["--machine", tmp_path / "machine.json", "--schedule", "serial", "--out", tmp_path / "serial"]
+    code, out, _ = call("tune", "matmul_all_reduce", *sizes, *serial)
     assert code == 0
     assert out.splitlines()[-1] == str(tmp_path / "serial" / "report.html")
 

@@ -100,6 +100,24 @@ def test_xml_is_read_back_by_its_dialect(call, dialect: str, protocol: str) -> N
     assert msccl.certify(read, dialect).ok
 
 
+@pytest.mark.parametrize("dialect", msccl.DIALECTS)
+def test_xml_for_small_buffers_only_is_told(call, dialect: str) -> None:
+    words = ("two_step_all_to_all", "--ranks", 8, "--nodes", 2, "--to", dialect)
+    code, out, err = call(*words)
+    limit = msccl.certify(msccl.read(out), dialect).safe_up_to_bytes
+    assert (code, limit) == (0, 8 << 20)
+    assert err.splitlines()[0] == f"Warning: valid on {dialect} up to {limit} bytes (8 MiB), not beyond"
+    code, out, err = call(*words, "--out", "a.xml", "--json")
+    assert (code, json.loads(out)["safe_up_to_bytes"]) == (0, limit)
+    assert err == f"Warning: a.xml: valid on {dialect} up to {limit} bytes (8 MiB), not beyond\n"
+
+
+@pytest.mark.parametrize("form", ["msccl", "text"])
+def test_where_every_size_is_safe_none_is_told(call, form: str) -> None:
+    code, out, err = call("ring_all_reduce", "--ranks", 4, "--to", form, "--json")
+    assert (code, json.loads(out)["safe_up_to_bytes"], err) == (0, None, "")
+
+
 @pytest.mark.parametrize("name", [name for kind in WORDS for name in algorithms_for(kind)])
 def test_what_a_dialect_has_a_word_for_can_be_written(call, name: str) -> None:
     for dialect in msccl.DIALECTS:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -139,36 +140,61 @@ def test_killed_rank(mpi, planned, tmp_path, good_run_s):
     assert run.left() == []
 
 
-@pytest.mark.mpi
-def test_stopped_rank(mpi, planned, tmp_path, good_run_s):
-    """A rank that stops in the midst: no launcher notices. What the others had done is kept."""
-    run = LongRun(planned, tmp_path / "out", mpi)
+@pytest.fixture(scope="module")
+def of_every_mpi(plan, tmp_path_factory):
+    """What becomes of `faulted(mpi, folder)`, by the MPI's name: all at once, and once, for they mostly wait."""
+
+    @cache
+    def ended(faulted):
+        found = [mpi for name, mpi in needs.MPIS.items() if needs.missing(name) is None]
+        folders = [tmp_path_factory.mktemp(mpi.name) for mpi in found]
+        for folder in folders:
+            save_json(folder / "plan.json", plan.to_json())
+        with ThreadPoolExecutor() as pool:
+            begun = [pool.submit(faulted, mpi, folder) for mpi, folder in zip(found, folders, strict=True)]
+        return {mpi.name: each for mpi, each in zip(found, begun, strict=True)}
+
+    return ended
+
+
+def stopped_in_the_midst(mpi, folder):
+    run = LongRun(folder, folder / "out", mpi)
     os.kill(run.pids()[1], signal.SIGSTOP)
-    code, err, spent = run.ends()
+    return run, *run.ends()
+
+
+@pytest.mark.mpi
+def test_stopped_rank(mpi, of_every_mpi, good_run_s):
+    """A rank that stops in the midst: no launcher notices. What the others had done is kept."""
+    run, code, err, spent = of_every_mpi(stopped_in_the_midst)[mpi.name].result()
     assert code == 2
     assert spent < SILENT_S + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1", "no sign of life", "it is stopped")
-    assert (tmp_path / "out" / "plan.json").exists()
+    assert (run.out / "plan.json").exists()
     assert run.left() == []
-    (partial,) = tmp_path.glob("out/runs/*/partial.0.json")
+    (partial,) = run.out.glob("runs/*/partial.0.json")
     assert json.loads(partial.read_text())["label"] == "measured"
 
 
-@pytest.mark.mpi
-def test_rank_that_is_stopped_before_it_begins(mpi, planned, tmp_path, good_run_s):
-    wrapper = tmp_path / "stop_rank_1"
+def stopped_early(mpi, folder):
+    wrapper = folder / "stop_rank_1"
     wrapper.write_text(
         '#!/bin/sh\n[ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ] && '
-        f'echo $$ >> {tmp_path}/pid && kill -STOP $$\nexec "$@"\n'
+        f'echo $$ >> {folder}/pid && kill -STOP $$\nexec "$@"\n'
     )
     wrapper.chmod(0o755)
     launch, before = " ".join([*mpi.mpiexec(2), str(wrapper)]), slowness()
-    run = LongRun(planned, tmp_path / "out", mpi, launch)
-    code, err, spent = run.ends()
+    ended = LongRun(folder, folder / "out", mpi, launch).ends()
+    return int((folder / "pid").read_text()), max(before, slowness()), *ended
+
+
+@pytest.mark.mpi
+def test_rank_that_is_stopped_before_it_begins(mpi, of_every_mpi, good_run_s):
+    pid, slow, code, err, spent = of_every_mpi(stopped_early)[mpi.name].result()
     assert code == 2
-    assert spent < (LATE_S + 0.25 * 2) * max(before, slowness()) + STOP_S + 3 * good_run_s(mpi)
+    assert spent < (LATE_S + 0.25 * 2) * slow + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1 never arrived")
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert not is_running(pid)
 
 
 @pytest.mark.mpi
@@ -398,7 +424,7 @@ def test_one_rank_without_mpi(alone):
     ("change", "told"),
     [
         (lambda a, b: (a[:5], b), "'A' has shape (5, 16)"),
-        (lambda a, b: (a, b[:, :3]), "'B' has shape (1, 16, 3)"),
+        (lambda a, b: (a, b[:, :3]), "'B' has shape (16, 3)"),
         (lambda a, b: (a[0], b), "'A' has shape (16,)"),
         (lambda a, b: (a.astype("f2"), b), "'A' is float16, and the plan is for float32"),
         (lambda a, b: (a, np.full_like(b, np.inf)), "'B' holds 128 values that are NaN or infinite"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from matmul_programs import program as matmul
 
 from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Program, parse, verify, verify_reference
 from dovetail.matmul import MatmulAllReduce
-from dovetail.matmul import program as matmul
 
 STENCIL = """program {name} ranks 2
 buffer x input 6

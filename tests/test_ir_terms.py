@@ -12,7 +12,7 @@ from dovetail.ir import Certificate, Post, Program, Region, Term, canonical, par
 from dovetail.ir.document import json_text
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.native import judge
-from dovetail.ir.op_lists import Plain
+from dovetail.ir.op_lists import OpLists
 from dovetail.ir.posts import Posts
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
@@ -298,7 +298,7 @@ def test_values_are_kept_once_however_often_they_are_used() -> None:
     """Doublings of doublings: as a tree the last value has 2^60 leaves."""
     body = "copy x[0:1] -> u[0:1]\n" + "compute three u[0:1] u[0:1] x[0:1] -> u[0:1]\n" * 60
     checked = program(body.strip())
-    plain = Plain(checked)
+    plain = OpLists(checked)
     run, symbols = Greedy(plain)(), Symbols()
     Execution(checked, run, symbols).execute(plain.ops, run.order)
     assert len(symbols._atom_list) == 61

@@ -230,7 +230,9 @@ class TestForm:
         assert not which.any()
         slot = Slot((4,), "float32")
         assert kinds[0].reads == (Operand(slot, 4, 16), Operand(Slot((4, 5), "float32"), 1, 20))
-        assert MATMUL.work(kinds[0].reads, kinds[0].writes) == ("matmul:k=4:n=5:float32", 4, 2 * 4 * 4 * 5)
+        assert MATMUL.work(kinds[0].reads, kinds[0].writes) == (
+            ("matmul:k=4:n=5:float32", 4, 2 * 4 * 4 * 5, 4 * 4 * (4 + 5), 4 * 4 * 5)
+        )
         mine = compute_calls(asked, workload, 1)
         assert set(asked.columns["rank"][mine.rows]) == {1}
 

@@ -8,11 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matmul_programs import program
 
-from dovetail.collective import family
 from dovetail.core import DovetailError, PlanError, WishError
 from dovetail.cost.prices import Prices
 from dovetail.ir import Kind, Program, to_text, verify
-from dovetail.matmul import DTYPES, MatmulAllReduce, shard
+from dovetail.machine import load
+from dovetail.matmul import DTYPES, MatmulAllReduce, Product, shard
+from dovetail.plan import wish_class
+from dovetail.plan.costs import Costs
+from dovetail.plan.wishes import BUILT_IN
 from dovetail.run import execute, fresh_inputs
 from dovetail.sim import simulate
 
@@ -32,7 +35,7 @@ def schedules(draw, dtypes=DTYPES):
     wish, ranks = MatmulAllReduce(m, k, n, draw(st.sampled_from(dtypes))), draw(st.integers(1, 5))
     how = draw(st.sampled_from(["library", "exchange", "ring"]))
     rows = None if how == "library" else draw(st.none() | st.integers(1, 4))
-    return wish, program(wish, ranks, draw(tilings(m)), family(how), rows)
+    return wish, program(wish, ranks, draw(tilings(m)), how, rows)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,7 +67,7 @@ def test_every_schedule_is_proved_and_completes_in_any_protocol(schedule, rendez
 
 def test_tiles_overlap_with_the_messages_of_the_tiles_before():
     """Four tiles of 1 s on two ranks; each tile's messages take 1 s: all but the last tile's are hidden."""
-    prog = program(MatmulAllReduce(4, 2, 2), 2, [1, 1, 1, 1], family("exchange"))
+    prog = program(MatmulAllReduce(4, 2, 2), 2, [1, 1, 1, 1], "exchange")
     send = prog.kind == Kind.send
     prices = Prices.plain(prog, work_s=np.where(prog.kind == Kind.compute, 1.0, 0.0), wire_s=np.where(send, 1.0, 0.0))
     assert simulate(prog, prices).makespan_s == pytest.approx(5.0)
@@ -75,7 +78,7 @@ def test_forwarding_pipelines_when_messages_are_short():
     wish, ranks = MatmulAllReduce(64, 2, 2), 4
     spans = {}
     for rows in (16, 4):
-        prog = program(wish, ranks, [64], family("ring"), rows)
+        prog = program(wish, ranks, [64], "ring", rows)
         size = np.array([sum(r.num_slots for r in (*op.reads, *op.writes)) for op in prog.ops()])
         send, add = prog.kind == Kind.send, prog.kind == Kind.recv_reduce
         work_s, wire_s = np.where(add, size / 2, 0.0), np.where(send, size, 0.0)
@@ -159,7 +162,8 @@ def test_workload_says_what_a_slot_is():
     assert workload.slot_bytes("A", 0) == 1536 * 2
     assert workload.slot_bytes("B", 1) == 1536 * 8192 * 2
     assert workload.slot_bytes("P", 1) == workload.slot_bytes("C", 0) == 8192 * 2
-    assert wish.works(2)[0] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
+    assert wish.works(2)[0][:3] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
+    assert wish.works(2)[0][3:] == (2 * (1536 + 8192), 2 * 1536 * 8192)
 
 
 @pytest.mark.parametrize("tiles", [[4, 4], [], [11], [10, 0], [12, -2]])
@@ -170,8 +174,8 @@ def test_tiles_must_be_positive_and_add_up(tiles):
 
 def test_unknown_choices_are_refused():
     wish = MatmulAllReduce(10, 4, 4)
-    with pytest.raises(WishError, match="no family of algorithms 'tree'"):
-        program(wish, 2, [10], family("tree"))
+    with pytest.raises(PlanError, match="no all-reduce 'tree'"):
+        program(wish, 2, [10], "tree")
     with pytest.raises(PlanError, match="its own messages"):
         program(wish, 2, [10], "library", rows=2)
     with pytest.raises(WishError, match="at least one slot"):
@@ -179,7 +183,7 @@ def test_unknown_choices_are_refused():
 
 
 def test_every_op_says_which_tile_it_belongs_to():
-    prog = program(MatmulAllReduce(4096, 64, 8), 2, [512, 896, 896, 896, 896], family("exchange"), 128)
+    prog = program(MatmulAllReduce(4096, 64, 8), 2, [512, 896, 896, 896, 896], "exchange", 128)
     lines = {op.line for op in prog.ops()}
     assert lines == {f"tile {tile} of 5 ({512 if tile == 1 else 896} rows)" for tile in range(1, 6)}
 
@@ -189,6 +193,18 @@ def sizes(prog: Program, kind: Kind) -> set[int]:
 
 
 def test_messages_are_no_longer_than_asked():
-    prog = program(MatmulAllReduce(100, 8, 8), 4, [40, 60], family("ring"), 7)
+    prog = program(MatmulAllReduce(100, 8, 8), 4, [40, 60], "ring", 7)
     assert max(sizes(prog, Kind.send)) <= 7
     assert sizes(prog, Kind.compute) == {40, 60, 1}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in map(wish_class, BUILT_IN) if issubclass(kind, Product)])
+def test_whatever_stands_next_to_a_proposed_schedule_can_be_run(kind):
+    """Neighbours are measured unasked: one without a program would end the tuning."""
+    wish = kind(96, 24, 16, "bfloat16")
+    costs, _ = Costs.of(wish, load("mi300x-8"), 2, extrapolate=True)
+    proposed = {schedule.family: schedule for schedule in wish.schedules(costs)}
+    beside = {near for schedule in proposed.values() for near in wish.neighbours(schedule)}
+    assert len(proposed) >= 4
+    assert len(beside) > len(proposed)
+    assert all(verify(wish.program(near, 2)).ok for near in beside)

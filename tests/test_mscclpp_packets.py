@@ -15,7 +15,20 @@ from typing import Any
 import mscclpp_faults
 import mscclpp_machine
 import pytest
-from mscclpp_plans import NOP, all_gather, all_reduce, barrier, here, move, ops_of, plan, shared_sum, tell, there
+from mscclpp_plans import (
+    NOP,
+    all_gather,
+    all_reduce,
+    barrier,
+    here,
+    move,
+    ops_of,
+    plan,
+    semaphore,
+    shared_sum,
+    tell,
+    there,
+)
 from needs import SHARED
 
 from dovetail.collective.mscclpp import certify, launched, read
@@ -121,8 +134,8 @@ class TestOneThread:
         pack = move("recpkt", [here("i", 0, 2), here("s", 0, 2)], [here("o", 0, 2), here("s", 2, 2)], "none")
         put = move("ppkt", here("i", 0, 2), there(0, 0, 2))
         for chunk, ok in ((0, True), (1, False)):
-            after = [move("upkt", here("s", 2), here("o", 2), "none"), NOP, move("copy", here("o", chunk), here("o", 3),
-                     "none")]  # fmt: skip
+            over = move("copy", here("o", 2), here("i", chunk), "none")
+            after = [move("upkt", here("s", 2), here("o", 2), "none"), NOP, over]
             document = plan("test", (2, 4, 4), [[[put, pack], after]] * 2, remote="s", **LL)
             assert proved(document).ok == ok
             assert ok or proved(document).failed == "races"
@@ -170,6 +183,80 @@ class TestPorts:
         for gpu in (0, 1):
             ops_of(document, gpu)[1]["name"] = "rppkt"
         holds(self.flushed(document))
+
+
+class TestOtherData:
+    """Packets are stores without a fence (packet_device.hpp): what else was written before may come later."""
+
+    UNPACK = move("upkt", here("s", 1), here("s", 8), "none")
+
+    def handed_on(self, given: list[Any], taken: list[Any]) -> dict[str, Any]:
+        """One threadblock copies its input to the output, another one adds what the other gpu sends."""
+        first, second = [PUT, move("copy", here("i", 0), here("o", 0), "none"), NOP, *given], [*taken, ADD]
+        return plan("allreduce", (1, 1, 9), [[first, second]] * 2, remote="s", semaphores=(0,), **LL)
+
+    def test_of_another_threadblock(self) -> None:
+        refuted(self.handed_on([PACK], [self.UNPACK, NOP]), "races", "op 2 (repkt)", "output[0]",
+                "only packets order the two", "op 1 (copy)", "semaphore")  # fmt: skip
+        holds(self.handed_on([PACK, semaphore("sem_release", 0)], [self.UNPACK, semaphore("sem_acquire", 0), NOP]))
+
+    def test_of_another_gpu(self) -> None:
+        """A put, then packets; where a signal comes with them, it is right."""
+        put, sources = move("put", here("i", 0), there(0, 8)), [here("i", 0), here("s", 8)]
+        add = move("re", sources, here("o", 0), "none")
+        go, take = move("ppkt", here("i", 0), there(0, 1)), self.UNPACK | {"dst_buff": [here("s", 9)]}
+        document = pair(put, NOP, go, take, NOP, add, chunks=(1, 1, 10))
+        refuted(document, "races", "op 5 (re) reads scratch[8]", "op 0 (put)", "let gpu 0 signal gpu 1 in between")
+        holds(pair(put, NOP, go, tell("signal", 0), take, tell("wait", 0), NOP, add, chunks=(1, 1, 10)))
+
+    def test_what_was_read_may_be_overwritten(self) -> None:
+        """By who has the packets that were made of it."""
+        over = move("copy", here("s", 8), here("i", 0), "none")
+        document = self.handed_on([PACK], [self.UNPACK, NOP, over, NOP])
+        for gpu in (0, 1):
+            ops_of(document, gpu, 1).pop()
+        document["collective"] = "test"
+        assert proved(document).checks["races"].message == "conflicting accesses are ordered in every timing"
+        ops_of(document, 0, 1)[:2] = []
+        assert proved(document).failed == "races"
+
+    def test_what_was_written_is_overwritten_in_order(self) -> None:
+        """As upstream's plans expect; it is said."""
+        document = self.handed_on([PACK], [UNPACK])
+        holds(document)
+        told = proved(document).checks["races"].message
+        assert "if writes come in the order of packets" in told
+        assert "op 0 (upkt) writes output[0] of gpu 0, which gpu 0, threadblock 0, op 1 (copy) writes" in told
+
+
+class TestSumsReadPacketsFirst:
+    """Then what they add to them (execution_kernel.hpp, handleReduceSendPackets)."""
+
+    def test_what_they_add(self) -> None:
+        """A port channel writes it, then the packets, in order. There is no fence, so it is a race all the same."""
+        blocks = []
+        for _ in (0, 1):
+            pack, port = move("cpkt", here("i", 0), here("s", 1), "none"), {"by": "port", "channel_ids": [0]}
+            puts = [move("ppkt", here("s", 1), there(0, 3), **port), move("put", here("i", 0), there(0, 0), **port)]
+            back = move("rppkt", here("s", 3), there(0, 2), **port)
+            blocks.append([[pack, NOP, *puts, back, move("repkt", [here("s", 0), here("s", 2)], here("o", 0), "none")]])
+        document = TestPorts().flushed(plan("allreduce", (1, 1, 8), blocks, remote="s", by="port", **LL))
+        assert mscclpp_machine.verdicts(document, 100) == {"right": 100}
+        told = proved(document).checks["races"].message
+        assert "op 5 (repkt) reads scratch[0] of gpu" in told
+        assert "only packets order the two" in told
+
+    def test_all_of_them(self) -> None:
+        """The last packets that a sum waits for are made, by another threadblock, of what it is to overwrite."""
+        keep = move("upkt", here("s", 2), here("o", 0), "none")
+        first = [PUT, move("cpkt", here("i", 0), here("s", 2), "none"), keep, semaphore("sem_release", 0)]
+        first.insert(3, NOP)
+        add = [move("repkt", [here("o", 0), here("s", 0), here("s", 1)], here("o", 0), "none")]
+        second = [semaphore("sem_acquire", 0), NOP, move("cpkt", here("o", 0), here("s", 1), "none")]
+        document = plan("test", (1, 1, 4), [[first + add, second]] * 2, remote="s", semaphores=(0,), **LL)
+        assert proved(document).ok, proved(document)
+        ops_of(document)[5]["src_buff"].pop()
+        assert proved(document).failed == "races"
 
 
 def test_a_switch_stores_packets_that_its_own_threads_made() -> None:

@@ -74,7 +74,7 @@ class TestResults:
         tiles = [*tiles, m - sum(tiles)] if m > sum(tiles) else tiles
         families = ["library", "ring"] + (["exchange"] if ranks == 2 else [])
         wish, family = MatmulAllReduce(m, k, n, dtype), data.draw(st.sampled_from(families))
-        asked = program(wish, ranks, tiles, algorithms(family))
+        asked = program(wish, ranks, tiles, family)
         for change in data.draw(st.lists(st.sampled_from([ours, fuse, cut]), max_size=2)):
             asked = change(asked)
         workload = wish.workload(asked)
@@ -182,11 +182,11 @@ class TestOrder:
     def test_is_known_of_ordinary_programs(self):
         """These keep their window: every rank orders its own accesses."""
         for family in ("library", "exchange", "ring"):
-            assert not needs_order(program(MatmulAllReduce(8, 4, 4), 2, [4, 4], algorithms(family)))
+            assert not needs_order(program(MatmulAllReduce(8, 4, 4), 2, [4, 4], family))
         assert not needs_order(ring_all_reduce(4, 3, lanes=2))
 
     def test_is_lost_with_a_dependency(self):
-        asked = program(MatmulAllReduce(8, 4, 4), 2, [4, 4], algorithms("exchange"))
+        asked = program(MatmulAllReduce(8, 4, 4), 2, [4, 4], "exchange")
         ops = specs_of(asked)
         for op in ops:
             op.after.clear()

@@ -20,7 +20,7 @@ from dovetail.core import EnvironmentFault, ProgramError, WishError, cache_dir
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MatmulAllReduce
-from dovetail.run import mpi_library
+from dovetail.run import mpi_library, numpy_dtype
 from dovetail.run.engine import DTYPES as NATIVE_DTYPES
 from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
 from dovetail.run.mpi import MpiExecutor
@@ -33,6 +33,7 @@ REDUCING = ("all_reduce", "reduce_scatter")
 FLOATS = DTYPES[:4]
 BOTH = (RunOptions("poll", window=4), RunOptions("thread"))
 SLICED = (RunOptions(slice_bytes=64), RunOptions("thread", slice_bytes=20_000))
+LARGE = ((BOTH[0], 60_000), (SLICED[0], 20_000), (SLICED[1], 60_000))  # how, and the bytes of a message
 
 
 def random_cases(ranks: int, count: int):
@@ -98,11 +99,12 @@ def library(ranks: int):
 
 
 def shipped_cases(ranks: int):
-    """Rings, and products of every family and dtype, large enough for a rendezvous."""
+    """Rings whose messages are large enough for a rendezvous, or hundreds of pieces; and products of every family."""
     cases = []
     for turn, dtype in enumerate(NATIVE_DTYPES):
-        ring = ring_all_reduce(ranks, 2, 2)
-        cases.append((ring.with_depth(1), workload_of(ring, (40_000,), dtype), ((*BOTH[:1], *SLICED)[turn % 3],)))
+        ring, (how, num_bytes) = ring_all_reduce(ranks, 2, 2), LARGE[turn % 3]
+        length = num_bytes // numpy_dtype(dtype).itemsize
+        cases.append((ring.with_depth(1), workload_of(ring, (length,), dtype), (how,)))
         ops = REDUCE_OPS if dtype in FLOATS else REDUCE_OPS[:4]
         how = [RunOptions(reduce_op=op, blocking=bool(place % 2)) for place, op in enumerate(ops)]
         for asked in (ring.with_depth(1), library(ranks)):
@@ -170,7 +172,7 @@ def lying_product() -> Job:
     asked = program(wish, 2, [64], "library")
     col = {name: column.copy() for name, column in asked.columns.items()}
     col["kind"][col["kind"] == Kind.collective] = Kind.copy
-    return Job((Variant("lying", asked.with_columns(col), wish.workload(2), check=True),), rounds=1)
+    return Job((Variant("lying", asked.with_columns(col), wish.workload(asked), check=True),), rounds=1)
 
 
 def short_message() -> Job:

@@ -109,11 +109,15 @@ def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Ma
 def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
     """The text to the file or stdout, and what it is to stdout or stderr."""
     from dovetail.core import save_text
+    from dovetail.report.units import num_bytes
 
-    facts = _facts(made)
     text = _text_of(made, form)
+    limit = _limit_of(text, form)
+    facts = _facts(made) | {"safe_up_to_bytes": limit}
     if out is not None:
         save_text(out, text)
+    if limit is not None:
+        output.warn(f"{f'{out}: ' if out else ''}valid on {form} up to {limit} bytes ({num_bytes(limit)}), not beyond")
     if as_json:
         place = {"out": str(out)} if out else {"program": made.program.to_json()} if form == "json" else {"text": text}
         output.emit({"schema": SCHEMA, "to": form, "protocol": made.protocol, **facts, **place})
@@ -137,6 +141,13 @@ def _text_of(made: Made, form: str) -> str:
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1)
     return msccl.write(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
+
+
+def _limit_of(text: str, form: str) -> int | None:
+    """Of MSCCL XML, the largest buffer for which it completes on the runtime that it is for; None: every size."""
+    from dovetail.collective import msccl
+
+    return msccl.safe_up_to_bytes(msccl.read(text), form) if form in msccl.DIALECTS else None
 
 
 def _facts(made: Made) -> dict[str, Any]:

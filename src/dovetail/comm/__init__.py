@@ -3,7 +3,6 @@
 The calls of wishes, such as `all_gather_matmul`, are made when they are first asked for (see `comm.products`).
 """
 
-from importlib import import_module
 from typing import Any
 
 from dovetail.comm.calls import (
@@ -41,8 +40,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    table = import_module("dovetail.plan.wishes")
-    if name.startswith("_") or name not in table.wishes():
+    from dovetail.plan.wishes import wishes
+
+    if name.startswith("_") or name not in wishes():
         raise AttributeError(f"module 'dovetail.comm' has no attribute '{name}'")
-    found = globals()[name] = import_module("dovetail.comm.products").product_call(name)
+    from dovetail.comm.products import product_call
+
+    found = globals()[name] = product_call(name)
     return found

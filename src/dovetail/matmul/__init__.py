@@ -7,9 +7,11 @@ from typing import Any
 
 from dovetail import find_call
 from dovetail.matmul.all_gather import AllGatherMatmul
+from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
 from dovetail.matmul.all_reduce import MatmulAllReduce
 from dovetail.matmul.all_to_all_first import AllToAllMatmul
 from dovetail.matmul.all_to_all_last import MatmulAllToAll
+from dovetail.matmul.alone import ProductAlone
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import DTYPES, Product, Told, shard
@@ -19,12 +21,14 @@ from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 __all__ = [
     "DTYPES",
     "MATMUL",
+    "AllGatherColumnsMatmul",
     "AllGatherMatmul",
     "AllToAllMatmul",
     "MatmulAllReduce",
     "MatmulAllToAll",
     "MatmulReduceScatter",
     "Product",
+    "ProductAlone",
     "Tiling",
     "Told",
     "mc2",
@@ -36,6 +40,11 @@ __all__ = [
 ]
 
 _CALLS = {kind.name for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Product)}
+__all__ += sorted(_CALLS)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -39,8 +39,7 @@ class Blockwise(Product):
         """The work of a row on each rank."""
         raise NotImplementedError
 
-    @property
-    def row_bytes(self) -> int:
+    def row_bytes(self, ranks: int) -> int:
         """Bytes of a row that travels."""
         raise NotImplementedError
 
@@ -65,7 +64,7 @@ class Blockwise(Product):
         for count in COUNTS:
             if count <= -(-longest // align) and (most is None or count <= most) and worth(by, count, ranks):
                 yield uniform(longest, count, align)
-        short = mc2_short_shard(max(self.k, 1), max(self.n, 1), ranks, self.row_bytes)
+        short = mc2_short_shard(max(self.k, 1), max(self.n, 1), ranks, self.row_bytes(ranks))
         own_s = float(costs.work_s(works, np.array([longest]))[0])
         rule = mc2_shard(longest, short, own_s, compute_s, comm_s, gathers=self.gathers)
         if most is None or len(rule.tiles) <= most:
@@ -74,7 +73,7 @@ class Blockwise(Product):
         yield optimal(longest, first, second, align=align, floor=self._floor(costs), max_count=most)
 
     def _library_s(self, costs: Costs) -> Seconds:
-        return lambda rows: costs.collective_s(self.kind, np.asarray(rows) * self.row_bytes * costs.ranks)
+        return lambda rows: costs.collective_s(self.kind, np.asarray(rows) * self.row_bytes(costs.ranks) * costs.ranks)
 
     def _messages_s(self, costs: Costs, by: str) -> Seconds:
         def alone_s(rows: int) -> float:
@@ -84,11 +83,12 @@ class Blockwise(Product):
 
     def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best of our own messages, cut; then the best tiles, moved (where the product was measured)."""
-        if costs.ranks == 1 or not self.row_bytes:
+        if costs.ranks == 1 or not self.row_bytes(costs.ranks):
             return
         tiled = [schedule for schedule in ranked if schedule.tiles]
         if turn == 0 and costs.options["rows_per_message"] is None:
-            yield from sliced(tiled, self.row_bytes, [by for by in self.known_ways(costs) if by != "library"])
+            ours = [by for by in self.known_ways(costs) if by != "library"]
+            yield from sliced(tiled, self.row_bytes(costs.ranks), ours)
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
             align = usual_align(self.blocks(costs.ranks).longest)
             yield from moved(costs, tiled, align, self._floor(costs))
@@ -103,7 +103,7 @@ class Blockwise(Product):
 
     def collected(self, ranks: int) -> Sequence[Collected]:
         longest = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
-        return (Collected(self.kind, longest * self.row_bytes),) if ranks > 1 else ()
+        return (Collected(self.kind, longest * self.row_bytes(ranks)),) if ranks > 1 else ()
 
     def _floor(self, costs: Costs) -> int:
         asked = costs.options["floor"]

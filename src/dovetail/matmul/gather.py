@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.ir.types import Mode
+from dovetail.matmul.product import MODES
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
-MODES: tuple[Mode, ...] = ("each_sum", "sum")
 
 
 @dataclass(frozen=True)
@@ -111,10 +110,12 @@ def gather_program(
     `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
     each way) that pass on what came. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
-    return _Gather(name, blocks, schedule, results, gathered, kind).build()
+    return Gather(name, blocks, schedule, results, gathered, kind).build()
 
 
-class _Gather:
+class Gather:
+    """Builds the Program of `gather_program`."""
+
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str) -> None:
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
@@ -122,7 +123,9 @@ class _Gather:
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
         self.b = Builder(name, self.ranks)
-        self.alike = self.steps.slices == 1 and not self.fused and self.by != "library"
+        ours = self.steps.slices == 1 and self.by != "library"
+        self.alike = ours and not self.fused
+        self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
@@ -141,9 +144,18 @@ class _Gather:
             raise PlanError(what, found=found, hint=hint)
 
     def build(self) -> Program:
+        self._buffers()
+        self.compute = self.b.lane("compute", "compute")
+        for rank in range(self.ranks):
+            self._ask(rank)
+        self._communicate()
+        for rank in range(self.ranks):
+            self._multiply(rank)
+        return self.b.build()
+
+    def _buffers(self) -> None:
         b, blocks, slices = self.b, self.blocks, self.steps.slices
-        everyone = range(self.ranks)
-        multiplied = [blocks.rows(rank) for rank in everyone]
+        multiplied = [blocks.rows(rank) for rank in range(self.ranks)]
         b.buffer("A", "input", [rows * slices for rows in blocks.held])
         for i in range(self.results):
             b.buffer(f"B{i}", "input", slices)
@@ -151,15 +163,9 @@ class _Gather:
         b.buffer("G", "scratch", [rows * slices for rows in multiplied])
         if self.gathered:
             b.buffer("gathered", "output", [rows * slices for rows in multiplied])
-        for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
+        moved = self.without_own or (self.fused and slices == 1 and self.steps.count > 1)
+        for i in range(self.results if moved else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
-        self.compute = b.lane("compute", "compute")
-        for rank in everyone:
-            self._ask(rank)
-        self._communicate()
-        for rank in everyone:
-            self._multiply(rank)
-        return b.build()
 
     # Where things are.
 
@@ -174,15 +180,13 @@ class _Gather:
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
-        before = sum(self.part(p, r, s).rows for s in range(step) for p in range(self.ranks))
-        before += sum(self.part(p, r, step).rows for p in range(q))
+        others = [p for p in range(self.ranks) if p != r or not self.without_own]
+        before = sum(self.part(p, r, s).rows for s in range(step) for p in others)
+        before += sum(self.part(p, r, step).rows for p in others if p < q)
         return Region("G", before, part.rows)
 
     def part(self, q: int, r: int, step: int) -> Part:
         return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
-
-    def result(self, i: int, q: int, r: int, part: Part) -> Region:
-        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.rows)
 
     # What is asked.
 
@@ -195,9 +199,7 @@ class _Gather:
             for i in range(self.results):
                 terms = []
                 for s in range(slices):
-                    rows = (
-                        Region("A", start, count) if slices == 1 else Region("A", start * slices + s, 1, slices, count)
-                    )
+                    rows = column_of(start, count, s, slices)
                     terms.append(Term("matmul", ((q, rows), (rank, Region(f"B{i}", s, 1)))))
                 self.b.post([rank], Region(f"C{i}", self.blocks.place(q, rank), count), terms)
             if self.gathered:
@@ -234,9 +236,10 @@ class _Gather:
                 self.came[rank, q, step] = [row]
 
     def _send(self, step: int) -> None:
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
         for turn in range(1, self.ranks):
             for rank in range(self.ranks):
-                self._message(rank, (rank + turn) % self.ranks, rank, step, 0)
+                self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
         """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""
@@ -302,12 +305,10 @@ class _Gather:
 
     def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
         """Ranks whose parts lie side by side and are multiplied together."""
-        everyone = range(self.ranks)
-        runs = [everyone] if not self.own_first else [everyone[:rank], everyone[rank + 1 :]]
-        for run in runs:
-            found = [q for q in run if self.part(q, rank, step).rows]
-            if found:
-                yield found
+        found = [q for q in range(self.ranks) if self.part(q, rank, step).rows and not (self.own_first and q == rank)]
+        apart = self.own_first and not self.without_own
+        runs = [[q for q in found if q < rank], [q for q in found if q > rank]] if apart else [found]
+        yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
         came = self.came.get((rank, q, step), [])

@@ -126,7 +126,7 @@ def mc2_shard(
 
     >>> compute, comm = lambda r: 1e-6 * r, lambda r: 20e-6 + 0.25e-6 * r
     >>> mc2_shard(2048, {"m0": 256}, 150e-6, compute, comm, gathers=True).tiles
-    (384, 384, 384, 384, 512)
+    (512, 512, 512, 512)
     """
     steps: dict[str, float | int | str] = dict(short)
     m0, whole_compute_s, whole_comm_s = short["m0"], _at(compute_s, rows), _at(comm_s, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,13 @@ def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None =
     return replace(verdict, min_fifo_depth=None if None in depths else max(d for d in depths if d is not None))
 
 
+def safe_up_to_bytes(file: MscclFile, target: str | None = None) -> int | None:
+    """The largest buffer for which a valid file completes, as its verdict says; None: every size that it is for."""
+    uses = file.uses if file.header.kind != "custom" else file.uses[:1]
+    sized = (_size(file, use.program, target) for use in uses)
+    return min((size.limit for size in sized if size), default=None)
+
+
 def _of_custom(file: MscclFile, target: str | None, fifo_depth: int | None) -> Certificate:
     """What `custom` means by in place only its author knows: it is judged with i and o apart, for msccl as it runs."""
     verdict = _of_use(file, file.uses[0], target, fifo_depth)
@@ -65,27 +73,40 @@ def _of_use(file: MscclFile, use: Use, target: str | None, fifo_depth: int | Non
     return _by_size(verdict, file, program, target) if verdict.ok else verdict
 
 
-def _by_size(verdict: Certificate, file: MscclFile, program: Program, target: str | None) -> Certificate:
-    """The verdict, with the largest buffer for which it holds: see sizes."""
+class _Size(NamedTuple):
+    """The largest buffer for which a file completes, of which runtime, and why."""
+
+    limit: int
+    runtime: str
+    split: Split
+    depth: int
+
+
+def _size(file: MscclFile, program: Program, target: str | None) -> _Size | None:
+    """See sizes; None where there is no limit."""
     if not program.channels:
-        return verdict
+        return None
     depth = min(channel.depth for channel in program.channels)
     split = smallest_messages(program, depth)
     found = largest(file.header, split.chunks, target, file.dialects)
     least = dict(too_large(file.header, found)) if split.chunks > 1 else {}
-    if not least:
+    return min((_Size(limit, name, split, depth) for name, limit in least.items()), default=None, key=lambda s: s.limit)
+
+
+def _by_size(verdict: Certificate, file: MscclFile, program: Program, target: str | None) -> Certificate:
+    """The verdict, with the largest buffer for which it holds."""
+    size = _size(file, program, target)
+    if size is None:
         return verdict
-    name = min(least, key=least.__getitem__)
-    deadlock, why = verdict.checks["deadlock"], _why_by_size(file, split, depth)
-    if least[name] >= max(file.header.min_bytes or 0, 1):
-        said = replace(deadlock, message=f"{deadlock.message}; safe up to {least[name]} bytes: {why}")
-        return replace(_replaced(verdict, "deadlock", said), safe_up_to_bytes=least[name])
+    deadlock, why = verdict.checks["deadlock"], _why_by_size(file, size.split, size.depth)
+    if size.limit >= max(file.header.min_bytes or 0, 1):
+        said = replace(deadlock, message=f"{deadlock.message}; safe up to {size.limit} bytes: {why}")
+        return replace(_replaced(verdict, "deadlock", said), safe_up_to_bytes=size.limit)
     what = f"at no size from minBytes={file.header.min_bytes} on does it complete: {why}"
     hint = "send fewer chunks a step, or spread them over channels"
-    failed = Check(
-        False, what, where=f"{file.place}:{file.line}", found=f"safe up to {least[name]} bytes ({name})", hint=hint
-    )
-    return replace(_replaced(verdict, "deadlock", failed), min_fifo_depth=split.depth)
+    found = f"safe up to {size.limit} bytes ({size.runtime})"
+    failed = Check(False, what, where=f"{file.place}:{file.line}", found=found, hint=hint)
+    return replace(_replaced(verdict, "deadlock", failed), min_fifo_depth=size.split.depth)
 
 
 def _why_by_size(file: MscclFile, split: Split, depth: int) -> str:

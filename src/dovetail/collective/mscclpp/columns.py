@@ -111,7 +111,7 @@ class _Table:
 
     def _dependencies(self) -> dict[str, Any]:
         number = {id(row): at for at, row in enumerate(self.rows)}
-        after = [[number[id(other)] for other in row.after if id(other) in number] for row in self.rows]
+        after = [[number[id(other)] for other in (*row.after, *row.flags) if id(other) in number] for row in self.rows]
         return {"dep": [each for found in after for each in found], "dep_start": _starts(after)}
 
     def _regions(self, side: str, found: Sequence[Sequence[Region]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dovetail.collective.mscclpp.names import Names
 from dovetail.collective.mscclpp.steps import PACKET_IDS, Row
 from dovetail.ir import Certificate, Check, Kind
 
+ONLY_PACKETS = "only packets order the two, and they tell nothing of what else was written"  # a race's message
 _SHOWN = 12
 _REORDER = "reorder the ops: let one of these signal, or write its packets, before it waits"
 _WRONG = re.compile(r"(\w+)\[(\d+)\] of rank (\d+)")
@@ -35,6 +36,11 @@ def explain(verdict: Certificate, lowering: Lowering, launched: Launched) -> Cer
         for name, check in verdict.checks.items()
     }
     return replace(verdict, checks=checks)
+
+
+def clash(lowering: Lowering, launched: Launched, first: int, second: int) -> str:
+    """What two ops do to a chunk, in the plan's words."""
+    return _Explainer(lowering, launched).clash(first, second) or ""
 
 
 class _Explainer:
@@ -105,7 +111,7 @@ class _Explainer:
         if row.kind == Kind.wait and row.chan_in:
             packets = row.chan_in.id >= PACKET_IDS
             return self.names.channel(row.chan_in) if packets else f"a signal on {self.names.channel(row.chan_in)}"
-        others = dict.fromkeys(self.names.op(other) for other in row.after if other is not row)
+        others = dict.fromkeys(self.names.op(other) for other in (*row.after, *row.flags) if other is not row)
         return " and ".join([*others][:3]) or "what nobody does"
 
     def _traffic(self, end: object) -> tuple[int, int]:
@@ -122,28 +128,28 @@ class _Explainer:
         one, other = self.row(first), self.row(second)
         blamed = first if other.lane == KERNEL else second
         again = "when it is called again: " if self.launched.run(second) else ""
-        clash = self._clash(first, second)
+        clash = self.clash(first, second)
         if clash is None:
             message = (
                 f"{self.names.op(one)} and {self.names.op(other)} use one end of a channel, and nothing orders the two"
             )
             hint = "give each threadblock a channel of its own, or order them by a barrier or semaphore"
             return self._check(check, blamed, again + message, None, hint)
-        verb, chunk, before = clash
-        message = (
-            f"{self.names.actor(other)} {verb} {chunk}, which {self.names.actor(one)} {before}; nothing orders the two"
-        )
+        order = ONLY_PACKETS if check.message == ONLY_PACKETS else "nothing orders the two"
         hint = race_hint(self.lowering, one, other, is_again=bool(again))
-        return self._check(check, blamed, again + message, None, hint)
+        return self._check(check, blamed, f"{again}{clash}; {order}", None, hint)
 
-    def _clash(self, first: int, second: int) -> tuple[str, str, str] | None:
+    def clash(self, first: int, second: int) -> str | None:
+        """What the two do to a chunk; None where they touch none together."""
+        one, other = (self.names.actor(self.row(index)) for index in (first, second))
         for late in self.names.touches(second):
             for early in self.names.touches(first):
                 a, b = late.region, early.region
                 start, end = max(a.offset, b.offset), min(a.offset + a.count, b.offset + b.count)
                 if (late.rank, a.buffer) == (early.rank, b.buffer) and start < end and (late.writes or early.writes):
                     verbs = ["writes" if touch.writes else "reads" for touch in (late, early)]
-                    return verbs[0], self.names.chunk(a.buffer, start, late.rank), verbs[1]
+                    chunk = self.names.chunk(a.buffer, start, late.rank)
+                    return f"{other} {verbs[0]} {chunk}, which {one} {verbs[1]}"
         return None
 
     def result(self, check: Check) -> Check:

@@ -79,7 +79,7 @@ class Packets:
     def _after(self, row: Row, give: Row) -> None:
         """The flag is a signal, or within a gpu a dependency."""
         if give.rank == row.rank:
-            row.after.append(give)
+            row.flags.append(give)
             return
         pair = (give.rank, row.rank)
         flag = End(*pair, PACKET_IDS + self._ids[pair])

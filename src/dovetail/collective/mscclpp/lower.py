@@ -268,9 +268,12 @@ class _Data:
             self._put_by_port(number, source, place)
 
     def _reduce(self) -> None:
-        """re, res, rre, rres and their forms for packets: the sum of all that is read, here and on other gpus."""
+        """re, res, rre, rres and their forms for packets: the sum of all that is read, here and on other gpus. The
+        executor reads packets first, then what it adds to them (handleReduceSendPackets).
+        """
         step, total = self.step, self.at(self.step.writes[0])
-        moves, parts = self._gathered((place.ranks[0], self.at(place)) for place in step.reads)
+        reads = (*step.reads[1:], step.reads[0]) if self.is_packets else step.reads
+        moves, parts = self._gathered((place.ranks[0], self.at(place)) for place in reads)
         rest = [Move(Kind.copy, total, self.at(place)) for place in step.writes[1:] if place.ranks[0] == self.rank]
         rest += [
             Move(Kind.put, total, self.at(place), place.ranks[0])
@@ -289,11 +292,16 @@ class _Data:
         return moves, parts
 
     def _sum(self, moves: list[Move], parts: list[Region], total: Region, rest: list[Move]) -> None:
-        """total = the sum of `parts`, all on this gpu. Where it overlaps one but is not the same, threads race."""
+        """total = the sum of `parts`, all on this gpu; until all packets have come, it is held in registers. Where it
+        overlaps a part but is not the same, threads race.
+        """
         if total not in parts and any(_clash(Span(self.rank, total), Span(self.rank, part)) for part in parts):
             held = self.temp(total)
             self.sweep(*moves, *_added(parts, held))
             self.sweep(Move(Kind.copy, held, total), *rest)
+        elif self.is_packets and total in parts[2:]:
+            held = self.temp(total)
+            self.sweep(*moves, *_added(parts, held), Move(Kind.copy, held, total), *rest)
         else:
             self.sweep(*moves, *_added(parts, total), *rest)
 

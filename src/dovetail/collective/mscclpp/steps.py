@@ -37,7 +37,9 @@ def end_in(rank: int, link: Link) -> End:
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """One op before it has a number. `before` and `behind` are rows of the same lane that go around it."""
+    """One op before it has a number. `before` and `behind` are rows of the same lane that go around it. `flags`: rows
+    on the same gpu whose packets it waits for, which tell it nothing of what else was written.
+    """
 
     kind: Kind
     rank: int
@@ -48,6 +50,7 @@ class Row:
     chan_in: End | None = None
     chan_out: End | None = None
     after: list[Row] = field(default_factory=list)
+    flags: list[Row] = field(default_factory=list)
     before: Sequence[Row] = ()
     behind: Sequence[Row] = ()
     why: str | None = None  # nothing ever lets it go on

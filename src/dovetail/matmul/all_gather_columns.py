@@ -1,0 +1,194 @@
+"""all_gather_columns_matmul: A cut by columns, B by columns of its own; every rank multiplies all of A by its own B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import WishError, parse_count
+from dovetail.ir import Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
+from dovetail.ir.wish import Arrays
+from dovetail.matmul.all_gather import AllGatherMatmul
+from dovetail.matmul.gather import Blocks
+from dovetail.matmul.gather_columns import gather_columns_program
+from dovetail.matmul.gathering import SHARDS, Gathering
+from dovetail.matmul.kernels import MATMUL
+from dovetail.matmul.product import (
+    SIZES,
+    TILING,
+    Said,
+    Told,
+    add_slices,
+    arrays_of,
+    balance,
+    checked_shares,
+    parse_flag,
+    row_work,
+    shares_for,
+    the_same,
+    uneven_or_none,
+)
+from dovetail.passes import slice_messages
+
+
+@dataclass(frozen=True)
+class AllGatherColumnsMatmul(Gathering):
+    """C_r = A·B_r on every rank r, with A (m, k) cut by columns over the ranks and B_r (k, n_r) its own: n = Σ n_r.
+
+    What a rank's columns of A add to C follows as they come: the contraction is cut, so that C is a sum of as many
+    products as there are ranks. `several`: so many B on each rank, each with a result. `gathered`: every rank gets all
+    of A, too. `depths`, `columns`: what each rank has of k and of n; shared evenly unless given. Source: seed 001
+    (products cut along K); an all-gather along the last dimension, then GEMM.
+
+    >>> AllGatherColumnsMatmul(4096, 4096, 1024).title
+    'all_gather_columns_matmul 4096 × 4096 × 1024 float32'
+    """
+
+    name: ClassVar[str] = "all_gather_columns_matmul"
+    said: ClassVar[Mapping[str, Said]] = AllGatherMatmul.said
+    cut_alike: ClassVar[bool] = False
+    families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal")
+    options: ClassVar[tuple[Option, ...]] = (
+        *SIZES,
+        *TILING,
+        Option("by", str, "How A travels.", "auto", choices=("auto", *Gathering.ways), of="schedules"),
+        Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
+        Option("gathered", bool, "Return the gathered A, too.", False),
+    )
+
+    several: int = 1
+    gathered: bool = False
+    depths: tuple[int, ...] | None = None
+    columns: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
+        object.__setattr__(self, "depths", checked_shares(self.depths, self.k, "k"))
+        object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
+
+    @property
+    def results(self) -> int:
+        return self.several
+
+    @property
+    def wants_gathered(self) -> bool:
+        return self.gathered
+
+    def blocks(self, ranks: int) -> Blocks:
+        return Blocks.gathered((self.m,) * ranks)
+
+    def heights(self, ranks: int) -> tuple[int, ...]:
+        """Columns of A on each rank, and the rows of B that they belong to."""
+        return shares_for(self.depths, self.k, ranks, "k")
+
+    def widths(self, ranks: int) -> tuple[int, ...]:
+        return shares_for(self.columns, self.n, ranks, "columns")
+
+    def works(self, ranks: int) -> list[Work]:
+        deepest = max(self.heights(ranks))
+        return [row_work(deepest, n, self.dtype) for n in self.widths(ranks)]
+
+    def row_bytes(self, ranks: int) -> int:
+        """Bytes of one row of a rank's columns."""
+        return max(self.heights(ranks)) * self.element_bytes
+
+    def part(self, rows: int, ranks: int) -> AllGatherColumnsMatmul:
+        return replace(self, m=rows)
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        most = schedule.get("rows_per_message")
+        made = gather_columns_program(self.name, self.m, ranks, schedule, results=self.several, gathered=self.gathered)
+        return made if most is None else slice_messages(made, most)
+
+    def workload(self, program: Program) -> Workload:
+        """Slots are rows: of a rank's columns of A, of results; and the rows of B that belong to a rank's columns."""
+        ranks = range(program.num_ranks)
+        heights, columns = np.array(self.heights(len(ranks))), self.widths(len(ranks))
+        alike = len(set(heights)) == 1 or program.buffer("B0").slots[0] == 1
+        slots, sizes = dict[str, tuple[Slot, ...]](), dict[str, tuple[NDArray[np.int64], ...]]()
+        for name in (buffer.name for buffer in program.buffers):
+            if name[0] in "CP":
+                slots[name] = tuple(Slot((columns[r],), self.dtype) for r in ranks)
+            elif alike:
+                own = [int(height) for height in heights]
+                slots[name] = tuple(
+                    Slot((own[r], columns[r]) if name[0] == "B" else (own[r],), self.dtype) for r in ranks
+                )
+            else:
+                slots[name] = (Slot((), self.dtype),) * len(ranks)
+                sizes[name] = tuple(_sizes(program, name, heights, self.m, r, columns[r]) for r in ranks)
+        return Workload(slots, (MATMUL,), sizes)
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """A (m, its columns), every B (k, its columns), and results, of which the gathered A is the last."""
+        heights, columns = self.heights(program.num_ranks), self.widths(program.num_ranks)[rank]
+        shapes = {"A": (self.m, heights[rank]), **{f"B{i}": (self.k, columns) for i in range(self.several)}}
+        a, *others = arrays_of(self, given, shapes)
+        alike = len(set(heights)) == 1
+        shape = (len(heights), heights[0], columns) if alike else (-1,)
+        held = {"A": a if alike else a.reshape(-1), **{f"B{i}": b.reshape(shape) for i, b in enumerate(others)}}
+        slots = (self.m * len(heights), heights[0]) if alike else (-1,)
+        return held, self.wanted(out, (self.m, self.k), lambda gathered: gathered.reshape(slots))
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        found = [held[name] for name in self._outputs]
+        if self.gathered:
+            found[-1] = found[-1].reshape(self.m, self.k)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _serial(self, by: str, ranks: int) -> Schedule:
+        return Schedule.of("serial", tiles=(self.m,) if self.m else (), by=by, own="together", fused=False)
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        if not self.m or not max(self.widths(ranks)):
+            return ()
+        return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """As of all that travels in blocks, but for one product of several ranks' columns: these are summed up."""
+        return (each for each in super().neighbours(schedule) if not each.get("fused"))
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:
+        m = the_same(told, lambda rank: rank.a[0], "rows of A")
+        several = the_same(told, lambda rank: rank.several, "matrices B")
+        gathered = the_same(told, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")
+        depths, columns = [rank.a[1] for rank in told], [rank.b[1] for rank in told]
+        for rank, each in enumerate(told):
+            if each.b[0] != sum(depths):
+                raise WishError(f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all")
+        shares = uneven_or_none(depths), uneven_or_none(columns)
+        return cls(m, sum(depths), sum(columns), told[0].dtype, several, gathered, *shares)
+
+    @classmethod
+    def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
+        """A small one, to see what this machine does a second."""
+        return cls(512, 512 * ranks, 512 * ranks, dtype)
+
+    @classmethod
+    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllGatherColumnsMatmul:
+        """One whose sides take as long at these speeds of a rank and of the all_gather."""
+        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
+        return cls(found.rows, found.width, found.depth * ranks, dtype)
+
+
+def _sizes(
+    program: Program, name: str, heights: NDArray[np.int64], m: int, rank: int, columns: int
+) -> NDArray[np.int64]:
+    """Elements of each slot on a rank, where ranks have unlike numbers of columns: what came lies by rank, or call by
+    call of the library."""
+    if name == "A":
+        return np.full(m, heights[rank])
+    if name[0] == "B":
+        return heights * columns
+    if name == "gathered":
+        return np.tile(heights, m)
+    calls = [op for op in program.ops() if op.kind == Kind.collective and op.rank == 0]
+    return np.concatenate([np.repeat(heights, each) for each in [op.reads[0].num_slots for op in calls] or [m]])

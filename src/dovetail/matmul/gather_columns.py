@@ -1,0 +1,72 @@
+"""gather_columns: Programs that bring columns of A to where they are multiplied, and add up the products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.core import PlanError
+from dovetail.ir import Kind, Program, Region, Schedule, Term
+from dovetail.matmul.gather import Blocks, Gather, Part
+from dovetail.matmul.product import MODES
+
+
+def gather_columns_program(
+    name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
+) -> Program:
+    """Each rank's columns of A sent part by part to all, and multiplied by the rows of B that they belong to.
+
+    Buffers: A input (m slots: rows of the rank's columns), B0 … input (a slot for each rank's columns), C0 … output (m
+    slots), G scratch (what came), `gathered` output (m × ranks slots), where it is asked for. Parameters: those of
+    `gather_program`, without `slices`; products are never fused, for each adds to the rows of the one before. The own
+    columns come first, the others in the order in which they arrive: every rank has an order of its own, the same in
+    every run. PlanError where the parameters do not fit. Source: seed 001 (2-D schedules), where A is cut along K.
+    """
+    if schedule.get("fused") or schedule.get("slices"):
+        raise PlanError("columns are multiplied one rank's at a time", hint="fused=False, and tiles of the rows")
+    return _GatherColumns(name, Blocks.gathered((m,) * ranks), schedule, results, gathered, "all_gather").build()
+
+
+class _GatherColumns(Gather):
+    """Block (q, r) is all rows of rank q's columns."""
+
+    def _buffers(self) -> None:
+        rows = self.blocks.longest
+        self.b.buffer("A", "input", rows)
+        for i in range(self.results):
+            self.b.buffer(f"B{i}", "input", self.ranks)
+            self.b.buffer(f"C{i}", "output", rows)
+        self.b.buffer("G", "scratch", rows * self.ranks)
+        if self.gathered:
+            self.b.buffer("gathered", "output", rows * self.ranks)
+
+    def _ask(self, rank: int) -> None:
+        rows, everyone = self.blocks.longest, range(self.ranks)
+        whole = Region("A", 0, rows)
+        for i in range(self.results if rows else 0):
+            terms = [Term("matmul", ((q, whole), (rank, Region(f"B{i}", q, 1)))) for q in everyone]
+            self.b.post([rank], Region(f"C{i}", 0, rows), terms)
+        for q in everyone if self.gathered and rows else ():
+            self.b.post([rank], self._column(q, Part(0, rows)), [Term(None, ((q, whole),))])
+
+    def _column(self, q: int, part: Part) -> Region:
+        """Rows of rank q's columns, among all columns."""
+        return Region("gathered", part.first * self.ranks + q, 1, self.ranks, part.rows)
+
+    def _product(
+        self, rank: int, what: Region, parts: list[tuple[int, Part]], step: int | None, after: Sequence[int]
+    ) -> None:
+        [(q, part)] = parts
+        call = self.b.kernel("matmul", MODES, accumulate=q != rank)
+        line = f"{'own columns' if step is None else f'step {step + 1}: columns of rank {q}'}, {part.rows} rows"
+        for i in range(self.results):
+            reads, writes = [what, Region(f"B{i}", q, 1)], [Region(f"C{i}", part.first, part.rows)]
+            self.b.add(Kind.compute, rank, self.compute, reads=reads, writes=writes, call=call, after=after, line=line)
+
+    def _keep(self, rank: int) -> None:
+        for q in range(self.ranks):
+            for step in range(self.steps.count):
+                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])
+                if part.rows:
+                    reads = [self.source(q, rank, step) if q == rank and not came else self.landing(q, rank, step)]
+                    writes, line = [self._column(q, part)], "columns kept"
+                    self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, after=came, line=line)

@@ -1,0 +1,92 @@
+"""How `make test` shares the tests out: each file on one worker, and all that start ranks or hosts on the same one."""
+
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+pytest_plugins = ["pytester"]
+scheduler = pytest.importorskip("xdist.scheduler", reason="needs xdist: two workers")
+FILES = {  # files of this folder, and whether they start ranks or hosts
+    "tests/test_cli.py": True,
+    "tests/test_comm.py": True,
+    "tests/test_cost_curve.py": False,
+    "tests/test_ir_text.py": False,
+    "tests/test_run_mpi.py": True,
+    "tests/test_sim.py": False,
+    "tests/test_testbed_cost.py": True,
+    "docs/how.md": False,
+}
+
+
+class Worker:
+    """Does its tests one by one, as they are sent to it."""
+
+    shutting_down = False
+
+    def __init__(self, name: str) -> None:
+        self.gateway, self.todo, self.done = SimpleNamespace(id=name), [], []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.todo += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def orders() -> Iterator[list[str]]:
+    """Names of tests, file by file, in twenty orders: by chance, one order may suit a broken scheduler."""
+    rng = random.Random(0)
+    for _ in range(20):
+        yield [f"{file}::test_{i}" for file in rng.sample(list(FILES), len(FILES)) for i in range(rng.randint(1, 5))]
+
+
+def shared_out(made, nodes: list[str]) -> list[list[str]]:
+    """The tests that each of two workers does, which take turns, by a scheduler that has been made."""
+    workers = [Worker("a"), Worker("b")]
+    for worker in workers:
+        made.add_node(worker)
+        made.add_node_collection(worker, nodes)
+    made.schedule()
+    while any(worker.todo for worker in workers):
+        for worker in workers:
+            if worker.todo:
+                worker.done.append(worker.todo.pop(0))
+                made.mark_test_complete(worker, worker.done[-1])
+    return [[nodes[i] for i in worker.done] for worker in workers]
+
+
+def check(make) -> None:
+    for nodes in orders():
+        shares = shared_out(make(), nodes)
+        assert sorted(shares[0] + shares[1]) == sorted(nodes)
+        files = [{node.split("::")[0] for node in share} for share in shares]
+        assert all(files)
+        assert not files[0] & files[1], "a file on two workers"
+        assert not all(any(FILES[file] for file in each) for each in files), "two workers start ranks"
+
+
+@pytest.fixture
+def two_workers(pytester):
+    return pytester.parseconfig("--tx", "2*popen", "--dist", "loadfile", "--no-loadscope-reorder")
+
+
+def test_files_and_ranks_stay_together(request, two_workers):
+    check(lambda: request.config.hook.pytest_xdist_make_scheduler(config=two_workers, log=None))
+
+
+class TestByTest(scheduler.LoadFileScheduling):
+    __test__ = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [(TestByTest, "a file on two workers"), (scheduler.LoadFileScheduling, "two workers start ranks")],
+)
+def test_a_broken_scheduler_is_noticed(two_workers, broken, why):
+    with pytest.raises(AssertionError, match=why):
+        check(lambda: broken(two_workers))
