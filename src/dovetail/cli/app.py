@@ -28,6 +28,7 @@ from dovetail.cli.probe import probe
 from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
+from dovetail.cli.trace import group as trace_group
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
 from dovetail.cli.wishes import HELP, Verb
@@ -40,7 +41,7 @@ OF_WISHES = (
     Verb(plan, limits=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile")
-ORDER = (*RIVER, "show", "diff", "machines", "doctor")
+ORDER = (*RIVER, "trace", "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
 
@@ -65,6 +66,7 @@ for _verb in (bench, simulate, verify, run, compare, compile, show, diff, machin
     app.command(_verb.__name__)(_verb)
 for _wished in OF_WISHES:
     app.add_typer(_wished.group(), name=_wished.name)
+app.add_typer(trace_group(), name="trace", no_args_is_help=True)
 
 
 @app.callback()

@@ -13,14 +13,16 @@ from dovetail.trace.trace import Comm, Trace
 
 Array = NDArray[Any]
 SEND, RECV, DONE, REQUEST = (KINDS.index(kind) for kind in ("send", "recv", "done", "request"))
-_USED = ("kind", "name", "rank", "peer", "tag", "comm", "start_s", "end_s", "num_bytes", "request", "begins")
+_USED = ("kind", "name", "rank", "thread", "peer", "tag", "comm", "start_s", "end_s", "num_bytes", "request", "begins")
 
 
 class Messages(NamedTuple):
-    """One entry for each message that was both sent and received."""
+    """One entry for each message that was sent; what a receive knows of it is NaN, or -1, where none took it."""
 
     src: Array
+    src_thread: Array
     dst: Array
+    dst_thread: Array
     sent_s: Array  # the sending call begins
     taken_s: Array  # the call in which it was found to be there ends
     num_bytes: Array
@@ -42,20 +44,22 @@ class Matcher:
             self._kept.append({name: columns[name][at] for name in _USED})
 
     def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
-        """The messages, and how many sends and receives found no partner."""
+        """The messages, and how many receives are of none of them. What was collected is given up for it."""
         if not self._kept:
             return Messages(*(np.zeros(0) for _ in Messages._fields)), 0
-        rows = {name: np.concatenate([part[name] for part in self._kept]) for name in _USED}
+        rows = {name: np.concatenate([part.pop(name) for part in self._kept]) for name in _USED}
+        self._kept = []
         is_init = np.array([name.endswith(("_init", "_init_c")) for name in names], bool)[rows["name"]]
-        return _paired(*_sides(rows, is_init, np.array(_alike(comms), "i4")))
+        is_start = np.array([name in ("MPI_Start", "MPI_Startall") for name in names], bool)[rows["name"]]
+        return _paired(*_sides(rows, is_init, is_start, np.array(_alike(comms), "i4")))
 
     def check(self, names: Sequence[str], comms: Sequence[Comm]) -> dict[str, Any]:
         """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
-        found, alone = self.messages(names, comms)
-        early = found.sent_s - found.taken_s
+        found, strays = self.messages(names, comms)
+        early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
         return {
-            "messages": len(early),
-            "without_partner": alone,
+            "messages": len(found.src),
+            "without_partner": len(found.src) - len(early) + strays,
             "received_before_sent": int(np.count_nonzero(early > 0)),
             "earliest_s": float(max(early.max(initial=0.0), 0.0)),
         }
@@ -75,24 +79,28 @@ def _alike(comms: Sequence[Comm]) -> list[int]:
     return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
 
 
-def _sides(rows: dict[str, Array], is_init: Array, alike: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+def _sides(
+    rows: dict[str, Array], is_init: Array, is_start: Array, alike: Array
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """Messages as sent and as received: communicator, sender, receiver, tag, bytes, and when."""
-    made, started = _beginnings(rows)
+    made, started = _beginnings(rows, is_start)
     has_start = np.isin(rows["kind"], (REQUEST, DONE)) & (made >= 0)
     of_send = has_start & (rows["kind"][made] == SEND)
-    sent = np.flatnonzero(((rows["kind"] == SEND) & ~is_init) | (of_send & (rows["kind"] == REQUEST) & is_init[made]))
+    sent = np.flatnonzero(((rows["kind"] == SEND) & ~is_init) | (of_send & is_start & is_init[made]))
     by = np.where(rows["kind"][sent] == SEND, sent, made[sent])  # the row that tells whereto
     sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
+    sends["thread"] = rows["thread"][sent]
     taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
     posted = np.where(started[taken] >= 0, rows["start_s"][started[taken]], rows["start_s"][taken])
     takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
     takes |= {"tag": rows["tag"][taken], "at_s": posted, "end_s": rows["end_s"][taken]}
+    takes["thread"] = rows["thread"][taken]
     real = sends["dst"] >= 0
     return {name: column[real] for name, column in sends.items()}, takes
 
 
-def _beginnings(rows: dict[str, Array]) -> tuple[Array, Array]:
+def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
     """Of each row with a request: the row where that was made, and the latest where it was started; -1 for none."""
     count = len(rows["kind"])
     made, started = np.full(count, -1, "i8"), np.full(count, -1, "i8")
@@ -103,7 +111,8 @@ def _beginnings(rows: dict[str, Array]) -> tuple[Array, Array]:
     request, place = rows["request"][order], np.arange(len(order))
     first = np.concatenate([[0], np.flatnonzero(np.diff(request)) + 1])
     group = np.repeat(first, np.diff(np.append(first, len(order))))
-    for found, starts in ((made, rows["begins"][order]), (started, rows["kind"][order] != DONE)):
+    begins = rows["begins"][order]
+    for found, starts in ((made, begins), (started, begins | is_start[order])):
         latest = np.maximum.accumulate(np.where(starts, place, -1))
         found[order] = np.where(latest >= group, order[latest], -1)
     return made, started
@@ -128,5 +137,7 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
     met = at[nth < num_sends[group_of[at]]]
     a = order[met - num_sends[group_of[met]]]
     b = order[met] - count
-    found = Messages(sends["src"][a], sends["dst"][a], sends["at_s"][a], takes["end_s"][b], sends["num_bytes"][a])
-    return found, len(order) - 2 * len(met)
+    taken_s, thread = np.full(count, np.nan), np.full(count, -1, "i4")
+    taken_s[a], thread[a] = takes["end_s"][b], takes["thread"][b]
+    src, dst = (sends["src"], sends["thread"]), (sends["dst"], thread)
+    return Messages(*src, *dst, sends["at_s"], taken_s, sends["num_bytes"]), len(takes["src"]) - len(met)

@@ -177,7 +177,8 @@ class _Numbers:
             self.names = np.concatenate([self.names, more])
         for number in used[self.names[used] < 0].tolist():
             self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
-        return self.names[numbers]
+        found: NDArray[Any] = self.names[numbers]
+        return found
 
 
 def _comm(note: dict[str, Any]) -> Comm:

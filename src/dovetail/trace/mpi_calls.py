@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """One call: what its wrapper does before and after the library's. `made` is the handle of the request that it makes; `status`
-    the parameter for which it needs one of its own where the program wants none; `waits` how many requests it waits for."""
+    """One call: what its wrapper does before and after the library's.
+
+    `made` is the handle of the request that it makes; `status` the parameter for which it needs one of its own where
+    the program wants none; `waits` how many requests it waits for.
+    """
 
     name: str
     params: str
@@ -53,7 +56,8 @@ MESSAGES = (
     Call("Isendrecv_replace", f"{_ONE} request", REPLACE, made=MADE),
     Call("Probe", "source tag comm status"),
     Call("Iprobe", "source tag comm flag status"),
-    Call("Mprobe", "source tag comm message status", "dm_recv(0, source, tag, comm);", made="dm_made_message(*message)"),
+    Call("Mprobe", "source tag comm message status", "dm_recv(0, source, tag, comm);",
+         made="dm_made_message(*message)"),
     Call("Improbe", "source tag comm flag message status", "", "if (*flag) dm_recv(0, source, tag, comm);",
          made="*flag ? dm_made_message(*message) : 0"),
     Call("Mrecv", "buf count datatype message status", "dm_message(DM_HANDLE(*message));", DONE, status="status"),
@@ -75,7 +79,9 @@ _OVER_SOME = "for (int i = 0; i < *outcount; ++i) dm_over(&wait, array_of_indice
 WAITS = (
     Call("Wait", "request status", "dm_ask_all(&wait, 1);", "dm_over(&wait, 0, 0, 1);", waits="1"),
     Call("Test", "request flag status", "", "if (*flag) dm_over(&wait, 0, 0, 0);", waits="1"),
-    Call("Waitall", f"count {_MANY} array_of_statuses", "dm_ask_all(&wait, count);", _OVER_ALL.format(1), waits="count"),
+    Call(
+        "Waitall", f"count {_MANY} array_of_statuses", "dm_ask_all(&wait, count);", _OVER_ALL.format(1), waits="count"
+    ),
     Call("Testall", f"count {_MANY} flag array_of_statuses", "", f"if (*flag) {_OVER_ALL.format(0)}", waits="count"),
     Call("Waitany", f"count {_MANY} index status", "", "dm_over(&wait, *index, 0, 0);", waits="count"),
     Call("Testany", f"count {_MANY} index flag status", "", "if (*flag) dm_over(&wait, *index, 0, 0);", waits="count"),
@@ -106,6 +112,8 @@ _HERE = "sendbuf == MPI_IN_PLACE"
 _ROOT, _LEAF = "dm_is_root(root, comm)", "root != MPI_PROC_NULL && root != MPI_ROOT"
 _OUT, _IN = "dm_degree(comm, 1)", "dm_degree(comm, 0)"
 _V = "sendbuf sendcounts sdispls sendtype recvbuf recvcounts rdispls recvtype"
+_SENT_V = "dm_bytes(DM_SUM(sendcounts, {}), sendtype)"
+_GOT_V = "dm_bytes(DM_SUM(recvcounts, {}), recvtype)"
 _W = "sendbuf sendcounts sdispls sendtypes recvbuf recvcounts rdispls recvtypes"
 COLLECTIVES = (
     Collective("Barrier", "comm"),
@@ -126,9 +134,8 @@ COLLECTIVES = (
                f"{_HERE} ? dm_bytes(recvcounts[dm_rank(comm)], recvtype) : {_GIVEN}",
                f"dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype)"),
     Collective("Alltoall", f"{_UNIFORM} comm", f"{_ALL} * ({_HERE} ? {_GOT} : {_GIVEN})", f"{_ALL} * {_GOT}"),
-    Collective("Alltoallv", f"{_V} comm",
-               f"{_HERE} ? dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype) : dm_bytes(DM_SUM(sendcounts, {_ALL}), sendtype)",
-               f"dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype)"),
+    Collective("Alltoallv", f"{_V} comm", f"{_HERE} ? {_GOT_V.format(_ALL)} : {_SENT_V.format(_ALL)}",
+               _GOT_V.format(_ALL)),
     Collective("Alltoallw", f"{_W} comm",
                f"{_HERE} ? DM_SUM_W(recvcounts, recvtypes, {_ALL}) : DM_SUM_W(sendcounts, sendtypes, {_ALL})",
                f"DM_SUM_W(recvcounts, recvtypes, {_ALL})"),

@@ -71,7 +71,7 @@ def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
     typed = ", ".join(_renamed(text, param) for text, param in zip(declared, params, strict=True))
     real = f"real_{name}({', '.join(params)})"
     lines = [*_own_status(call), *_begun(number, call), f"const int code = {real};", *_ended(number, call)]
-    head = f"__attribute__((visibility(\"default\"))) int MPI_{name}({typed or 'void'}) {{"
+    head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
     return "\n".join([head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"])
 
 
@@ -112,7 +112,9 @@ def _begun(number: int, call: Call) -> list[str]:
 
 
 def _ended(number: int, call: Call) -> list[str]:
-    after = [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
+    after = (
+        [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
+    )
     lines = [line for line in after if line]
     made = f"code ? 0 : {call.made}" if call.made else "0"
     lines.append(f"dovetail_trace_end(dm_name[{number}], {made});")

@@ -94,13 +94,17 @@ class Trace:
 
 def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:
     """All but the columns, as JSON."""
-    told = [{"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote), "window": c.is_window} for c in comms]
+    told = [
+        {"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote), "window": c.is_window} for c in comms
+    ]
     return {"num_ranks": num_ranks, "names": list(names), "comms": told, "meta": meta}
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
     """What `head_of` tells, but for the meta."""
-    comms = (Comm(tuple(c["ranks"]), int(c["number"]), tuple(c["remote"]), bool(c["window"])) for c in document["comms"])
+    comms = (
+        Comm(tuple(c["ranks"]), int(c["number"]), tuple(c["remote"]), bool(c["window"])) for c in document["comms"]
+    )
     return int(document["num_ranks"]), tuple(map(str, document["names"])), tuple(comms)
 
 
