@@ -62,6 +62,18 @@ def stats(trace: TraceArgument, json: Json = False) -> None:
         print(stats_text(found, terminal=output.is_terminal(), width=output.width()))
 
 
+def view(
+    traces: Annotated[list[Path], typer.Argument(help="Traces, or folders of `trace run`, to be seen side by side.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.", dir_okay=False)] = Path("trace.html"),
+) -> None:
+    """Write a page that shows what the ranks did, call by call, and what it adds up to; it works offline."""
+    from dovetail.report.trace_page import write_trace_page
+
+    titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
+    opened = [_open(path).read() for path in traces]
+    print(write_trace_page(out, opened, titles))
+
+
 def export(
     trace: TraceArgument,
     perfetto: Annotated[Path | None, typer.Option("--perfetto", help="Chrome's trace format, for Perfetto.")] = None,
@@ -114,6 +126,6 @@ def group() -> typer.Typer:
     made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
     made.command("run", context_settings={**HELP, **passes_on})(run)
-    for verb in (merge, stats, export):
+    for verb in (merge, stats, view, export):
         made.command(verb.__name__)(verb)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,15 +14,23 @@ from dovetail.trace.stats import Stats
 MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30
 
 
+class Table(NamedTuple):
+    headers: list[str]
+    rows: list[list[str]]
+    aligns: list[Align]
+
+
+def tables(stats: Stats) -> list[Table]:
+    """Calls by their time, ranks, waits, sizes of messages, and who sends to whom."""
+    found = [_calls(stats), _ranks(stats)]
+    if stats.waits:
+        found.append(_waits(stats))
+    return [*found, _sizes(stats), _matrix(stats)] if sum(stats.sizes) else found
+
+
 def stats_text(stats: Stats, *, terminal: bool = False, width: int = 100) -> str:
-    """Calls by their time, ranks, sizes of messages, and who sends to whom; then what is wrong with the trace."""
-
-    def table(headers: list[str], rows: list[list[str]], aligns: list[Align]) -> str:
-        return render_table(headers, rows, aligns, terminal=terminal, width=width)
-
-    parts = [table(*_calls(stats)), table(*_ranks(stats))]
-    if sum(stats.sizes):
-        parts += [table(*_sizes(stats)), table(*_matrix(stats))]
+    """The tables, then what is to be known of how far the trace can be trusted."""
+    parts = [render_table(*table, terminal=terminal, width=width) for table in tables(stats)]
     return "\n\n".join([*parts, *([text] if (text := "\n".join(remarks(stats))) else [])])
 
 
@@ -50,7 +59,7 @@ def remarks(stats: Stats) -> Iterator[str]:
     yield from meta.get("faults", ())
 
 
-def _calls(stats: Stats) -> tuple[list[str], list[list[str]], list[Align]]:
+def _calls(stats: Stats) -> Table:
     whole = sum(rank.seconds for rank in stats.ranks) or 1.0
     rows = [
         [
@@ -64,39 +73,50 @@ def _calls(stats: Stats) -> tuple[list[str], list[list[str]], list[Align]]:
         spent, count = sum(call.seconds for call in rest), sum(call.count for call in rest)
         rows.append([f"{len(rest)} others", str(count), "", seconds(spent), "", percent(spent / whole)])
     aligns: list[Align] = ["left", "right", "right", "right", "right", "right"]
-    return ["call", "count", "bytes", "time", "each", "of all ranks"], rows, aligns
+    return Table(["call", "count", "bytes", "time", "each", "of all ranks"], rows, aligns)
 
 
-def _ranks(stats: Stats) -> tuple[list[str], list[list[str]], list[Align]]:
+def _ranks(stats: Stats) -> Table:
     shown = sorted(stats.ranks, key=lambda rank: rank.mpi_s)
     if len(shown) > MOST_RANKS:
         half = MOST_RANKS // 2
         shown = [*shown[:half], *shown[-half:]]
     rows = [
-        [str(rank.rank), seconds(rank.seconds), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seconds or 1))]
+        [str(rank.rank), seconds(rank.seconds), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seconds or 1)),
+         seconds(rank.waited_s), seconds(rank.critical_s), percent(rank.hidden_s / (rank.under_way_s or 1))]
         for rank in sorted(shown, key=lambda rank: rank.rank)
-    ]
-    return ["rank", "seen", "in MPI", "share"], rows, ["right"] * 4
+    ]  # fmt: skip
+    return Table(["rank", "seen", "in MPI", "share", "waited", "critical path", "overlap"], rows, ["right"] * 7)
 
 
-def _sizes(stats: Stats) -> tuple[list[str], list[list[str]], list[Align]]:
+def _waits(stats: Stats) -> Table:
+    rows = [
+        [wait.state.replace("_", " "), wait.name, str(wait.count), seconds(wait.seconds),
+         f"{wait.most_rank}: {seconds(wait.most_s)}", f"{wait.cause_rank}: {seconds(wait.cause_s)}"]
+        for wait in stats.waits[:MOST_CALLS]
+    ]  # fmt: skip
+    aligns: list[Align] = ["left", "left", "right", "right", "right", "right"]
+    return Table(["waits", "in", "count", "time", "most on rank", "most for rank"], rows, aligns)
+
+
+def _sizes(stats: Stats) -> Table:
     used = np.flatnonzero(stats.sizes)
     most = max(stats.sizes)
     rows = [
         [num_bytes(1 << (i - 1)) if i else "0 B", str(stats.sizes[i]), "#" * -(-BAR * stats.sizes[i] // most)]
         for i in range(int(used[0]), int(used[-1]) + 1)
     ]
-    return ["size from", "messages", ""], rows, ["right", "right", "left"]
+    return Table(["size from", "messages", ""], rows, ["right", "right", "left"])
 
 
-def _matrix(stats: Stats) -> tuple[list[str], list[list[str]], list[Align]]:
+def _matrix(stats: Stats) -> Table:
     """Bytes by sender and receiver; of many ranks the pairs that exchange most."""
     n, sent = stats.num_ranks, stats.matrix_bytes
     if n <= 8:
         rows = [[f"{src}", *(num_bytes(int(x)) if c else "·" for x, c in zip(*pair, strict=True))]
                 for src, pair in enumerate(zip(sent, stats.matrix_messages, strict=True))]  # fmt: skip
-        return ["from \\ to", *map(str, range(n))], rows, ["right"] * (n + 1)
+        return Table(["from \\ to", *map(str, range(n))], rows, ["right"] * (n + 1))
     order = np.argsort(-sent, axis=None, kind="stable")[:MOST_PAIRS].tolist()
     pairs = [divmod(cell, n) for cell in order if stats.matrix_messages.flat[cell]]
     rows = [[str(a), str(b), str(int(stats.matrix_messages[a, b])), num_bytes(int(sent[a, b]))] for a, b in pairs]
-    return ["from", "to", "messages", "bytes"], rows, ["right"] * 4
+    return Table(["from", "to", "messages", "bytes"], rows, ["right"] * 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,15 @@ class Messages(NamedTuple):
     dst: Array
     dst_thread: Array
     sent_s: Array  # the sending call begins
-    taken_s: Array  # the call in which it was found to be there ends
+    sent_end_s: Array  # and ends
+    posted_s: Array  # the call that asks for it begins
+    waited_s: Array  # the call in which it was found to be there begins
+    taken_s: Array  # and ends
     num_bytes: Array
+    sent_name: Array  # the sending call's, a row of the trace's names
+    taken_name: Array
+    sent_row: Array  # of the trace
+    taken_row: Array
 
 
 class Matcher:
@@ -36,22 +43,27 @@ class Matcher:
 
     def __init__(self) -> None:
         self._kept: list[dict[str, Array]] = []
+        self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
         """Rows in the order of their ends."""
-        at = np.isin(columns["kind"], (SEND, RECV, DONE)) | ((columns["kind"] == REQUEST) & (columns["request"] >= 0))
-        if at.any():
-            self._kept.append({name: columns[name][at] for name in _USED})
+        about = np.isin(columns["kind"], (SEND, RECV, DONE)) | (
+            (columns["kind"] == REQUEST) & (columns["request"] >= 0)
+        )
+        at = np.flatnonzero(about)
+        if len(at):
+            self._kept.append({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+        self._num_rows += len(about)
 
     def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
         """The messages, and how many receives are of none of them. What was collected is given up for it."""
         if not self._kept:
-            return Messages(*(np.zeros(0) for _ in Messages._fields)), 0
-        rows = {name: np.concatenate([part.pop(name) for part in self._kept]) for name in _USED}
+            return Messages(*no_columns(Messages._fields)), 0
+        rows = {name: np.concatenate([part.pop(name) for part in self._kept]) for name in (*_USED, "row")}
         self._kept = []
-        is_init = np.array([name.endswith(("_init", "_init_c")) for name in names], bool)[rows["name"]]
-        is_start = np.array([name in ("MPI_Start", "MPI_Startall") for name in names], bool)[rows["name"]]
-        return _paired(*_sides(rows, is_init, is_start, np.array(_alike(comms), "i4")))
+        is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
+        is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
+        return _paired(*_sides(rows, is_init, is_start, np.array(alike(comms), "i4")))
 
     def check(self, names: Sequence[str], comms: Sequence[Comm]) -> dict[str, Any]:
         """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
@@ -72,7 +84,17 @@ def messages(trace: Trace) -> Messages:
     return matcher.messages(trace.names, trace.comms)[0]
 
 
-def _alike(comms: Sequence[Comm]) -> list[int]:
+def no_columns(names: Sequence[str]) -> Iterator[Array]:
+    """Empty columns: of seconds those whose names say so, else of whole numbers."""
+    return (np.zeros(0, "f8" if name.endswith("_s") else "i8") for name in names)
+
+
+def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Of each name, whether it passes."""
+    return np.array([test(name) for name in names], bool)
+
+
+def alike(comms: Sequence[Comm]) -> list[int]:
     """A number for each communicator, the same for both sides of one that joins two groups; 0 for one unknown."""
     numbers: dict[object, int] = {}
     keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
@@ -90,12 +112,12 @@ def _sides(
     by = np.where(rows["kind"][sent] == SEND, sent, made[sent])  # the row that tells whereto
     sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
-    sends["thread"] = rows["thread"][sent]
+    sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
     taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
     posted = np.where(started[taken] >= 0, rows["start_s"][started[taken]], rows["start_s"][taken])
     takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
-    takes |= {"tag": rows["tag"][taken], "at_s": posted, "end_s": rows["end_s"][taken]}
-    takes["thread"] = rows["thread"][taken]
+    takes |= {"tag": rows["tag"][taken], "at_s": posted}
+    takes |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
     real = sends["dst"] >= 0
     return {name: column[real] for name, column in sends.items()}, takes
 
@@ -137,7 +159,15 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
     met = at[nth < num_sends[group_of[at]]]
     a = order[met - num_sends[group_of[met]]]
     b = order[met] - count
-    taken_s, thread = np.full(count, np.nan), np.full(count, -1, "i4")
-    taken_s[a], thread[a] = takes["end_s"][b], takes["thread"][b]
-    src, dst = (sends["src"], sends["thread"]), (sends["dst"], thread)
-    return Messages(*src, *dst, sends["at_s"], taken_s, sends["num_bytes"]), len(takes["src"]) - len(met)
+
+    def of_take(name: str, other: float) -> Array:
+        column = np.full(count, other, takes[name].dtype)
+        column[a] = takes[name][b]
+        return column
+
+    found = Messages(
+        *(sends["src"], sends["thread"], sends["dst"], of_take("thread", -1), sends["at_s"], sends["end_s"]),
+        *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
+        *(sends["name"], of_take("name", -1), sends["row"], of_take("row", -1)),
+    )
+    return found, len(takes["src"]) - len(met)

@@ -384,8 +384,8 @@ static int64_t dm_now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Round trips with the rank above in the tree; the shortest tells how the clocks differ. On a busy machine it takes more
-   of them until one is not held up. */
+/* Round trips with the rank above in the tree; the shortest tells how the clocks differ. On a busy machine it takes
+   more of them until one is not held up. */
 static void dm_ask_time(int above) {
     int64_t best = INT64_MAX, mine = 0, theirs = 0, answer = 0;
     const int64_t start = dm_now_ns();

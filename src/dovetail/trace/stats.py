@@ -1,7 +1,8 @@
-"""What a trace adds up to: time by call, sizes of messages, who sends how much to whom."""
+"""What a trace adds up to: time by call, sizes of messages, who sends how much to whom, who waits for whom."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
-from dovetail.trace.matching import Matcher
+from dovetail.trace.flights import Log
+from dovetail.trace.matching import Matcher, Messages, of_name
+from dovetail.trace.meetings import Gatherer
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
+from dovetail.trace.waits import STATES, Waits, critical_path, waits
 
 SCHEMA = "dovetail.trace_stats/1"
 _MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
@@ -32,29 +36,54 @@ class CallStats:
 
 
 @dataclass(frozen=True)
+class WaitStats:
+    """All waits of a kind in a call: how often, how long, the rank that waited most, and whom most was waited for."""
+
+    state: str
+    name: str
+    count: int
+    seconds: float
+    most_rank: int
+    most_s: float
+    cause_rank: int  # for whom most of it was
+    cause_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.state, **{key: getattr(self, key) for key in list(self.__dataclass_fields__)[1:]}}
+
+
+@dataclass(frozen=True)
 class RankStats:
-    """One rank: the time that it was seen, the part of it within MPI, its calls, and those it never came back from."""
+    """One rank: the time that it was seen, the part of it within MPI and of that in waits, seconds of the critical
+    path, seconds in which messages were under way and the part of it outside MPI, its calls, and those it never came
+    back from."""
 
     rank: int
     seconds: float
     mpi_s: float
+    waited_s: float
+    critical_s: float
+    under_way_s: float
+    hidden_s: float
     calls: tuple[CallStats, ...] = field(repr=False)
     open_calls: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         calls = [call.to_json() for call in self.calls]
-        shown = {"rank": self.rank, "seconds": self.seconds, "mpi_s": self.mpi_s}
+        times = ("seconds", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s")
+        shown = {"rank": self.rank, **{name: getattr(self, name) for name in times}}
         return {**shown, "calls": calls, "open_calls": list(self.open_calls)}
 
 
 @dataclass(frozen=True)
 class Stats:
     """The whole trace. `sizes`: messages of less than 1, 2, 4, … bytes and no less than half that (the first: empty).
-    `matrix_bytes` and `matrix_messages`: by sender and receiver."""
+    `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took longest first."""
 
     num_ranks: int
     calls: tuple[CallStats, ...]
     ranks: tuple[RankStats, ...]
+    waits: tuple[WaitStats, ...]
     sizes: tuple[int, ...]
     matrix_bytes: NDArray[np.int64] = field(repr=False)
     matrix_messages: NDArray[np.int64] = field(repr=False)
@@ -62,30 +91,69 @@ class Stats:
 
     def to_json(self) -> dict[str, Any]:
         head = {"schema": SCHEMA, "num_ranks": self.num_ranks, "calls": [call.to_json() for call in self.calls]}
-        told = [{"below_bytes": 1 << i, "messages": count} for i, count in enumerate(self.sizes)]
+        sizes = [{"below_bytes": 1 << i, "messages": count} for i, count in enumerate(self.sizes)]
         matrix = {"matrix_bytes": self.matrix_bytes.tolist(), "matrix_messages": self.matrix_messages.tolist()}
+        told = {"wait_states": [wait.to_json() for wait in self.waits], "overlap": self.overlap, "sizes": sizes}
         about: dict[str, Any] = {key: self.meta[key] for key in ("clocks", "lost", "faults") if key in self.meta}
-        return {**head, "ranks": [rank.to_json() for rank in self.ranks], "sizes": told, **matrix, **about}
+        return {**head, "ranks": [rank.to_json() for rank in self.ranks], **told, **matrix, **about}
+
+    @property
+    def overlap(self) -> float:
+        """Share of the time in which something was under way that ranks spent outside MPI, as HTA counts it."""
+        return sum(rank.hidden_s for rank in self.ranks) / (sum(rank.under_way_s for rank in self.ranks) or 1.0)
+
+    @property
+    def imbalance(self) -> float:
+        """How much the rank that computes longest computes above the mean: (most - mean) / most of time outside MPI."""
+        own = [rank.seconds - rank.mpi_s for rank in self.ranks]
+        return 1 - sum(own) / len(own) / max(own) if own and max(own) > 0 else 0.0
 
 
 def stats(trace: Trace | TraceFile) -> Stats:
     """Add up a trace; one on disk is read a chunk at a time."""
-    sums, matcher = _Sums(trace.num_ranks, len(trace.names)), Matcher()
+    sums, matcher, gatherer, log = _Sums(trace.num_ranks, len(trace.names)), Matcher(), Gatherer(), Log()
+    is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         sums.add(part.columns)
         matcher.take(part.columns)
+        gatherer.take(part.columns)
+        log.take(part.columns, is_mpi)
     found, _ = matcher.messages(trace.names, trace.comms)
-    src, dst = found.src.astype("i8"), found.dst.astype("i8")
-    inside = (dst >= 0) & (dst < trace.num_ranks)
-    cells, shape = (src * trace.num_ranks + dst)[inside], (trace.num_ranks, trace.num_ranks)
-    total = trace.num_ranks**2
-    matrix = np.bincount(cells, found.num_bytes[inside], total).astype("i8").reshape(shape)
-    counts = np.bincount(cells, minlength=total).astype("i8").reshape(shape)
+    waited = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
+    path = critical_path(waited, sums.first, sums.last).seconds_of(trace.num_ranks)
+    spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *log.hidden(trace.names, trace.num_ranks)
+    calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
+    return Stats(trace.num_ranks, calls, ranks, _told(waited, trace), _sizes(found), *_matrix(found, trace), trace.meta)
+
+
+def _sizes(found: Messages) -> tuple[int, ...]:
     size_class = np.frexp(found.num_bytes.astype("f8"))[1]
-    sizes = tuple(np.bincount(size_class).tolist()) if len(size_class) else ()
-    return Stats(
-        *(trace.num_ranks, sums.calls(trace.names), sums.ranks(trace.names), sizes, matrix, counts, trace.meta)
-    )
+    return tuple(np.bincount(size_class).tolist()) if len(size_class) else ()
+
+
+def _matrix(found: Messages, trace: Trace | TraceFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes and messages by sender and receiver."""
+    n = trace.num_ranks
+    src, dst = found.src.astype("i8"), found.dst.astype("i8")
+    inside = (dst >= 0) & (dst < n)
+    cells = (src * n + dst)[inside]
+    moved = np.bincount(cells, found.num_bytes[inside], n * n).astype("i8")
+    return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
+
+
+def _told(found: Waits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
+    """Waits by kind and call."""
+    key = found.state * len(trace.names) + found.name
+    told = []
+    for one in np.unique(key).tolist():
+        at = key == one
+        by_rank = np.bincount(found.rank[at], found.seconds[at], trace.num_ranks)
+        by_cause = np.bincount(found.cause[at], found.seconds[at], trace.num_ranks)
+        most, cause = int(np.argmax(by_rank)), int(np.argmax(by_cause))
+        state, name = divmod(one, len(trace.names))
+        head = (STATES[state], trace.names[name], int(np.count_nonzero(at)), float(by_rank.sum()))
+        told.append(WaitStats(*head, most, float(by_rank[most]), cause, float(by_cause[cause])))
+    return tuple(sorted(told, key=lambda wait: -wait.seconds))
 
 
 class _Sums:
@@ -120,11 +188,13 @@ class _Sums:
         order = [i for i in np.argsort(-seconds, kind="stable").tolist() if count[i]]
         return tuple(CallStats(names[i], int(count[i]), int(num_bytes[i]), float(seconds[i])) for i in order)
 
-    def ranks(self, names: tuple[str, ...]) -> tuple[RankStats, ...]:
-        return tuple(self._rank(rank, names) for rank in range(self.shape[0]))
+    def ranks(self, names: tuple[str, ...], spent: Sequence[NDArray[Any]]) -> tuple[RankStats, ...]:
+        """`spent`: by rank, seconds in waits, on the critical path, with something under way, hidden."""
+        return tuple(self._rank(rank, names, [float(s[rank]) for s in spent]) for rank in range(self.shape[0]))
 
-    def _rank(self, rank: int, names: tuple[str, ...]) -> RankStats:
+    def _rank(self, rank: int, names: tuple[str, ...], spent: list[float]) -> RankStats:
         calls = self.calls(names, rank)
         seen = float(max(self.last[rank] - self.first[rank], 0.0))
         open_calls = tuple(names[name] for at, name in self.open if at == rank)
-        return RankStats(rank, seen, sum(c.seconds for c in calls if c.name.startswith("MPI_")), calls, open_calls)
+        mpi_s = sum(c.seconds for c in calls if c.name.startswith("MPI_"))
+        return RankStats(rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], calls, open_calls)

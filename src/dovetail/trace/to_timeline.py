@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.timeline import Timeline
 from dovetail.timeline.timeline import COLUMNS
 from dovetail.trace.trace import Trace
 
 
-def to_timeline(trace: Trace) -> Timeline:
-    """The spans of a trace, in the order of their beginnings; points are left out."""
+def span_rows(trace: Trace) -> NDArray[Any]:
+    """The rows that are spans, in the order of their beginnings, outer ones first."""
     col = trace.columns
     chosen = np.flatnonzero((col["part"] == 0) & ~trace.of_kind("point"))
-    chosen = chosen[np.lexsort((-col["end_s"][chosen], col["start_s"][chosen]))]
+    ordered: NDArray[Any] = chosen[np.lexsort((-col["end_s"][chosen], col["start_s"][chosen]))]
+    return ordered
+
+
+def to_timeline(trace: Trace) -> Timeline:
+    """The spans of a trace, in the order of `span_rows`; points are left out."""
+    col, chosen = trace.columns, span_rows(trace)
     num_threads = int(col["thread"][chosen].max(initial=-1)) + 1
     values = {name: col[name][chosen] for name in ("rank", "name", "num_bytes", "start_s", "end_s")}
     values |= {"lane": col["thread"][chosen], "op": np.full(len(chosen), -1)}
