@@ -10,6 +10,7 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from counting_shim import build_shim, counted_by
 
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault
@@ -43,6 +44,13 @@ def program(request, tmp_path_factory):
     return request.param, mpi, target
 
 
+@pytest.fixture(scope="module")
+def mpicc_of():
+    """The compiler of each kind of library."""
+    mpich, openmpi = needs.MPIS["mpich"].bin, needs.MPIS["openmpi"].bin
+    return {"mpich": mpich / "mpicc", "abi": mpich / "mpicc_abi", "openmpi": openmpi / "mpicc"}
+
+
 def traced(mpi: needs.Mpi, folder: Path, ranks: int, *command: object) -> tuple[int, Trace]:
     """Trace a command on ranks, as a user does; its exit code and the trace."""
     words = ["trace", "run", "-o", str(folder), "--", *mpi.mpiexec(ranks), *map(str, command)]
@@ -72,6 +80,16 @@ def test_every_call_is_there(program, tmp_path):
     assert trace.meta["lost"] == 0
     assert trace.meta["faults"] == []
     assert not trace.columns["is_open"].any()
+
+
+def test_a_counting_library_counts_the_same(program, mpicc_of, tmp_path):
+    kind, mpi, target = program
+    shim = build_shim(mpi, mpicc_of[kind], tmp_path, {call.name for call in traced_calls()})
+    theirs = counted_by(shim, mpi, tmp_path / "counts", 3, target)
+    found = counted(traced(mpi, tmp_path / "out", 3, target)[1])
+    assert theirs.pop("MPI_Test") >= 3
+    assert found.pop("MPI_Test") >= 3
+    assert found == theirs
 
 
 def test_messages_find_their_receives(program, tmp_path):

@@ -2,8 +2,8 @@
 
 Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
 cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between
-two meetings both clocks are taken as straight lines, so that drift is followed too. Processes of one kernel read one
-clock, and need not meet.
+two meetings both clocks are taken as straight lines, so that drift is followed where it shows. Processes of one kernel
+read one clock, and need not meet.
 """
 
 from __future__ import annotations
@@ -50,14 +50,21 @@ class RankClock:
 
 
 def line_through(meetings: Sequence[Meeting]) -> Line:
-    """The line through the first and the last meeting; of one alone, a shift.
+    """The line through the first and the last meeting; a shift where there is one, or no drift shows beyond the errors.
 
-    >>> line_through([Meeting(100, 1100, 5), Meeting(200, 1210, 5)])(300)
+    >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1210, 4)])(300)
     1320.0
+    >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1202, 4)])(300)
+    1301.0
     """
     first, last = meetings[0], meetings[-1]
-    rate = (last.peer_ns - first.peer_ns) / (last.mine_ns - first.mine_ns) if last.mine_ns > first.mine_ns else 1.0
-    return Line(first.mine_ns, float(first.peer_ns), rate)
+    shifts = [meeting.peer_ns - meeting.mine_ns for meeting in (first, last)]
+    errors = [max(meeting.half_trip_ns, 1) for meeting in (first, last)]
+    if abs(shifts[1] - shifts[0]) > sum(errors) and last.mine_ns > first.mine_ns:
+        return Line(first.mine_ns, float(first.peer_ns), 1 + (shifts[1] - shifts[0]) / (last.mine_ns - first.mine_ns))
+    weights = [error**-2 for error in errors]  # both agree with one shift, that of the smaller error most
+    shift = (shifts[0] * weights[0] + shifts[1] * weights[1]) / sum(weights)
+    return Line(first.mine_ns, first.mine_ns + shift)
 
 
 def parent(rank: int) -> int:

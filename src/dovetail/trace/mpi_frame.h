@@ -1,8 +1,8 @@
 /* What the generated wrappers of MPI calls are made of. Included once, after the pointers `real_X` to the library's
    calls and the table of them, `dm_table`; NUM_CALLS wrappers have a name each.
 
-   Nothing here is linked with an MPI library: its calls and constants are looked up when the program starts MPI, so that
-   the wrappers may be preloaded into every program of a job, also into those that never come to MPI. */
+   Nothing here is linked with an MPI library: its calls and constants are looked up when the program starts MPI, so
+   that the wrappers may be preloaded into every program of a job, also into those that never come to MPI. */
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -17,17 +17,17 @@
 #define DM_LIKELY(x) __builtin_expect(!!(x), 1)
 #define DM_SITE ((int64_t)(uintptr_t)__builtin_return_address(0))
 #define DM_HANDLE(x) ((uint64_t)(int64_t)(intptr_t)(x))
-#define DM_SUM(counts, n)                                               \
-    __extension__({                                                     \
-        int64_t dm_sum = 0;                                             \
+#define DM_SUM(counts, n)                                                \
+    __extension__({                                                      \
+        int64_t dm_sum = 0;                                              \
         for (int dm_i = 0; dm_i < (n); ++dm_i) dm_sum += (counts)[dm_i]; \
-        dm_sum;                                                         \
+        dm_sum;                                                          \
     })
-#define DM_SUM_W(counts, types, n)                                                                                  \
-    __extension__({                                                                                                 \
-        int64_t dm_sum = 0;                                                                                         \
-        for (int dm_i = 0; dm_i < (n); ++dm_i) dm_sum += dm_bytes((int64_t)(counts)[dm_i], (types)[dm_i]);          \
-        dm_sum;                                                                                                     \
+#define DM_SUM_W(counts, types, n)                                                                         \
+    __extension__({                                                                                        \
+        int64_t dm_sum = 0;                                                                                \
+        for (int dm_i = 0; dm_i < (n); ++dm_i) dm_sum += dm_bytes((int64_t)(counts)[dm_i], (types)[dm_i]); \
+        dm_sum;                                                                                            \
     })
 
 static int dm_is_ready, dm_is_tracing; /* the library is found; between MPI_Init and MPI_Finalize */
@@ -286,7 +286,9 @@ static inline void dm_collective(int64_t sent, int64_t received, MPI_Comm comm) 
     dovetail_trace_detail(DVT_COLLECTIVE, dm_comm(comm), (uint64_t)received, sent);
 }
 
-static inline void dm_root(int root) { dovetail_trace_detail(DVT_ROOT, 0, (uint64_t)(int64_t)(root < 0 ? -1 : root), 0); }
+static inline void dm_root(int root) {
+    dovetail_trace_detail(DVT_ROOT, 0, (uint64_t)(int64_t)(root < 0 ? -1 : root), 0);
+}
 
 static inline void dm_one_sided(int kind, int64_t num_bytes, int target, MPI_Win win) {
     dovetail_trace_detail(kind, 0, dm_pair(dm_peer(target), dm_window(win)), num_bytes);
