@@ -74,6 +74,18 @@ def view(
     print(write_trace_page(out, opened, titles))
 
 
+def advise(trace: TraceArgument, json: Json = False) -> None:
+    """What to change, first what saves most: each change is weighed by replaying the trace with it in the simulator."""
+    from dovetail.plan.advise import advise as advised
+    from dovetail.report.advice import advice_text
+
+    found = advised(_open(trace).read())
+    if json:
+        output.emit(found.to_json())
+    else:
+        print(advice_text(found))
+
+
 def export(
     trace: TraceArgument,
     perfetto: Annotated[Path | None, typer.Option("--perfetto", help="Chrome's trace format, for Perfetto.")] = None,
@@ -126,6 +138,6 @@ def group() -> typer.Typer:
     made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
     made.command("run", context_settings={**HELP, **passes_on})(run)
-    for verb in (merge, stats, view, export):
+    for verb in (merge, stats, view, advise, export):
         made.command(verb.__name__)(verb)
     return made

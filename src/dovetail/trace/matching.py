@@ -25,6 +25,7 @@ class Messages(NamedTuple):
     dst_thread: Array
     sent_s: Array  # the sending call begins
     sent_end_s: Array  # and ends
+    away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
     posted_s: Array  # the call that asks for it begins
     waited_s: Array  # the call in which it was found to be there begins
     taken_s: Array  # and ends
@@ -32,6 +33,7 @@ class Messages(NamedTuple):
     sent_name: Array  # the sending call's, a row of the trace's names
     taken_name: Array
     sent_row: Array  # of the trace
+    posted_row: Array
     taken_row: Array
 
 
@@ -113,10 +115,14 @@ def _sides(
     sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
     sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
+    away = np.where(rows["request"] >= 0, np.nan, rows["end_s"])
+    over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
+    away[started[over]] = rows["end_s"][over]
+    sends["away_s"] = away[sent]
     taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
-    posted = np.where(started[taken] >= 0, rows["start_s"][started[taken]], rows["start_s"][taken])
     takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
-    takes |= {"tag": rows["tag"][taken], "at_s": posted}
+    asked = np.where(started[taken] >= 0, started[taken], taken)
+    takes |= {"tag": rows["tag"][taken], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
     takes |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
     real = sends["dst"] >= 0
     return {name: column[real] for name, column in sends.items()}, takes
@@ -166,8 +172,17 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
         return column
 
     found = Messages(
-        *(sends["src"], sends["thread"], sends["dst"], of_take("thread", -1), sends["at_s"], sends["end_s"]),
+        *(
+            sends["src"],
+            sends["thread"],
+            sends["dst"],
+            of_take("thread", -1),
+            sends["at_s"],
+            sends["end_s"],
+            sends["away_s"],
+        ),
         *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
-        *(sends["name"], of_take("name", -1), sends["row"], of_take("row", -1)),
+        *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),
+        of_take("row", -1),
     )
     return found, len(takes["src"]) - len(met)
