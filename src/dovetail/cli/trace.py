@@ -90,15 +90,20 @@ def export(
     trace: TraceArgument,
     perfetto: Annotated[Path | None, typer.Option("--perfetto", help="Chrome's trace format, for Perfetto.")] = None,
     tlog: Annotated[Path | None, typer.Option("--tlog", help="The trace.log that tlogview shows.")] = None,
+    otf2: Annotated[Path | None, typer.Option("--otf2", help="A folder for an archive of OTF2.")] = None,
 ) -> None:
     """Write a trace in the form of another tool."""
-    if perfetto is None and tlog is None:
-        raise DovetailError("nothing to write", hint="--perfetto FILE or --tlog FILE")
+    if perfetto is None and tlog is None and otf2 is None:
+        raise DovetailError("nothing to write", hint="--perfetto FILE, --tlog FILE or --otf2 FOLDER")
     opened = _open(trace)
     if perfetto is not None:
         from dovetail.report.trace_perfetto import write_trace_perfetto
 
         print(write_trace_perfetto(perfetto, opened))
+    if otf2 is not None:
+        from dovetail.report.trace_otf2 import write_trace_otf2
+
+        print(write_trace_otf2(otf2, opened.read()))
     if tlog is not None:
         from dovetail.trace.tlog import write_tlog
 
@@ -106,6 +111,23 @@ def export(
         print(tlog)
         for name, number in numbers.items():
             output.note(f"event {number}: {name}")
+
+
+def take(
+    files: Annotated[list[Path], typer.Argument(help="traces.otf2, trace.log, or Chrome's format (.json, .json.gz).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The trace to write.", dir_okay=False)] = Path(NAME),
+) -> None:
+    """Make a trace of what other tools wrote: OTF2, tlog, Chrome's format; of PyTorch's profiler a file a rank."""
+    from dovetail.trace import save_trace
+    from dovetail.trace.chrome import read_chrome
+    from dovetail.trace.otf2_read import read_otf2
+    from dovetail.trace.tlog import read_tlog
+
+    readers = {".otf2": read_otf2, ".log": read_tlog}
+    alone = readers.get(files[0].suffix)
+    if alone and len(files) > 1:
+        raise DovetailError(f"{files[0].suffix} files hold all ranks", hint="give one of them")
+    _note_trace(save_trace(out, alone(files[0]) if alone else read_chrome(files)))
 
 
 def _open(path: Path) -> TraceFile:
@@ -127,7 +149,7 @@ def _note_trace(trace: TraceFile) -> None:
     """Where the trace is, on stdout; what is wrong with it, as a warning."""
     print(trace.path)
     output.note(f"{trace.num_rows} rows of {trace.num_ranks} ranks; `dovetail trace stats {trace.path}` adds them up")
-    for fault in trace.meta["faults"]:
+    for fault in trace.meta.get("faults", ()):
         output.warn(fault)
 
 
@@ -140,4 +162,5 @@ def group() -> typer.Typer:
     made.command("run", context_settings={**HELP, **passes_on})(run)
     for verb in (merge, stats, view, advise, export):
         made.command(verb.__name__)(verb)
+    made.command("import")(take)
     return made

@@ -64,27 +64,17 @@ class _Merge:
         starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
         self.start_ns = min(starts)
         self.unmatched = 0
-        self.requests, self.matcher = _Requests(), Matcher()
+        self.requests, self.matcher = Requests(), Matcher()
 
     def write(self, target: Path) -> TraceFile:
         with TraceWriter(target) as writer:
             for batch in in_order([lane for index in range(len(self.processes)) for lane in self._lanes(index)]):
                 self.requests.settle(batch)
-                self._name_peers(batch)
+                name_peers(batch, list(self.comms.rows))
                 self.matcher.take(batch)
                 writer.add(batch)
             comms = tuple(self.comms.rows)
             return writer.close(len(self.processes), tuple(self.names.rows), comms, self._meta(comms))
-
-    def _name_peers(self, columns: Columns) -> None:
-        """Peers, told by communicators, as ranks of the job."""
-        known = list(self.comms.rows)
-        for number in np.unique(columns["comm"]).tolist():
-            if number < 0:
-                continue
-            table = np.array(known[number].peers, "i4")
-            inside = (columns["comm"] == number) & (columns["peer"] >= 0) & (columns["peer"] < len(table))
-            columns["peer"][inside] = table[columns["peer"][inside]]
 
     def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
         told = zip(self.processes, self.clocks, strict=True)
@@ -186,7 +176,17 @@ def _comm(note: dict[str, Any]) -> Comm:
     return Comm(ranks, int(note.get("number", 0)), tuple(note.get("remote", ())), bool(note.get("window")))
 
 
-class _Requests:
+def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
+    """Peers, told by communicators, as ranks of the job."""
+    for number in np.unique(columns["comm"]).tolist():
+        if number < 0:
+            continue
+        table = np.array(comms[number].peers, "i4")
+        inside = (columns["comm"] == number) & (columns["peer"] >= 0) & (columns["peer"] < len(table))
+        columns["peer"][inside] = table[columns["peer"][inside]]
+
+
+class Requests:
     """Numbers requests, whose handles the library uses again and again, and tells what is over by what began it."""
 
     def __init__(self) -> None:
