@@ -30,10 +30,10 @@ static void swap(int num_bytes, int tag) {
 
 /* Each of many sums by itself, or all in one. */
 static void merge(void) {
-    double x[64] = {0}, y[64];
+    double x[1000] = {0}, y[1000];
     work(300);
-    for (int i = 0; i < (repaired ? 1 : 64); ++i)
-        MPI_Allreduce(x + i, y + i, repaired ? 64 : 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < (repaired ? 1 : 1000); ++i)
+        MPI_Allreduce(x + i, y + i, repaired ? 1000 : 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
 /* A message for each of many small parts, or one for all. */
