@@ -28,11 +28,11 @@ def write_trace_otf2(folder: str | Path, trace: Trace) -> Path:
 
     A message is told in the call that sends it and in the one that takes it, whether these block or not.
     """
-    otf2 = otf2_package("")
+    otf2 = otf2_package()
     target = Path(folder)
     if target.exists():
         raise EnvironmentFault(f"cannot write {target}", found="it is there already", hint="name a new folder")
-    with otf2_package(".writer").open(str(target), timer_resolution=1_000_000_000) as archive:
+    with otf2.writer.open(str(target), timer_resolution=1_000_000_000) as archive:
         _Writer(otf2, archive, trace).write()
     return target / "traces.otf2"
 

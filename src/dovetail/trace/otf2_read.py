@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,33 @@ from dovetail.trace.process_file import EventKind
 from dovetail.trace.trace import Comm, Trace
 
 
-def otf2_package(name: str) -> Any:
-    """A module of the package, or an EnvironmentFault that says how to get it."""
+def otf2_package() -> Any:
+    """The package with its reader and writer, or an EnvironmentFault that says how to get it."""
     try:
-        return import_module(f"otf2{name}")
+        import otf2
+        import otf2.events
+        import otf2.reader
+        import otf2.writer
     except ImportError as error:
         raise EnvironmentFault("the package otf2 is not installed", hint="pip install 'dovetail[otf2]'") from error
+    return otf2
 
 
 def read_otf2(path: str | Path) -> Trace:
     """The trace in an archive, named by its `.otf2` file. Raises DovetailError for one that cannot be read."""
-    reader = otf2_package(".reader")
+    package = otf2_package()
     if not Path(path).is_file():
         raise DovetailError(f"cannot read the archive {path}", found="no such file", hint="give the file traces.otf2")
     try:
-        with reader.open(str(path)) as archive:
-            return _Reader(archive, otf2_package(".events")).trace(str(path))
+        with package.reader.open(str(path)) as archive:
+            return _Reader(archive).trace(str(path))
     except (RuntimeError, ValueError) as error:
         raise DovetailError(f"cannot read the archive {path}", found=str(error)) from error
 
 
 class _Reader:
-    def __init__(self, archive: Any, events: Any) -> None:
-        self.archive, self.events = archive, events
+    def __init__(self, archive: Any) -> None:
+        self.archive = archive
         definitions = archive.definitions
         processes = list(dict.fromkeys(location.group for location in definitions.locations))
         self.rank = {group: rank for rank, group in enumerate(processes)}
