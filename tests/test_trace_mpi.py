@@ -252,6 +252,10 @@ def test_the_command(mpi, tmp_path, capfd, monkeypatch):
     document = json.loads(capfd.readouterr().out)
     assert document["schema"] == "dovetail.trace_stats/1"
     assert document["matrix_messages"] == [[0, 4], [4, 0]]
+    assert main(["trace", "advise", str(out), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["schema"] == "dovetail.advice/1"
+    assert main(["trace", "advise", str(out), "--machine", "shared-memory-2"]) == 0
+    assert "Replayed as it was" in capfd.readouterr().out
     assert main(["trace", "export", str(out), "--perfetto", str(tmp_path / "p.json")]) == 0
     events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 8
@@ -263,3 +267,24 @@ def test_what_uses_no_mpi_is_said(tmp_path, capfd):
     assert main(["trace", "run", "-o", str(tmp_path), "--"]) == 2
     assert "no command to trace" in capfd.readouterr().err
     assert os.listdir(tmp_path) == []
+
+
+def test_folding_steps_halves_the_messages_and_keeps_the_sum(mpi, tmp_path, capfd, monkeypatch):
+    """The example: Laplace's equation before and after folding two steps, both on one page."""
+    for name, value in mpi.env.items():
+        monkeypatch.setenv(name, value)
+    source, target = needs.ROOT / "examples" / "jacobi_folded.c", tmp_path / "jacobi"
+    subprocess.run([mpi.mpicc, "-O1", "-g", source, "-o", target], env=mpi.env, check=True)
+    sums, found = [], []
+    for fold in (1, 2):
+        line = [*mpi.mpiexec(2), str(target), "64", "20", str(fold)]
+        assert main(["trace", "run", "-o", str(tmp_path / f"fold{fold}"), "--", *line]) == 0
+        sums.append(capfd.readouterr().out.split()[0])
+        found.append(stats(open_trace(tmp_path / f"fold{fold}" / "trace.dovetail")))
+    assert sums[0] == sums[1]
+    assert [int(each.matrix_messages.sum()) for each in found] == [40, 20]
+    assert found[0].matrix_bytes.tolist() == found[1].matrix_bytes.tolist()
+    page = tmp_path / "both.html"
+    assert main(["trace", "view", str(tmp_path / "fold1"), str(tmp_path / "fold2"), "-o", str(page)]) == 0
+    assert "fold1 and fold2" in page.read_text()
+    capfd.readouterr()

@@ -74,12 +74,19 @@ def view(
     print(write_trace_page(out, opened, titles))
 
 
-def advise(trace: TraceArgument, json: Json = False) -> None:
+def advise(
+    trace: TraceArgument,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="A preset, or a machine's JSON file, whose curve prices changes.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """What to change, first what saves most: each change is weighed by replaying the trace with it in the simulator."""
+    from dovetail.cli.machines import find
     from dovetail.plan.advise import advise as advised
     from dovetail.report.advice import advice_text
 
-    found = advised(_open(trace).read())
+    found = advised(_open(trace).read(), None if machine is None else find(machine))
     if json:
         output.emit(found.to_json())
     else:

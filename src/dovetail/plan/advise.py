@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from dovetail.cost import CostModel
+from dovetail.machine import Machine
 from dovetail.plan import remedies_balance, remedies_traffic, remedies_waiting
 from dovetail.plan.remedy import KINDS, Remedy, Site
 from dovetail.sim import simulate
 from dovetail.trace import Trace
+from dovetail.trace.delays import from_curve
 from dovetail.trace.sites import call_sites
 from dovetail.trace.story import Story, story_of
 from dovetail.trace.to_program import to_program
@@ -53,14 +56,19 @@ class Advice:
         return {"schema": SCHEMA, **times, "findings": [finding.to_json() for finding in self.findings]}
 
 
-def advise(trace: Trace) -> Advice:
+def advise(trace: Trace, machine: Machine | None = None) -> Advice:
     """Every remedy that saves at least a hundredth of the makespan, ranked by seconds and then by effort.
 
     Messages and work that a remedy leaves alone keep the times that the trace saw; what it changes is priced by the
-    curve through them. Whether work needs what it is moved ahead of is for the reader to know.
+    curve through them, or by that of a machine. Whether work needs what it is moved ahead of is for the reader to know.
     """
-    where = _Places(trace)
-    return advise_story(story_of(trace), where.site, where.of)
+    where, story = _Places(trace), story_of(trace)
+    if machine is not None:
+        kind = machine.route(0, machine.ranks - 1)[0]
+        curve = CostModel.of(machine).curve(f"p2p:{kind}")
+        told = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, 1 << 26, story.delays)
+        story = replace(story, delays=told)
+    return advise_story(story, where.site, where.of)
 
 
 def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str]) -> Advice:

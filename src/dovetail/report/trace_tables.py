@@ -11,6 +11,7 @@ from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes, percent, seconds
 from dovetail.trace.stats import Stats
 
+OVERLAP = {"hta": "HTA", "imb_nbc": "IMB-NBC", "imb": "IMB", "osu": "OSU"}
 MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30
 
 
@@ -36,7 +37,10 @@ def stats_text(stats: Stats, *, terminal: bool = False, width: int = 100) -> str
 
 def remarks(stats: Stats) -> Iterator[str]:
     """What a reader should know of how far the trace can be trusted, a sentence a line."""
-    meta = stats.meta
+    meta, shares = stats.meta, stats.overlap
+    if any(shares.values()):
+        words = ", ".join(f"{percent(share)} as {OVERLAP[name]} counts" for name, share in shares.items())
+        yield f"Hidden behind work: {words}."
     clocks = meta.get("clocks", {})
     errors = [rank.get("clock_error_s") for rank in meta.get("ranks", ())]
     if errors and all(error == 0 for error in errors):

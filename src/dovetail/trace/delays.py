@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,12 @@ class Delays:
         if self.rendezvous_bytes is None:
             return np.zeros(sizes.shape, bool)
         return sizes >= self.rendezvous_bytes
+
+
+def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, most: float, seen: Delays) -> Delays:
+    """The delays that a machine's curve tells between two sizes; protocols as `seen`."""
+    sizes = np.unique(np.geomspace(max(least, 1), max(most, 2), 64).astype("i8"))
+    return replace(seen, num_bytes=sizes.astype("f8"), seconds=np.maximum.accumulate(seconds(sizes)))
 
 
 def delays_of(found: Messages, plain: NDArray[np.bool_]) -> Delays:

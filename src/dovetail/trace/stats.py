@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
+from dovetail.trace.delays import delays_of
 from dovetail.trace.flights import Log
 from dovetail.trace.matching import Matcher, Messages, of_name
 from dovetail.trace.meetings import Gatherer
@@ -65,12 +66,13 @@ class RankStats:
     critical_s: float
     under_way_s: float
     hidden_s: float
+    pure_s: float  # that its messages take by themselves, by the curve through those that were waited for
     calls: tuple[CallStats, ...] = field(repr=False)
     open_calls: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         calls = [call.to_json() for call in self.calls]
-        times = ("seconds", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s")
+        times = ("seconds", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s", "pure_s")
         shown = {"rank": self.rank, **{name: getattr(self, name) for name in times}}
         return {**shown, "calls": calls, "open_calls": list(self.open_calls)}
 
@@ -98,9 +100,20 @@ class Stats:
         return {**head, "ranks": [rank.to_json() for rank in self.ranks], **told, **matrix, **about}
 
     @property
-    def overlap(self) -> float:
-        """Share of the time in which something was under way that ranks spent outside MPI, as HTA counts it."""
-        return sum(rank.hidden_s for rank in self.ranks) / (sum(rank.under_way_s for rank in self.ranks) or 1.0)
+    def overlap(self) -> dict[str, float]:
+        """Share of communication that is hidden behind work, as others count it; the means of them differ.
+
+        `hta`: of the time in which something was under way, that outside MPI. With P the time that messages take by
+        themselves, C the work beside them and T both together: `imb_nbc` (P + C - T) / max(P, C), `imb` over min(P, C),
+        `osu` 1 - (T - C) / P; none is below 0 or above 1.
+        """
+        together, work, pure = (
+            sum(getattr(rank, name) for rank in self.ranks) for name in ("under_way_s", "hidden_s", "pure_s")
+        )
+        saved = pure + work - together
+        shares = {"hta": work / (together or 1.0), "imb_nbc": saved / (max(pure, work) or 1.0)}
+        shares |= {"imb": saved / (min(pure, work) or 1.0), "osu": saved / (pure or 1.0)}
+        return {name: min(max(share, 0.0), 1.0) for name, share in shares.items()}
 
     @property
     def imbalance(self) -> float:
@@ -121,9 +134,18 @@ def stats(trace: Trace | TraceFile) -> Stats:
     found, _ = matcher.messages(trace.names, trace.comms)
     waited = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
     path = critical_path(waited, sums.first, sums.last).seconds_of(trace.num_ranks)
-    spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *log.hidden(trace.names, trace.num_ranks)
+    hidden = log.hidden(trace.names, trace.num_ranks)
+    pure = _pure(found, trace.num_ranks)
+    spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
     return Stats(trace.num_ranks, calls, ranks, _told(waited, trace), _sizes(found), *_matrix(found, trace), trace.meta)
+
+
+def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
+    """Of each rank: the seconds that what it receives takes by itself."""
+    whole = found.taken_row >= 0
+    took = delays_of(found, np.ones(len(whole), bool))(found.num_bytes[whole])
+    return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
 
 
 def _sizes(found: Messages) -> tuple[int, ...]:
@@ -189,7 +211,7 @@ class _Sums:
         return tuple(CallStats(names[i], int(count[i]), int(num_bytes[i]), float(seconds[i])) for i in order)
 
     def ranks(self, names: tuple[str, ...], spent: Sequence[NDArray[Any]]) -> tuple[RankStats, ...]:
-        """`spent`: by rank, seconds in waits, on the critical path, with something under way, hidden."""
+        """`spent`: by rank, seconds in waits, on the critical path, with something under way, hidden, of messages."""
         return tuple(self._rank(rank, names, [float(s[rank]) for s in spent]) for rank in range(self.shape[0]))
 
     def _rank(self, rank: int, names: tuple[str, ...], spent: list[float]) -> RankStats:
@@ -197,4 +219,4 @@ class _Sums:
         seen = float(max(self.last[rank] - self.first[rank], 0.0))
         open_calls = tuple(names[name] for at, name in self.open if at == rank)
         mpi_s = sum(c.seconds for c in calls if c.name.startswith("MPI_"))
-        return RankStats(rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], calls, open_calls)
+        return RankStats(rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], spent[4], calls, open_calls)
