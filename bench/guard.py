@@ -1,28 +1,48 @@
-"""Is a tuned plan ever slower than serial? Many shapes, those included where nothing can be gained.
+"""Is a tuned plan ever slower than serial? Many shapes of every operator, those included where nothing can be gained.
 
-    bench/guard.py [--rate 1gbit | --rate none] [--shapes N] [--operator WISH] [--out FILE]
+    bench/guard.py [--rate 1gbit|none] [--mpi mpich|openmpi] [--operators A,B] [--shapes FROM:TO] [--out FILE]
 
-`--operator`: any wish of sizes m, k and n. `none`: two ranks on shared memory. Otherwise two testbed hosts (root and
-iproute2). The ratio tuned / serial of each shape is of medians of one final, 1 where serial is kept; results carry
-machine, commit and spread.
+`none`: two ranks on shared memory. Otherwise two testbed hosts (root and iproute2). The first operator has all shapes,
+each of the others a part, so that together they have all again. The ratio tuned / serial of each shape is of medians
+of one final, 1 where serial is kept. What a call has measured, the next one does not measure again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
 import sys
-import tempfile
-from pathlib import Path
+from typing import Any
 
-from overlap import HERE, OPERATOR, named, of, provenance, testbed, traffic_cost
-
-from dovetail.plan import wish_class
-from dovetail.tune import tune
+from tuned import (
+    HERE,
+    OPERATORS,
+    RANKS,
+    SHARED_MEMORY,
+    Results,
+    Shape,
+    begin,
+    by_operator,
+    hosts,
+    median,
+    options,
+    seen,
+    table,
+)
 
 LIMIT = 1.03
+WHOLE = "matmul_all_reduce"
+OTHERS = [name for name in OPERATORS if name != WHOLE]
+COLUMNS = (
+    "operator",
+    "size",
+    "ratio",
+    "prediction_error",
+    "measured_spread",
+    "rounds",
+    "disturbed",
+    "foreign_load",
+    "choice",
+)
+SUMS = ("operator", "shapes", "worst_ratio", "median_ratio", "left_serial", "prediction", "all_right")
 # Rows and columns from one to thousands; compute and communication bound; uneven; every dtype.
 SHAPES = [
     (1, 64, 64, "float32"),
@@ -54,70 +74,48 @@ SHAPES = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rate", default="none")
-    parser.add_argument("--shapes", type=int, default=len(SHAPES))
-    parser.add_argument("--operator", default=OPERATOR)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    kind = wish_class(args.operator)
-    hosts, traffic = args.rate != "none", {}
-    if hosts:
-        traffic = {"traffic": traffic_cost(args.rate)}
-        testbed("up", "2", args.rate)
-        os.environ["DOVETAIL_LAUNCH"] = testbed("launcher", "--env-dir", sys.prefix).strip()
-    try:
-        rows = [one(kind, shape) for shape in SHAPES[: args.shapes]]
-    finally:
-        if hosts:
-            testbed("down")
-    document = {
-        "bench": "guard",
-        **of(args.operator),
-        "link": args.rate,
-        **traffic,
-        **provenance(rows),
-        "summary": summary(rows),
-        "rows": rows,
-    }
-    name = f"{named('guard', args.operator)}-{args.rate if hosts else 'shared-memory'}.json"
-    out = args.out or HERE / "results" / name
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["summary"], indent=1))
-    sys.exit(document["summary"]["worst_ratio"] > LIMIT)
+    args = begin(options(__doc__, rate=SHARED_MEMORY, budget=45.0))
+    link = "shared-memory" if args.rate == SHARED_MEMORY else args.rate
+    head = {"bench": "guard", "link": link, "ranks": RANKS, "with": args.mpi}
+    out = args.out or HERE / "results" / f"guard-{link}-{args.mpi}.json"
+    found = Results(out, head, again=args.again)
+    with hosts(f"guard-{args.rate}", args.rate) as about:
+        found.kept |= about
+        for operator in args.operators:
+            for shape in shapes(operator)[args.shapes]:
+                found.measure(operator, shape, args.budget, COLUMNS)
+    sums = summary(found.rows)
+    found.save(sums)
+    worst_first = sorted(found.rows, key=lambda row: -row["ratio"])
+    print("", table([seen(row) for row in worst_first], COLUMNS), "", table(sums, SUMS), sep="\n")
+    print(f"\nwanted: no ratio above {LIMIT}; failed: {len(found.failed)}")
+    sys.exit(bool(found.failed) or any(each["worst_ratio"] > LIMIT for each in sums))
 
 
-def one(kind: type, shape: tuple[int, int, int, str]) -> dict[str, object]:
-    """Tune one shape; tuned over serial."""
-    with tempfile.TemporaryDirectory() as folder:
-        document = tune(kind(*shape), 2, out=Path(folder)).to_json()
-    keys = ("schedule", "tiles", "choices", "measured_s", "serial_s", "predicted_s", "predicted_serial_s", "rounds")
-    keys += ("disturbed", "foreign_load", "steal", "serial_spread", "measured_spread", "max_rel_error", "tolerance")
-    row = {"shape": list(shape), **{key: document[key] for key in keys}}
-    row |= {
-        "ratio": row["measured_s"] / row["serial_s"],
-        "mpi": document["facts"]["mpi"],
-        "cpu": document["facts"]["cpu"],
-    }
-    row["prediction_error"] = abs(row["predicted_s"] - row["measured_s"]) / row["measured_s"]
-    row["right"] = document["max_rel_error"] <= document["tolerance"]
-    names = f"{row['schedule']} {row['choices']['parameters'].get('by', '')}"
-    print(shape, f"ratio {row['ratio']:.3f} predicted {row['prediction_error']:.1%} off", names, flush=True)
-    return row
+def shapes(operator: str) -> list[Shape]:
+    """All of them, or a part that no other operator has.
+
+    >>> len(shapes(WHOLE)), sum(len(shapes(name)) for name in OTHERS)
+    (25, 25)
+    """
+    return SHAPES[OTHERS.index(operator) :: len(OTHERS)] if operator in OTHERS else SHAPES
 
 
-def summary(rows: list[dict[str, object]]) -> dict[str, object]:
-    """The worst and the median ratio, how many were left serial, and the median error of the predictions."""
-    ratios = [row["ratio"] for row in rows]
-    return {
-        "shapes": len(rows),
-        "worst_ratio": max(ratios),
-        "median_ratio": statistics.median(ratios),
-        "left_serial": sum(row["schedule"] == "serial" for row in rows),
-        "median_prediction_error": statistics.median(row["prediction_error"] for row in rows),
-        "all_right": all(row["right"] for row in rows),
-    }
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each operator and of all: the worst and the median ratio, how many were left serial, and the median error of
+    the predictions."""
+    return [
+        {
+            "operator": name,
+            "shapes": len(own),
+            "worst_ratio": max(row["ratio"] for row in own),
+            "median_ratio": median(own, "ratio"),
+            "left_serial": sum(row["schedule"] == "serial" for row in own),
+            "prediction": median(own, "prediction_error"),
+            "all_right": all(row["right"] for row in own),
+        }
+        for name, own in [*by_operator(rows).items(), *([("all", rows)] if rows else [])]
+    ]
 
 
 if __name__ == "__main__":

@@ -1,31 +1,25 @@
-"""How much of the ideal gain `dovetail tune` wins on two testbed hosts, and how well it predicts.
+"""How much of the ideal gain `dovetail tune` wins on two testbed hosts, and how well it predicts: every operator.
 
-    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--shapes FROM:TO] [--operator WISH] [--out FILE]
+    bench/overlap.py --rate 1gbit [--mpi mpich|openmpi] [--operators A,B] [--shapes FROM:TO] [--budget S] [--out FILE]
 
-`--operator`: any wish of sizes m, k and n. Needs root and iproute2 (see bench/testbed). Every figure of a shape comes
-from its final, in which all are interleaved; results carry machine, commit and spread.
+The shapes of one operator are fixed; those of the others are found, once for a file, around one that balances compute
+and communication here. Needs root and iproute2 (see bench/testbed). Every figure of a shape comes from its final, in
+which all are interleaved; what a call has measured, the next one does not measure again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
+from typing import Any
+
+from tuned import HERE, RANKS, Results, Shape, begin, by_operator, hosts, median, options, seen, table
 
 from dovetail.plan import wish_class
-from dovetail.tune import TuneResult, tune
+from dovetail.probe.balance import balanced
+from dovetail.tune.machines import default_executor
 
-HERE = Path(__file__).parent
-TESTBED = HERE / "testbed" / "testbed"
-NAME = "overlap"
-OPERATOR = "matmul_all_reduce"
 # Compute and communication balance within a factor of 2 on one core of about 110 GFLOP/s (float32) a rank.
+FIXED = "matmul_all_reduce"
 SHAPES = {
     "100mbit": [
         (8192, 32768, 64, "float32"),
@@ -52,114 +46,88 @@ SHAPES = {
         (2048, 4096, 1024, "float64"),
     ],
 }
-KEYS = (
-    *("serial_s", "measured_s", "compute_s", "comm_s", "own_comm_s", "ideal_s", "adjusted_ideal_s", "shared_ideal_s"),
-    *("ideal_gain", "adjusted_gain", "shared_gain", "speedup", "predicted_s", "predicted_serial_s", "losses"),
-    *("max_rel_error", "tolerance", "serial_spread", "measured_spread", "rounds", "disturbed", "schedule", "tiles"),
-    *("foreign_load", "steal"),
+LOOKS = 3  # for the balance, each of which takes a second or two
+VARIED = (  # rows, width and depth over those of the balanced shape
+    (2.0, 1.0, 1.0, "float32"),
+    (4.03, 1.0, 0.8, "float32"),
+    (1.51, 2.03, 1.3, "float32"),
+    (2.0, 1.0, 1.0, "float64"),
 )
+GAINS = ("ideal_gain", "own_ideal_gain", "adjusted_gain", "shared_gain", "speedup")
+COLUMNS = (
+    "operator",
+    "size",
+    "balance",
+    *GAINS,
+    "prediction_error",
+    "measured_spread",
+    "disturbed",
+    "choice",
+    "tune_s",
+)
+MEDIANS = ("operator", "shapes", *GAINS, "prediction", "worst_ratio", "least_balance", "most_balance", "all_right")
+WANTED = {"100mbit": 0.85, "1gbit": 0.70}  # median share of the ideal gain
+SHARED = 0.90  # of the ideal under contention
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rate", choices=SHAPES, default="1gbit")
-    parser.add_argument("--mpi", default="mpich")
-    parser.add_argument("--shapes", default=":")
-    parser.add_argument("--operator", default=OPERATOR)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    kind = wish_class(args.operator)
-    chosen = slice(*(int(word) if word else None for word in args.shapes.split(":")))
-    traffic = traffic_cost(args.rate)
-    testbed("up", "2", args.rate)
-    try:
-        launch = testbed("launcher", "--env-dir", sys.prefix)
-        os.environ["DOVETAIL_LAUNCH"] = launch.strip()
-        rows = [one(kind, shape) for shape in shapes(args.rate, args.mpi)[chosen]]
-    finally:
-        testbed("down")
-    known = {**of(args.operator), "rate": args.rate, "traffic": traffic, **provenance(rows)}
-    document = {"bench": "overlap", **known, "summary": summary(rows), "rows": rows}
-    out = args.out or HERE / "results" / f"{named('overlap', args.operator)}-{args.rate}-{args.mpi}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["summary"], indent=1))
+    args = begin(options(__doc__))
+    head = {"bench": "overlap", "rate": args.rate, "ranks": RANKS, "with": args.mpi}
+    out = args.out or HERE / "results" / f"overlap-{args.rate}-{args.mpi}.json"
+    found = Results(out, head, again=args.again)
+    with hosts(f"overlap-{args.rate}", args.rate) as about:
+        found.kept |= about
+        for operator in args.operators:
+            for shape in shapes(operator, args.rate, args.mpi, found)[args.shapes]:
+                found.measure(operator, shape, args.budget, COLUMNS)
+    found.save(summary(found.rows))
+    print("", table([seen(row) for row in found.rows], COLUMNS), "", table(summary(found.rows), MEDIANS), sep="\n")
+    wanted = f"wanted {WANTED.get(args.rate, 0.0):.2f} of the ideal gain, {SHARED:.2f} of the shared one"
+    print(f"\n{wanted}; failed: {len(found.failed)}")
+    sys.exit(bool(found.failed))
 
 
-def of(operator: str) -> dict[str, str]:
-    """What a result says of its operator; of the usual one nothing."""
-    return {} if operator == OPERATOR else {"operator": operator}
+def shapes(operator: str, rate: str, mpi: str, found: Results) -> list[Shape]:
+    """The shapes of an operator: twice the k for Open MPI's all_reduce, which sends one way after the other; for other
+    operators those around a balanced one, which is looked for where the file has none."""
+    if operator == FIXED and rate in SHAPES:
+        return [(m, k * 2 if mpi == "openmpi" else k, n, dtype) for m, k, n, dtype in SHAPES[rate]]
+    kind = wish_class(operator)
+    middle = found.kept.setdefault("balanced", {})
+    if operator not in middle:
+        several = (balanced(default_executor(), kind, RANKS).wish for _ in range(LOOKS))
+        wish = sorted(several, key=lambda wish: wish.flops / wish.m)[LOOKS // 2]  # of their depths, the median
+        middle[operator] = [wish.m, wish.k, wish.n]
+        found.save()
+    return around(middle[operator], gathers=getattr(kind, "gathers", False))
 
 
-def named(bench: str, operator: str) -> str:
-    """The beginning of a result's file name."""
-    return "-".join([bench, *of(operator).values()])
+def around(middle: list[int], *, gathers: bool) -> list[Shape]:
+    """Shapes of about the same balance: what travels has rows and width, what only computation knows is the depth.
 
-
-def shapes(rate: str, mpi: str) -> list[tuple[int, int, int, str]]:
-    """The shapes of a rate; twice the k for Open MPI, whose all_reduce sends one way after the other."""
-    return [(m, k * 2 if mpi == "openmpi" else k, n, dtype) for m, k, n, dtype in SHAPES[rate]]
-
-
-def one(kind: type, shape: tuple[int, int, int, str]) -> dict[str, object]:
-    """Tune one shape; the figures of its final."""
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        result: TuneResult = tune(kind(*shape), 2, out=Path(folder))
-    document = result.to_json()
-    row = {"shape": list(shape), **{key: document[key] for key in KEYS}, "choices": document["choices"]}
-    row["mpi"] = document["facts"]["mpi"]
-    row["cpu"] = document["facts"]["cpu"]
-    own_ideal_s = max(row["compute_s"], min(row["comm_s"], row["own_comm_s"] or row["comm_s"]))
-    kept = row["ideal_gain"] is None  # serial
-    row["own_ideal_gain"] = None if kept else (row["serial_s"] - row["measured_s"]) / (row["serial_s"] - own_ideal_s)
-    row["balance"] = row["compute_s"] / row["comm_s"]
-    row["prediction_error"] = abs(row["predicted_s"] - row["measured_s"]) / row["measured_s"]
-    row["serial_prediction_error"] = abs(row["predicted_serial_s"] - row["serial_s"]) / row["serial_s"]
-    row["tune_s"] = time.monotonic() - begin
-    names = (
-        "balance",
-        "ideal_gain",
-        "own_ideal_gain",
-        "adjusted_gain",
-        "shared_gain",
-        "speedup",
-        "prediction_error",
-        "measured_spread",
-    )
-    told = (f"{name} {'none' if row[name] is None else format(row[name], '.3f')}" for name in names)
-    print(shape, *told, row["schedule"], row["tiles"], flush=True)
-    return row
-
-
-def summary(rows: list[dict[str, object]]) -> dict[str, float]:
-    """Medians over the shapes; where serial was kept nothing was won."""
-    errors = [row[key] for row in rows for key in ("prediction_error", "serial_prediction_error")]
-    names = ("ideal_gain", "own_ideal_gain", "adjusted_gain", "shared_gain", "speedup")
-    medians = {f"median_{name}": statistics.median(row[name] or 0.0 for row in rows) for name in names}
-    balances = {"least_balance": min(r["balance"] for r in rows), "most_balance": max(r["balance"] for r in rows)}
-    return {"shapes": len(rows), **medians, "median_prediction_error": statistics.median(errors), **balances}
-
-
-def provenance(rows: list[dict[str, object]]) -> dict[str, object]:
-    """Machine, library, commit and date."""
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
-    known = {"machine": f"{rows[0]['cpu']}, {os.cpu_count()} cores, 2 ranks", "mpi": rows[0]["mpi"]} if rows else {}
-    return {"label": "measured", **known, "commit": described.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
-
-
-def traffic_cost(rate: str) -> dict[str, object]:
-    """What kind of machine this is for the testbed: how much traffic at the rate slows a product on the same core."""
-    (found,) = json.loads(testbed("check", rate, "--json", "--env-dir", sys.prefix))["costs"]
+    >>> around([2048, 896, 1864], gathers=True)[0], around([2048, 1864, 896], gathers=False)[2]
+    ((4096, 896, 1864, 'float32'), (3092, 2423, 1818, 'float32'))
+    """
+    found = []
+    for rows, width, depth, dtype in VARIED:
+        factors = rows, *((width, depth) if gathers else (depth, width))
+        m, k, n = (int(size * factor) for size, factor in zip(middle, factors, strict=True))
+        found.append((m, k, n, dtype))
     return found
 
 
-def testbed(*words: str) -> str:
-    """One testbed command; its output."""
-    done = subprocess.run([TESTBED, "--name", NAME, *words], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return done.stdout
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians of each operator and of all; where serial was kept nothing was won."""
+    found = []
+    for name, own in [*by_operator(rows).items(), *([("all", rows)] if rows else [])]:
+        both = [{"error": row[key]} for row in own for key in ("prediction_error", "serial_prediction_error")]
+        gains = {key: median(own, key) for key in GAINS} | {"prediction": median(both, "error")}
+        most = {
+            f"{what}_balance": pick(row["balance"] for row in own) for what, pick in (("least", min), ("most", max))
+        }
+        right = {"all_right": all(row["right"] for row in own), "worst_ratio": max(row["ratio"] for row in own)}
+        found.append({"operator": name, "shapes": len(own), **gains, **most, **right})
+    return found
 
 
 if __name__ == "__main__":

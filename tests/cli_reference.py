@@ -11,12 +11,18 @@ import typer
 from dovetail.cli import app
 from dovetail.cli.wishes import summary_of
 from dovetail.plan import wish_class
+from dovetail.plan.wishes import subject_class
 
 OF_WISHES = {verb.name: verb for verb in app.OF_WISHES}
 ALONE = {verb.alone for verb in app.OF_WISHES}
+OF_SUBJECTS = {name: verb for verb in app.OF_WISHES for name in verb.subjects()}
 WISHES = """## Wishes
 
 What `tune`, `probe` and `plan` take. A package adds its own by an entry point of the group `dovetail.wishes`.
+"""
+SUBJECTS = """## Subjects
+
+What `probe` takes by itself. A package adds its own by an entry point of the group `dovetail.subjects`.
 """
 
 HEAD = """# The command
@@ -72,9 +78,11 @@ def reference() -> str:
     kinds = dict.fromkeys(name.split()[1] for name in known if " " in name)
     alike: dict[str, list[str]] = {}
     for kind in kinds:
-        if kind not in ALONE:
+        if kind not in ALONE and kind not in OF_SUBJECTS:
             alike.setdefault(_wish(kind, known), []).append(kind)
-    return "\n".join([HEAD, *verbs, WISHES, *(f"### {', '.join(names)}\n\n{text}" for text, names in alike.items())])
+    wishes = [f"### {', '.join(names)}\n\n{text}" for text, names in alike.items()]
+    subjects = [_subject(name, verb.name, known) for name, verb in OF_SUBJECTS.items()]
+    return "\n".join([HEAD, *verbs, WISHES, *wishes, SUBJECTS, *subjects])
 
 
 def _verb(name: str, command: Any) -> str:
@@ -103,6 +111,13 @@ def _wish(name: str, known: dict[str, Any]) -> str:
     about = summary_of(kind).replace(f" {name}", "")
     lines = [about, "", f"With {', '.join(f'`{verb}`' for verb in verbs)}.", "", "| | | default |", "|---|---|---|"]
     return "\n".join([*lines, *(_row(params[name]) for name in asked), ""])
+
+
+def _subject(name: str, verb: str, known: dict[str, Any]) -> str:
+    """A subject with all its options."""
+    about = inspect.getdoc(OF_SUBJECTS[name].of_subjects)
+    head = [f"### {name}\n", summary_of(subject_class(name)), "", about, "", f"    dovetail {verb} {name}", ""]
+    return "\n".join([*head, "| | | default |", "|---|---|---|", *map(_row, known[f"{verb} {name}"].params), ""])
 
 
 def _told(name: str, about: str, shown: str, rows: list[str], options: list[Any]) -> str:

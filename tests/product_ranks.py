@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import numpy as np
 from mpi4py import MPI
@@ -10,6 +11,8 @@ from dovetail.core import WishError
 from dovetail.ir import Schedule
 from dovetail.matmul import (
     AllGatherMatmul,
+    MatmulAllReduce,
+    all_gather_columns_matmul,
     all_gather_matmul,
     all_to_all_matmul,
     matmul_all_reduce,
@@ -51,6 +54,21 @@ def test_gathered(dtype):
         assert np.array_equal(joined, a)
 
 
+def test_gathered_columns(dtype):
+    a, b = whole(dtype)
+    for depths, columns in ((shard(K, RANKS), shard(N, RANKS)), (uneven(K, RANKS), uneven(N, RANKS))):
+        mine, theirs = parts(a, depths, 1), parts(b, columns, 1)
+        assert np.array_equal(all_gather_columns_matmul(mine, theirs, COMM), a @ theirs)
+        outs = [np.zeros((M, theirs.shape[1]), dtype), np.zeros((M, K), dtype)]
+        all_gather_columns_matmul(mine, theirs, COMM, gathered=True, out=outs)
+        assert np.array_equal(outs[0], a @ theirs)
+        assert np.array_equal(outs[1], a)
+    if RANKS > 1:
+        less = b[:-1] if RANK == RANKS - 1 else b
+        said = refusal(lambda: all_gather_columns_matmul(parts(a, shard(K, RANKS), 1), less, COMM))
+        assert f"rank {RANKS - 1} has 22 rows of B" in said, said
+
+
 def test_summed(dtype):
     a, b = whole(dtype)
     for depths in (shard(K, RANKS), uneven(K, RANKS)):
@@ -85,7 +103,7 @@ def test_tuned(dtype):
         keep_schedule(wish, schedule, world.library, hosts)
     a, b = (np.ones(shape, dtype) for shape in ((8 * RANKS, 6), (6, 4)))
     assert np.array_equal(all_gather_matmul(parts(a, (8,) * RANKS, 0), b, COMM), a @ b)
-    ((_, embedded),) = [held for held in products._bound.values() if held[0] == wish]
+    (embedded,) = [each.embedded for held in products._bound.values() for each in held.values() if each.wish == wish]
     assert embedded.program == wish.program(schedule, RANKS)
     for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
         again = np.array(a)
@@ -109,6 +127,82 @@ def test_faults(dtype):
     assert "has no argument 'gather'" in refusal(lambda: all_gather_matmul(a, b, COMM, gather=True))
     wrong = [1] * RANKS if odd else [M, *[0] * (RANKS - 1)]
     assert f"rank {RANKS - 1} counts {RANKS} rows" in refusal(lambda: all_to_all_matmul(a, b, COMM, counts=wrong))
+
+
+def test_out(dtype):
+    """`out` is written to; one that does not fit is refused on all ranks before anything moves."""
+    a, b = whole(dtype)
+    odd, good = RANK == RANKS - 1, np.zeros((M, N), dtype)
+    assert matmul_all_reduce(a, b, COMM, out=good) is good
+    fixed, room = np.zeros((M, N), dtype), np.zeros(M * max(K, N), dtype)
+    fixed.flags.writeable = False
+    inside = np.ndarray(a.shape, dtype, room.data)
+    inside[...] = a
+    other = "f8" if dtype == "float32" else "f4"
+    for out, what in (
+        (np.zeros((M, N - 1), dtype), "its `out` has shape (37, 18), and the result (37, 19)"),
+        (np.zeros((M, N), other), "and its `out` float"),
+        (np.zeros((N, M), dtype).T, "must be C-contiguous"),
+        (fixed, "must be C-contiguous and writeable"),
+        ([good, good], "'out' shares memory with 'out 1'"),
+        ([good, good.copy()], "its `out` has shape (37, 19), (37, 19), and the result (37, 19)"),
+        ("here", "`out` takes NumPy arrays, not str"),
+        (np.ndarray((M, N), dtype, room.data), "'out' shares memory with 'argument 1'"),
+    ):
+        first = inside if what.endswith("argument 1'") else a
+        said = refusal(lambda given=first, into=out: matmul_all_reduce(given, b, COMM, out=into if odd else good))
+        assert said.startswith(f"rank {RANKS - 1}: "), said
+        assert what in said, said
+    mine, theirs = parts(a, shard(M, RANKS), 0), parts(b, shard(N, RANKS), 1)
+    outs = [np.zeros((M, theirs.shape[1]), dtype), np.zeros((M, K), dtype)]
+    assert all_gather_matmul(mine, theirs, COMM, gathered=True, out=outs) is outs
+    assert np.array_equal(outs[0], a @ theirs)
+    assert np.array_equal(outs[1], a)
+
+
+def test_arguments_that_cannot_be(dtype):
+    """On one rank alone, so that the others would wait for it."""
+    a, b = whole(dtype)
+    odd, even = RANK == RANKS - 1, list(shard(M, RANKS))
+    for counts in ({0: M}, 4, [even], ["x"] * RANKS, [0.5] * RANKS, [-1, *[1] * (RANKS - 1)], [], [2**70] * RANKS):
+        said = refusal(lambda mine=counts: all_to_all_matmul(a, b, COMM, counts=mine if odd else even))
+        assert said.startswith(f"rank {RANKS - 1}"), said
+    assert "gathered must be True or False" in refusal(lambda: all_gather_matmul(a, b, COMM, gathered="no"))
+    big = np.dtype(dtype).newbyteorder(">")
+    assert f"rank {RANKS - 1}: " in refusal(lambda: matmul_all_reduce(a.astype(big) if odd else a, b, COMM))
+    assert f"rank {RANKS - 1}: " in refusal(lambda: matmul_all_reduce(a, [b, b] if odd else b, COMM))
+    if RANKS > 1:
+        calls = matmul_all_to_all if odd else all_to_all_matmul
+        assert f"rank {RANKS - 1} calls matmul_all_to_all" in refusal(lambda: calls(a, b, COMM))
+
+
+def test_what_was_kept_wrongly(dtype):
+    """A schedule in the cache that does not fit is left aside, with a warning, on all ranks."""
+    world = ranks_of(COMM)
+    hosts = world.gather(os.uname().nodename)
+    a, b = np.ones((5, 6), dtype), np.ones((6, 4), dtype)
+    if RANK == 0:
+        wish = MatmulAllReduce(5, 6 * RANKS, 4, dtype)
+        keep_schedule(wish, Schedule.of("mc2", tiles=(3,), by="library"), world.library, hosts)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
+    assert ["left aside" in str(each.message) for each in told] == [True] * (RANK == 0)
+
+
+def test_only_the_latest_are_kept(dtype):
+    """Counts that differ in every call, as a router's do, leave nothing behind; all ranks keep the same."""
+    from dovetail.comm import products
+
+    world = ranks_of(COMM)
+    weights = np.ones((2, 3), dtype)
+    for tokens in range(products.MOST + 9):
+        rows = np.full((tokens, 2), RANK + 1, dtype)
+        assert all_to_all_matmul(rows, weights, COMM, counts=[tokens, *[0] * (RANKS - 1)]).shape[1] == 3
+    (held,) = products._bound.values()
+    kept = world.share(world.gather([each.wish for each in held.values()]))
+    assert len(held) <= products.MOST
+    assert all(each == kept[0] for each in kept)
 
 
 def test_one_rank_changes(dtype):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,22 @@ def scatters(wish: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
         Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own=own, fused=fused)
         for by, own, fused, steps in product(ways, owns, (True, False), (1, 2, ranks))
     ]
+
+
+def costs(ranks: int, **asked: Any) -> Any:
+    """Costs of nothing real: each takes about as long as the other."""
+    options = {"by": "auto", "align": 1, "floor": 1, "max_tiles": 3, "rows_per_message": None, "reading": "max"}
+    return SimpleNamespace(
+        ranks=ranks,
+        options=options | {"ficco_threshold_s": 1e-3} | asked,
+        work_s=lambda works, rows: rows * 1e-3,
+        collective_s=lambda kind, num_bytes: 1e-5 + num_bytes * 1e-5,
+        messages_s=lambda wish, schedule: 1e-3 * sum(schedule.tiles),
+        least_amount=lambda works: 1.0,
+        knows_collective=lambda kind: True,
+        knows_messages=lambda: True,
+        stretch=lambda schedule: (1.0, 1.0),
+    )
 
 
 def wrong_in_some(program: Any, change: Callable[[dict[str, Array]], None]) -> Any:

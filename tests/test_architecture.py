@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import dovetail
+import dovetail.matmul
+from dovetail.plan.wishes import BUILT_IN
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # The editable install's finder would answer for `dovetail` before sys.path does, so it is set aside.
@@ -93,6 +97,15 @@ def test_type_checkers_are_told_the_names_that_there_are(package):
     told = {name.asname for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names} - {None}
     assert told == set(module.__all__)
     assert all(getattr(module, name) is not None for name in told)
+
+
+def test_wishes_are_known_to_type_checkers_and_to_completion():
+    stub = ast.parse((ROOT / "src/dovetail/__init__.pyi").read_text(encoding="utf-8"))
+    told = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in stub.body if isinstance(node, ast.Assign)}
+    told.pop("__all__")
+    assert told == {name: path.split(":")[1] for name, path in BUILT_IN.items()}
+    assert {*BUILT_IN} <= {*dir(dovetail)}
+    assert {name for name in BUILT_IN if "matmul" in name} <= {*dir(dovetail.matmul)} & {*dovetail.matmul.__all__}
 
 
 def test_importing_starts_nothing():

@@ -228,7 +228,7 @@ def test_what_was_not_said_is_as_the_machine_has_it():
         (["plan", "matmul_all_reduce", *ATLAS, "--by", "rings"], "ring"),
         (["tune", "matmul_allreduce", *SIZES, "--ranks", "2"], "matmul_all_reduce"),
         (["plan", "matmul_all_reduce", *ATLAS, "--schedules", "mc2"], "--schedule"),
-        (["probe", "matmul", *SIZES], "matmul_all_reduce"),
+        (["probe", "matmul_allreduce", *SIZES], "matmul_all_reduce"),
         (["machines", "two-hosts"], "two-hosts-1"),
     ],
 )

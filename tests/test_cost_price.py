@@ -182,6 +182,20 @@ def test_compute_and_traffic_slow_each_other_by_message_size() -> None:
     assert prices.slow_by_compute == pytest.approx([1, 1, 1.5, 1.1, 1.5])
 
 
+def test_the_library_s_calls_have_slow_downs_of_their_own_where_these_were_measured() -> None:
+    ours = {"cil:compute": curve(0.0, 2.0), "cil:net": curve(0.0, 1.5)}
+    theirs = {"cil:compute:library": curve(0.0, 4.0), "cil:net:library": curve(0.0, 3.0)}
+    known = machine({**COSTS, **ours, **theirs})
+    assert Machine.from_json(known.to_json()) == known
+    prices = price(overlapped(), known, workload())
+    mixed = 2.0 * 20 / 24 + 4.0 * 4 / 24  # rank 1 gets 20 slots in messages, and 4 by a call
+    assert prices.slow_by_net == pytest.approx([2.0, mixed, 1, 1, 1])
+    assert prices.slow_by_compute == pytest.approx([1, 1, 1.5, 1.5, 3.0])
+    assert price(overlapped(), machine({**COSTS, **theirs}), workload()).slow_by_net[1] == pytest.approx(
+        20 / 24 + 4 * 4 / 24
+    )
+
+
 def test_contention_multiplies_communication_and_nothing_else() -> None:
     cil = {"cil:compute": curve(0.0, 3.0), "cil:net": curve(0.0, 3.0)}
     plain = price(overlapped(), machine({**COSTS, **cil}), workload(), contention=1.0)

@@ -48,6 +48,7 @@ def test_more_costs_make_another_machine() -> None:
         ({"costs": {"p2p": LINE}}, "unknown cost 'p2p'"),
         ({"costs": {"p3p:tcp": LINE}}, "did you mean 'p2p'"),
         ({"costs": {"cil:memory": LINE}}, "unknown cost 'cil:memory'"),
+        ({"costs": {"cil:net:wire": LINE}}, "unknown cost 'cil:net:wire'"),
         ({"costs": {"all_reduce:0": LINE}}, "unknown cost"),
         ({"costs": {"copy": {"schema": "dovetail.plan/1"}}}, "not a dovetail.curve/1 document"),
     ],

@@ -11,7 +11,11 @@ from matmul_programs import program
 from dovetail.core import DovetailError, PlanError, WishError
 from dovetail.cost.prices import Prices
 from dovetail.ir import Kind, Program, to_text, verify
-from dovetail.matmul import DTYPES, MatmulAllReduce, shard
+from dovetail.machine import load
+from dovetail.matmul import DTYPES, MatmulAllReduce, Product, shard
+from dovetail.plan import wish_class
+from dovetail.plan.costs import Costs
+from dovetail.plan.wishes import BUILT_IN
 from dovetail.run import execute, fresh_inputs
 from dovetail.sim import simulate
 
@@ -192,3 +196,15 @@ def test_messages_are_no_longer_than_asked():
     prog = program(MatmulAllReduce(100, 8, 8), 4, [40, 60], "ring", 7)
     assert max(sizes(prog, Kind.send)) <= 7
     assert sizes(prog, Kind.compute) == {40, 60, 1}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in map(wish_class, BUILT_IN) if issubclass(kind, Product)])
+def test_whatever_stands_next_to_a_proposed_schedule_can_be_run(kind):
+    """Neighbours are measured unasked: one without a program would end the tuning."""
+    wish = kind(96, 24, 16, "bfloat16")
+    costs, _ = Costs.of(wish, load("mi300x-8"), 2, extrapolate=True)
+    proposed = {schedule.family: schedule for schedule in wish.schedules(costs)}
+    beside = {near for schedule in proposed.values() for near in wish.neighbours(schedule)}
+    assert len(proposed) >= 4
+    assert len(beside) > len(proposed)
+    assert all(verify(wish.program(near, 2)).ok for near in beside)

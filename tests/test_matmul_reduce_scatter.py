@@ -10,7 +10,7 @@ from dovetail.core import PlanError
 from dovetail.ir import Kind, Schedule
 from dovetail.matmul import MatmulReduceScatter, shard
 
-WAYS = ("library", "messages", "ring")
+WAYS = ("library", "messages", "ring", "two_rings")
 
 
 def check(wish, schedule, ranks, seed):
@@ -44,7 +44,7 @@ def test_any_shape(ranks, sizes, dtype, data):
     check(wish, schedule, ranks, seed=data.draw(st.integers(0, 99)))
 
 
-@pytest.mark.parametrize("by", ["messages", "ring"])
+@pytest.mark.parametrize("by", ["messages", "ring", "two_rings"])
 def test_planted_fault_a_product_left_out(by):
     schedule = Schedule.of("any", tiles=(2, 2), by=by, own="last", fused=False)
     program = MatmulReduceScatter(16, 8, 8).program(schedule, 4)

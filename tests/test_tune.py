@@ -17,6 +17,7 @@ from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, plan, search
 from dovetail.plan.costs import Costs
+from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.report.explain import explain
 from dovetail.report.html import page
 from dovetail.report.tuning import summary, write_tuning
@@ -349,6 +350,16 @@ def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, 
     out = capsys.readouterr().out
     assert "; serial kept: what is predicted to be faster was measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
+
+
+def test_what_was_faster_but_within_the_noise_is_not_called_slower(planned: Plan, costs, machine, capsys) -> None:
+    found = judged(planned, 1.0, 0.995)
+    kept = chosen(planned, found, costs)
+    assert kept.schedule == planned.serial
+    assert kept.rivals[0].why_not == WITHIN_NOISE
+    tell(result_of(kept, found, machine))
+    assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
+    assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
 
 
 def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:

@@ -50,4 +50,4 @@ def find_call(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *_FACE]
+    return ["__version__", *_FACE, *import_module("dovetail.plan.wishes").wishes()]

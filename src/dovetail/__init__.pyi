@@ -1,11 +1,20 @@
 # What `import dovetail` offers, for type checkers; __init__.py loads each name when it is first used.
 from typing import Any
 
+from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broadcast, ReduceScatter
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
 from dovetail.machine import Machine as Machine
 from dovetail.machine import load as load_machine
+from dovetail.matmul import (
+    AllGatherColumnsMatmul,
+    AllGatherMatmul,
+    AllToAllMatmul,
+    MatmulAllReduce,
+    MatmulAllToAll,
+    MatmulReduceScatter,
+)
 from dovetail.plan import Plan as Plan
 from dovetail.plan.search import plan as plan
 from dovetail.report.explain import explain as explain
@@ -27,5 +36,19 @@ __all__ = [
     "tune",
     "verify",
 ]
+
+# Wishes, by the names of plan/wishes.py.
+all_gather_matmul = AllGatherMatmul
+all_gather_columns_matmul = AllGatherColumnsMatmul
+all_to_all_matmul = AllToAllMatmul
+matmul_all_reduce = MatmulAllReduce
+matmul_all_to_all = MatmulAllToAll
+matmul_reduce_scatter = MatmulReduceScatter
+all_reduce = AllReduce
+all_gather = AllGather
+reduce_scatter = ReduceScatter
+all_to_all = AllToAll
+all_to_next = AllToNext
+broadcast = Broadcast
 
 def find_call(name: str) -> Any: ...

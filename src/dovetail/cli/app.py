@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from dovetail import __version__
 from dovetail.cli import output
 from dovetail.cli.bench import bench
+from dovetail.cli.characterise import characterise
 from dovetail.cli.compare import compare
 from dovetail.cli.compile import compile
 from dovetail.cli.diff import diff
@@ -33,7 +34,11 @@ from dovetail.cli.wishes import HELP, Verb
 from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
-OF_WISHES = (Verb(tune, limits=True, balances=True), Verb(probe, alone="links"), Verb(plan, limits=True))
+OF_WISHES = (
+    Verb(tune, limits=True, balances=True),
+    Verb(probe, alone="links", of_subjects=characterise),
+    Verb(plan, limits=True),
+)
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile")
 ORDER = (*RIVER, "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it

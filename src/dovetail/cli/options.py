@@ -33,7 +33,7 @@ def nearest(value: str, known: Iterable[str], what: str) -> str:
         return value
     close = difflib.get_close_matches(value, names, 1, cutoff=0.4)
     hint = f"did you mean '{close[0]}'?" if close else "one of those"
-    plural = f"{what}es" if what.endswith("sh") else f"{what}s"
+    plural = what if what.startswith("-") else f"{what}es" if what.endswith("sh") else f"{what}s"
     raise WishError(f"no {what} '{value}'", found=f"{plural} {', '.join(names)}", hint=hint)
 
 

@@ -89,13 +89,15 @@ class Verb:
     """A verb for any wish: `run` takes what was said of the wish, then options of its own.
 
     `limits`: whether schedules can be asked for something. `balances`: whether it finds sizes where none are said.
-    `alone`: what its command without a wish is called, where there is one.
+    `alone`: what its command without a wish is called, where there is one. `of_subjects`: what runs in place of `run`
+    for a subject (see `ir.Subject`), where the verb takes these too.
     """
 
     run: Callable[..., Any]
     limits: bool = False
     balances: bool = False
     alone: str | None = None
+    of_subjects: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:
@@ -106,7 +108,25 @@ class Verb:
         from dovetail.plan.wishes import wish_class, wishes
 
         known = [name for name in wishes() if self.balances or not wish_class(name).by_size]
-        return [*([self.alone] if self.alone else []), *known]
+        return [*([self.alone] if self.alone else []), *self.subjects(), *known]
+
+    def subjects(self) -> list[str]:
+        """Everything that it takes by itself."""
+        from dovetail.plan.wishes import subjects
+
+        return list(subjects()) if self.of_subjects else []
+
+    def kind_of(self, name: str) -> Any:
+        """The class of a wish or subject, None without; a WishError that offers the nearest where there is none."""
+        from dovetail.plan.wishes import subject_class, wish_class
+
+        if name == self.alone:
+            return None
+        return subject_class(name) if name in self.subjects() else wish_class(nearest(name, self.names(), "wish"))
+
+    def run_of(self, name: str) -> Callable[..., Any]:
+        """What runs for a wish or subject."""
+        return self.of_subjects if self.of_subjects and name in self.subjects() else self.run
 
     def group(self) -> typer.Typer:
         """The verb as a group of commands, one for each wish, each made when it is asked for."""
@@ -124,22 +144,20 @@ class Verb:
 
     def command(self, name: str) -> Any:
         """The command for one wish; a WishError that offers the nearest where there is none."""
-        from dovetail.plan.wishes import wish_class
-
-        kind = None if name == self.alone else wish_class(nearest(name, self.names(), "wish"))
-        own = list(inspect.signature(self.run, eval_str=True).parameters.values())[1:]
+        kind, verb = self.kind_of(name), self.run_of(name)
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
         options = self.options(kind)
 
         def run(**values: Any) -> Any:
             said = {option.name: values.pop(option.name) for option in options}
             limits = {option.name: said.pop(option.name) for option in options if option.of == "schedules"}
-            return self.run(Said(kind, said, limits) if kind else None, **values)
+            return verb(Said(kind, said, limits) if kind else None, **values)
 
         needed = [_parameter(o, self._needs(kind, o)) for o in options]
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
         about = summary_of(kind) if kind else "Links between ranks, whatever is wished for."
-        run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(self.run)}"
+        run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(verb)}"
         app = typer.Typer(add_completion=False, context_settings=HELP)
         app.command(name, short_help=about)(run)
         made = typer.main.get_command(app)
@@ -198,7 +216,7 @@ def _parameter(option: Option, needed: bool) -> inspect.Parameter:
     fields: dict[str, Any] = {"help": option.help}
     if option.choices:
         fields["help"] += f" One of {', '.join(option.choices)}."
-        fields["callback"] = one_of(option.choices, option.name.replace("_", " "))
+        fields["callback"] = one_of(option.choices, "--by" if option.name == "by" else option.name.replace("_", " "))
     if option.least is not None:
         fields["min"] = option.least
     declared = typer.Option(flag(option.name), **fields)

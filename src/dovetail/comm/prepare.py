@@ -16,10 +16,10 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.comm import Communicator, Request, Service
+from dovetail.run.embedded import STALL_S
 from dovetail.run.engine import bind, native_options, needs_order
 from dovetail.run.options import RunOptions
 
-STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 _IN_PLACE = ("all_reduce", "all_gather", "all_gather_v", "broadcast")  # where the output covers the whole
 
 

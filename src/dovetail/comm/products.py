@@ -2,33 +2,56 @@
 
 Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`
 and its kin in `dovetail.matmul`; shapes, and what else may be said, are those of the wish of that name. Every call
-begins with 8 bytes of each rank for each other, by which all know whether these shapes, of all ranks, are new. If so,
-ranks compare their arguments, and look up what `dovetail tune` found for them on these ranks; where nothing was tuned,
-it computes and communicates in turn, by the library.
+begins with 8 bytes of each rank for each other, by which all know whether these arguments, of all ranks, are new. If
+so, ranks compare them, and look up what `dovetail tune` found for them on these ranks; where nothing was tuned, it
+computes and communicates in turn, by the library.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import platform
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dovetail.core import DovetailError, WishError
-from dovetail.ir import Schedule, Wish, verify
+from dovetail.ir import Program, Schedule, Wish, verify
 from dovetail.matmul import DTYPES, Told
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import wish_class
 from dovetail.run.arrays import Array
 from dovetail.run.comm import adopted
-from dovetail.run.embedded import Embedded
+from dovetail.run.embedded import STALL_S, Embedded, overlap
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
 
-_bound: dict[tuple[int, bytes], tuple[Wish, Embedded]] = {}  # by communicator, and the hash of every rank's shapes
+MOST = 64  # products that a communicator keeps bound, by the arguments of all ranks; the least lately used go
+MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, for each of them
+_NEW = -1  # is no argument's hash: Python never gives it
+
+_bound: dict[int, dict[bytes, Bound]] = {}  # by communicator, and the hash of every rank's arguments
+
+
+class Bound(NamedTuple):
+    """A product on arrays of certain shapes, ready to run."""
+
+    wish: Wish
+    embedded: Embedded
+    num_bytes: int
+
+
+class Asked(NamedTuple):
+    """What this rank asks: the arrays of `a` and `b`, those it wants results in, what else it said, and what of that
+    cannot be."""
+
+    given: tuple[Any, ...]
+    outs: tuple[Any, ...]
+    said: Mapping[str, Any]
+    fault: str
 
 
 def product_call(name: str) -> Callable[..., Any]:
@@ -36,79 +59,215 @@ def product_call(name: str) -> Callable[..., Any]:
     kind = wish_class(name)
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
-        given = (a, *b) if isinstance(b, list | tuple) else (a, b)
-        more = tuple(sorted((key, _frozen(value)) for key, value in said.items()))
-        mine = (name, more, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in given))
-        ranks = adopted(comm)
-        key = ranks.bound.key, ranks.gather(np.array([hash(mine)])).tobytes()
-        found = _bound.get(key)
-        if found is None:
-            for gone in [old for old, (_, embedded) in _bound.items() if embedded.world and embedded.world.freed]:
-                del _bound[gone]
-            found = _bound[key] = _bind(kind, ranks.world, given, dict(more))
-        asked, embedded = found
-        inputs, wanted = asked.arguments(embedded.program, embedded.rank, given, out)
-        held = embedded.run_checked(inputs, wanted)
-        return asked.result(embedded.program, embedded.rank, held)
+        asked = asked_of(name, a, b, out, said)
+        wish, embedded, _ = look_up(name, comm, asked)
+        inputs, wanted = wish.arguments(embedded.program, embedded.rank, asked.given, out)
+        result = wish.result(embedded.program, embedded.rank, embedded.run_checked(inputs, wanted))
+        return result if out is None else out
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = kind.__doc__
+    call.__doc__ = _help(kind)
+    call.__signature__ = _signature(call, kind)  # type: ignore[attr-defined]
     return call
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(int(each) for each in value) if isinstance(value, list | tuple | np.ndarray) else value
+def look_up(name: str, comm: Any, asked: Asked) -> Bound:
+    """What these arguments of all ranks need to run on these ranks; made where they are new."""
+    ranks = adopted(comm)
+    key, held = ranks.gather_number(_key(name, asked)), _bound.setdefault(ranks.bound.key, {})
+    found = held.pop(key, None)
+    if found is None:
+        found = _bind(wish_class(name), ranks.world, asked)
+        _make_room(held, found.num_bytes)
+    held[key] = found  # the latest last
+    return found
 
 
-def _bind(kind: Any, world: World, given: Sequence[Any], said: dict[str, Any]) -> tuple[Wish, Embedded]:
-    """Ranks tell each other their shapes, make one wish of them, and bind the schedule that rank 0 knows for it."""
-    everyone = world.share(world.gather((_fault(kind, given, said), _told(given, said))))
-    for rank, (fault, told) in enumerate(everyone):
+def asked_of(wish: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
+    """The arguments of a call on this rank."""
+    kind = wish_class(wish)
+    given = (a, *b) if isinstance(b, list | tuple) else (a, b)
+    outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
+    read, fault = {}, ""
+    try:
+        for name, value in said.items():
+            if name not in kind.said:
+                raise WishError(f"{kind.name} has no argument '{name}'")
+            read[name] = kind.said[name].read(value)
+    except (TypeError, ValueError) as error:
+        fault = str(error)
+    return Asked(given, outs, read, fault)
+
+
+def _key(name: str, asked: Asked) -> int:
+    """A number for all by which arguments differ; _NEW where they cannot be, for no rank may stay behind."""
+    if asked.fault:
+        return _NEW
+    given = tuple([(each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given])
+    outs = tuple([_out_fault(asked, place) or (each.shape, each.dtype) for place, each in enumerate(asked.outs)])
+    return hash((name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs))
+
+
+def _bind(kind: Any, world: World, asked: Asked) -> Bound:
+    """Ranks tell each other their arguments, make one wish of them, and bind the schedule that rank 0 knows for it."""
+    _drop_freed()
+    fault = asked.fault or _fault(kind, asked)
+    everyone = world.share(world.gather((kind.name, fault, _told(asked))))
+    for rank, (name, _, _) in enumerate(everyone):
+        if name != everyone[0][0]:
+            hint = "all ranks of a communicator make the same calls, in the same order"
+            raise WishError(f"rank {rank} calls {name}", found=f"rank 0 calls {everyone[0][0]}", hint=hint)
+    _refuse([fault for _, fault, _ in everyone])
+    all_told = [told for _, _, told in everyone]
+    for rank, told in enumerate(all_told):
+        if told.dtype != all_told[0].dtype:
+            what = f"{kind.name} of {all_told[0].dtype} on rank 0, of {told.dtype} on rank {rank}"
+            raise WishError(what, hint="arrays of one dtype")
+    wish: Wish = kind.of_ranks(all_told)
+    schedule, program = _schedule(wish, world)
+    options = RunOptions(
+        schedule.progress,
+        block_rows=schedule.block_rows,
+        blocking=schedule.blocking,
+        stall_s=STALL_S,
+        spans=False,
+    )
+    embedded = Embedded(program, wish.workload(program), options, world)
+    _refuse(world.share(world.gather(_fault_for(wish, embedded, asked))))
+    return Bound(wish, embedded, _num_bytes(wish, program))
+
+
+def _refuse(faults: Sequence[str]) -> None:
+    """WishError, on every rank, for the first rank with a fault."""
+    for rank, fault in enumerate(faults):
         if fault:
             raise WishError(f"rank {rank}: {fault}")
-        if told.dtype != everyone[0][1].dtype:
-            what = f"{kind.name} of {everyone[0][1].dtype} on rank 0, of {told.dtype} on rank {rank}"
-            raise WishError(what, hint="arrays of one dtype")
-    asked: Wish = kind.of_ranks([told for _, told in everyone])
-    schedule = _schedule(asked, world)
-    program = asked.program(schedule, world.size)
-    verify(program).raise_if_bad()
-    options = RunOptions(progress=schedule.progress, block_rows=schedule.block_rows, blocking=schedule.blocking)
-    return asked, Embedded(program, asked.workload(program), options, world)
 
 
-def _schedule(wish: Wish, world: World) -> Schedule:
-    """What rank 0 finds in the cache for this wish, on every rank; else the serial schedule."""
+def _schedule(wish: Wish, world: World) -> tuple[Schedule, Program]:
+    """What rank 0 finds in the cache for this wish, on every rank, proved; else the serial schedule."""
     found, hosts = None, world.gather(platform.node())
     if world.rank == 0:
         try:
             found = kept_schedule(wish, world.library, hosts)
         except DovetailError as error:
-            warnings.warn(f"what was tuned is left aside: {error}", RuntimeWarning, stacklevel=5)
+            _left_aside(error)
     text = world.share(json.dumps(found.to_json()) if found else "")
-    return Schedule.from_json(json.loads(text)) if text else wish.serial(world.size)
+    if text:
+        schedule = Schedule.from_json(json.loads(text))
+        try:
+            return schedule, _proved(wish, schedule, world.size)
+        except (DovetailError, KeyError) as error:  # the same on every rank: it was kept by another version of us, say
+            if world.rank == 0:
+                _left_aside(error)
+    schedule = wish.serial(world.size)
+    return schedule, _proved(wish, schedule, world.size)
 
 
-def _fault(kind: Any, given: Sequence[Any], said: dict[str, Any]) -> str:
-    """What is wrong with a rank's own arguments, in words; empty where nothing is."""
+def _proved(wish: Wish, schedule: Schedule, ranks: int) -> Program:
+    program = wish.program(schedule, ranks)
+    verify(program).raise_if_bad()
+    return program
+
+
+def _left_aside(error: Exception) -> None:
+    warnings.warn(f"what was tuned is left aside: {error}", RuntimeWarning, stacklevel=6)
+
+
+def _fault(kind: Any, asked: Asked) -> str:
+    """What is wrong with a rank's own arrays, in words; empty where nothing is."""
+    given = asked.given
     for place, each in enumerate(given):
         what = "B" if place else "A"
         if not isinstance(each, np.ndarray) or each.ndim != 2:
             shape = f"{each.ndim} axes" if isinstance(each, np.ndarray) else type(each).__name__
             return f"{kind.name} takes arrays of two axes, and its {what} has {shape}"
-        if each.dtype.name not in DTYPES:
+        if each.dtype.name not in DTYPES or not each.dtype.isnative:
             return f"{kind.name} knows no {each.dtype}: one of {', '.join(DTYPES)}"
         if each.dtype != given[0].dtype:
             return f"its A is {given[0].dtype} and its {what} {each.dtype}"
-        if place and each.shape[0] != given[0].shape[1]:
+        if kind.cut_alike and place and each.shape[0] != given[0].shape[1]:
             return f"A of {given[0].shape} and B of {each.shape} do not fit"
         if place > 1 and each.shape != given[1].shape:
             return f"several B have one shape, not {given[1].shape} and {each.shape}"
-    unknown = sorted(set(said) - set(kind.said))
-    return f"{kind.name} has no argument '{unknown[0]}'" if unknown else ""
+    return next(filter(None, (_out_fault(asked, place) for place in range(len(asked.outs)))), "")
 
 
-def _told(given: Sequence[Any], said: dict[str, Any]) -> Told:
-    shapes = [each.shape if isinstance(each, np.ndarray) and each.ndim == 2 else (0, 0) for each in given]
-    dtype = given[0].dtype.name if isinstance(given[0], np.ndarray) else ""
-    return Told(shapes[0], shapes[1] if len(shapes) > 1 else (0, 0), len(given) - 1, dtype, said)
+def _out_fault(asked: Asked, place: int) -> str:
+    """What is wrong with an array for a result, but for its shape, which ranks must know of each other first."""
+    out = asked.outs[place]
+    if not isinstance(out, np.ndarray):
+        return f"`out` takes NumPy arrays, not {type(out).__name__}"
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        return "`out` must be C-contiguous and writeable"
+    if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
+        return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
+    others = (*asked.given, *asked.outs[:place])
+    if not any(isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others):
+        return ""  # at nearly every call: names are for those that share
+    names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
+    named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
+    return overlap(named, {"out": out})
+
+
+def _fault_for(wish: Wish, embedded: Embedded, asked: Asked) -> str:
+    """What is wrong with a rank's arrays now that the wish is known: how many they are, and the shapes of results."""
+    try:
+        wish.arguments(embedded.program, embedded.rank, asked.given, None)
+    except WishError as error:
+        return str(error)
+    found = wish.result(embedded.program, embedded.rank, embedded.new_outputs())
+    wanted = [each.shape for each in (found if isinstance(found, tuple) else (found,))]
+    given = [out.shape for out in asked.outs]
+    if given in ([], wanted):
+        return ""
+    return "its `out` has shape {}, and the result {}".format(*(", ".join(map(str, each)) for each in (given, wanted)))
+
+
+def _told(asked: Asked) -> Told:
+    a, b = (_shape(asked.given, place) for place in (0, 1))
+    return Told(a, b, len(asked.given) - 1, str(getattr(asked.given[0], "dtype", "")), dict(asked.said))
+
+
+def _shape(given: Sequence[Any], place: int) -> tuple[int, int]:
+    each = given[place] if place < len(given) else None
+    return (each.shape[0], each.shape[1]) if isinstance(each, np.ndarray) and each.ndim == 2 else (0, 0)
+
+
+def _num_bytes(wish: Wish, program: Program) -> int:
+    """Bytes of a product's arrays on all ranks, over their number: all ranks keep the same products bound."""
+    work, ranks = wish.workload(program), range(program.num_ranks)
+    sizes = (work.length(b.name, r, b.slots[r]) * work.slot_bytes(b.name, r) for b in program.buffers for r in ranks)
+    return sum(sizes) // program.num_ranks
+
+
+def _make_room(held: dict[bytes, Bound], num_bytes: int) -> None:
+    """End what was used least lately, where much is kept. All ranks of a communicator keep the same."""
+    total = num_bytes + sum(each.num_bytes for each in held.values())
+    while held and (len(held) >= MOST or total > MOST_BYTES):
+        total -= held.pop(next(iter(held))).num_bytes
+
+
+def _drop_freed() -> None:
+    for key, held in list(_bound.items()):
+        if any(each.embedded.world and each.embedded.world.freed for each in held.values()):
+            del _bound[key]
+
+
+def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:
+    """That of the call, with what may be said in place of `**said`."""
+    *plain, _ = inspect.signature(call).parameters.values()
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=s.default) for n, s in kind.said.items()]
+    return inspect.Signature([*plain, *named], return_annotation="Any")
+
+
+def _help(kind: Any) -> str:
+    about = (inspect.getdoc(kind) or "").split("\n\n>>>")[0]
+    return f"""{about}
+
+Called by every rank of `comm`, an mpi4py communicator, in the same order, with a rank's own `a` and `b`: arrays of two
+axes and of one dtype, in any memory layout: {", ".join(DTYPES)}. Returns this rank's result, or a tuple
+where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart from the arguments.
+WishError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank stalls
+for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from textwrap import shorten
 
 from dovetail.core.errors import WishError
 
@@ -40,9 +41,12 @@ def parse_count(value: object, name: str, least: int = 0) -> int:
     >>> parse_count(4, "ranks", least=1)
     4
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise WishError(f"{name} must be a whole number", found=repr(value))
-    count = int(value.__index__())
+    try:
+        count = None if isinstance(value, bool) else int(value.__index__())  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):  # arrays have __index__, but of several elements it fails
+        count = None
+    if count is None:
+        raise WishError(f"{name} must be a whole number", found=shorten(repr(value), 80))
     if count < least:
         raise WishError(f"{name} must be at least {least}", found=str(count))
     return count

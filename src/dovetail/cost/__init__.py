@@ -2,7 +2,7 @@
 
 from dovetail.cost.curve import Curve, Mode, Segment
 from dovetail.cost.fit import fit, fit_factor
-from dovetail.cost.model import Accuracy, CostModel
+from dovetail.cost.model import Accuracy, CostModel, rate_key
 from dovetail.cost.modes import EagerLimit, eager_limit, modes
 from dovetail.cost.price import price
 from dovetail.cost.prices import Prices
@@ -26,4 +26,5 @@ __all__ = [
     "price",
     "price_protocol",
     "protocols",
+    "rate_key",
 ]

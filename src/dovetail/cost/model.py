@@ -105,13 +105,11 @@ class CostModel:
         >>> CostModel.of(load("atlas-a2-8")).kernel_curve("matmul:k=3072:n=8192:float16:block=64")
         'flops:matmul:float16'
         """
-        parts = key.split(":")
-        plain = ":".join(part for part in parts if not part.startswith("block="))
-        dtype = next((part for part in parts if _is_dtype(part)), "")
-        for name in (f"kernel:{key}", f"kernel:{plain}", f"flops:{parts[0]}:{dtype}"):
+        plain = ":".join(part for part in key.split(":") if not part.startswith("block="))
+        for name in (f"kernel:{key}", f"kernel:{plain}", rate_key(key)):
             if name in self.curves:
                 return name
-        raise self._missing(f"kernel:{key}", f"flops:{parts[0]}:{dtype}")
+        raise self._missing(f"kernel:{key}", rate_key(key))
 
     def factor(self, key: str, num_bytes: ArrayLike) -> Any:
         """Slow-down `cil:compute` or `cil:net` beside messages of `num_bytes`; 1 without a curve, held at its ends."""
@@ -160,6 +158,16 @@ class CostModel:
         what = f"machine '{self.machine.name}' has no cost '{key}'" + (f" and no '{instead}'" if instead else "")
         hint = f"did you mean '{near[0]}'? Or probe the machine" if near else "probe the machine, or choose another"
         return CostError(what, found=f"costs {known}", hint=hint)
+
+
+def rate_key(key: str) -> str:
+    """The cost key of the rate of FLOP that computations of a Work key have in common.
+
+    >>> rate_key("matmul:k=3072:n=8192:float16:block=64")
+    'flops:matmul:float16'
+    """
+    parts = key.split(":")
+    return f"flops:{parts[0]}:{next((part for part in parts if _is_dtype(part)), '')}"
 
 
 @functools.lru_cache(maxsize=32)

@@ -12,7 +12,7 @@ from dovetail.core import CostError
 from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
 from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, region_bytes
-from dovetail.machine import Machine
+from dovetail.machine import LIBRARY, Machine
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -245,23 +245,39 @@ def _channel_groups(routes: _Routes, model: CostModel) -> tuple[Ints, list[tuple
 
 
 def _slow_downs(program: Program, model: CostModel, sizes: _Sizes) -> tuple[Floats, Floats]:
-    """cil:compute for ops on compute lanes, by the byte-weighted mean message of their rank; cil:net by their own."""
+    """cil:compute for ops on compute lanes, by the mean message and the mean call of their rank, weighed by bytes;
+    cil:net by their own."""
     slow_by_net, slow_by_compute = np.ones(program.num_ops), np.ones(program.num_ops)
     engines = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     on_compute = engines[program.lane]
-    traffic = np.isin(program.kind, (*_MESSAGES, Kind.collective))
-    if "cil:compute" in model and traffic.any():
-        typical = _typical_message(program, sizes.handled, traffic)
-        by_rank = np.where(typical > 0, model.factor("cil:compute", typical), 1.0)
+    calls, handled = program.kind == Kind.collective, sizes.handled
+    traffic = np.isin(program.kind, _MESSAGES) | calls
+    if traffic.any() and ("cil:compute" in model or f"cil:compute:{LIBRARY}" in model):
+        by_rank = _beside_traffic(program, model, handled, traffic)
         slow_by_net = np.where(on_compute & ~traffic, by_rank[program.rank], 1.0)
     if "cil:net" in model:
         beside = traffic | (np.isin(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
-        slow_by_compute = np.where(beside, model.factor("cil:net", sizes.handled), 1.0)
+        slow_by_compute = np.where(beside, model.factor("cil:net", handled), 1.0)
+    if (of_calls := f"cil:net:{LIBRARY}") in model:
+        slow_by_compute = np.where(calls, model.factor(of_calls, handled), slow_by_compute)
     return slow_by_net, slow_by_compute
 
 
-def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool_]) -> Floats:
-    """Mean bytes of the messages that touch each rank, weighted by their bytes; 0 for a rank without traffic."""
+def _beside_traffic(program: Program, model: CostModel, num_bytes: Ints, traffic: NDArray[np.bool_]) -> Floats:
+    """How much the traffic of each rank slows its compute: its messages and its calls of the library, each by their own
+    curve where the machine has both, in the shares of their bytes."""
+    calls, of_calls = program.kind == Kind.collective, f"cil:compute:{LIBRARY}"
+    kinds = [("cil:compute", traffic & ~calls), (of_calls, calls)] if of_calls in model else [("cil:compute", traffic)]
+    found = [(key, *_typical_message(program, num_bytes, rows)) for key, rows in kinds]
+    total: Floats = np.sum([moved for _, _, moved in found], axis=0)
+    slowed = np.zeros(program.num_ranks)
+    for key, typical, moved in found:
+        slowed += np.divide(moved, total, out=np.zeros_like(total), where=total > 0) * model.factor(key, typical)
+    return np.where(total > 0, slowed, 1.0)
+
+
+def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Mean bytes of the messages that touch each rank, weighted by their bytes, and their sum; 0 for a rank without."""
     rows = np.flatnonzero(traffic)
     carriers = _carriers(program)
     sent = rows[carriers[rows] >= 0]
@@ -269,6 +285,6 @@ def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool
     other = ends[carriers[sent], (program.kind[sent] != Kind.get).astype(np.intp)]
     rank = np.concatenate([program.rank[rows], other])
     weight = num_bytes[np.concatenate([rows, sent])].astype(np.float64)
-    total = np.bincount(rank, weight, program.num_ranks)
+    total = np.bincount(rank, weight, program.num_ranks).astype(np.float64)
     square = np.bincount(rank, weight * weight, program.num_ranks)
-    return np.divide(square, total, out=np.zeros_like(total), where=total > 0)
+    return np.divide(square, total, out=np.zeros_like(total), where=total > 0), total

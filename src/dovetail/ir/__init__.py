@@ -13,6 +13,7 @@ from dovetail.ir.kernels import (
     Work,
     compute_calls,
     kernel_calls,
+    op_works,
     work_keys,
 )
 from dovetail.ir.limits import TARGETS, Target
@@ -20,6 +21,7 @@ from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
 from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
+from dovetail.ir.subject import Subject
 from dovetail.ir.text import canonical, to_text
 from dovetail.ir.types import (
     COLUMNS,
@@ -73,6 +75,7 @@ __all__ = [
     "Schedule",
     "Sizes",
     "Slot",
+    "Subject",
     "Target",
     "Term",
     "Wish",
@@ -83,6 +86,7 @@ __all__ = [
     "compute_calls",
     "dtype_bytes",
     "kernel_calls",
+    "op_works",
     "parse",
     "region_bytes",
     "sizes_fault",

@@ -138,13 +138,18 @@ def compute_calls(
     return Calls(rows, which, kinds)
 
 
+def op_works(program: Program, workload: Workload) -> dict[int, Work]:
+    """What each computation of a program costs, by its row; kernels whose form is not told are left out."""
+    calls = compute_calls(program, workload)
+    forms = [workload.form(program.kernels[call.kernel].name) for call in calls.kinds]
+    works = [form and form.work(call.reads, call.writes) for form, call in zip(forms, calls.kinds, strict=True)]
+    pairs = ((int(row), works[kind]) for row, kind in zip(calls.rows, calls.which, strict=True))
+    return {row: work for row, work in pairs if work is not None}
+
+
 def work_keys(program: Program, workload: Workload) -> tuple[str, ...]:
     """The keys of the cost curves that a program's computations go by."""
-    found = []
-    for call in compute_calls(program, workload).kinds:
-        form = workload.form(program.kernels[call.kernel].name)
-        found += [] if form is None else [form.work(call.reads, call.writes).key]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(work.key for work in op_works(program, workload).values()))
 
 
 class _Side:

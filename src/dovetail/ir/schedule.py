@@ -72,7 +72,8 @@ class Schedule:
         """
         lists = [(len(value), name) for name, value in self.parameters if isinstance(value, tuple)]
         parts = [f"{count} {name if count != 1 else name.removesuffix('s')}" for count, name in lists]
-        parts += [str(value) for _, value in self.parameters if isinstance(value, str) and value != self.family]
+        words = [(name, value) for name, value in self.parameters if isinstance(value, str) and value != self.family]
+        parts += [f"own {value}" if name == "own" else value for name, value in words]  # when the own block's turn is
         parts += [name for name, value in self.parameters if value is True]
         numbers = [(name, value) for name, value in self.parameters if type(value) is int]
         parts += [f"{value} {name.replace('_', ' ')}" for name, value in numbers]

@@ -1,6 +1,6 @@
 """machine: the hardware as a set of facts and cost curves, and the presets shipped with the package."""
 
-from dovetail.machine.machine import SWITCH, Link, Machine, even_nodes
+from dovetail.machine.machine import LIBRARY, SWITCH, Link, Machine, even_nodes
 from dovetail.machine.presets import load, presets
 
-__all__ = ["SWITCH", "Link", "Machine", "even_nodes", "load", "presets"]
+__all__ = ["LIBRARY", "SWITCH", "Link", "Machine", "even_nodes", "load", "presets"]

@@ -14,6 +14,7 @@ from dovetail.core import MachineError, check_schema
 SCHEMA = "dovetail.machine/1"
 CURVE_SCHEMA = "dovetail.curve/1"
 SWITCH = -1
+LIBRARY = "library"  # in keys of what was measured with the library's collectives
 COST_KEYS = (
     "p2p:<link kind>",
     "exchange:<link kind>",
@@ -25,8 +26,12 @@ COST_KEYS = (
     "copy",
     "cil:compute",
     "cil:net",
+    "cil:compute:library",
+    "cil:net:library",
 )
-_COST_KEY = re.compile(r"(p2p|exchange|kernel|flops):.+|memory|reduce|copy|cil:(compute|net)|(?!cil:)[a-z_]+:[1-9]\d*")
+_COST_KEY = re.compile(
+    r"(p2p|exchange|kernel|flops):.+|memory|reduce|copy|cil:(compute|net)(:library)?|(?!cil:)[a-z_]+:[1-9]\d*"
+)
 
 
 class Link(NamedTuple):
@@ -49,7 +54,8 @@ class Machine:
     that goes both ways at once; `all_reduce:<ranks>` and other collectives; `kernel:<key>` against rows;
     `flops:<kernel>:<dtype>` against FLOP, and `memory` against the bytes that a kernel reads and writes, the longer of
     which is a kernel's time where its own was not measured; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down
-    factors against message bytes.
+    factors against message bytes; `cil:compute:library` and `cil:net:library` the same of the library's collectives,
+    which go by the former where these were not measured.
 
     Facts that other rooms read:
 

@@ -11,6 +11,7 @@ from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
 from dovetail.matmul.all_reduce import MatmulAllReduce
 from dovetail.matmul.all_to_all_first import AllToAllMatmul
 from dovetail.matmul.all_to_all_last import MatmulAllToAll
+from dovetail.matmul.alone import ProductAlone
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import DTYPES, Product, Told, shard
@@ -27,6 +28,7 @@ __all__ = [
     "MatmulAllToAll",
     "MatmulReduceScatter",
     "Product",
+    "ProductAlone",
     "Tiling",
     "Told",
     "mc2",
@@ -38,6 +40,11 @@ __all__ = [
 ]
 
 _CALLS = {kind.name for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Product)}
+__all__ += sorted(_CALLS)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

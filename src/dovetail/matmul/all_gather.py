@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from dovetail.core import parse_count
 from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gather import Blocks
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import Told, balance, checked_shares, shares_for, the_same, uneven_or_none
+from dovetail.matmul.product import (
+    Said,
+    Told,
+    balance,
+    checked_shares,
+    parse_flag,
+    shares_for,
+    the_same,
+    uneven_or_none,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class AllGatherMatmul(Gathering):
     """
 
     name: ClassVar[str] = "all_gather_matmul"
-    said: ClassVar[tuple[str, ...]] = ("gathered",)
+    said: ClassVar[Mapping[str, Said]] = {"gathered": Said(partial(parse_flag, name="gathered"), default=False)}
     options: ClassVar[tuple[Option, ...]] = (
         *Gathering.options,
         Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
@@ -41,6 +51,7 @@ class AllGatherMatmul(Gathering):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
         object.__setattr__(self, "rows", checked_shares(self.rows, self.m, "rows"))
         object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
 

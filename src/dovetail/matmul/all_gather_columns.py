@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import parse_count
-from dovetail.ir import Kind, Option, Program, Schedule, Slot, Work, Workload, dtype_bytes
+from dovetail.core import WishError, parse_count
+from dovetail.ir import Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays
+from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.gather import Blocks
 from dovetail.matmul.gather_columns import gather_columns_program
 from dovetail.matmul.gathering import SHARDS, Gathering
@@ -19,10 +21,13 @@ from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import (
     SIZES,
     TILING,
+    Said,
     Told,
-    array_of,
+    add_slices,
+    arrays_of,
     balance,
     checked_shares,
+    parse_flag,
     row_work,
     shares_for,
     the_same,
@@ -45,6 +50,8 @@ class AllGatherColumnsMatmul(Gathering):
     """
 
     name: ClassVar[str] = "all_gather_columns_matmul"
+    said: ClassVar[Mapping[str, Said]] = AllGatherMatmul.said
+    cut_alike: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal")
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
@@ -62,6 +69,7 @@ class AllGatherColumnsMatmul(Gathering):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
         object.__setattr__(self, "depths", checked_shares(self.depths, self.k, "k"))
         object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
 
@@ -119,13 +127,15 @@ class AllGatherColumnsMatmul(Gathering):
         return Workload(slots, (MATMUL,), sizes)
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        a, *others = (array_of(each, self.dtype) for each in given)
+        """A (m, its columns), every B (k, its columns), and results, of which the gathered A is the last."""
         heights, columns = self.heights(program.num_ranks), self.widths(program.num_ranks)[rank]
+        shapes = {"A": (self.m, heights[rank]), **{f"B{i}": (self.k, columns) for i in range(self.several)}}
+        a, *others = arrays_of(self, given, shapes)
         alike = len(set(heights)) == 1
         shape = (len(heights), heights[0], columns) if alike else (-1,)
         held = {"A": a if alike else a.reshape(-1), **{f"B{i}": b.reshape(shape) for i, b in enumerate(others)}}
-        outs = out if isinstance(out, tuple) else (out,)
-        return held, {} if out is None else dict(zip(self._outputs, outs, strict=False))
+        slots = (self.m * len(heights), heights[0]) if alike else (-1,)
+        return held, self.wanted(out, (self.m, self.k), lambda gathered: gathered.reshape(slots))
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         found = [held[name] for name in self._outputs]
@@ -136,12 +146,24 @@ class AllGatherColumnsMatmul(Gathering):
     def _serial(self, by: str, ranks: int) -> Schedule:
         return Schedule.of("serial", tiles=(self.m,) if self.m else (), by=by, own="together", fused=False)
 
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        if not self.m or not max(self.widths(ranks)):
+            return ()
+        return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """As of all that travels in blocks, but for one product of several ranks' columns: these are summed up."""
+        return (each for each in super().neighbours(schedule) if not each.get("fused"))
+
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:
         m = the_same(told, lambda rank: rank.a[0], "rows of A")
         several = the_same(told, lambda rank: rank.several, "matrices B")
         gathered = the_same(told, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")
         depths, columns = [rank.a[1] for rank in told], [rank.b[1] for rank in told]
+        for rank, each in enumerate(told):
+            if each.b[0] != sum(depths):
+                raise WishError(f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all")
         shares = uneven_or_none(depths), uneven_or_none(columns)
         return cls(m, sum(depths), sum(columns), told[0].dtype, several, gathered, *shares)
 

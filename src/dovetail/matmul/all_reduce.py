@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dovetail.core import PlanError, WishError, parse_count
+from dovetail.core import PlanError, parse_count
 from dovetail.ir import (
     Builder,
     Kind,
@@ -35,9 +35,10 @@ from dovetail.matmul.product import (
     Product,
     Told,
     add_products,
-    array_of,
+    arrays_of,
     balance,
     checked_shares,
+    results_in,
     row_work,
     shares_for,
     the_same,
@@ -153,10 +154,9 @@ class MatmulAllReduce(Product):
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A (m, k_r), B (k_r, n), and C (m, n)."""
-        if len(given) != 2:
-            raise WishError(f"{self.name} takes A and B", found=f"{len(given)} arrays", hint="out=… takes the result")
-        a, b = (array_of(each, self.dtype) for each in given)
-        return {"A": a, "B": b[None]}, {} if out is None else {"C": out}
+        k = self.depths(program.num_ranks)[rank]
+        a, b = arrays_of(self, given, {"A": (self.m, k), "B": (k, self.n)})
+        return {"A": a, "B": b[None]}, results_in(out, ["C"])
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         return held["C"]

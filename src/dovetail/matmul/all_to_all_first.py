@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from dovetail.ir import dtype_bytes
+from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gather import Blocks
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import Told, balance, the_same
-from dovetail.matmul.token_counts import Counts, checked_counts, counts_for, counts_of_ranks
+from dovetail.matmul.product import Said, Told, balance, the_same, ways_of
+from dovetail.matmul.token_counts import SAID, Counts, checked_counts, counts_for, counts_of_ranks
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class AllToAllMatmul(Gathering):
     """
 
     name: ClassVar[str] = "all_to_all_matmul"
-    said: ClassVar[tuple[str, ...]] = ("counts",)
+    said: ClassVar[Mapping[str, Said]] = SAID
+    options: ClassVar[tuple[Option, ...]] = ways_of(Gathering, "library", "messages")
     kind: ClassVar[str] = "all_to_all"
     ways: ClassVar[tuple[str, ...]] = ("library", "messages")
 

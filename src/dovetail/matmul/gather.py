@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.ir.types import Mode
+from dovetail.matmul.product import MODES
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
-MODES: tuple[Mode, ...] = ("each_sum", "sum")
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,9 @@ class Gather:
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
         self.b = Builder(name, self.ranks)
-        self.alike = self.steps.slices == 1 and not self.fused and self.by != "library"
+        ours = self.steps.slices == 1 and self.by != "library"
+        self.alike = ours and not self.fused
+        self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
@@ -162,7 +163,8 @@ class Gather:
         b.buffer("G", "scratch", [rows * slices for rows in multiplied])
         if self.gathered:
             b.buffer("gathered", "output", [rows * slices for rows in multiplied])
-        for i in range(self.results if self.fused and slices == 1 and self.steps.count > 1 else 0):
+        moved = self.without_own or (self.fused and slices == 1 and self.steps.count > 1)
+        for i in range(self.results if moved else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
 
     # Where things are.
@@ -178,15 +180,13 @@ class Gather:
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
-        before = sum(self.part(p, r, s).rows for s in range(step) for p in range(self.ranks))
-        before += sum(self.part(p, r, step).rows for p in range(q))
+        others = [p for p in range(self.ranks) if p != r or not self.without_own]
+        before = sum(self.part(p, r, s).rows for s in range(step) for p in others)
+        before += sum(self.part(p, r, step).rows for p in others if p < q)
         return Region("G", before, part.rows)
 
     def part(self, q: int, r: int, step: int) -> Part:
         return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
-
-    def result(self, i: int, q: int, r: int, part: Part) -> Region:
-        return Region(f"C{i}", self.blocks.place(q, r) + part.first, part.rows)
 
     # What is asked.
 
@@ -199,9 +199,7 @@ class Gather:
             for i in range(self.results):
                 terms = []
                 for s in range(slices):
-                    rows = (
-                        Region("A", start, count) if slices == 1 else Region("A", start * slices + s, 1, slices, count)
-                    )
+                    rows = column_of(start, count, s, slices)
                     terms.append(Term("matmul", ((q, rows), (rank, Region(f"B{i}", s, 1)))))
                 self.b.post([rank], Region(f"C{i}", self.blocks.place(q, rank), count), terms)
             if self.gathered:
@@ -307,12 +305,10 @@ class Gather:
 
     def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
         """Ranks whose parts lie side by side and are multiplied together."""
-        everyone = range(self.ranks)
-        runs = [everyone] if not self.own_first else [everyone[:rank], everyone[rank + 1 :]]
-        for run in runs:
-            found = [q for q in run if self.part(q, rank, step).rows]
-            if found:
-                yield found
+        found = [q for q in range(self.ranks) if self.part(q, rank, step).rows and not (self.own_first and q == rank)]
+        apart = self.own_first and not self.without_own
+        runs = [[q for q in found if q < rank], [q for q in found if q > rank]] if apart else [found]
+        yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
         came = self.came.get((rank, q, step), [])

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import MODES, Blocks, Gather, Part
+from dovetail.matmul.gather import Blocks, Gather, Part
+from dovetail.matmul.product import MODES
 
 
 def gather_columns_program(

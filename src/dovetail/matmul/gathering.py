@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -17,7 +17,7 @@ from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.ficco import Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work, shard
+from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
 from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
 
@@ -26,6 +26,7 @@ FICCO = tuple(
 )
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 RULE = "ficco-heuristic"
+MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
     "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
 )
@@ -101,14 +102,23 @@ class Gathering(Blockwise):
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        a, *others = (array_of(each, self.dtype) for each in given)
-        slices = program.buffer("B0").slots[rank]
+        """A (its rows, k), every B (k, its columns), and results, of which the gathered A is the last."""
+        ranks, slices = program.num_ranks, program.buffer("B0").slots[rank]
+        shapes = {"A": (self.blocks(ranks).held[rank], self.k)}
+        shapes |= {f"B{i}": (self.k, self.widths(ranks)[rank]) for i in range(self.results)}
+        a, *others = arrays_of(self, given, shapes)
         held = {"A": cut_columns(a, slices)}
         held |= {f"B{i}": cut_rows(b, slices) for i, b in enumerate(others)}
-        wanted = (
-            {} if out is None else dict(zip(self._outputs, out if isinstance(out, tuple) else (out,), strict=False))
-        )
-        return held, wanted
+        whole = self.blocks(ranks).rows(rank), self.k
+        return held, self.wanted(out, whole, lambda gathered: cut_columns(gathered, slices))
+
+    def wanted(self, out: Any, whole: tuple[int, int], slots: Callable[[Any], Any]) -> dict[str, Any]:
+        """What results are wanted in; the gathered A as `slots` has it, where its shape is that of the `whole`."""
+        found = results_in(out, self._outputs)
+        gathered = found.get("gathered")
+        if gathered is not None and gathered.shape == whole and gathered.flags.c_contiguous:
+            found["gathered"] = slots(gathered)
+        return found
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         found = [held[name] for name in self._outputs]
@@ -135,7 +145,7 @@ class Gathering(Blockwise):
         if ranks == 1:
             return
         yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="first", fused=False) for by in ours)
-        for by in [by for by in ways if by != "ring"]:
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
@@ -160,7 +170,7 @@ class Gathering(Blockwise):
             about = {"by": by, "own": "together" if own == "uniform" else "first", "fused": fused == "fused"}
             if cut == "1D":
                 yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
-            elif self.k >= ranks and longest:
+            elif self.k >= ranks and longest and (self.k % ranks == 0 or longest * ranks * ranks <= MANY_SLOTS):
                 yield Schedule.of(family, slices=ranks, **about)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
@@ -178,15 +188,22 @@ class Gathering(Blockwise):
         rows = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
         if not rows or not max(self.widths(ranks), default=0):
             return ()
-        return (Sample("the product, by rows", rows, partial(_add_samples, self, rows)),)
+        whole = Sample("the product, by rows", rows, partial(_add_samples, rows))
+        if ranks == 1 or self.k < ranks:
+            return (whole,)
+        return whole, Sample("slices of K, by rows", rows, partial(_add_slices, rows, ranks))
 
     def row_bytes(self, ranks: int) -> int:
         """Bytes of one row of A."""
         return self.k * self.element_bytes
 
 
-def _add_samples(wish: Gathering, held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+def _add_samples(held: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
     return add_products(b, ranks, rows, held, names=("A", "B0", "P"))
+
+
+def _add_slices(held: int, slices: int, b: Builder, ranks: int, rows: Sequence[int]) -> dict[int, list[int]]:
+    return add_slices(b, ranks, rows, held, slices)
 
 
 def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError, check_schema, parse_count
 from dovetail.ir import Builder, Gemm, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
+from dovetail.ir.types import Mode
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.kernels import work_of
 from dovetail.passes.regions import split
 
+MODES: tuple[Mode, ...] = ("each_sum", "sum")  # of a product whose K is cut
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 READINGS = ("max", "min")
 SIZES = (
@@ -33,6 +35,7 @@ TILING = (
 Self = TypeVar("Self", bound="Product")
 SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it costs, short enough to run often
 MOST_BYTES = 32 << 20  # that it communicates
+MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
 ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
 LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
 
@@ -50,6 +53,8 @@ def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None
     """What each rank holds, as whole numbers that add up to `total`; None where it is shared evenly. WishError."""
     if shares is None:
         return None
+    if not isinstance(shares, list | tuple | np.ndarray):
+        raise WishError(f"shares of {what} are a list, one for each rank", found=repr(shares))
     held = tuple(parse_count(value, f"a share of {what}") for value in shares)
     if sum(held) != total:
         raise WishError(f"the shares of {what} do not add up to {total}", found=f"{list(held)}, {sum(held)}")
@@ -63,6 +68,27 @@ def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) 
     if len(held) != ranks:
         raise WishError(f"the shares of {what} are for {len(held)} ranks", found=f"{ranks} ranks")
     return held
+
+
+class Said(NamedTuple):
+    """What a call may say beside its arrays: how it is read (WishError for what cannot be), and its default."""
+
+    read: Callable[[Any], Any]
+    default: Any = None
+
+
+def parse_flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that merely counts as one.
+
+    >>> parse_flag("no", "gathered")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: gathered must be True or False
+      found       'no'
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise WishError(f"{name} must be True or False", found=repr(value))
+    return bool(value)
 
 
 class Told(NamedTuple):
@@ -112,7 +138,8 @@ class Product:
     options: ClassVar[tuple[Option, ...]] = (*SIZES, *TILING)
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
-    said: ClassVar[tuple[str, ...]] = ()  # what a call on arrays may say, beside the arrays
+    said: ClassVar[Mapping[str, Said]] = {}  # what a call on arrays may say, beside the arrays
+    cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
     m: int
     k: int
@@ -121,9 +148,15 @@ class Product:
 
     def __post_init__(self) -> None:
         for name in ("m", "k", "n"):
+            if isinstance(getattr(self, name), np.ndarray):
+                hint = f"dovetail.matmul.{self.name}(a, b, comm) takes arrays"
+                raise WishError(f"{self.name} is made of sizes: {name} is an array", hint=hint)
             object.__setattr__(self, name, parse_count(getattr(self, name), name))
         if self.dtype not in DTYPES:
             raise WishError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+        for rows, columns in ((self.m, self.k), (self.k, self.n), (self.m, self.n)):
+            if rows * columns * self.element_bytes > MOST_HELD:
+                raise WishError(f"no memory holds a matrix of {rows} × {columns} {self.dtype}", hint="at most 1 PiB")
 
     @classmethod
     def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
@@ -204,6 +237,11 @@ class Product:
         return dtype_bytes(self.dtype)
 
 
+def ways_of(kind: type[Product], *ways: str) -> tuple[Option, ...]:
+    """The options of `kind`, of which `by` offers these ways only."""
+    return tuple(replace(each, choices=("auto", *ways)) if each.name == "by" else each for each in kind.options)
+
+
 def row_work(k: int, n: int, dtype: str) -> Work:
     """The work of one row of a product."""
     return work_of(Gemm(1, k, n), dtype)
@@ -225,6 +263,30 @@ def add_products(
         for rank in range(ranks):
             added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
         start += count
+    return added
+
+
+def add_slices(
+    b: Builder, ranks: int, rows: Sequence[int], held: int, slices: int, names: tuple[str, str, str] = ("G", "B0", "P")
+) -> dict[int, list[int]]:
+    """Append products of slices of K, of these numbers of rows, on every rank: block of rows after block, each slice
+    added to the one before, as schedules of slices have them in `held` rows; returns their rows in the program, by
+    rank."""
+    g, weights, p = names
+    b.buffer(g, "input", held * slices), b.buffer(weights, "input", slices), b.buffer(p, "scratch", held)
+    lane = b.lane("compute", "compute")
+    first, further = (b.kernel("matmul", MODES, accumulate=adds) for adds in (False, True))
+    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    start = block = done = 0  # the block of rows that is multiplied, and how many of its slices were
+    for count in rows:
+        if done == slices or count > block:
+            start = start + block if start + block + count <= held else 0
+            block, done = count, 0
+        reads = [Region(g, done * held + start, count), Region(weights, done, 1)]
+        for rank in range(ranks):
+            call, writes = further if done else first, [Region(p, start, count)]
+            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
+        done += 1
     return added
 
 
@@ -258,3 +320,28 @@ def _whole(count: float, block: int) -> int:
 def array_of(given: Any, dtype: str) -> NDArray[Any]:
     """What a caller gave, as an array: of this dtype where it has none of its own."""
     return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
+
+
+def arrays_of(wish: Product, given: Sequence[Any], shapes: Mapping[str, tuple[int, int]]) -> list[NDArray[Any]]:
+    """What a caller gave, as arrays of these shapes, by the names that errors give them; WishError."""
+    if len(given) != len(shapes):
+        hint = "out=… takes the result" if len(given) > len(shapes) else None
+        raise WishError(f"{wish.name} takes {', '.join(shapes)}", found=f"{len(given)} arrays", hint=hint)
+    arrays = [array_of(each, wish.dtype) for each in given]
+    for array, (name, shape) in zip(arrays, shapes.items(), strict=True):
+        if array.shape != shape:
+            raise WishError(f"'{name}' has shape {array.shape}, and the plan wants {shape}")
+    return arrays
+
+
+def results_in(out: Any, names: Sequence[str]) -> dict[str, Any]:
+    """What the caller wants results in, by buffer: one array, or one for each; nothing where there is no `out`."""
+    if out is None:
+        return {}
+    held = tuple(out) if isinstance(out, list | tuple) else (out,)
+    if len(held) != len(names):
+        raise WishError(f"there are {len(names)} results, and `out` has {len(held)} arrays")
+    for each in held:
+        if not isinstance(each, np.ndarray):
+            raise WishError("`out` takes NumPy arrays", found=type(each).__name__)
+    return dict(zip(names, held, strict=True))

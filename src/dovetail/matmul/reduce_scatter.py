@@ -26,7 +26,7 @@ class MatmulReduceScatter(Scattering):
 
     name: ClassVar[str] = "matmul_reduce_scatter"
     kind: ClassVar[str] = "reduce_scatter"
-    ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring")
+    ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring", "two_rings")
     sums: ClassVar[bool] = True
 
     shares: tuple[int, ...] | None = None

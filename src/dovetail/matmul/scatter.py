@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from typing import Any
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import DEPTH, MODES, Blocks, Part, Steps
+from dovetail.matmul.gather import DEPTH, Blocks, Part, Steps
+from dovetail.matmul.product import MODES
 
-WAYS = ("library", "messages", "ring")
+WAYS = ("library", "messages", "ring", "two_rings")
 
 
 def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> Program:
@@ -22,7 +25,8 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     or "together" with the others' in each step; `fused`: one product a step for all ranks, where their rows lie side by
     side in A (else they are copied together first), or one for each; `by`: the library's reduce_scatter or all_to_all
     for each step, `messages` straight to each rank, or, of sums, a `ring` in which each rank adds its own product to
-    what it passes on. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    what it passes on, or `two_rings`, one each way, that meet at the rank that wants the sum. PlanError where the
+    parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
     return _Scatter(name, blocks, schedule, sums).build()
 
@@ -31,6 +35,7 @@ class _Scatter:
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool) -> None:
         self.blocks, self.ranks, self.sums = blocks, blocks.ranks, sums
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
+        self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
         self.steps = Steps(schedule.tiles, 1)
         self._check()
         self.b = Builder(name, self.ranks)
@@ -55,7 +60,7 @@ class _Scatter:
         b.buffer("A", "input", held)
         b.buffer("B", "input", 1)
         b.buffer("P", "scratch", held)
-        if self.fused and self.steps.count > 1:
+        if self.fused and (self.steps.count > 1 or self.apart):
             b.buffer("G", "scratch", held)
         if self.sums and self.by == "messages":
             b.buffer("R", "scratch", came)
@@ -63,8 +68,8 @@ class _Scatter:
         self.compute = b.lane("compute", "compute")
         for rank in everyone:
             self._ask(rank)
-        if self.by == "ring":
-            self._ring()
+        if self.by in ("ring", "two_rings"):
+            self._pass_on()
         else:
             for rank in everyone:
                 self._multiply(rank)
@@ -90,8 +95,9 @@ class _Scatter:
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
         in one call lies side by side."""
-        before = sum(self.part(q, d, s).rows for s in range(step) for d in range(self.ranks))
-        before += sum(self.part(q, d, step).rows for d in range(r))
+        others = [d for d in range(self.ranks) if d != q or not self.apart]
+        before = sum(self.part(q, d, s).rows for s in range(step) for d in others)
+        before += sum(self.part(q, d, step).rows for d in others if d < r)
         return Region("P", before, self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
@@ -120,17 +126,16 @@ class _Scatter:
 
     def _multiply(self, rank: int) -> None:
         """In each step the products for the others, the next rank's first, the own at its time."""
-        apart = self.own != "together" and self.by != "library"
-        if apart and self.own == "first":
+        if self.apart and self.own == "first":
             self._own(rank)
         for step in range(self.steps.count):
             if self.fused:
-                self._fused(rank, step, apart=apart)
+                self._fused(rank, step)
             else:
                 order = [(rank + turn) % self.ranks for turn in range(1, self.ranks)]
-                for r in order if apart else [*order, rank]:
+                for r in order if self.apart else [*order, rank]:
                     self._single(rank, r, step)
-        if apart and self.own == "last":
+        if self.apart and self.own == "last":
             self._own(rank)
 
     def _own(self, rank: int) -> None:
@@ -148,25 +153,23 @@ class _Scatter:
             into = self.result(rank, rank, step) if stays else self.made_at(rank, r, step)
             self.made[rank, r, step] = self._product(rank, what, into, f"step {step + 1}: for rank {r}")
 
-    def _fused(self, rank: int, step: int, *, apart: bool) -> None:
-        """One product for all ranks, or for those before and those after this one where its own is apart."""
-        everyone = range(self.ranks)
-        for run in [everyone[:rank], everyone[rank + 1 :]] if apart else [everyone]:
-            found = [r for r in run if self.part(rank, r, step).rows]
-            if not found:
-                continue
-            parts = [self.source(rank, r, step) for r in found]
-            into = [self.made_at(rank, r, step) for r in found]
-            count = sum(part.count for part in parts)
-            what = Region("A", parts[0].offset, count)
-            if parts[-1].offset + parts[-1].count != parts[0].offset + count:
-                what = Region("G", into[0].offset, count)
-                self._bring_together(rank, parts, what)
-            row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
-            self.made.update({(rank, r, step): row for r in found})
-            if not apart and rank in found and self.by != "library":
-                reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
-                self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
+    def _fused(self, rank: int, step: int) -> None:
+        """One product for all ranks, without the own part where that is apart."""
+        found = [r for r in range(self.ranks) if self.part(rank, r, step).rows and not (self.apart and r == rank)]
+        if not found:
+            return
+        parts = [self.source(rank, r, step) for r in found]
+        into = [self.made_at(rank, r, step) for r in found]
+        count = sum(part.count for part in parts)
+        what = Region("A", parts[0].offset, count)
+        if parts[-1].offset + parts[-1].count != parts[0].offset + count:
+            what = Region("G", into[0].offset, count)
+            self._bring_together(rank, parts, what)
+        row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
+        self.made.update({(rank, r, step): row for r in found})
+        if rank in found and self.by != "library":
+            reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
+            self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
 
     def _bring_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
         offset = what.offset
@@ -226,26 +229,33 @@ class _Scatter:
             reads, writes = [self.landing(q, rank, step)], [self.result(q, rank, step)]
             self.b.add(Kind.reduce, rank, self.compute, reads=reads, writes=writes, after=after, line=line)
 
-    def _ring(self) -> None:
-        """Each part goes once round, from the rank after the one that wants it to that one; every rank adds its own
-        product to what it passes on."""
-        send, recv = self.b.lane("send", "net"), self.b.lane("recv", "net")
+    def _pass_on(self) -> None:
+        """Each part is summed up on its way to the rank that wants it, from the farthest rank on: each adds its own
+        product to what it passes on. By two rings it comes from both sides; the own product is made last."""
+        far, two = self.ranks - 1, self.by == "two_rings"
+        ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
         passed: dict[tuple[int, int, int], int] = {}  # (rank, wanted by, step) -> row of the sum it can pass on
-        for hop in range(self.ranks):
-            for step in range(self.steps.count):
-                for rank in range(self.ranks):
-                    r = (rank - 1 - hop) % self.ranks
-                    if not self.part(rank, r, step).rows:
-                        continue
-                    last, mine = hop == self.ranks - 1, self.made_at(rank, r, step)
-                    stays = self.result(rank, r, step) if self.ranks == 1 else mine
-                    done = self._product(rank, self.source(rank, r, step), stays, f"step {step + 1}: for rank {r}")
-                    if hop:
-                        before = (rank - 1) % self.ranks
-                        channel, line = self.b.channel(before, rank, 0, DEPTH), f"step {step + 1}: sum for rank {r}"
-                        after, sent = [passed[before, r, step]], [self.made_at(before, r, step)]
-                        self.b.add(Kind.send, before, send, reads=sent, chan_out=channel, after=after, line=line)
-                        into = [self.result(rank, r, step) if last else mine]
-                        about = {"reads": [mine], "writes": into, "chan_in": channel, "after": [done], "line": line}
-                        done = self.b.add(Kind.recv_reduce, rank, recv, **about)  # type: ignore[arg-type]
-                    passed[rank, r, step] = done
+        for away, step in product(range(far, -1, -1), range(self.steps.count)):
+            for (way, towards, most), rank in product(ways, range(self.ranks)):
+                r = (rank + towards * away) % self.ranks
+                if away > most or (away == 0 and way) or not self.part(rank, r, step).rows:
+                    continue
+                into = self.made_at(rank, r, step) if away else self.result(rank, rank, step)
+                done = self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")
+                for way_in, comes_by, farthest in [(way, towards, most)] if away else ways:
+                    if away < farthest:
+                        done = self._add(rank - comes_by, rank, r, step, way_in, into, [done], passed)
+                passed[rank, r, step] = done
+
+    def _add(
+        self, src: int, dst: int, r: int, step: int, way: int, into: Region, after: Sequence[int], passed: Any
+    ) -> int:
+        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own."""
+        src %= self.ranks
+        send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
+        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: sum for rank {r}"
+        sent, made = [self.made_at(src, r, step)], [passed[src, r, step]]
+        self.b.add(Kind.send, src, send, reads=sent, chan_out=channel, after=made, line=line)
+        return self.b.add(
+            Kind.recv_reduce, dst, recv, reads=[into], writes=[into], chan_in=channel, after=after, line=line
+        )

@@ -13,12 +13,12 @@ from dovetail.ir.wish import Arrays, Costs
 from dovetail.matmul.blockwise import Blockwise
 from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, array_of, row_work
+from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
 from dovetail.matmul.scatter import scatter_program
 from dovetail.passes import slice_messages
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
-SHARDS = {"ring": "shard-ring", "messages": "shard-messages"}
+SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,11 @@ class Scattering(Blockwise):
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        a, b = (array_of(each, self.dtype) for each in given)
-        return {"A": a, "B": b[None]}, {} if out is None else {"C": out}
+        """A (its rows, its k), B (its k, n), and its rows of the result."""
+        ranks = program.num_ranks
+        k = self.depths(ranks)[rank]
+        a, b = arrays_of(self, given, {"A": (self.blocks(ranks).held[rank], k), "B": (k, self.n)})
+        return {"A": a, "B": b[None]}, results_in(out, ["C"])
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         return held["C"]
@@ -77,15 +80,15 @@ class Scattering(Blockwise):
         """Serial; whole blocks, round a ring or straight; tiles; FiCCO's four of rows, turned round."""
         ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
         whole, ours = (longest,) if longest else (), [by for by in ways if by != "library"]
-        yield from (self._serial(by, ranks) for by in ways if by != "ring")
+        yield from (self._serial(by, ranks) for by in ways if by in ("library", "messages"))
         if ranks == 1:
             return
         yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="last", fused=False) for by in ours)
-        for by in ways:
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
                 made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="last", fused=False)
                 yield replace(made, steps=tiling.steps, notes=tiling.notes)
-        for by, family in product([by for by in ways if by != "ring"], SCATTERED):
+        for by, family in product([by for by in ways if by in ("library", "messages")], SCATTERED):
             own, fused, _ = family.split("-")
             about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
             yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
@@ -95,6 +98,7 @@ class Scattering(Blockwise):
             "library": f"taken away by the library’s {self.kind}",
             "messages": "sent straight to each rank",
             "ring": "summed up round a ring",
+            "two_rings": "summed up round two rings",
         }
         own = "the own part with the others’" if schedule["own"] == "together" else f"the own block {schedule['own']}"
         return f"{ways[schedule['by']]}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"

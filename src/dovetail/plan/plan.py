@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "dovetail.plan/2"
 MEASURED_SLOWER = "measured slower"
+WITHIN_NOISE = "faster, but not beyond the noise"
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,9 @@ class Plan:
 
         Every rank of `comm` calls it, an mpi4py communicator whose ranks errors then name; without one, every rank of
         the program, with mpi4py or without, one process per rank. A plan for one rank needs no MPI. `out` takes the
-        result in place. Raises WishError, on every rank, where some rank's arrays have another shape or dtype than the
-        plan, or hold NaN or infinity and `allow_nonfinite` is not set; RunError where a rank stalls.
+        result in place; it shares no memory with the inputs. Raises WishError, on every rank, where some rank's arrays
+        have another shape or dtype than the plan, or hold NaN or infinity and `allow_nonfinite` is not set; RunError
+        where a rank does not come within ten minutes.
 
         >>> from dovetail.matmul import MatmulAllReduce
         >>> from dovetail.plan.search import plan
@@ -127,15 +129,20 @@ class Plan:
         [[3.0, 4.0], [6.0, 8.0]]
         """
         inside = self._embedded(comm)
-        given, wanted = self.wish.arguments(self.program, inside.rank, inputs, out)
+        try:
+            given, wanted = self.wish.arguments(self.program, inside.rank, inputs, out)
+        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+            inside.agree(str(error) or type(error).__name__)
+            raise
         held = inside(given, wanted, allow_nonfinite=allow_nonfinite)
         return self.wish.result(self.program, inside.rank, held)
 
     def _embedded(self, comm: Any) -> Embedded:
         """This plan on a communicator, kept as long as that lives."""
-        from dovetail.run.embedded import Embedded, ranks_of
+        from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 
-        options = RunOptions(progress=self.schedule.progress, block_rows=self.schedule.block_rows)
+        how = self.schedule
+        options = RunOptions(how.progress, block_rows=how.block_rows, blocking=how.blocking, stall_s=STALL_S)
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]
         world = ranks_of(comm) if self.ranks > 1 or comm is not None else None

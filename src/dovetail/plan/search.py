@@ -15,6 +15,7 @@ from dovetail.machine import Machine, load
 from dovetail.plan.costs import Costs, Scored
 from dovetail.plan.plan import MEASURED_SLOWER, Plan, Rival
 from dovetail.plan.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
+from dovetail.plan.wishes import checked_wish
 
 
 class Proved(NamedTuple):
@@ -63,7 +64,7 @@ def plan(
     >>> made.tiles, round(made.predicted_s * 1e6), round(made.serial_s * 1e6)
     ((512, 896, 896, 896, 896), 1283, 1734)
     """
-    asked = Asked(_family(wish, schedule), _noise(noise))
+    asked = Asked(_family(checked_wish(wish), schedule), _noise(noise))
     where = load(machine) if isinstance(machine, str) else machine
     costs, notes = Costs.of(wish, where, ranks, options, contention, extrapolate)  # wish → what is asked of what
     ranked = ranked_schedules(costs)  # → Programs → prices → simulated, fastest first
@@ -119,12 +120,13 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
     return Proved(serial, program, certificate, tuple(refused))
 
 
-def with_schedule(found: Plan, schedule: Schedule, costs: Costs) -> Plan:
-    """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival."""
+def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:
+    """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival, which
+    was not taken because of `why`."""
     scored, program = replace(costs, extrapolate=True).scored(schedule), costs.wish.program(schedule, costs.ranks)
     certificate = verify(program)
     certificate.raise_if_bad()
-    mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, MEASURED_SLOWER)
+    mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, why)
     others = tuple(rival for rival in found.rivals if rival.schedule != schedule)
     ideal = Ideal(costs, found.compute_s, found.comm_s)
     steps = found.schedule.steps if schedule.tiles == found.tiles else {}

@@ -1,4 +1,5 @@
-"""wishes: one table of everything that may be wished for, by name; others add theirs by an entry point."""
+"""wishes: one table of all that may be wished for, by name, and one of what may be characterised by itself; others add
+theirs by an entry point."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from textwrap import shorten
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
@@ -27,6 +29,23 @@ BUILT_IN = {
     "all_to_next": "dovetail.collective:AllToNext",
     "broadcast": "dovetail.collective:Broadcast",
 }
+SUBJECT_GROUP = "dovetail.subjects"
+SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
+
+
+@cache
+def subjects() -> Mapping[str, str]:
+    """The place of every subject, by name, likewise."""
+    return {**{point.name: point.value for point in entry_points(group=SUBJECT_GROUP)}, **SUBJECTS}
+
+
+def subject_class(name: str) -> Any:
+    """The class of the subject called `name`.
+
+    >>> subject_class("matmul").aspect
+    'M / K'
+    """
+    return _at(subjects()[name])
 
 
 @cache
@@ -52,8 +71,30 @@ def wish_class(name: str) -> Any:
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
         raise WishError(f"no wish '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(wishes())))
+    return _at(place)
+
+
+def _at(place: str) -> Any:
+    """What is at "package.module:Name"."""
     module, _, found = place.partition(":")
     return getattr(import_module(module), found)
+
+
+def checked_wish(wish: Any) -> Any:
+    """What was given, where it is a wish; else WishError.
+
+    >>> checked_wish("matmul_all_reduce")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: no wish, but str
+      found       'matmul_all_reduce'
+      try         dovetail.matmul_all_reduce(m, k, n), say
+    """
+    if isinstance(wish, type) or not hasattr(wish, "schedules"):
+        kind = "a class" if isinstance(wish, type) else type(wish).__name__
+        found = shorten(repr(wish), 80)
+        raise WishError(f"no wish, but {kind}", found=found, hint="dovetail.matmul_all_reduce(m, k, n), say")
+    return wish
 
 
 def wish_from(document: Mapping[str, Any]) -> Wish:

@@ -18,10 +18,11 @@ from dovetail.ir import (
     Region,
     Sample,
     Slot,
+    Subject,
     Wish,
     Work,
     Workload,
-    work_keys,
+    op_works,
 )
 from dovetail.run.job import Variant
 from dovetail.run.options import RunOptions
@@ -101,20 +102,30 @@ def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind
 
 def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
     """A collective of the library, one after another; `num_bytes`: of the larger of a rank's buffers."""
-    b, everyone = Builder(kind, ranks), range(ranks)
-    whole, part = (ranks, 1) if kind in ("all_gather", "reduce_scatter") else (1, 1)
-    whole, part = (ranks, ranks) if kind == "all_to_all" else (whole, part)
-    taken, given = (part, whole) if kind == "all_gather" else (whole, part)
-    b.buffer("x", "input", taken), b.buffer("y", "output", given)
-    net, call = b.lane("net", "net"), b.collective(kind, everyone)
-    rows: dict[int, list[int]] = {rank: [] for rank in everyone}
-    for _ in range(trips):
-        for rank in everyone:
-            mine, x, y = rows[rank], [Region("x", 0, taken)], [Region("y", 0, given)]
-            mine.append(b.add(Kind.collective, rank, net, reads=x, writes=y, call=call, after=mine[-1:]))
-    each = num_bytes // max(taken, given)
+    b = Builder(kind, ranks)
+    rows = _add_calls(b, ranks, kind, trips)
+    each = num_bytes // max(_call_slots(kind, ranks))
     variant = _variant(f"{kind} {num_bytes}", b.build(), {"x": each, "y": each}, dtype)
     return Measurement(f"{kind}:{ranks}", num_bytes, variant, lambda t: _steps(t, rows[0]))
+
+
+def _add_calls(b: Builder, ranks: int, kind: str, count: int) -> dict[int, list[int]]:
+    """Append calls of a collective of all ranks, one after another, from x to y; their rows by rank."""
+    taken, given = _call_slots(kind, ranks)
+    b.buffer("x", "input", taken), b.buffer("y", "output", given)
+    net, call = b.lane("net", "net"), b.collective(kind, range(ranks))
+    rows: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    for _ in range(count):
+        for rank, mine in rows.items():
+            x, y = [Region("x", 0, taken)], [Region("y", 0, given)]
+            mine.append(b.add(Kind.collective, rank, net, reads=x, writes=y, call=call, after=mine[-1:]))
+    return rows
+
+
+def _call_slots(kind: str, ranks: int) -> tuple[int, int]:
+    """Slots of what a rank gives to a collective, and of what it gets."""
+    known = {"all_gather": (1, ranks), "reduce_scatter": (ranks, 1), "all_to_all": (ranks, ranks)}
+    return known.get(kind, (1, 1))
 
 
 def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:
@@ -151,35 +162,54 @@ def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
 
 
 def computations(wish: Wish, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
-    """A computation of a wish, of one amount, on every rank at once, again and again."""
+    """A computation of a wish, of one amount, on every rank at once, again and again; where ranks or slices differ it
+    goes by the most of them."""
     b = Builder("computations", ranks)
     rows = sample.add(b, ranks, [amount] * trips)
     program = b.build()
     workload = wish.workload(program)
     variant = Variant(f"{sample.label} {amount}", program, workload, RunOptions())
-    return Measurement(f"kernel:{work_keys(program, workload)[0]}", amount, variant, lambda t: _slowest(t, rows))
+    most = max(op_works(program, workload).values(), key=lambda work: work.flops / max(work.units, 1))
+    return Measurement(f"kernel:{most.key}", amount, variant, lambda t: slowest(t, rows))
 
 
-def stream(wish: Wish, sample: Sample, ranks: int, amounts: Sequence[int], num_bytes: int, messages: int) -> Stream:
-    """Computations of these amounts beside a stream of messages between neighbours, each added to what is there.
+def stream(
+    about: Wish | Subject,
+    sample: Sample,
+    ranks: int,
+    amounts: Sequence[int],
+    num_bytes: int,
+    messages: int,
+    call: str | None = None,
+) -> Stream:
+    """Computations of these amounts beside a stream of messages between neighbours, each added to what is there; or
+    beside so many calls of the library's collective `call`, of `num_bytes` of the larger of a rank's buffers.
 
     No amounts, or no messages, gives either side alone.
     """
-    b, receives = Builder("stream", ranks), dict[int, list[int]]()
+    b = Builder("stream", ranks)
     computed = sample.add(b, ranks, amounts)
+    receives = _add_messages(b, ranks, messages) if call is None else _add_calls(b, ranks, call, messages)
+    names, parts = (("mine", "sums"), 1) if call is None else (("x", "y"), max(_call_slots(call, ranks)))
+    program, slot = b.build(), (Slot((max(num_bytes // parts // 4, 1),), "float32"),) * ranks
+    work = about.workload(program)
+    workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, work.sizes)
+    name = f"stream {call or 'messages'} {num_bytes} {len(amounts)} {messages}"
+    return Stream(Variant(name, program, workload), computed, receives)
+
+
+def _add_messages(b: Builder, ranks: int, messages: int) -> dict[int, list[int]]:
+    """Append messages between neighbours, each way at once; the rows of each rank's receives."""
     b.buffer("mine", "input", 1), b.buffer("sums", "scratch", SLOTS)
-    send, recv, mine = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)]
+    send, recv, mine, receives = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)], {}
     for rank in range(ranks - ranks % 2):
         out, back = b.channel(rank, rank ^ 1, depth=SLOTS), b.channel(rank ^ 1, rank, depth=SLOTS)
-        receives[rank] = []
+        receives[rank] = list[int]()
         for i in range(messages):
             b.add(Kind.send, rank, send, reads=mine, chan_out=out)
             into = [Region("sums", i % SLOTS, 1)]
             receives[rank].append(b.add(Kind.recv_reduce, rank, recv, reads=mine, writes=into, chan_in=back))
-    program, slot = b.build(), (Slot((max(num_bytes // 4, 1),), "float32"),) * ranks
-    work = wish.workload(program)
-    workload = Workload(work.slots | {"mine": slot, "sums": slot}, work.forms, work.sizes)
-    return Stream(Variant(f"stream {num_bytes} {len(amounts)} {messages}", program, workload), computed, receives)
+    return receives
 
 
 def ends_of(timeline: Timeline) -> Spans:
@@ -211,6 +241,6 @@ def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
     return [spans[row][1] - spans[row][0] for row in rows]
 
 
-def _slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
+def slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
     """Of the k-th ops of all ranks, the slowest: ranks of a tile wait for each other in the collective."""
     return [float(t) for t in np.max([_durations(timeline, mine) for mine in rows.values()], axis=0)]

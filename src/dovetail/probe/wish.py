@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from dovetail.core import Say
 from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
-from dovetail.ir import Sample, Wish, work_keys
+from dovetail.ir import Sample, Subject, Wish, work_keys
 from dovetail.machine import Machine
 from dovetail.probe import programs
+from dovetail.probe.contention import stretch
 from dovetail.probe.take import ROUNDS, Budget, as_samples, median_s, take
 from dovetail.run.job import Executor, Job
-from dovetail.timeline import Timeline
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
 PIECES = 10  # of the computation beside which messages stream
@@ -59,7 +59,7 @@ def _with_calls(executor: Executor, machine: Machine, wish: Wish, ranks: int, bu
     """Add the costs of the library's calls of a wish, where they move anything."""
     if ranks == 1 or not any(call.num_bytes for call in wish.collected(ranks)):
         return machine
-    taken = take(executor, list(_collectives(machine, wish, ranks, budget)))
+    taken = take(executor, list(library_calls(machine, wish, ranks, budget)))
     return machine.with_costs({key: fit(found).to_json() for key, found in taken.items()})
 
 
@@ -79,7 +79,7 @@ def _with_computation(
         programs.computations(wish, sample, ranks, amount, _worth(afford, whole_s, amount, sample.most))
         for amount in amounts(sample.most)
     ]
-    calls = list(_collectives(machine, wish, ranks, afford)) if with_collectives else []
+    calls = list(library_calls(machine, wish, ranks, afford)) if with_collectives else []
     taken = take(executor, measured + calls)
     fitted = {key: fit(found).to_json() for key, found in taken.items()}
     curve = fitted[measured[0].key]
@@ -107,7 +107,7 @@ def _worth(budget: Budget, whole_s: float, amount: int, most: int) -> int:
     return max(2, min(budget.trips(whole_s * amount / most) - 1, max(8, 2 * most // amount)))
 
 
-def _collectives(machine: Machine, wish: Wish, ranks: int, budget: Budget) -> Iterator[programs.Measurement]:
+def library_calls(machine: Machine, wish: Wish | Subject, ranks: int, budget: Budget) -> Iterator[programs.Measurement]:
     """The library's calls at the sizes of this wish's parts, up to the whole."""
     model, known = CostModel.of(machine), f"all_reduce:{ranks}"
     for kind, num_bytes in wish.collected(ranks):
@@ -152,28 +152,10 @@ def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample
     outcomes = executor.execute(job).outcomes
     rows = []
     for repeat, timelines in enumerate(zip(*(outcome.timelines for outcome in outcomes), strict=True)):
-        compute, net = _stretch(streams, timelines)
+        compute, net = stretch(streams, timelines)
         rows.append((compute, net, repeat))
     compute_rows = [(float(size), compute, repeat) for compute, _, repeat in rows]
     net_rows = [(float(size), net, repeat) for _, net, repeat in rows if net is not None]
     alone_s, stream_s, both_s = (outcome.median_s for outcome in outcomes)
     overlap = (alone_s + stream_s - both_s) / min(alone_s, stream_s)
     return _Beside(size, as_samples(compute_rows), as_samples(net_rows) if net_rows else None, overlap)
-
-
-def _stretch(streams: list[programs.Stream], timelines: tuple[Timeline, ...]) -> tuple[float, float | None]:
-    """(compute, messages) beside the other over alone; None where too few messages came during the product."""
-    alone, quiet, both = (programs.ends_of(timeline) for timeline in timelines)
-    products = streams[2].products[0]
-
-    def busy_s(spans: programs.Spans, rows: list[int]) -> float:
-        return sum(spans[row][1] - spans[row][0] for row in rows)
-
-    compute = busy_s(both, products) / busy_s(alone, streams[0].products[0])
-    came = sum(both[row][1] <= both[products[-1]][1] for row in streams[2].receives[0])
-    if came < 2:
-        return compute, None
-    begin = both[products[0]][0], min(start for start, _ in quiet.values())
-    passed = both[streams[2].receives[0][came - 1]][1] - begin[0]
-    usual = quiet[streams[1].receives[0][came - 1]][1] - begin[1]
-    return compute, max(passed / max(usual, 1e-9), 1e-3)

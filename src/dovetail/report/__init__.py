@@ -8,6 +8,7 @@ from dovetail.report.tables import is_colour_terminal, plain_table, render_table
 from dovetail.report.units import num_bytes, percent, seconds, seconds_column, significant
 
 if TYPE_CHECKING:
+    from dovetail.report.characteristics import characteristics_text, write_characteristics
     from dovetail.report.html import page, write_page
     from dovetail.report.perfetto import chrome_trace, write_perfetto
     from dovetail.report.picture import svg, write_svg
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Who prints a table needs no page: what makes these is imported when it is first asked for.
 _LATER = {
+    "characteristics_text": "characteristics",
+    "write_characteristics": "characteristics",
     "page": "html",
     "write_page": "html",
     "chrome_trace": "perfetto",
@@ -30,6 +33,7 @@ __all__ = [
     "Provenance",
     "Row",
     "Summary",
+    "characteristics_text",
     "chrome_trace",
     "curves_page",
     "is_colour_terminal",
@@ -44,6 +48,7 @@ __all__ = [
     "significant",
     "summary_table",
     "svg",
+    "write_characteristics",
     "write_curves",
     "write_page",
     "write_perfetto",

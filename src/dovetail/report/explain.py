@@ -12,6 +12,7 @@ from dovetail.plan import Plan
 from dovetail.plan.plan import MEASURED_SLOWER
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 
+MOST_RUNS = 12  # of tiles of one length that are told one by one
 LOSSES = {
     "dil": "the pieces alone take longer than the whole",
     "cil": "compute and traffic slow each other, or share a link",
@@ -50,17 +51,21 @@ def described(plan: Plan, schedule: Schedule) -> str:
 
 
 def lengths(tiles: Sequence[int]) -> str:
-    """Tiles as people say them.
+    """Tiles as people say them; of very many their number and the shortest and the longest.
 
-    >>> lengths([512, 896, 896, 896, 896]), lengths([]), lengths([64])
-    ('512 + 4 x 896', 'none', '64')
+    >>> lengths([512, 896, 896, 896, 896]), lengths([]), lengths([64]), lengths([*range(3, 40)])
+    ('512 + 4 x 896', 'none', '64', '37 tiles of 3 to 39')
     """
     runs = [(size, len(list(group))) for size, group in groupby(tiles)]
+    if len(runs) > MOST_RUNS:
+        return f"{len(tiles)} tiles of {min(tiles)} to {max(tiles)}"
     return " + ".join(f"{count} x {size}" if count > 1 else str(size) for size, count in runs) or "none"
 
 
-def why_serial(plan: Plan) -> str:
-    """Why a plan leaves things as they are."""
+def why_serial(plan: Plan, measured_s: float = 0.0) -> str:
+    """Why a plan leaves things as they are; `measured_s`: of serial, where it was measured."""
+    if any(rival.measured_s is not None and rival.measured_s < measured_s for rival in plan.rivals):
+        return "what was measured to be faster was not so beyond the noise, in every launch"
     if any(rival.why_not == MEASURED_SLOWER for rival in plan.rivals):
         return "what is predicted to be faster was measured slower"
     by = f" by more than the noise, {share_text(plan.noise)}" if plan.noise else ""

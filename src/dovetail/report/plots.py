@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -45,11 +45,19 @@ def curves_page(
     provenance: Provenance | None = None,
 ) -> str:
     """A page with one plot for each curve, by name. Samples: as given by name, else those that the curve carries."""
-    from plotly.offline import get_plotlyjs
-
     own = {name: Samples.from_json(curve.samples) for name, curve in curves.items() if curve.samples}
     known = {**own, **(samples or {})}
     figures = [curve_figure(name, curve, known.get(name)) for name, curve in curves.items()]
+    sections = "".join(_section(name, curve) for name, curve in curves.items())
+    return figures_page(figures, sections, title=title, provenance=provenance)
+
+
+def figures_page(
+    figures: Sequence[Mapping[str, Any]], sections: str, *, title: str, provenance: Provenance | None = None
+) -> str:
+    """A page of HTML `sections`, whose k-th place of class `plot` shows the k-th figure (plotly's JSON)."""
+    from plotly.offline import get_plotlyjs
+
     scripts = (get_plotlyjs(), part("plots.js"))
     digests = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
     parts = {
@@ -58,7 +66,7 @@ def curves_page(
         "hashes": " ".join(f"'sha256-{digest}'" for digest in digests),
         "css": part("page.css"),
         "provenance": provenance_list(dict(provenance.items()) if provenance else {}),
-        "plots": "".join(_section(name, curve) for name, curve in curves.items()),
+        "plots": sections,
         "figures": json.dumps(figures).replace("<", "\\u003c"),
         "plotly": scripts[0],
         "script": scripts[1],

@@ -54,7 +54,8 @@ def summary(result: TuneResult, command: str = "") -> Summary:
 
 def why_kept(result: TuneResult) -> str:
     """Why serial is kept, and whether there was anything to gain."""
-    why, (compute, net) = why_serial(result.plan), result.cil
+    serial_s = result.judged.tried.get(result.judged.entry.serial, 0.0)
+    why, (compute, net) = why_serial(result.plan, serial_s), result.cil
     if result.adjusted_ideal_s < (1 - LITTLE) * result.serial.median_s:
         return why
     both = f"side by side compute takes {compute:.2f} and messages {net:.2f} times as long here"

@@ -29,6 +29,7 @@ from dovetail.run.world import World
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
+STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 
 
 class Embedded:
@@ -77,11 +78,14 @@ class Embedded:
                 results[name] = self.empty(name)
         return self._run(given, results)
 
+    def new_outputs(self) -> dict[str, Array]:
+        """New arrays for the outputs of this rank, slots first; not poisoned."""
+        return {name: np.empty(*self._shapes[name]) for name in self._outputs}
+
     def run_checked(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
         """The same for arrays that are known to fit, on every rank; new outputs are not poisoned first."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-        results = {name: out[name] if name in out else np.empty(*self._shapes[name]) for name in self._outputs}
-        return self._run(given, results)
+        return self._run(given, self.new_outputs() | dict(out) if out else self.new_outputs())
 
     def _run(self, given: dict[str, Array], results: dict[str, Array]) -> dict[str, Array]:
         (failure,) = run_engines([self._engine(given | results)], self.options)
@@ -110,12 +114,12 @@ class Embedded:
                 return f"'{name}' holds {count} values that are NaN or infinite (allow_nonfinite=True lets them pass)"
             if name in outputs and not (array.flags.c_contiguous and array.flags.writeable):
                 return f"'{name}' must be C-contiguous and writeable"
-        return ""
+        return overlap(inputs, outputs)
 
     def agree(self, fault: str) -> None:
         """Go on together or not at all: raise on every rank where any has a fault, naming the first that does."""
         faults = {self.rank: fault} if fault else {}
-        if self.world and self.world.sum(np.array([float(bool(fault))]))[0]:
+        if self.world and self.world.sum(np.array([float(bool(fault))]), STALL_S)[0]:
             everyone = self.world.gather(fault)
             faults = self.world.share({rank: text for rank, text in enumerate(everyone) if text})
         if faults:
@@ -137,6 +141,22 @@ class Embedded:
                 engine.rebase(self._rows[name], address)
         self._bound = place, held, engine
         return engine
+
+
+def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
+    """Which result would be written over an argument or another result, in words; empty where none would.
+
+    >>> whole = np.zeros(8)
+    >>> overlap({"A": whole[:4]}, {"C": whole[2:6]}), overlap({"A": whole[:4]}, {"C": whole[4:]})
+    ("'C' shares memory with 'A'", '')
+    """
+    others = dict(inputs)
+    for name, array in outputs.items():
+        shared = next((other for other, held in others.items() if np.may_share_memory(array, held)), None)
+        if shared:
+            return f"'{name}' shares memory with '{shared}'"
+        others[name] = array
+    return ""
 
 
 def ranks_of(comm: Any = None) -> World:

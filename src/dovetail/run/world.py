@@ -94,13 +94,13 @@ class World:
         self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, -1, ctypes.byref(handle))
         self._finish(handle.value, limit_s, None)
 
-    def sum(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def sum(self, array: np.ndarray[Any, Any], limit_s: float = 120.0) -> np.ndarray[Any, Any]:
         """The float64 sum over ranks of an array of the same shape everywhere."""
         source, result = np.ascontiguousarray(array, np.float64), np.empty(array.shape)
         handle, count = ctypes.c_int(), ctypes.c_longlong(source.size)
         data = (ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(result.ctypes.data))
         self._call("icollective", 0, *data, count, 3, 0, -1, ctypes.byref(handle))
-        self._finish(handle.value, 120.0, None)
+        self._finish(handle.value, limit_s, None)
         return result
 
     def clock_offset_s(self, trips: int = 12) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.core import DovetailError, EnvironmentFault, Say, save_json
+from dovetail.core import DovetailError, EnvironmentFault, Say, parse_count, save_json
 from dovetail.cost import CostModel, price
 from dovetail.ir import SERIAL, Kind, Schedule, Wish
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.plan.costs import Costs
 from dovetail.plan.kept import keep_schedule
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.plan.search import plan, with_schedule
+from dovetail.plan.wishes import checked_wish
 from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
@@ -142,6 +144,7 @@ def tune(
     whatever it takes. `budget_s`: what measuring may take, about. Writes plan and timelines to `out`; what was found
     before a failure stays there.
     """
+    wish, ranks = checked_wish(wish), parse_count(ranks, "ranks", least=1)
     tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = in_folder(executor or default_executor(), place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
@@ -219,7 +222,9 @@ def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
     best = found
     if judged.schedule != found.schedule:
         family = SERIAL if judged.keeps_serial else judged.schedule.family
-        best = with_schedule(found, replace(judged.schedule, family=family), costs)
+        mine_s, taken_s = (judged.tried.get(each, math.inf) for each in (found.schedule, judged.schedule))
+        why = WITHIN_NOISE if mine_s < taken_s else MEASURED_SLOWER
+        best = with_schedule(found, replace(judged.schedule, family=family), costs, why)
     return best.with_measured(judged.tried)
 
 

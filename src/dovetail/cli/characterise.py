@@ -1,0 +1,54 @@
+"""`dovetail probe` of a subject, such as matmul: what cutting it costs, and what traffic beside it costs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli import options as opt
+from dovetail.cli import output
+from dovetail.cli.wishes import Said
+from dovetail.core import save_json
+
+
+def characterise(
+    said: Said,
+    ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
+    launch: opt.Launch = None,
+    fresh: opt.Fresh = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the curves: a page (.html, or a folder), .svg or .png.")
+    ] = None,
+    json: opt.Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the machine, with these costs, to this file.")
+    ] = None,
+) -> None:
+    """Measure on real ranks what cutting it into pieces costs (DIL), and what it and traffic cost each other (CIL).
+
+    The machine that --out writes has the curves that follow, and `plan --machine FILE` goes by them.
+    """
+    from dovetail.probe import characterise as measure
+    from dovetail.report import Provenance, characteristics_text, write_characteristics
+    from dovetail.run.mpi import MpiExecutor
+    from dovetail.tune.machines import machine_of
+
+    points, executor = said.kind.points(**said.given), MpiExecutor(launch)
+    sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"
+    output.note(f"{sizes} on {ranks} ranks; a few seconds each.")
+    with output.progress("probing") as say:
+        machine = machine_of(executor, ranks, fresh=fresh, say=say)
+        machine, found = measure(executor, machine, points, ranks, say)
+    if out is not None:
+        save_json(out, machine.to_json())
+    if plot is not None:
+        plot = write_characteristics(plot, found, Provenance(shlex.join(["dovetail", *sys.argv[1:]]), machine.name))
+    if json:
+        return output.emit(found.to_json())
+    print(characteristics_text(found, terminal=output.is_terminal(), width=output.width()))
+    print("".join(f"\n{path}" for path in (out, plot) if path is not None))
+    return None

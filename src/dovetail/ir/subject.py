@@ -1,0 +1,48 @@
+"""Subject: a computation by itself, to be characterised: what cutting it costs, and what traffic beside it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from dovetail.ir.program import Program
+from dovetail.ir.wish import Collected, Option, Sample
+from dovetail.ir.workload import Workload
+
+
+class Subject(Protocol):
+    """One computation, of one size, that every rank does alone. All of it is frozen.
+
+    `name`: as on the command line. `options`: what may be said of it. `aspect`: what `shape` is.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]]
+    aspect: ClassVar[str]
+
+    @classmethod
+    def points(cls, **asked: Any) -> Sequence[Subject]:
+        """One of each size that these values of its options ask for; None is not asked for."""
+
+    @property
+    def title(self) -> str:
+        """It in a few words, sizes included."""
+
+    @property
+    def shape(self) -> float:
+        """What tells it from others of as many FLOP and bytes."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    def ways(self) -> Sequence[Sample]:
+        """The ways to cut it, each with how far it can be cut; all of a sample is the whole computation."""
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """Parts of it that schedules on so many ranks compute, other than by the first way; what these cost is measured
+        too."""
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        """The library's call that schedules of it make, whole: what is measured beside it."""
+
+    def workload(self, program: Program) -> Workload:
+        """What a slot of each buffer of a program of samples is, and what its kernels are."""

@@ -1,0 +1,122 @@
+"""characteristics: what cutting computations costs (DIL), and what traffic beside them costs either side (CIL)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dovetail.run.load import Load
+
+SCHEMA = "dovetail.characteristics/1"
+
+
+class Ratio(NamedTuple):
+    """A ratio of seconds that were measured in the same rounds: its median and quartiles over the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Ratio:
+        """
+        >>> Ratio.of([1.0, 3.0, 2.0])
+        Ratio(median=2.0, low=1.5, high=2.5)
+        """
+        low, median, high = np.percentile(list(values), [25, 50, 75])
+        return Ratio(float(median), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A computation in `pieces` along `way`: the summed seconds of its pieces over those of the whole (DIL), and FLOP
+    and bytes of its largest piece."""
+
+    way: str
+    pieces: int
+    dil: Ratio
+    flops: float
+    num_bytes: float
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A computation beside `traffic` of `num_bytes` a message or call: the seconds of either over those alone (CIL);
+    of the traffic None where too little of it ended meanwhile."""
+
+    traffic: str
+    num_bytes: int
+    compute: Ratio
+    net: Ratio | None
+
+
+@dataclass(frozen=True)
+class Characteristic:
+    """One computation: its name and sizes, FLOP and bytes read and written, `shape` as its subject tells it, seconds of
+    the whole (slowest rank), what cuts and traffic cost; rounds that were kept, and how many were disturbed."""
+
+    title: str
+    sizes: dict[str, Any]
+    flops: float
+    num_bytes: float
+    shape: float
+    whole: Ratio
+    cuts: tuple[Cut, ...]
+    beside: tuple[Beside, ...]
+    rounds: int
+    disturbed: int
+
+    @property
+    def intensity(self) -> float:
+        """Op-to-byte ratio: FLOP for each byte read or written once."""
+        return self.flops / self.num_bytes
+
+    def dil(self, way: str, pieces: int) -> Ratio | None:
+        """The loss of one cut, None where it was not measured."""
+        return next((cut.dil for cut in self.cuts if (cut.way, cut.pieces) == (way, pieces)), None)
+
+    def cil(self, traffic: str, num_bytes: int) -> Beside | None:
+        """What one kind of traffic of this size did, None where it was not measured."""
+        return next((each for each in self.beside if (each.traffic, each.num_bytes) == (traffic, num_bytes)), None)
+
+
+@dataclass(frozen=True)
+class Characteristics:
+    """Computations of one kind, measured on so many ranks of one machine; `aspect` says what their `shape` is; `load`:
+    the greatest shares that others took of the cores; `notes`: sentences for the user."""
+
+    subject: str
+    ranks: int
+    aspect: str
+    found: tuple[Characteristic, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    load: Load = field(default_factory=Load)
+    notes: tuple[str, ...] = ()
+
+    def cuts(self) -> list[tuple[str, int]]:
+        """Ways and pieces that were measured of any of them, in the order of the first."""
+        return list(dict.fromkeys((cut.way, cut.pieces) for each in self.found for cut in each.cuts))
+
+    def traffics(self) -> list[tuple[str, int]]:
+        """Traffic and bytes that were measured beside any of them."""
+        return list(dict.fromkeys((each.traffic, each.num_bytes) for one in self.found for each in one.beside))
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"schema": SCHEMA, "subject": self.subject, "label": "measured", "ranks": self.ranks}
+        about = {"aspect": self.aspect, "facts": self.facts, "load": self.load.to_json(), "notes": list(self.notes)}
+        rows = [asdict(each) | {"flop_per_byte": each.intensity} for each in self.found]
+        return {**head, **about, "characteristics": [_plain(row) for row in rows]}
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Ratios by name, and seconds that say so."""
+
+    def ratio(value: Ratio | None) -> dict[str, float] | None:
+        return None if value is None else dict(zip(Ratio._fields, value, strict=True))
+
+    cuts = [cut | {"dil": ratio(cut["dil"])} for cut in row["cuts"]]
+    beside = [each | {side: ratio(each[side]) for side in ("compute", "net")} for each in row["beside"]]
+    return row | {"cuts": cuts, "beside": beside, "whole_s": ratio(row.pop("whole"))}

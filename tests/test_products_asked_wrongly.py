@@ -1,0 +1,79 @@
+"""Products wished for, planned and tuned with arguments that cannot be: each is told what is wrong, in one sentence."""
+
+import numpy as np
+import pytest
+from product_runs import costs
+
+import dovetail as dt
+from dovetail.core import DovetailError, WishError
+from dovetail.matmul import AllGatherMatmul, AllToAllMatmul, MatmulAllToAll
+
+MACHINE = "shared-memory-2"
+
+
+@pytest.mark.parametrize(
+    ("wish", "what"),
+    [
+        (lambda: dt.all_gather_matmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
+        (lambda: dt.all_gather_matmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
+        (lambda: dt.all_gather_matmul(2.5, 3, 4), "m must be a whole number"),
+        (lambda: dt.all_gather_matmul(10**12, 10**12, 10**12), "no memory holds a matrix of 1000000000000"),
+        (lambda: dt.all_gather_matmul(4, 2, 2, rows=4), "shares of rows are a list"),
+        (lambda: dt.all_gather_matmul(4, 2, 2, rows=[1, 2]), "do not add up to 4"),
+        (lambda: dt.all_gather_matmul(4, 2, 2, rows=[5, -1]), "a share of rows must be at least 0"),
+        (lambda: dt.all_gather_matmul(4, 2, 2, gathered="no"), "gathered must be True or False"),
+        (lambda: dt.all_gather_columns_matmul(4, 2, 2, gathered=1), "gathered must be True or False"),
+        (lambda: dt.all_to_all_matmul(4, 2, 2, counts=4), "a row and a column for each rank"),
+        (lambda: dt.all_to_all_matmul(4, 2, 2, counts=[2, 2]), "a row and a column for each rank"),
+        (lambda: dt.matmul_all_to_all(4, 2, 2, counts=[[1, 1.5], [1, 1]]), "a count of rows must be a whole number"),
+        (lambda: dt.plan("all_gather_matmul", MACHINE), "no wish, but str"),
+        (lambda: dt.plan(dt.all_gather_matmul, MACHINE), "no wish, but a class"),
+        (lambda: dt.tune("all_gather_matmul", ranks=2), "no wish, but str"),
+        (lambda: dt.tune(dt.all_gather_matmul(4, 2, 2), ranks=0), "ranks must be at least 1"),
+        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),
+        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, rnks=2), "has no option 'rnks'"),
+    ],
+)
+def test_is_told(wish, what):
+    with pytest.raises(DovetailError, match=what):
+        wish()
+
+
+@pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
+def test_only_ways_that_apply_are_offered(kind):
+    (by,) = [option for option in kind.options if option.name == "by"]
+    assert by.choices == ("auto", *kind.ways)
+    with pytest.raises(DovetailError, match="'ring'"):
+        dt.plan(kind(8, 8, 8), MACHINE, by="ring")
+
+
+def test_very_many_rows_whose_slices_differ_are_not_counted_one_by_one():
+    """A K that ranks do not divide, of rows beyond what slices of unlike width can be held for."""
+    for k, there in ((1024, True), (1025, False)):
+        found = {schedule.family for schedule in AllGatherMatmul(1 << 24, k, 8).schedules(costs(2))}
+        assert ("uniform-fused-2D" in found) is there
+
+
+def test_a_transposed_b_does_not_pass_where_slices_differ():
+    """Where K is cut unevenly arrays are flat inside, and any of as many elements would seem to fit."""
+    wish = AllGatherMatmul(4, 5, 3)
+    made = dt.plan(wish, MACHINE, ranks=1, schedule="serial", extrapolate=True)
+    a, b = np.ones((4, 5), "f4"), np.ones((5, 3), "f4")
+    assert made.run(a, b).shape == (4, 3)
+    with pytest.raises(WishError, match=r"'B0' has shape \(3, 5\), and the plan wants \(5, 3\)"):
+        made.run(a, b.T)
+    program = dt.plan(wish, MACHINE, schedule="uniform-fused-2D", extrapolate=True).program
+    with pytest.raises(WishError, match="'B0' has shape"):
+        wish.arguments(program, 0, (a[:2], b[:, :2].T), None)
+
+
+def test_results_are_written_where_they_are_wanted():
+    made = dt.plan(dt.all_gather_matmul(4, 6, 2, gathered=True), MACHINE, ranks=1, schedule="serial", extrapolate=True)
+    rng = np.random.default_rng(3)
+    a, b, c, kept = *(rng.random(s, "f4") for s in ((4, 6), (6, 2))), np.zeros((4, 2), "f4"), np.zeros((4, 6), "f4")
+    found = made.run(a, b, out=(c, kept))
+    assert found[0] is c
+    assert np.array_equal(kept, a)
+    for out, what in (((c,), "2 results"), ((c, a), "shares memory with 'A'"), ("x", "2 results")):
+        with pytest.raises(WishError, match=what):
+            made.run(a, b, out=out)

@@ -1,0 +1,240 @@
+"""Every schedule family as a step list: who is sent what, which products are made, what is copied, counted by rules of
+their own (`step_lists`), for 2 to 8 ranks, and in several orders of lanes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from product_runs import costs, wrong_in_some
+from step_lists import Replay
+
+from dovetail.ir import Kind, verify
+from dovetail.matmul import (
+    AllGatherColumnsMatmul,
+    AllGatherMatmul,
+    AllToAllMatmul,
+    MatmulAllReduce,
+    MatmulAllToAll,
+    MatmulReduceScatter,
+)
+
+RANKS = range(2, 9)
+WISHES = (
+    AllGatherColumnsMatmul,
+    AllGatherMatmul,
+    AllToAllMatmul,
+    MatmulAllReduce,
+    MatmulAllToAll,
+    MatmulReduceScatter,
+)
+
+
+def wish_of(kind, ranks, shard):
+    """One whose blocks have `shard` rows each, and whose K is cut evenly."""
+    exchanged = kind in (AllToAllMatmul, MatmulAllToAll)
+    return kind(shard * ranks * (ranks if exchanged else 1), 2 * ranks, ranks)
+
+
+def replay(wish, schedule, ranks, seed=0, program=None):
+    made = wish.program(schedule, ranks) if program is None else program
+    slices = 1 if isinstance(wish, AllGatherColumnsMatmul) else schedule.get("slices", 1)
+    return Replay(made, slices).run(seed)
+
+
+def once(results, ranks, wanted, slices=1):
+    """Each slot holds what it should, every contribution once."""
+    for rank in range(ranks):
+        for slot, (held, want) in enumerate(zip(results[rank], wanted(rank), strict=True)):
+            assert sorted(held) == sorted((*row, s) for row in want for s in range(slices)), (rank, slot)
+
+
+def wanted_by(wish, ranks):
+    """By rank, for each row of the result, the rows of A whose products it sums up."""
+    blocks = None if isinstance(wish, MatmulAllReduce) else wish.blocks(ranks)
+    every = range(ranks)
+
+    def rows(r):
+        if blocks is None or isinstance(wish, AllGatherColumnsMatmul):
+            return [[(q, row) for q in every] for row in range(wish.m)]
+        if isinstance(wish, MatmulReduceScatter):
+            first = sum(blocks.counts[0][:r])
+            return [[(q, first + row) for q in every] for row in range(blocks.counts[0][r])]
+        return [[(q, blocks.starts[q][r] + row)] for q in every for row in range(blocks.counts[q][r])]
+
+    return rows
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("kind", WISHES)
+def test_every_row_once_and_never_before_it_came(kind, ranks):
+    wish, seen = wish_of(kind, ranks, ranks), set()
+    for seed, schedule in enumerate(wish.schedules(costs(ranks))):
+        key = schedule["by"], schedule.parameters
+        if key in seen:
+            continue
+        seen.add(key)
+        results = replay(wish, schedule, ranks, seed).results
+        name = "C0" if ("C0", 0) in results else "C"
+        slices = schedule.get("slices", 1)
+        held = [results[name, rank] for rank in range(ranks)]
+        once(held, ranks, wanted_by(wish, ranks), slices)
+        if slices > 1:  # summed in the order of the slices
+            assert all([s for _, _, s in row] == [*range(slices)] for rank in held for row in rank)
+
+
+def families(kind):
+    common = {"serial", "uniform", "mc2", "optimal"}
+    shards, rings = {"shard-messages"}, {"shard-ring", "shard-two-rings"}
+    rows = {f"{own}-{fused}-1D" for own in ("uniform", "hetero") for fused in ("fused", "unfused")}
+    columns = {name.replace("1D", "2D") for name in rows}
+    return (
+        common
+        | {
+            AllGatherMatmul: shards | rings | rows | columns,
+            AllGatherColumnsMatmul: shards | rings,
+            AllToAllMatmul: shards | rows | columns,
+            MatmulReduceScatter: shards | rings | rows,
+            MatmulAllToAll: shards | rows,
+            MatmulAllReduce: set(),
+        }[kind]
+    )
+
+
+@pytest.mark.parametrize("kind", WISHES)
+def test_no_family_is_missing(kind):
+    wish = wish_of(kind, 4, 8)
+    found = {schedule.family for schedule in wish.schedules(costs(4))}
+    assert families(kind) <= found <= {*wish.families}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("kind", WISHES)
+def test_neighbours_of_what_was_measured_hold_too(kind, ranks):
+    wish, seen = wish_of(kind, ranks, 8), set()
+    for schedule in wish.schedules(costs(ranks)):
+        for each in wish.neighbours(schedule):
+            if (key := (each["by"], each.parameters)) not in seen:
+                seen.add(key)
+                assert verify(wish.program(each, ranks)).ok, each
+
+
+# FiCCO's step lists for a rank among n, of blocks of n units of rows: the messages it is sent (rows in units: how
+# many), its products ((rows, slices of K): how many), rows gathered beside others, and rows of results scattered.
+TABLE = {
+    "serial": lambda n: ({n: n - 1}, {(n * n, 1): 1}, n, 0),
+    "shard-ring": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
+    "shard-two-rings": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
+    "shard-messages": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
+    "uniform-fused-1D": lambda n: ({1: n * (n - 1)}, {(n, 1): n}, n, n * n),
+    "uniform-unfused-1D": lambda n: ({1: n * (n - 1)}, {(1, 1): n * n}, 0, 0),
+    "hetero-fused-1D": lambda n: ({1: n * (n - 1)}, {(n, 1): 1} | {(n - 1, 1): n}, 0, n * n - n if n > 2 else 0),
+    "hetero-unfused-1D": lambda n: ({1: n * (n - 1)}, {(n, 1): 1} | {(1, 1): n * (n - 1)}, 0, 0),
+    "uniform-fused-2D": lambda n: ({n: n * (n - 1)}, {(n * n, 1): n}, n * n, 0),
+    "uniform-unfused-2D": lambda n: ({n: n * (n - 1)}, {(n, 1): n * n}, 0, 0),
+    "hetero-unfused-2D": lambda n: ({n: n * (n - 1)}, {(n, n): 1} | {(n, 1): n * (n - 1)}, 0, 0),
+}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("family", TABLE)
+@pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul])
+def test_step_lists_are_those_of_the_paper(kind, family, ranks):
+    if kind is AllToAllMatmul and "ring" in family:
+        return
+    unit = 2  # rows
+    wish = wish_of(kind, ranks, unit * ranks)
+    (schedule,) = [s for s in wish.schedules(costs(ranks)) if s.family == family and s["by"] != "library"]
+    seen = replay(wish, schedule, ranks)
+    messages, products, gathered, scattered = TABLE[family](ranks)
+    for rank in range(ranks):
+        assert seen.messages[rank] == Counter({unit * rows: count for rows, count in messages.items()})
+        found = Counter({(rows // unit, deep): count for (rows, deep), count in seen.products[rank].items()})
+        assert found == Counter(products)
+        copies = seen.copies[rank]
+        assert copies["A", "G"] == unit * gathered
+        assert copies["T0", "C0"] == unit * scattered
+        assert {*copies} <= {("A", "G"), ("T0", "C0")}
+
+
+# The same turned round, of what is sent away: rows of A brought together before a product, and own results moved.
+AWAY = {
+    "serial": lambda n: ({n: n - 1}, {(n * n, 1): 1}, 0, n),
+    "shard-messages": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
+    "shard-ring": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
+    "shard-two-rings": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
+    "uniform-fused-1D": lambda n: ({1: n * (n - 1)}, {(n, 1): n}, n * n, n),
+    "uniform-unfused-1D": lambda n: ({1: n * (n - 1)}, {(1, 1): n * n}, 0, 0),
+    "hetero-fused-1D": lambda n: ({1: n * (n - 1)}, {(n, 1): 1} | {(n - 1, 1): n}, None, 0),
+    "hetero-unfused-1D": lambda n: ({1: n * (n - 1)}, {(n, 1): 1} | {(1, 1): n * (n - 1)}, 0, 0),
+}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("family", AWAY)
+@pytest.mark.parametrize("kind", [MatmulReduceScatter, MatmulAllToAll])
+def test_step_lists_turned_round(kind, family, ranks):
+    if kind is MatmulAllToAll and "ring" in family:
+        return
+    unit = 2
+    wish = wish_of(kind, ranks, unit * ranks)
+    (schedule,) = [s for s in wish.schedules(costs(ranks)) if s.family == family and s["by"] != "library"]
+    seen = replay(wish, schedule, ranks)
+    messages, products, together, moved = AWAY[family](ranks)
+    for rank in range(ranks):
+        assert seen.messages[rank] == Counter({unit * rows: count for rows, count in messages.items()})
+        found = Counter({(rows // unit, deep): count for (rows, deep), count in seen.products[rank].items()})
+        assert found == Counter(products)
+        copies = seen.copies[rank]
+        assert together is None or copies["A", "G"] == unit * together
+        assert copies["P", "C"] == unit * moved
+
+
+class TestPlantedFaults:
+    """What the certificate refuses, this finds too, and the other way round."""
+
+    WISH = AllGatherMatmul(32, 8, 8)
+
+    def schedule(self, family):
+        return next(s for s in self.WISH.schedules(costs(4)) if s.family == family and s["by"] == "messages")
+
+    def right(self, program, slices=1):
+        """In no order of lanes a row is missing, and each comes once."""
+        for seed in range(20):
+            try:
+                results = Replay(program, slices).run(seed).results
+                once([results["C0", rank] for rank in range(4)], 4, wanted_by(self.WISH, 4), slices)
+            except AssertionError:
+                return False
+        return True
+
+    @pytest.mark.parametrize("family", ["uniform-fused-1D", "hetero-unfused-1D", "uniform-fused-2D", "shard-messages"])
+    def test_a_dependency_forgotten_a_message_misplaced_a_block_twice(self, family):
+        schedule = self.schedule(family)
+        slices = schedule.get("slices", 1)
+        program = self.WISH.program(schedule, 4)
+        assert self.right(program, slices)
+        col, computes = program.columns, program.kind == Kind.compute
+        late = np.flatnonzero(computes & (np.diff(col["dep_start"]) > 0))[0]
+        recv = np.flatnonzero(program.kind == Kind.recv)[-1]
+        reads = col["read_start"][np.flatnonzero(computes)[[0, -1]]]
+
+        def forget(columns):
+            first, last = (int(columns["dep_start"][late + i]) for i in (0, 1))
+            columns["dep"] = np.delete(columns["dep"], np.s_[first:last])
+            columns["dep_start"][late + 1 :] -= last - first
+
+        def misplace(columns):
+            columns["write_offset"][col["write_start"][recv]] -= 1
+
+        def again(columns):
+            columns["read_offset"][reads[1]] = columns["read_offset"][reads[0]]
+            columns["read_buffer"][reads[1]] = columns["read_buffer"][reads[0]]
+
+        for fault in (forget, misplace, again):
+            columns = {name: column.copy() for name, column in col.items()}
+            fault(columns)
+            changed = program.with_columns(columns)
+            if changed == program:
+                continue
+            assert not self.right(changed, slices), fault.__name__
+            assert not wrong_in_some(program, fault).ok, fault.__name__
