@@ -125,9 +125,8 @@ def dropped(asked, kind):
 
 class TestFaults:
     @pytest.mark.parametrize("protocol", PROTOCOLS)
-    @pytest.mark.parametrize("kind", [Kind.send, Kind.recv_reduce])
-    def test_a_dropped_op_stalls_and_is_named(self, kind, protocol):
-        asked = dropped(ring_all_reduce(3, 1).with_depth(1), kind)
+    def test_a_message_never_sent_stalls_and_is_named(self, protocol):
+        asked = dropped(ring_all_reduce(3, 1).with_depth(1), Kind.send)
         workload = workload_of(asked, (64,), "float32")
         with pytest.raises(RunError, match=r"lane 0 of rank \d waits at its op \d+ 'recv") as error:
             run_unverified(asked, workload, fresh_inputs(asked, workload, 0), Layout(protocol), RunOptions(stall_s=0.3))
@@ -154,6 +153,21 @@ class TestFaults:
             with pytest.raises(RunError, match=r"op 2 'send' .* to take earlier messages"):
                 inputs = fresh_inputs(shallow, workload, 0)
                 run_unverified(shallow, workload, inputs, layout, RunOptions(stall_s=0.2))
+
+    @pytest.mark.parametrize("protocol", PROTOCOLS)
+    def test_each_lane_says_what_it_waits_for(self, protocol):
+        """A signal that never comes, and an op of another lane that waits for it."""
+        b = Builder("signal", 2)
+        b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+        one, two = b.lane("one", "net"), b.lane("two", "compute")
+        waits = b.add(Kind.wait, 1, one, chan_in=b.channel(0, 1))
+        b.add(Kind.copy, 1, two, reads=[Region("x", 0, 1)], writes=[Region("y", 0, 1)], after=[waits])
+        asked = b.build()
+        workload = workload_of(asked, (4,), "int32")
+        with pytest.raises(RunError) as error:
+            run_unverified(asked, workload, fresh_inputs(asked, workload, 0), Layout(protocol), RunOptions(stall_s=0.2))
+        assert "lane 0 of rank 1 waits at its op 0 'wait' (row 0) for a signal from rank 0" in error.value.found
+        assert "lane 1 of rank 1 waits at its op 0 'copy' (row 1) for an op of another lane" in error.value.found
 
     def test_ops_that_it_lacks_are_refused(self):
         b = Builder("library", 2)

@@ -5,7 +5,7 @@ void bind_ir(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
-void bind_cuda(nanobind::module_& m);
+void bind_interpreter(nanobind::module_& m);
 
 NB_MODULE(_core, m) {
     m.doc() = "Native parts of dovetail.ir, dovetail.sim and dovetail.run.";
@@ -13,5 +13,5 @@ NB_MODULE(_core, m) {
     bind_sim(m);
     bind_run(m);
     bind_comm(m);
-    bind_cuda(m);
+    bind_interpreter(m);
 }

@@ -48,7 +48,7 @@ class HostInterpreter {
 
 }  // namespace
 
-void bind_cuda(nb::module_& m) {
+void bind_interpreter(nb::module_& m) {
     nb::class_<HostInterpreter>(m, "HostInterpreter")
         .def("run", &HostInterpreter::run, "reduce_op"_a, "stall_s"_a, "threads_of_lane"_a, "stamps"_a,
              "Runs every lane on threads of its own; an empty string, or what each lane waits for.")
