@@ -14,6 +14,7 @@ import pytest
 from dovetail.collective import ALGORITHMS, build
 from dovetail.core import WishError
 from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven
+from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
 
@@ -178,7 +179,7 @@ def test_the_interpreter_in_random_timings(binaries, collectives):
 
 @pytest.fixture
 def ring(tmp_path):
-    (tmp_path / "ring").write_text("1\n" + written(build("ring_all_reduce", 3).with_depth(1), 0))
+    (tmp_path / "ring").write_text("1\n" + written(ring_all_reduce(3, 1).with_depth(1), 0))
     return tmp_path / "ring"
 
 

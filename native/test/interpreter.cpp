@@ -135,7 +135,7 @@ bool fails(const Case& asked, std::minstd_rand& random) {
 int count_stalls(const Case& asked, Protocol protocol, std::minstd_rand& random) {
     int stalls = 0;
     for (int turn = 0; turn < 6; ++turn) {
-        Run run(asked, {protocol, 64, 32});
+        Run run(asked, {protocol});
         Loser::left = static_cast<int>(random() % 20);
         const std::string failure = run.once<Loser>(asked, 1, 0.1);
         const bool said = failure.find("waits at its op") != std::string::npos;
