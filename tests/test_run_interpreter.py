@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
 from msccl_files import index, path, verdict
 from needs import SHARED
-from run_programs import DTYPES, Mover, assert_same, uneven_of, workload_of
+from run_programs import DTYPES, OneSided, assert_same, uneven_of, workload_of
 from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
@@ -31,15 +31,6 @@ layouts = st.builds(
     threads=st.sampled_from([1, 1, 2, 3]),
 )
 few = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-class OneSided(Mover):
-    """With puts and gets, which lanes of one memory do themselves."""
-
-    put, get = Mover.__mro__[2].put, Mover.__mro__[2].get
-
-    def collective(self) -> None:
-        self.message()
 
 
 def check(asked, workload, layout, how=None, seed=0):

@@ -51,7 +51,7 @@ DOVETAIL_INLINE Unit each(const Unit& a, const Unit& b) {
     T x[count], y[count];
     std::memcpy(x, &a, sizeof(Unit));
     std::memcpy(y, &b, sizeof(Unit));
-#pragma GCC unroll 16
+    DOVETAIL_UNROLL
     for (int i = 0; i < count; ++i) x[i] = F::of(x[i], y[i]);
     Unit result;
     std::memcpy(&result, x, sizeof(Unit));

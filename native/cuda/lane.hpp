@@ -174,21 +174,34 @@ class LaneRun {
         const int element = element_bytes(step.dtype);
         const std::int64_t units = takes || sends ? Wire::units(size) : Simple::units(size);
         const int together = takes || sends ? Wire::threads_together : 1;
-        std::int64_t unit = 0;
-        for (std::int64_t turn = 0; (unit = group_.unit(turn, together)) < units; ++turn) {
-            const Part part = takes || sends ? Wire::part(unit) : Simple::part(unit);
-            const std::int64_t left = size - part.begin, place = begin + part.begin;
-            const int bytes = left <= 0 ? 0 : left < part.bytes ? static_cast<int>(left) : part.bytes;
-            Unit data{}, came{};
-            if (step.from.present && bytes > 0) data = load(from, place, bytes, element);
-            if (takes && !Wire::take(group_, ends.in, unit, came)) return false;
-            if (kind == Kind::reduce && bytes > 0) came = data, data = load(to, place, bytes, element);
-            if (adds)
-                data = combine(step.dtype, image_.reduce_op, data, came);
-            else if (takes)
-                data = came;
-            if (keeps && bytes > 0) store(to, place, bytes, element, data);
-            if (sends) Wire::put(group_, ends.out, unit, data);
+        constexpr int batch = Wire::batch;  // units on their way at once
+        for (std::int64_t turn = 0; group_.unit(turn, together) < units; turn += batch) {
+            Unit data[batch] = {}, came[batch] = {};
+            Part part[batch];
+            DOVETAIL_UNROLL
+            for (int i = 0; i < batch; ++i) {
+                const std::int64_t unit = group_.unit(turn + i, together);
+                part[i] = takes || sends ? Wire::part(unit) : Simple::part(unit);
+                const std::int64_t left = unit < units ? size - part[i].begin : 0;
+                part[i].bytes = left <= 0 ? 0 : left < part[i].bytes ? static_cast<int>(left) : part[i].bytes;
+                part[i].begin += begin;
+                if (unit >= units) continue;
+                if (step.from.present && part[i].bytes > 0) data[i] = load(from, part[i].begin, part[i].bytes, element);
+                if (takes && !Wire::take(group_, ends.in, unit, came[i])) return false;
+                if (kind == Kind::reduce && part[i].bytes > 0)
+                    came[i] = data[i], data[i] = load(to, part[i].begin, part[i].bytes, element);
+            }
+            DOVETAIL_UNROLL
+            for (int i = 0; i < batch; ++i) {
+                const std::int64_t unit = group_.unit(turn + i, together);
+                if (unit >= units) continue;
+                if (adds)
+                    data[i] = combine(step.dtype, image_.reduce_op, data[i], came[i]);
+                else if (takes)
+                    data[i] = came[i];
+                if (keeps && part[i].bytes > 0) store(to, part[i].begin, part[i].bytes, element, data[i]);
+                if (sends) Wire::put(group_, ends.out, unit, data[i]);
+            }
         }
         return true;
     }

@@ -14,7 +14,7 @@ struct Stretch {
 
 class View {
   public:
-    DOVETAIL_INLINE View() = default;
+    View() = default;
 
     // Bytes that lie one after the other.
     DOVETAIL_INLINE View(std::byte* at, std::int64_t bytes) : origin_(at), bytes_(bytes), segment_(bytes) {}

@@ -8,8 +8,10 @@
 
 #ifdef __CUDACC__
 #define DOVETAIL_INLINE __host__ __device__ __forceinline__
+#define DOVETAIL_UNROLL _Pragma("unroll")
 #else
 #define DOVETAIL_INLINE inline __attribute__((always_inline))
+#define DOVETAIL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 namespace dovetail::run {

@@ -56,7 +56,7 @@ def bind(
     if as_held.sizes:
         check_sizes(program, rank, as_held)
     functions = kernel_calls(workload, kernels)
-    products = _products(program, rank, as_held, kernels or {})
+    products = native_products(program, rank, as_held, kernels)
 
     def call(row: int) -> None:
         run_kernel(program, row, arrays, functions, starts)
@@ -193,13 +193,15 @@ def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> 
     return replace(workload, slots={name: (slot,) * program.num_ranks for name, slot in held.items()})
 
 
-def _products(program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall]) -> NDArray[np.int64]:
+def native_products(
+    program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall] | None = None
+) -> NDArray[np.int64]:
     """A row for each compute op that has a native form: its row in the program, m, k, n, and whether it accumulates."""
     rows, which, kinds = compute_calls(program, workload, rank)
     table, known = np.zeros((len(kinds), 4), np.int64), np.zeros(len(kinds), np.bool_)
     for number, kind in enumerate(kinds):
         name, _, accumulate = program.kernels[kind.kernel]
-        form = None if name in kernels else workload.form(name)
+        form = None if kernels and name in kernels else workload.form(name)
         product = form.native(kind.reads, kind.writes) if form and form.native else None
         if product:
             table[number], known[number] = (*product, accumulate), True

@@ -7,7 +7,7 @@ Channels are FIFOs in memory, by one of three protocols (NCCL's). The state mach
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from dovetail.core import RunError
 from dovetail.ir import RECVS, SENDS, Kind, Program, Workload, verify
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
-from dovetail.run.arrays import Array, Arrays, numpy_dtype, workload_slots
+from dovetail.run.arrays import Array, Arrays, allocate, numpy_dtype, workload_slots
 from dovetail.run.engine import DTYPES, allocate_rank, check_sizes, check_slots, timeline_of
 from dovetail.run.local import fill
 from dovetail.run.options import RunOptions
@@ -82,7 +82,7 @@ def run_unverified(
     """`run_interpreter` of a program that has just been verified elsewhere."""
     layout, options = layout or Layout(), options or RunOptions()
     arrays = [allocate_rank(program, workload, rank) for rank in range(program.num_ranks)]
-    check(program, workload, options, arrays)
+    check(program, workload, options)
     fill(program, arrays, inputs)
     bound = _native.host_interpreter(
         *image(program, workload, layout, lambda rank, buffer: int(arrays[rank][buffer].ctypes.data))
@@ -99,7 +99,7 @@ def run_unverified(
     return outputs, timeline(program, workload, bound, meta)
 
 
-def check(program: Program, workload: Workload, options: RunOptions, arrays: Sequence[dict[str, Array]]) -> None:
+def check(program: Program, workload: Workload, options: RunOptions) -> None:
     """Refuse what the interpreter cannot run, before anything starts."""
     for kind, hint in (
         (Kind.compute, "run it on streams: a kernel that interprets has no kernels of its own"),
@@ -111,8 +111,9 @@ def check(program: Program, workload: Workload, options: RunOptions, arrays: Seq
             raise RunError(f"the interpreter has no {kind.name} ops (op {op.index})", where=op.line, hint=hint)
     for slots in workload.slots.values():
         check_average(options.reduce_op, numpy_dtype(slots[0].dtype))
-    for rank, held in enumerate(arrays):
-        check_slots(program, rank, held)
+    for rank in range(program.num_ranks):
+        slots_of = {b.name: workload_slots(workload, b.name, program.num_ranks)[rank] for b in program.buffers}
+        check_slots(program, rank, {name: allocate(0, slot) for name, slot in slots_of.items()})
         if workload.sizes:
             check_sizes(program, rank, workload)
 

@@ -1,0 +1,107 @@
+"""Runs on a CUDA device, where there is none: the driver's entry points over host threads, which run what streams were
+given in any order that streams and events allow. The same checks run on a real device (cuda_checks.py)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needs import ROOT
+
+HERE = Path(__file__).parent
+PRETENDED = ROOT / "build" / "editable" / "pretended"
+pytestmark = pytest.mark.needs("cuda")
+
+
+@pytest.fixture(scope="module")
+def pretended():
+    """The folder of the pretended driver, built."""
+    cmake = Path(sys.prefix) / "bin" / "cmake"
+    built = subprocess.run(
+        [cmake, "--build", ROOT / "build" / "editable", "--target", "pretended"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout[-3000:]
+    return PRETENDED
+
+
+def under(pretended, *command, **settings):
+    """Run Python where the driver is the pretended one."""
+    path = f"{pretended}:{os.environ.get('LD_LIBRARY_PATH', '')}" if pretended else os.environ.get("LD_LIBRARY_PATH", "")
+    env = os.environ | {"LD_LIBRARY_PATH": path} | {f"PRETENDED_{k.upper()}": str(v) for k, v in settings.items()}
+    how = {"cwd": ROOT, "capture_output": True, "text": True, "check": False, "timeout": 280}
+    return subprocess.run([sys.executable, *map(str, command)], env=env, **how)
+
+
+def checks(pretended, chosen="", **settings):
+    about = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *(["-k", chosen] if chosen else [])]
+    return under(pretended, "-m", "pytest", HERE / "cuda_checks.py", *about, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["TestMovement", "not TestMovement"])
+def test_all_that_must_hold_on_a_device(pretended, part):
+    done = checks(pretended, part)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+FORGETFUL = """
+import sys
+import pytest
+from dovetail.run.streams import Lowering
+
+wait_for_readers = Lowering._wait_for_readers
+if "{fault}" == "readers":
+    Lowering._wait_for_readers = lambda self, rank, region, waits: None
+elif "{fault}" == "held":
+    Lowering._find_held = lambda self: set()
+else:
+    give = Lowering._give
+    Lowering._give = lambda self, op, waits, *action: give(self, op, [], *action)
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/cuda_checks.py", "-k", "{chosen}"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "chosen"),
+    [("readers", "random_programs_on_streams"), ("held", "kept_where"), ("waits", "random_programs_on_streams")],
+)
+def test_planted_faults_are_caught(pretended, fault, chosen):
+    """Streams that do not wait for readers, keep no message, or wait for nothing: some order shows it."""
+    done = under(pretended, "-c", FORGETFUL.format(fault=fault, chosen=chosen))
+    assert done.returncode == 1, done.stdout[-3000:]
+    assert "failed" in done.stdout
+
+
+OPEN = "from dovetail.run.cuda_device import Gpu; from dovetail.core import DovetailError\n"
+TRY = OPEN + "try:\n    print(Gpu({index}).facts())\nexcept DovetailError as error:\n    print(error)\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "index", "words"),
+    [
+        ({"devices": 0}, 0, "the CUDA driver does not start: no CUDA-capable device is detected"),
+        ({"version": 11040}, 0, "the CUDA driver is too old: it supports CUDA 11.4"),
+        ({}, 3, "no CUDA device 3: there are 1"),
+    ],
+)
+def test_devices_that_cannot_be_opened(pretended, settings, index, words):
+    done = under(pretended, "-c", TRY.format(index=index), **settings)
+    assert words in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.needs("no_gpu")
+def test_no_driver_at_all():
+    done = under(None, "-c", TRY.format(index=0))
+    assert "no CUDA driver: libcuda.so.1" in done.stdout, done.stdout + done.stderr
+
+
+def test_no_library_of_products(pretended, tmp_path):
+    (tmp_path / "libcuda.so.1").symlink_to(pretended / "libpretended.so")
+    ask = "try:\n    Gpu().blas\nexcept DovetailError as error:\n    print(error)\n"
+    done = under(tmp_path, "-c", "import dovetail.run.cuda_device as c\nc.blas_paths = lambda: ['nowhere.so']\n" + OPEN + ask)
+    assert "no cuBLASLt found" in done.stdout, done.stdout + done.stderr
