@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from product_runs import gathers, scatters
-from run_programs import DTYPES, OneSided, assert_same, uneven_of, workload_of
+from run_programs import DTYPES, OneSided, assert_same, library_call, uneven_of, workload_of
 from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
@@ -39,6 +39,7 @@ WAYS = (
     StreamsOptions(copies="kernel", copy_blocks=3),
     StreamsOptions(graph=False, copies="overlapping"),
 )
+SHAPES = st.sampled_from([(), (3, 2), (40,)])
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
@@ -66,7 +67,7 @@ def interpreted(gpu, layout):
 
 class TestMovement:
     @few
-    @given(programs(20, OneSided), st.sampled_from(DTYPES), st.sampled_from([(), (3, 2), (40,)]), st.sampled_from(WAYS))
+    @given(programs(20, OneSided), st.sampled_from(DTYPES), SHAPES, st.sampled_from(WAYS))
     def test_random_programs_on_streams(self, gpu, asked, dtype, shape, how):
         timeline = same(asked, workload_of(asked, shape, dtype), on_streams(gpu, how))
         assert sorted(timeline.columns["op"].tolist()) == list(range(asked.num_ops))
@@ -77,7 +78,12 @@ class TestMovement:
         same(asked, uneven_of(asked, dtype, seed, most), on_streams(gpu, StreamsOptions()))
 
     @few
-    @given(programs(20, OneSided), st.sampled_from(DTYPES), st.sampled_from([(), (3, 2), (40,)]), st.sampled_from(PROTOCOLS))
+    @given(
+        programs(20, OneSided),
+        st.sampled_from(DTYPES),
+        st.sampled_from([(), (3, 2), (40,)]),
+        st.sampled_from(PROTOCOLS),
+    )
     def test_random_programs_interpreted(self, gpu, asked, dtype, shape, protocol):
         same(asked, workload_of(asked, shape, dtype), interpreted(gpu, Layout(protocol, 1000, 500)))
 
@@ -117,6 +123,27 @@ class TestMovement:
                 bound.run()
                 assert_same(outputs(memory, RunOptions()), execute(ring, inputs, workload=workload).outputs)
 
+    def test_an_overwrite_waits_for_who_reads_elsewhere(self, gpu):
+        """Rank 1 sends x to rank 0, and overwrites it as soon as rank 2's message is there."""
+        b = Builder("overwritten", 3)
+        b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+        net, x, y = b.lane("net", "net"), Region("x", 0, 1), Region("y", 0, 1)
+        b.add(Kind.recv, 0, net, writes=[y], chan_in=b.channel(1, 0))
+        b.add(Kind.send, 1, net, reads=[x], chan_out=b.channel(1, 0))
+        b.add(Kind.recv, 1, net, writes=[x], chan_in=b.channel(2, 1))
+        b.add(Kind.copy, 1, net, reads=[x], writes=[y])
+        b.add(Kind.send, 2, net, reads=[x], chan_out=b.channel(2, 1))
+        b.add(Kind.copy, 2, net, reads=[x], writes=[y])
+        for _ in range(10):
+            same(b.build(), workload_of(b.build(), (99,), "int32"), on_streams(gpu, StreamsOptions()))
+
+    @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+    @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+    def test_the_librarys_collectives(self, gpu, kind, ranks):
+        asked = library_call(kind, [[2] * ranks] * ranks if kind == "all_to_all" else [2] * ranks)
+        for shape, how in product([(), (7,)], WAYS):
+            same(asked, workload_of(asked, shape, "int32"), on_streams(gpu, how))
+
     def test_a_message_is_kept_where_its_home_is_overwritten_first(self, gpu):
         """Rank 0 sends x, overwrites it, and only then lets rank 1 receive."""
         b = Builder("overwritten", 2)
@@ -144,7 +171,7 @@ class TestProducts:
     @pytest.mark.parametrize(("wish", "families"), WISHES, ids=str)
     @pytest.mark.parametrize("ranks", [2, 4])
     def test_every_family_is_right(self, gpu, wish, families, ranks):
-        for schedule in families(wish, ranks, ("messages",)):
+        for schedule in families(wish, ranks, ("library", "messages")):
             self.right(gpu, wish.program(schedule, ranks), wish)
 
     @pytest.mark.parametrize("ranks", [2, 8])
@@ -152,7 +179,8 @@ class TestProducts:
     def test_all_reduce(self, gpu, ranks, dtype):
         wish = MatmulAllReduce(16, 40, 8, dtype)
         for tiles in ((16,), (4, 12), (2,) * 8):
-            self.right(gpu, wish.program(Schedule.of("any", tiles=tiles, by="ring"), ranks), wish)
+            for by in ("library", "ring"):
+                self.right(gpu, wish.program(Schedule.of("any", tiles=tiles, by=by), ranks), wish)
 
     def right(self, gpu, asked, wish):
         workload = wish.workload(asked)
@@ -163,7 +191,7 @@ class TestProducts:
 
     @pytest.mark.parametrize(("wish", "families"), WISHES, ids=str)
     def test_one_rank_alone(self, gpu, wish, families):
-        for schedule in families(wish, 4, ("messages",)):
+        for schedule in families(wish, 4, ("library", "messages")):
             asked = wish.program(schedule, 4)
             workload = wish.workload(asked)
             inputs = fresh_inputs(asked, workload, 1)

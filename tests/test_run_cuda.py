@@ -30,7 +30,9 @@ def pretended():
 
 def under(pretended, *command, **settings):
     """Run Python where the driver is the pretended one."""
-    path = f"{pretended}:{os.environ.get('LD_LIBRARY_PATH', '')}" if pretended else os.environ.get("LD_LIBRARY_PATH", "")
+    path = (
+        f"{pretended}:{os.environ.get('LD_LIBRARY_PATH', '')}" if pretended else os.environ.get("LD_LIBRARY_PATH", "")
+    )
     env = os.environ | {"LD_LIBRARY_PATH": path} | {f"PRETENDED_{k.upper()}": str(v) for k, v in settings.items()}
     how = {"cwd": ROOT, "capture_output": True, "text": True, "check": False, "timeout": 280}
     return subprocess.run([sys.executable, *map(str, command)], env=env, **how)
@@ -53,22 +55,22 @@ import sys
 import pytest
 from dovetail.run.streams import Lowering
 
-wait_for_readers = Lowering._wait_for_readers
 if "{fault}" == "readers":
-    Lowering._wait_for_readers = lambda self, rank, region, waits: None
+    Lowering.wait_for_readers = lambda self, rank, region, waits: None
 elif "{fault}" == "held":
     Lowering._find_held = lambda self: set()
 else:
-    give = Lowering._give
-    Lowering._give = lambda self, op, waits, *action: give(self, op, [], *action)
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/cuda_checks.py", "-k", "{chosen}"]))
+    give = Lowering.give
+    Lowering.give = lambda self, op, waits, *action: give(self, op, [], *action)
+about = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+sys.exit(pytest.main([*about, "tests/cuda_checks.py", "-k", "{chosen}"]))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "chosen"),
-    [("readers", "random_programs_on_streams"), ("held", "kept_where"), ("waits", "random_programs_on_streams")],
+    [("readers", "waits_for_who_reads"), ("held", "kept_where"), ("waits", "random_programs_on_streams")],
 )
 def test_planted_faults_are_caught(pretended, fault, chosen):
     """Streams that do not wait for readers, keep no message, or wait for nothing: some order shows it."""
@@ -103,5 +105,7 @@ def test_no_driver_at_all():
 def test_no_library_of_products(pretended, tmp_path):
     (tmp_path / "libcuda.so.1").symlink_to(pretended / "libpretended.so")
     ask = "try:\n    Gpu().blas\nexcept DovetailError as error:\n    print(error)\n"
-    done = under(tmp_path, "-c", "import dovetail.run.cuda_device as c\nc.blas_paths = lambda: ['nowhere.so']\n" + OPEN + ask)
+    done = under(
+        tmp_path, "-c", "import dovetail.run.cuda_device as c\nc.blas_paths = lambda: ['nowhere.so']\n" + OPEN + ask
+    )
     assert "no cuBLASLt found" in done.stdout, done.stdout + done.stderr

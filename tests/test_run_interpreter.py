@@ -89,9 +89,7 @@ class TestResults:
         last = None
         for turn in (1, 0):
             at = Region("x", turn, 1)
-            last = b.add(
-                Kind.send, 0, lanes[turn], reads=[at], chan_out=channel, after=[] if last is None else [last]
-            )
+            last = b.add(Kind.send, 0, lanes[turn], reads=[at], chan_out=channel, after=[] if last is None else [last])
             b.add(Kind.recv, 1, lanes[0], writes=[at._replace(buffer="y")], chan_in=channel)
         timeline = check(b.build(), workload_of(b.build(), (100,), "int32"), Layout("Simple", 64))
         assert timeline.meta["rounds"] == 1
@@ -141,8 +139,8 @@ class TestFaults:
             shallow = b.build().with_depth(2)
             with pytest.raises(ProgramError):
                 run_interpreter(shallow, workload, {}, layout)
+            inputs = fresh_inputs(shallow, workload, 0)
             with pytest.raises(RunError, match=r"op 2 'send' .* to take earlier messages"):
-                inputs = fresh_inputs(shallow, workload, 0)
                 run_unverified(shallow, workload, inputs, layout, RunOptions(stall_s=0.2))
 
     @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -14,11 +14,11 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, numpy_dtype, poison, shape_of, workload_slots
+from dovetail.run.arrays import Array, poison, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
-ON_CUDA, PINNED = 2, 3  # kinds of devices, as DLPack numbers them
+ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
 _CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own
 _BFLOAT = 4
 
@@ -82,7 +82,8 @@ def blas_paths() -> list[str]:
 class DeviceMemory:
     """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
 
-    `given`: arrays on the device, by buffer and rank, which are used where they lie (see `checked`).
+    `given`: arrays on the device, by buffer and rank, which are used where they lie (see `checked`). `keep_host`: holds
+    the host's memory that runs take, for whoever reads it later.
     """
 
     gpu: Gpu
@@ -90,6 +91,7 @@ class DeviceMemory:
     workload: Workload
     given: dict[tuple[str, int], Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
+    keep_host: list[Any] = field(default_factory=list, repr=False)
     _blocks: list[Any] = field(default_factory=list, repr=False)
     _homes: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
     _starts: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
@@ -115,7 +117,7 @@ class DeviceMemory:
 
     def take(self, num_bytes: int, on_host: bool = False) -> int:
         block = self.gpu.allocate(num_bytes, on_host)
-        self._blocks.append(block)
+        (self.keep_host if on_host else self._blocks).append(block)
         return int(block.address)
 
     def homes(self) -> Homes:
@@ -171,14 +173,20 @@ def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """The address of an array that lies on the device, row after row, as a buffer needs it. Raises RunError where not."""
+    """The address of an array that lies on the device, row after row, as a buffer needs it; else a RunError."""
     where = f"the array for buffer '{name}' of rank {rank}"
     try:
         address, kind, index, found, code, bits, in_rows = native().describe(array)
     except TypeError as error:
         raise RunError(f"{where} does not speak DLPack", found=type(array).__name__) from error
     if kind != ON_CUDA or index != gpu.index:
-        place = f"CUDA device {index}" if kind == ON_CUDA else "the host" if kind in (1, PINNED) else f"a device of kind {kind}"
+        place = (
+            f"CUDA device {index}"
+            if kind == ON_CUDA
+            else "the host"
+            if kind in (1, PINNED)
+            else f"a device of kind {kind}"
+        )
         raise RunError(f"{where} lies on another device", found=place, hint=f"move it to CUDA device {gpu.index}")
     if tuple(found) != tuple(shape) or (code, bits) != dlpack_type(dtype):
         text = f"shape {list(found)} of {bits} bits, not {list(shape)} of {dtype}"
@@ -186,5 +194,3 @@ def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], 
     if not in_rows:
         raise RunError(f"{where} must be C-contiguous", hint="its .contiguous(), or its copy in C order")
     return int(address)
-
-

@@ -22,7 +22,7 @@ from dovetail.run.interpreter import Layout, image, stall, timeline
 from dovetail.run.interpreter import check as check_interpreted
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, average, check_average
-from dovetail.run.streams import Lowering, check_streams, received
+from dovetail.run.streams import Lowering
 from dovetail.timeline import Timeline
 
 THREADS = 512  # of a lane in the kernel
@@ -63,18 +63,19 @@ class StreamsRun:
     reduce_op: str = "sum"
     stamps: bool = True
     real: int | None = None
-    heard: dict[int, int] = field(default_factory=dict)
+    listens: int | None = None
+    heard: dict[tuple[int, int], int] = field(default_factory=dict)
     bound: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         program, workload, how = self.memory.program, self.memory.workload, self.options
-        check_streams(program)
         if self.real is not None and bool(np.isin(program.columns["kind"], [Kind.put, Kind.get]).any()):
             hint = "dovetail.passes.two_sided makes messages of them"
             raise RunError("one rank alone has no peers to put to, or get from", hint=hint)
         for slots in workload.slots.values():
             check_average(self.reduce_op, numpy_dtype(slots[0].dtype))
-        lower = Lowering(program, workload, self.memory.homes(), self.reduce_op, self.real, self.heard)
+        one = self.real, self.listens, self.heard
+        lower = Lowering(program, workload, self.memory.homes(), self.reduce_op, *one)
         commands, num_streams = lower()
         blas = self.memory.gpu.blas if any(command.what == "product" for command in commands) else None
         blocks = how.copy_blocks if how.copies == "kernel" else 0
@@ -222,21 +223,20 @@ class OneRank:
     _heard: list[Any] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        heard = {}
-        for row, size in received(self.program, self.workload, self.rank).items():
-            self._heard.append(self.gpu.allocate(size, True))
-            heard[row] = int(self._heard[-1].address)
-        self._listen(heard)
+        heard = self._listen()
         memory = DeviceMemory(self.gpu, self.program, self.workload, ranks=(self.rank,))
-        self.run = StreamsRun(memory, self.options, self.reduce_op, True, self.rank, heard)
+        self.run = StreamsRun(memory, self.options, self.reduce_op, True, self.rank, None, heard)
         fill(memory, self.inputs)
 
-    def _listen(self, heard: dict[int, int]) -> None:
-        everyone = DeviceMemory(self.gpu, self.program, self.workload)
+    def _listen(self) -> dict[tuple[int, int], int]:
+        """Run all ranks once, and note what comes to this one."""
+        heard: dict[tuple[int, int], int] = {}
+        everyone = DeviceMemory(self.gpu, self.program, self.workload, keep_host=self._heard)
         how = replace(self.options, graph=False)
-        listening = StreamsRun(everyone, how, self.reduce_op, False, None, heard)
+        listening = StreamsRun(everyone, how, self.reduce_op, False, None, self.rank, heard)
         fill(everyone, self.inputs)
         listening.run()
+        return heard
 
 
 def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", repeats: int = 5) -> float:
@@ -244,7 +244,7 @@ def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", rep
     places = [gpu.allocate(num_bytes) for _ in range(2)]
     size = numpy_dtype(dtype).itemsize
     a, b = ((int(place.address), 0, size, 0, num_bytes // size, 0, 1) for place in places)
-    command = (0, 0, [], "move", (a, a, b, DTYPES.index(dtype), 0))
+    command: tuple[Any, ...] = (0, 0, [], "move", (a, a, b, DTYPES.index(dtype), 0))
     bound = native().streams(gpu.device, None, 1, [command], 0, blocks, 0, False, False)
     times = []
     for _ in range(repeats + 1):
