@@ -1,4 +1,6 @@
 // Python bindings of native/cuda that need no device: the interpreter on host threads.
+#include "bind/interpreter.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -6,7 +8,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "bind/interpreter.hpp"
 #include "cuda/host.hpp"
 
 namespace nb = nanobind;

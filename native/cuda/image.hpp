@@ -29,7 +29,7 @@ struct Step {  // an op of a lane
     bool publishes = false;  // some other lane waits for it
     std::int32_t row = 0;    // in the Program
     std::int32_t in = -1, out = -1;
-    std::int32_t slices = 1;                  // of its message in every round; the last ones may be empty
+    std::int32_t slices = 1;                   // of its message in every round; the last ones may be empty
     std::int64_t in_first = 0, out_first = 0;  // number of the first within its channel's round (of a signal: its own)
     std::int32_t dep = 0, num_deps = 0;
     Place from, to;

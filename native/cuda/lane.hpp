@@ -13,9 +13,7 @@ namespace dovetail::cuda {
 
 using run::Kind;
 
-DOVETAIL_INLINE bool takes_message(Kind kind) {
-    return kind >= Kind::recv && kind <= Kind::recv_reduce_copy_send;
-}
+DOVETAIL_INLINE bool takes_message(Kind kind) { return kind >= Kind::recv && kind <= Kind::recv_reduce_copy_send; }
 DOVETAIL_INLINE bool sends_message(Kind kind) {
     return kind == Kind::send || (kind >= Kind::recv_copy_send && kind <= Kind::recv_reduce_copy_send);
 }

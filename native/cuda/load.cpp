@@ -64,9 +64,9 @@ class Loader {
     std::vector<Dep> deps_;
     std::vector<Channel> channels_;
     std::vector<std::int64_t> starts_;
-    std::vector<std::int64_t> starts_at_;        // by rank and buffer: first of its starts, -1 where slots are alike
-    std::vector<std::int64_t> place_;            // row -> step
-    std::vector<std::int32_t> lane_of_;          // row -> lane
+    std::vector<std::int64_t> starts_at_;          // by rank and buffer: first of its starts, -1 where slots are alike
+    std::vector<std::int64_t> place_;              // row -> step
+    std::vector<std::int32_t> lane_of_;            // row -> lane
     std::vector<std::vector<std::int32_t>> rows_;  // by lane
 };
 
@@ -138,7 +138,8 @@ void Loader::fill_step(std::int64_t row) {
         const auto other = static_cast<std::size_t>(columns_.dep[i]);
         const std::int32_t lane = lane_of_[other];
         if (lane == lane_of_[static_cast<std::size_t>(row)]) continue;
-        deps_.push_back({lane, static_cast<std::int32_t>(place_[other]) - lanes_[static_cast<std::size_t>(lane)].first});
+        deps_.push_back(
+            {lane, static_cast<std::int32_t>(place_[other]) - lanes_[static_cast<std::size_t>(lane)].first});
         step(columns_.dep[i]).publishes = true;
     }
     made.num_deps = static_cast<std::int32_t>(deps_.size()) - made.dep;
@@ -221,7 +222,8 @@ void Loader::cut_slots() {
 
 void Loader::number_messages() {
     channels_.resize(ends_.size());
-    std::vector<std::int64_t> taken(ends_.size()), waits(ends_.size()), messages(ends_.size()), longest(ends_.size(), 1);
+    std::vector<std::int64_t> taken(ends_.size()), waits(ends_.size()), messages(ends_.size()),
+        longest(ends_.size(), 1);
     for (const std::int64_t row : order_) {
         Step& each = step(row);
         const auto kind = static_cast<Kind>(each.kind);
@@ -265,7 +267,8 @@ void Loader::lay_out(Loaded& loaded) const {
     loaded.tables.resize(static_cast<std::size_t>(end));
     const auto lines = [&](std::size_t count) { return room(static_cast<std::int64_t>(count * sizeof(Counter))); };
     image.done = lines(lanes_.size()), image.stop = lines(1), image.watch = lines(lanes_.size());
-    image.sent = lines(channels_.size()), image.taken = lines(channels_.size()), image.signals = lines(channels_.size());
+    image.sent = lines(channels_.size()), image.taken = lines(channels_.size()),
+    image.signals = lines(channels_.size());
     image.spans = room(static_cast<std::int64_t>(steps_.size() * sizeof(Span)) * image.rounds);
     const bool flags_in_rings = layout_.protocol != Protocol::simple;
     if (!flags_in_rings) loaded.zeros_end = end;

@@ -6,7 +6,7 @@
 namespace dovetail::cuda {
 
 struct Move {
-    Place to, a, b;          // to = a, or to = op(a, b); all of them are as many bytes
+    Place to, a, b;  // to = a, or to = op(a, b); all of them are as many bytes
     bool combines = false;
     std::int32_t dtype = 0, reduce_op = 0;
     std::byte* tables = nullptr;  // where Place::starts are told from

@@ -70,7 +70,9 @@ struct Ll {
 struct Ll128 {
     static constexpr bool counts_sent = false;
     static constexpr int threads_together = 8, batch = 1;
-    static DOVETAIL_INLINE std::int64_t units(std::int64_t bytes) { return bytes > 120 ? 8 * ((bytes + 119) / 120) : 8; }
+    static DOVETAIL_INLINE std::int64_t units(std::int64_t bytes) {
+        return bytes > 120 ? 8 * ((bytes + 119) / 120) : 8;
+    }
     static DOVETAIL_INLINE Part part(std::int64_t unit) {
         return {unit / 8 * 120 + unit % 8 * 16, unit % 8 == 7 ? 8 : 16};
     }

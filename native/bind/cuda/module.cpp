@@ -20,7 +20,8 @@ using namespace dovetail;
 namespace {
 
 // Address, starts (an address on the device, or 0), bytes of a slot, offset, count, stride, blocks.
-using PlaceRow = std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+using PlaceRow =
+    std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 using CopyRow = std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 using MoveRow = std::tuple<PlaceRow, PlaceRow, std::optional<PlaceRow>, int, int>;  // to, a, b, dtype, reduce op
 using MatrixRow = std::tuple<std::uintptr_t, std::int64_t>;
@@ -125,7 +126,8 @@ void bind_device(nb::module_& m) {
     m.def("describe", &described, "array"_a, "Of any array that speaks DLPack.");
     m.def(
         "as_array",
-        [](std::uintptr_t address, const std::vector<std::size_t>& shape, int code, int bits, int index, nb::object owner) {
+        [](std::uintptr_t address, const std::vector<std::size_t>& shape, int code, int bits, int index,
+           nb::object owner) {
             const nb::dlpack::dtype dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1};
             return nb::ndarray<>(reinterpret_cast<void*>(address), shape.size(), shape.data(), owner, nullptr, dtype,
                                  nb::device::cuda::value, index);

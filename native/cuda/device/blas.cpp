@@ -42,7 +42,8 @@ struct Blas::Calls {
 namespace {
 
 void good(int status, const char* what) {
-    if (status) throw DeviceFault(std::string("cuBLASLt: ") + what + " failed with status " + std::to_string(status), "");
+    if (status)
+        throw DeviceFault(std::string("cuBLASLt: ") + what + " failed with status " + std::to_string(status), "");
 }
 
 blaslt::Type type_of(int dtype) {
@@ -59,7 +60,9 @@ blaslt::Type type_of(int dtype) {
 }
 
 // The greatest power of two, up to 256, that divides an address.
-int alignment(std::uintptr_t address) { return static_cast<int>(std::min<std::uintptr_t>(address & (~address + 1), 256)); }
+int alignment(std::uintptr_t address) {
+    return static_cast<int>(std::min<std::uintptr_t>(address & (~address + 1), 256));
+}
 
 int common_alignment(const Product& product) {
     return alignment(product.a.address | product.b.address | product.c.address | 256);
@@ -72,11 +75,14 @@ struct Blas::Chosen {
     Chosen(const Calls& calls, void* handle, const Product& product, int processors) : calls_(calls) {
         const auto type = type_of(product.dtype);
         const bool wide = type == blaslt::real_64;
-        good(calls.create_desc(&desc, wide ? blaslt::in_64 : blaslt::in_32, wide ? type : blaslt::real_32), "a product");
+        good(calls.create_desc(&desc, wide ? blaslt::in_64 : blaslt::in_32, wide ? type : blaslt::real_32),
+             "a product");
         const std::int32_t target = processors;
-        if (target > 0) good(calls.set_desc(desc, blaslt::sm_count_target, &target, sizeof target), "a limit of processors");
+        if (target > 0)
+            good(calls.set_desc(desc, blaslt::sm_count_target, &target, sizeof target), "a limit of processors");
         const auto layout = [&](void*& made, std::int64_t rows, std::int64_t columns, std::int64_t ld) {
-            good(calls.create_layout(&made, type, static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows), ld),
+            good(calls.create_layout(&made, type, static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(rows),
+                                     ld),
                  "a matrix");
         };
         layout(a, product.m, product.k, product.a.ld);
@@ -116,8 +122,7 @@ Blas::Blas(std::shared_ptr<const Device> device, const std::vector<std::string>&
             break;
         }
     }
-    if (!library)
-        throw DeviceFault("no cuBLASLt found", "install the CUDA toolkit, or pip install nvidia-cublas");
+    if (!library) throw DeviceFault("no cuBLASLt found", "install the CUDA toolkit, or pip install nvidia-cublas");
     calls_ = std::make_unique<Calls>(library);
     device_->enter();
     good(calls_->create(&handle_), "its start");

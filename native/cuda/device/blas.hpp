@@ -46,8 +46,9 @@ class Blas {
     std::unique_ptr<Calls> calls_;
     std::string path_;
     void* handle_ = nullptr;
-    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int, int>,
-             std::unique_ptr<Chosen>>
+    std::map<
+        std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int, int>,
+        std::unique_ptr<Chosen>>
         known_;
 };
 

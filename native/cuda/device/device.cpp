@@ -39,7 +39,8 @@ Device::Device(int index) : index_(index) {
     const CUresult loaded = cuda.cuModuleLoadData(&module_, dovetail_kernels);
     if (loaded != CUDA_SUCCESS) cuda.cuDevicePrimaryCtxRelease(device_);
     if (loaded == CUDA_ERROR_NO_BINARY_FOR_GPU || loaded == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
-        throw DeviceFault("our kernels are not compiled for " + facts_.name, "build with CMake's DOVETAIL_CUDA_TARGETS");
+        throw DeviceFault("our kernels are not compiled for " + facts_.name,
+                          "build with CMake's DOVETAIL_CUDA_TARGETS");
     check(loaded, "loading our kernels");
 }
 

@@ -24,7 +24,8 @@ void* entry(void* library, const char* name, int version) {
 Driver load() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        throw DeviceFault(std::string("no CUDA driver: ") + dlerror(), "install NVIDIA's driver; all else works without");
+        throw DeviceFault(std::string("no CUDA driver: ") + dlerror(),
+                          "install NVIDIA's driver; all else works without");
     Driver made;
     if (auto* version = reinterpret_cast<decltype(&cuDriverGetVersion)>(dlsym(library, "cuDriverGetVersion")))
         version(&made.version);

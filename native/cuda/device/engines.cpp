@@ -36,7 +36,10 @@ std::vector<Variant> variants() {
 class Spinner {
   public:
     Spinner(std::shared_ptr<Device> device, double limit_s)
-        : device_(std::move(device)), stream_(*device_), flag_(device_, 128, true), limit_ns_(static_cast<std::uint64_t>(1e9 * limit_s)) {}
+        : device_(std::move(device)),
+          stream_(*device_),
+          flag_(device_, 128, true),
+          limit_ns_(static_cast<std::uint64_t>(1e9 * limit_s)) {}
     void begin() {
         value() = 0;
         auto flag = flag_.address();
@@ -63,7 +66,8 @@ bool ends_beside(const std::shared_ptr<Device>& device, Spinner& spinner, const 
     const Block from(device, 2 * bytes, variant.from_host), to(device, 2 * bytes, variant.to_host);
     Copy copy{to.address(), from.address(), bytes};
     if (variant.height > 1)
-        copy.height = variant.height, copy.width = bytes / variant.height, copy.to_pitch = copy.from_pitch = 2 * copy.width;
+        copy.height = variant.height, copy.width = bytes / variant.height,
+        copy.to_pitch = copy.from_pitch = 2 * copy.width;
     Command command;
     command.action = copy;
     Streams streams(device, nullptr, 1, {command}, variant.options);

@@ -12,7 +12,7 @@ namespace dovetail::cuda {
 struct Verdict {
     std::string variant;
     std::int64_t bytes;
-    bool beside;  // ended beside the kernel: a copy engine did it
+    bool beside;          // ended beside the kernel: a copy engine did it
     std::string failure;  // why it could not be tried
 };
 

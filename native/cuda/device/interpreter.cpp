@@ -6,11 +6,17 @@
 namespace dovetail::cuda {
 
 DeviceInterpreter::DeviceInterpreter(std::shared_ptr<const Device> device, Loaded loaded, int threads)
-    : device_(std::move(device)), loaded_(std::move(loaded)), threads_(threads), stream_(*device_), begin_(true), end_(true) {
+    : device_(std::move(device)),
+      loaded_(std::move(loaded)),
+      threads_(threads),
+      stream_(*device_),
+      begin_(true),
+      end_(true) {
     const int lanes = loaded_.image.num_lanes, held = device_->resident_blocks(kernel(), threads_);
     if (lanes > held)
-        throw DeviceFault("the program has " + std::to_string(lanes) + " lanes, and " + device_->facts().name + " holds " +
-                              std::to_string(held) + " threadblocks of " + std::to_string(threads_) + " threads at once",
+        throw DeviceFault("the program has " + std::to_string(lanes) + " lanes, and " + device_->facts().name +
+                              " holds " + std::to_string(held) + " threadblocks of " + std::to_string(threads_) +
+                              " threads at once",
                           "use fewer instances, fewer ranks or fewer threads a lane");
     memory_ = std::make_unique<Block>(device_, loaded_.num_bytes, false);
     loaded_.image.base = reinterpret_cast<std::byte*>(memory_->address());
@@ -69,7 +75,8 @@ std::vector<Span> DeviceInterpreter::spans() const {
     std::vector<Span> held(static_cast<std::size_t>(image.num_steps) * static_cast<std::size_t>(image.rounds));
     if (!image.stamps) return {};
     device_->enter();
-    device_->copy(reinterpret_cast<std::uintptr_t>(held.data()), memory_->address() + static_cast<std::uintptr_t>(image.spans),
+    device_->copy(reinterpret_cast<std::uintptr_t>(held.data()),
+                  memory_->address() + static_cast<std::uintptr_t>(image.spans),
                   static_cast<std::int64_t>(held.size() * sizeof(Span)), stream_);
     stream_.synchronize();
     return held;

@@ -53,7 +53,8 @@ Streams::Streams(std::shared_ptr<Device> device, std::shared_ptr<Blas> blas, int
         began_.emplace_back(true), ended_.emplace_back(true);
     }
     origin_ = std::make_unique<Stream>(*device_);
-    start_ = std::make_unique<Event>(true), finish_ = std::make_unique<Event>(true), fork_ = std::make_unique<Event>(false);
+    start_ = std::make_unique<Event>(true), finish_ = std::make_unique<Event>(true),
+    fork_ = std::make_unique<Event>(false);
 }
 
 Streams::~Streams() {
@@ -100,7 +101,8 @@ void Streams::perform(const Command& command, CUstream stream) {
     } else if (const auto* what = std::get_if<Move>(&command.action)) {
         move(*what, options_.move_blocks, stream);
     } else if (const auto* what = std::get_if<Product>(&command.action)) {
-        blas_->multiply(*what, options_.product_processors, *workspaces_[static_cast<std::size_t>(command.stream)], stream);
+        blas_->multiply(*what, options_.product_processors, *workspaces_[static_cast<std::size_t>(command.stream)],
+                        stream);
     } else if (const auto* what = std::get_if<Clear>(&command.action)) {
         check(driver().cuMemsetD8Async(what->at, 0, static_cast<std::size_t>(what->bytes), stream), "clearing memory");
     }

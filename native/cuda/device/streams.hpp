@@ -26,7 +26,7 @@ using Action = std::variant<std::monostate, Copy, Move, Product, Clear>;
 
 struct Command {
     int stream = 0;
-    std::int64_t row = -1;  // in the Program
+    std::int64_t row = -1;            // in the Program
     std::vector<std::int32_t> waits;  // commands before this one
     Action action;
 };
@@ -55,7 +55,7 @@ class Streams {
     void replay();   // starts the graph, and waits for its end
     // Of the last run: rows of commands that did something, and when they began and ended, from the beginning on.
     void spans(std::vector<std::int64_t>& rows, std::vector<double>& begin_s, std::vector<double>& end_s) const;
-    double total_s() const;    // on the device
+    double total_s() const;                          // on the device
     double enqueue_s() const { return enqueue_s_; }  // of the calling thread, until all was under way
 
   private:

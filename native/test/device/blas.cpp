@@ -37,8 +37,8 @@ void put(void* at, std::int64_t i, Type type, double value) {
     else if (type == real_32)
         static_cast<float*>(at)[i] = static_cast<float>(value);
     else
-        static_cast<Half*>(at)[i] = type == real_16 ? float_to_half(static_cast<float>(value))
-                                                    : float_to_bfloat(static_cast<float>(value));
+        static_cast<Half*>(at)[i] =
+            type == real_16 ? float_to_half(static_cast<float>(value)) : float_to_bfloat(static_cast<float>(value));
 }
 
 void multiply(const Layout& a, const void* at_a, const Layout& b, const void* at_b, const Layout& c, void* at_c,
@@ -83,9 +83,9 @@ int cublasLtMatmulAlgoGetHeuristic(Handle, Handle, Handle a, Handle b, Handle c,
     return *found ? 0 : 15;
 }
 // Refuses places that are not aligned as the algorithm was told.
-int cublasLtMatmul(Handle, Handle, const void*, const void* at_a, Handle a, const void* at_b, Handle b, const void* beta,
-                   const void* at_c, Handle c, void* at_d, Handle, const Algorithm* algorithm, void*, std::size_t,
-                   void* stream) {
+int cublasLtMatmul(Handle, Handle, const void*, const void* at_a, Handle a, const void* at_b, Handle b,
+                   const void* beta, const void* at_c, Handle c, void* at_d, Handle, const Algorithm* algorithm, void*,
+                   std::size_t, void* stream) {
     for (const void* at : {at_a, at_b, at_c})
         if (reinterpret_cast<std::uintptr_t>(at) % algorithm->data[0]) return 7;
     const Layout left = *static_cast<Layout*>(a), right = *static_cast<Layout*>(b), result = *static_cast<Layout*>(c);

@@ -159,9 +159,8 @@ CUresult cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
 CUresult cuMemFreeHost(void* at) { return std::free(at), CUDA_SUCCESS; }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
     LOCKED;
-    World::get().add(of(stream), engine_of(to, from), [=] {
-        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-    });
+    World::get().add(of(stream), engine_of(to, from),
+                     [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
     return CUDA_SUCCESS;
 }
 CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
@@ -224,9 +223,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     *graph = joined ? reinterpret_cast<CUgraph>(made) : nullptr;
     return joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
-CUresult cuEventCreate(CUevent* event, unsigned) {
-    return *event = reinterpret_cast<CUevent>(new Event), CUDA_SUCCESS;
-}
+CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(new Event), CUDA_SUCCESS; }
 CUresult cuEventDestroy(CUevent event) {
     LOCKED;
     World::get().run(true);
@@ -277,8 +274,8 @@ CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
     return *function = reinterpret_cast<CUfunction>(new std::string(name)), CUDA_SUCCESS;
 }
-CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        CUstream stream, void** arguments, void**) {
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        unsigned, CUstream stream, void** arguments, void**) {
     LOCKED;
     return launch(function, blocks, arguments, stream);
 }
