@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msccl_files import index, path, verdict
 
 from dovetail.collective import ALGORITHMS, build
+from dovetail.collective.msccl import read
 from dovetail.core import WishError
-from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven
+from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
@@ -173,6 +175,17 @@ def test_a_wrong_element_is_noticed(binaries, tmp_path):
 @pytest.mark.slow
 def test_the_interpreter_in_random_timings(binaries, collectives):
     done = ran(binaries / "interpreter", collectives, 1)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "all as expected" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.needs("shared")
+def test_the_interpreter_on_every_valid_file(binaries, tmp_path):
+    files = [read(path(row).read_text()).program for row in index() if verdict(row) == "valid"]
+    cases = [written(file.with_depth(max(verify(file).min_fifo_depth, 2)), seed) for seed, file in enumerate(files)]
+    (tmp_path / "files").write_text("\n".join([str(len(cases)), *cases]))
+    done = ran(binaries / "interpreter", tmp_path / "files", 3)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
 

@@ -107,11 +107,23 @@ void copy_out(const cuda::Device& device, std::uintptr_t to, std::uintptr_t from
     stream.synchronize();
 }
 
+void fill(const cuda::Device& device, std::uintptr_t at, int value, std::int64_t bytes) {
+    const nb::gil_scoped_release release;
+    device.enter();
+    const cuda::Stream stream(device);
+    if (bytes > 0)
+        cuda::check(cuda::driver().cuMemsetD8Async(at, static_cast<unsigned char>(value),
+                                                   static_cast<std::size_t>(bytes), stream),
+                    "setting memory");
+    stream.synchronize();
+}
+
 void bind_device(nb::module_& m) {
     nb::class_<cuda::Device>(m, "Device")
         .def("facts", &facts_of)
         .def("free_bytes", &cuda::Device::free_bytes)
         .def("synchronize", &cuda::Device::synchronize, nb::call_guard<nb::gil_scoped_release>())
+        .def("fill", &fill, "address"_a, "value"_a, "num_bytes"_a, "Sets bytes, and waits for their end.")
         .def("copy", &copy_out, "to"_a, "source"_a, "num_bytes"_a, "Copies bytes by address, and waits for their end.");
     m.def("open_device", [](int index) { return std::make_shared<cuda::Device>(index); }, "index"_a);
     nb::class_<cuda::Block>(m, "Block")

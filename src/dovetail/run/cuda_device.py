@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,7 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, poison, shape_of, workload_slots
+from dovetail.run.arrays import Array, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
@@ -82,14 +83,15 @@ def blas_paths() -> list[str]:
 class DeviceMemory:
     """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
 
-    `given`: arrays on the device, by buffer and rank, which are used where they lie (see `checked`). `keep_host`: holds
-    the host's memory that runs take, for whoever reads it later.
+    `given`: arrays on the device, by buffer and rank, which are used where they lie (see `checked`). `lent`: blocks that
+    already hold what they are to hold. `keep_host`: holds the host's memory that runs take, for whoever reads it later.
     """
 
     gpu: Gpu
     program: Program
     workload: Workload
     given: dict[tuple[str, int], Any] = field(default_factory=dict)
+    lent: Mapping[tuple[str, int], Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     keep_host: list[Any] = field(default_factory=list, repr=False)
     _blocks: list[Any] = field(default_factory=list, repr=False)
@@ -105,7 +107,9 @@ class DeviceMemory:
     def _keep(self, name: str, rank: int) -> None:
         shape, dtype = shape_of(self.program, self.workload, name, rank)
         key = (name, rank)
-        if key in self.given:
+        if key in self.lent:
+            self._homes[key] = int(self.lent[key].address)
+        elif key in self.given:
             self._homes[key] = checked(self.gpu, self.given[key], name, rank, shape, dtype)
         else:
             self._homes[key] = self.take(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
@@ -139,10 +143,9 @@ class DeviceMemory:
         self.gpu.upload(self._homes[name, rank], np.ascontiguousarray(array))
 
     def poison(self, name: str, rank: int) -> None:
-        """Fill a buffer with what no correct run leaves behind."""
-        array = np.empty(*shape_of(self.program, self.workload, name, rank))
-        poison(array)
-        self.gpu.upload(self._homes[name, rank], array)
+        """Fill a buffer with bits that no correct run leaves behind: all ones, of floats a NaN."""
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        self.gpu.device.fill(self._homes[name, rank], 255, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
 
     def fetch(self, name: str, rank: int) -> Array:
         """A copy of a buffer for the host."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Agreement
+from dovetail.ir import Agreement, Slot
 from dovetail.run.arrays import Array, random_slots
 from dovetail.run.check import check_rank
 from dovetail.run.cuda_device import DeviceMemory, Gpu
@@ -36,6 +36,7 @@ class CudaExecutor:
     name: str = "cuda"
     buffers_early_sends: bool = False  # a message goes from memory to memory: no send ends before its receive begins
     _gpu: Gpu | None = field(default=None, repr=False)
+    _kept: _Kept | None = field(default=None, repr=False)
 
     @property
     def gpu(self) -> Gpu:
@@ -51,7 +52,9 @@ class CudaExecutor:
 
     def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
         """`execute` for a job whose Programs have just been verified."""
-        bound = {variant.name: _Bound(self, job, variant) for variant in job.variants}
+        if self._kept is None or self._kept.seed != job.seed:
+            self._kept = _Kept(self.gpu, job.seed)
+        bound = {variant.name: _Bound(self, self._kept, variant) for variant in job.variants}
         ran = run_rounds(job, lambda variant, index: bound[variant.name].once(), time.monotonic)
         outcomes = [bound[v.name].outcome(job, ran.seconds[:, i], ran.kept) for i, v in enumerate(job.variants)]
         return JobResult(tuple(outcomes), len(ran.seconds), ran.disturbed, self.facts())
@@ -64,21 +67,69 @@ class CudaExecutor:
         return {"host": platform.node(), "cpu": about["device"], "mpi": "", "cores": cores, **about, **how}
 
 
+class _Kept:
+    """Inputs of one seed, on the host and on the device: alike for all variants, and for one job after another."""
+
+    def __init__(self, gpu: Gpu, seed: int) -> None:
+        self.gpu, self.seed = gpu, seed
+        self._host: dict[Any, Array] = {}
+        self._device: dict[Any, Any] = {}
+
+    def inputs(self, variant: Variant) -> Inputs:
+        """What every rank's inputs hold at first."""
+        return {
+            buffer.name: [self._array(*key) for key in self._keys(variant, buffer.name)]
+            for buffer in variant.program.buffers
+            if buffer.role == "input"
+        }
+
+    def lent(self, variant: Variant) -> dict[tuple[str, int], Any]:
+        """Those that no op of a variant writes, on the device."""
+        program = variant.program
+        owned = {program.buffers[row].name for row in np.unique(program.columns["write_buffer"])}
+        found = {}
+        for buffer in program.buffers:
+            if buffer.role == "input" and buffer.name not in owned:
+                for rank, key in enumerate(self._keys(variant, buffer.name)):
+                    found[buffer.name, rank] = self._block(key)
+        return found
+
+    def _keys(self, variant: Variant, name: str) -> list[tuple[str, int, int, Slot]]:
+        workload, slots = variant.workload, variant.program.buffer(name).slots
+        return [
+            (name, rank, workload.length(name, rank, n), workload.slots[name][rank]) for rank, n in enumerate(slots)
+        ]
+
+    def _array(self, name: str, rank: int, length: int, slot: Slot) -> Array:
+        key = (name, rank, length, slot)
+        if key not in self._host:
+            number = int.from_bytes(name.encode(), "little") % (1 << 32)
+            self._host[key] = random_slots(np.random.default_rng([self.seed, rank, number]), length, slot)
+        return self._host[key]
+
+    def _block(self, key: tuple[str, int, int, Slot]) -> Any:
+        if key not in self._device:
+            array = self._array(*key)
+            self._device[key] = self.gpu.allocate(array.nbytes)
+            self.gpu.upload(int(self._device[key].address), array)
+        return self._device[key]
+
+
 class _Bound:
     """One variant on the device, run again and again."""
 
-    def __init__(self, executor: CudaExecutor, job: Job, variant: Variant) -> None:
+    def __init__(self, executor: CudaExecutor, kept: _Kept, variant: Variant) -> None:
         self.variant, self.real = variant, executor.real
-        self.inputs = began(variant, job.seed)
+        self.inputs, lent = kept.inputs(variant), kept.lent(variant)
         self.alone: OneRank | None = None
         about = executor.gpu, variant.program, variant.workload
         reduce_op = variant.options.reduce_op
         if executor.real is None:
-            memory = DeviceMemory(*about)
+            memory = DeviceMemory(*about, lent=lent)
             self.run = StreamsRun(memory, executor.options, reduce_op, variant.options.spans)
             fill(memory, self.inputs)
         else:
-            self.alone = OneRank(*about, self.inputs, executor.real, executor.options, reduce_op)
+            self.alone = OneRank(*about, self.inputs, executor.real, executor.options, reduce_op, lent)
             self.run = self.alone.run
         self.timelines: list[Timeline] = []
 
@@ -113,22 +164,3 @@ class _Bound:
             check_rank(program, workload, rank, {name: parts[i] for name, parts in held.items()}, given, reduce_op)
             for i, rank in enumerate(ranks)
         )
-
-
-def began(variant: Variant, seed: int) -> Inputs:
-    """What every rank's inputs hold at first; buffers of one name hold the same in all variants."""
-    program, workload = variant.program, variant.workload
-    found: Inputs = {}
-    for buffer in program.buffers:
-        if buffer.role != "input":
-            continue
-        number = int.from_bytes(buffer.name.encode(), "little") % (1 << 32)
-        found[buffer.name] = [
-            random_slots(
-                np.random.default_rng([seed, rank, number]),
-                workload.length(buffer.name, rank, slots),
-                workload.slots[buffer.name][rank],
-            )
-            for rank, slots in enumerate(buffer.slots)
-        ]
-    return found

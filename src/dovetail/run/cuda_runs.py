@@ -187,6 +187,8 @@ def fill(memory: DeviceMemory, inputs: Arrays) -> None:
         if buffer.role == "input" and len(parts) != memory.program.num_ranks:
             raise RunError(f"no array for input buffer '{buffer.name}'", hint="give one array for each rank")
         for rank in memory.ranks:
+            if (buffer.name, rank) in memory.lent:
+                continue
             if buffer.role == "input":
                 memory.put(buffer.name, rank, parts[rank])
             else:
@@ -219,19 +221,20 @@ class OneRank:
     rank: int = 0
     options: StreamsOptions = field(default_factory=StreamsOptions)
     reduce_op: str = "sum"
+    lent: Mapping[tuple[str, int], Any] = field(default_factory=dict, repr=False)
     run: StreamsRun = field(init=False, repr=False)
     _heard: list[Any] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         heard = self._listen()
-        memory = DeviceMemory(self.gpu, self.program, self.workload, ranks=(self.rank,))
+        memory = DeviceMemory(self.gpu, self.program, self.workload, lent=self.lent, ranks=(self.rank,))
         self.run = StreamsRun(memory, self.options, self.reduce_op, True, self.rank, None, heard)
         fill(memory, self.inputs)
 
     def _listen(self) -> dict[tuple[int, int], int]:
         """Run all ranks once, and note what comes to this one."""
         heard: dict[tuple[int, int], int] = {}
-        everyone = DeviceMemory(self.gpu, self.program, self.workload, keep_host=self._heard)
+        everyone = DeviceMemory(self.gpu, self.program, self.workload, lent=self.lent, keep_host=self._heard)
         how = replace(self.options, graph=False)
         listening = StreamsRun(everyone, how, self.reduce_op, False, None, self.rank, heard)
         fill(everyone, self.inputs)
