@@ -28,8 +28,8 @@ __asm__(".section .rodata\n.global dovetail_kernels\n.balign 16\ndovetail_kernel
 set_source_files_properties(${image} PROPERTIES OBJECT_DEPENDS ${kernels})
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS native/cuda/device/*.cpp native/bind/cuda/*.cpp)
-nanobind_add_module(_cuda NB_STATIC NOMINSIZE ${cuda_sources} native/cuda/load.cpp native/run/op.cpp native/run/reduce.cpp
-                    ${image})
+nanobind_add_module(_cuda NB_STATIC NOMINSIZE ${cuda_sources} native/cuda/load.cpp native/run/op.cpp native/run/order.cpp
+                    native/run/reduce.cpp ${image})
 target_include_directories(_cuda PRIVATE native src/dovetail)
 target_include_directories(_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(_cuda PRIVATE -Wall -Wextra)

@@ -1,6 +1,7 @@
 """Runs on a CUDA device, where there is none: the driver's entry points over host threads, which run what streams were
 given in any order that streams and events allow. The same checks run on a real device (cuda_checks.py)."""
 
+import json
 import os
 import subprocess
 import sys
@@ -109,3 +110,26 @@ def test_no_library_of_products(pretended, tmp_path):
         tmp_path, "-c", "import dovetail.run.cuda_device as c\nc.blas_paths = lambda: ['nowhere.so']\n" + OPEN + ask
     )
     assert "no cuBLASLt found" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_bench_measures_what_it_says(pretended, tmp_path):
+    """Its smallest sizes; times of a pretended device mean nothing."""
+    sections = ("engines", "calls", "refusals", "interpreter", "alone")
+    about = ["--small", "--out", tmp_path, "--limit-s", "250", "--only", ",".join(sections)]
+    done = under(pretended, ROOT / "bench" / "gpu" / "measure.py", *about)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert tuple(found["sections"]) == sections
+    assert found["sections"]["alone"]["label"] == "measured, one rank, peers emulated in host memory"
+    assert len(found["sections"]["interpreter"]["rows"]) == 12
+    assert (tmp_path / "table.txt").read_text().startswith("pretended device")
+
+
+@pytest.mark.needs("no_gpu")
+def test_the_bench_says_that_there_is_no_device(tmp_path):
+    command = [ROOT / "bench" / "gpu" / "run", tmp_path / "out"]
+    env = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "no CUDA device here: nothing was measured\n")
+    assert not (tmp_path / "out").exists()

@@ -105,7 +105,8 @@ def interpreter(setting: Setting) -> dict[str, Any]:
 def one_all_reduce(setting: Setting, name: str, asked: Program, num_bytes: int, protocol: str) -> dict[str, Any]:
     bound = bound_all_reduce(setting, asked, num_bytes, Layout(protocol))
     seconds = [bound.run() for _ in range(3 if setting.small else 8)][1:]
-    steps = max(len(rows) for rows in asked.queues().values()) * bound.bound.facts()[1]
+    _, rounds, *_, used = bound.bound.facts()
+    steps = max(len(rows) for rows in asked.queues().values()) * rounds
     half = statistics.median(seconds)
     return {
         "name": name,

@@ -54,7 +54,8 @@ void bind_interpreter(nb::module_& m) {
         .def("run", &HostInterpreter::run, "reduce_op"_a, "stall_s"_a, "threads_of_lane"_a, "stamps"_a,
              "Runs every lane on threads of its own; an empty string, or what each lane waits for.")
         .def("spans", &HostInterpreter::spans, "Rows, start and end seconds of the ops, in every round.")
-        .def("facts", &HostInterpreter::facts, "Lanes, rounds, and bytes of the image, of a tile and of a slice.");
+        .def("facts", &HostInterpreter::facts,
+             "Lanes, rounds, bytes of the image, of a tile and of a slice, and the protocol.");
     m.def(
         "host_interpreter",
         [](const bind::Table& columns, int num_ranks, const bind::Channels& channels, const bind::Memories& memory,

@@ -18,7 +18,7 @@ using Starts = nanobind::ndarray<const std::int64_t, nanobind::ndim<1>, nanobind
 // Of each rank and buffer: address, bytes of a slot, dtype, slots, and where slots begin in bytes if they differ.
 using Memories = std::vector<std::tuple<std::uintptr_t, std::int64_t, int, std::int64_t, std::optional<Starts>>>;
 using Spans = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::vector<double>>;
-using Facts = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t>;
+using Facts = std::tuple<int, int, std::int64_t, std::int64_t, std::int64_t, int>;
 
 inline cuda::Loaded load(const Table& columns, int num_ranks, const Channels& channels, const Memories& memory,
                          const std::vector<std::int64_t>& order, const cuda::Layout& layout) {
@@ -46,7 +46,8 @@ inline Spans spans_of(const cuda::Image& image, const cuda::Span* spans) {
 
 inline Facts facts_of(const cuda::Loaded& loaded) {
     const cuda::Image& image = loaded.image;
-    return {image.num_lanes, image.rounds, loaded.num_bytes, image.tile_bytes, image.slice_bytes};
+    return {image.num_lanes,  image.rounds,      loaded.num_bytes,
+            image.tile_bytes, image.slice_bytes, static_cast<int>(loaded.protocol)};
 }
 
 }  // namespace dovetail::bind

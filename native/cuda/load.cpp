@@ -9,10 +9,25 @@
 
 #include "cuda/lane.hpp"
 #include "run/op.hpp"
+#include "run/order.hpp"
 
 namespace dovetail::cuda {
 
 namespace {
+
+// Where a rank's own lanes and dependencies order all its accesses, parts of a message may be passed on before the rest
+// has come, by flags that order nothing else. Elsewhere a message is a sign that ops before it have ended: it is then
+// told whole, by a counter that orders memory.
+Layout careful(const run::Columns& columns, int num_ranks, const Layout& asked) {
+    const auto one_sided = [&](std::int64_t row) {
+        const auto kind = static_cast<Kind>(columns.kind[row]);
+        return kind == Kind::put || kind == Kind::get;
+    };
+    bool local = true;
+    for (std::int64_t row = 0; row < columns.num_ops; ++row) local &= !one_sided(row);
+    if (local && run::ordered_locally(num_ranks, columns)) return asked;
+    return {Protocol::simple, asked.place_bytes, 0};
+}
 
 using Sizes = std::vector<std::int64_t>;  // of the slots of a message
 
@@ -306,7 +321,7 @@ Loaded Loader::load() {
 Loaded load(const run::Columns& columns, int num_ranks, const std::vector<run::ChannelRow>& channels,
             const std::vector<run::Memory>& memory, const std::vector<std::int64_t>& slots,
             const std::vector<std::int64_t>& order, const Layout& layout) {
-    return Loader(columns, num_ranks, channels, memory, slots, order, layout).load();
+    return Loader(columns, num_ranks, channels, memory, slots, order, careful(columns, num_ranks, layout)).load();
 }
 
 std::string Loaded::explain(const Image& at) const {

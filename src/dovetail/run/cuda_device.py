@@ -83,7 +83,7 @@ def blas_paths() -> list[str]:
 class DeviceMemory:
     """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
 
-    `given`: arrays on the device, by buffer and rank, which are used where they lie (see `checked`). `lent`: blocks that
+    `given`: arrays on the device, by buffer and rank, which are used where they lie (`checked`). `lent`: blocks that
     already hold what they are to hold. `keep_host`: holds the host's memory that runs take, for whoever reads it later.
     """
 

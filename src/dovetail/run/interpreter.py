@@ -35,7 +35,10 @@ _SIZES = {"Simple": (512 << 10, 128 << 10), "LL": (32 << 10, 32 << 10), "LL128":
 class Layout:
     """How messages travel; changes no result. Slots are cut into tiles so that a message of one fits into about
     `place_bytes`, and all lanes go through their ops once for each tile; a message travels in slices of `slice_bytes`,
-    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane."""
+    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane.
+
+    Where a rank's accesses are ordered by the messages of others, not by its own lanes and dependencies, messages travel
+    whole, by Simple, whatever is asked; the timeline says which protocol it was."""
 
     protocol: str = "Simple"
     place_bytes: int = 0
@@ -157,7 +160,14 @@ def timeline(program: Program, workload: Workload, bound: Any, meta: dict[str, A
     rows, start, end = (np.array(part) for part in bound.spans())
     begin = min(start, default=0.0)
     made = timeline_of(program, workload, [(rows, start - begin, end - begin)], meta)
-    lanes, rounds, num_bytes, tile, piece = bound.facts()
-    made.meta.update(lanes=lanes, rounds=rounds, fifo_bytes=num_bytes, tile_bytes=tile, slice_bytes=piece)
+    lanes, rounds, num_bytes, tile, piece, protocol = bound.facts()
+    made.meta.update(
+        protocol=PROTOCOLS[protocol],
+        lanes=lanes,
+        rounds=rounds,
+        fifo_bytes=num_bytes,
+        tile_bytes=tile,
+        slice_bytes=piece,
+    )
     made.columns["num_bytes"] = made.columns["num_bytes"] // rounds
     return made
