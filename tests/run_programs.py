@@ -171,8 +171,9 @@ def _c(reads, writes):
 
 def _d(reads, writes):
     writes[0][...] = reads[1]
-    for one, other in zip(reads[0], reads[2], strict=True):
-        writes[0][...] += one * other
+    with np.errstate(over="ignore"):  # products of single numbers wrap around as arrays do
+        for one, other in zip(reads[0], reads[2], strict=True):
+            writes[0][...] += one * other
 
 
 def _fill(reads, writes):

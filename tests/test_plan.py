@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.cli.files import timeline_of
 from dovetail.core import CostError, DovetailError, PlanError, ProgramError, WishError
 from dovetail.cost import Curve, Segment, price
 from dovetail.ir import Schedule, certificate
@@ -124,15 +125,15 @@ class TestGuard:
 
     def test_what_cannot_be_proved_is_not_taken(self, monkeypatch):
         wish, machine = MatmulAllReduce(512, 512, 512), pair()
-        best, real = plan(wish, machine), search.verify
+        best, real = plan(wish, machine), search.prove
 
-        def doubtful(program):
+        def doubtful(wish, schedule, program):
             if program == best.program:
                 checks = {name: certificate.Check(name != "races", "planted") for name in certificate.CHECKS}
                 return certificate.Certificate(program.name, checks)
-            return real(program)
+            return real(wish, schedule, program)
 
-        monkeypatch.setattr(search, "verify", doubtful)
+        monkeypatch.setattr(search, "prove", doubtful)
         second = plan(wish, machine)
         assert second.program != best.program
         assert second.certificate.ok
@@ -140,7 +141,7 @@ class TestGuard:
 
     def test_nothing_provable_is_an_error(self, monkeypatch):
         bad = {name: certificate.Check(False, "planted") for name in certificate.CHECKS}
-        monkeypatch.setattr(search, "verify", lambda program: certificate.Certificate(program.name, bad))
+        monkeypatch.setattr(search, "prove", lambda _wish, _schedule, made: certificate.Certificate(made.name, bad))
         with pytest.raises(ProgramError, match="planted"):
             plan(MatmulAllReduce(64, 8, 8), pair())
         with pytest.raises(PlanError, match="no uniform schedule"):
@@ -339,8 +340,11 @@ def test_edges(edge):
         assert explain(made)
 
 
-def test_a_malformed_document_is_told():
+def test_a_malformed_document_is_told(tmp_path):
     document = plan(MatmulAllReduce(64, 8, 8), pair()).to_json()
+    (tmp_path / "plan.json").write_text(json.dumps({**document, "predicted": None}))
+    with pytest.raises(PlanError, match="malformed plan document"):
+        timeline_of(str(tmp_path / "plan.json"))
     with pytest.raises(DovetailError, match="schema"):
         Plan.from_json({**document, "schema": "dovetail.program/1"})
     with pytest.raises(PlanError, match="malformed plan document"):

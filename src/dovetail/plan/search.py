@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from dovetail.core import PlanError
 from dovetail.ir import SERIAL, Program, Schedule, Wish
 from dovetail.ir.certificate import Certificate
-from dovetail.ir.verify import verify
 from dovetail.machine import Machine, load
 from dovetail.plan.costs import Costs, Scored
 from dovetail.plan.plan import MEASURED_SLOWER, Plan, Rival
 from dovetail.plan.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
-from dovetail.plan.wishes import checked_wish
+from dovetail.plan.wishes import checked_wish, prove
 
 
 class Proved(NamedTuple):
@@ -105,9 +104,9 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
         if asked.family not in ("auto", each.family):
             continue
         program = costs.wish.program(each.schedule, costs.ranks)
-        certificate = verify(program)
+        certificate = prove(costs.wish, each.schedule, program)
         if certificate.ok:
-            return Proved(each, program, certificate, tuple(refused))
+            return Proved(costs.exactly(each, program), program, certificate, tuple(refused))
         failed = next(check.message for check in certificate.checks.values() if not check.ok)
         refused.append(f"{label(each.schedule, several=several)} was refused by its certificate: {failed}")
     if asked.family not in ("auto", SERIAL):
@@ -115,16 +114,17 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
             f"no {asked.family} schedule fits", found="; ".join(refused) or "no candidate", hint="try 'auto'"
         )
     program = costs.wish.program(serial.schedule, costs.ranks)
-    certificate = verify(program)
+    certificate = prove(costs.wish, serial.schedule, program)
     certificate.raise_if_bad()
-    return Proved(serial, program, certificate, tuple(refused))
+    return Proved(costs.exactly(serial, program), program, certificate, tuple(refused))
 
 
 def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:
     """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival, which
     was not taken because of `why`."""
-    scored, program = replace(costs, extrapolate=True).scored(schedule), costs.wish.program(schedule, costs.ranks)
-    certificate = verify(program)
+    far, program = replace(costs, extrapolate=True), costs.wish.program(schedule, costs.ranks)
+    scored = far.exactly(far.scored(schedule), program)
+    certificate = prove(costs.wish, schedule, program)
     certificate.raise_if_bad()
     mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, why)
     others = tuple(rival for rival in found.rivals if rival.schedule != schedule)

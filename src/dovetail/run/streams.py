@@ -17,7 +17,7 @@ from dovetail.ir import RECVS, SENDS, Kind, Op, Program, Region, Workload
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
 from dovetail.run.arrays import numpy_dtype
-from dovetail.run.engine import DTYPES, native_products
+from dovetail.run.engine import DTYPES, native_forms
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.spots import Action, Spot, copied
 from dovetail.run.stream_collectives import join
@@ -122,7 +122,8 @@ class Lowering:
     def _find_products(self) -> dict[int, tuple[int, int, int, bool]]:
         found = {}
         for rank in range(self.program.num_ranks):
-            for row, m, k, n, accumulate in native_products(self.program, rank, self.workload).tolist():
+            products, _ = native_forms(self.program, rank, self.workload, {})
+            for row, m, k, n, accumulate in products.tolist():
                 found[row] = (m, k, n, bool(accumulate))
         return found
 
