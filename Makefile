@@ -28,11 +28,7 @@ lint: build
 	ruff format --check
 	mypy
 	lint-imports
-<<<<<<< HEAD
-	clang-format --dry-run -Werror $$(find native src $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\|cuh\)')
-=======
-	clang-format --dry-run -Werror $$(find native src bench examples tests $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\)')
->>>>>>> house
+	clang-format --dry-run -Werror $$(find native src bench examples tests $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\|cuh\)')
 	typos
 
 bench: build

@@ -140,7 +140,7 @@ class TestMovement:
 
     @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
     @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-    def test_the_librarys_collectives(self, gpu, kind, ranks):
+    def test_collectives_of_the_library(self, gpu, kind, ranks):
         asked = library_call(kind, [[2] * ranks] * ranks if kind == "all_to_all" else [2] * ranks)
         for shape, how in product([(), (7,)], WAYS):
             same(asked, workload_of(asked, shape, "int32"), on_streams(gpu, how))

@@ -5,11 +5,8 @@ void bind_ir(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
-<<<<<<< HEAD
 void bind_interpreter(nanobind::module_& m);
-=======
 void bind_trace(nanobind::module_& m);
->>>>>>> house
 
 NB_MODULE(_core, m) {
     m.doc() = "Native parts of dovetail.ir, dovetail.sim, dovetail.run and dovetail.trace.";
@@ -17,9 +14,6 @@ NB_MODULE(_core, m) {
     bind_sim(m);
     bind_run(m);
     bind_comm(m);
-<<<<<<< HEAD
     bind_interpreter(m);
-=======
     bind_trace(m);
->>>>>>> house
 }
