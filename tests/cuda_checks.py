@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from product_runs import gathers, scatters
-from run_programs import DTYPES, OneSided, assert_same, library_call, uneven_of, workload_of
+from run_programs import DTYPES, Mover, OneSided, assert_same, library_call, uneven_of, workload_of
 from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
@@ -40,6 +40,7 @@ WAYS = (
     StreamsOptions(graph=False, copies="overlapping"),
 )
 SHAPES = st.sampled_from([(), (3, 2), (40,)])
+MOVES = st.one_of(programs(20, OneSided), programs(20, Mover))
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
@@ -67,13 +68,13 @@ def interpreted(gpu, layout):
 
 class TestMovement:
     @few
-    @given(programs(20, OneSided), st.sampled_from(DTYPES), SHAPES, st.sampled_from(WAYS))
+    @given(MOVES, st.sampled_from(DTYPES), SHAPES, st.sampled_from(WAYS))
     def test_random_programs_on_streams(self, gpu, asked, dtype, shape, how):
         timeline = same(asked, workload_of(asked, shape, dtype), on_streams(gpu, how))
         assert sorted(timeline.columns["op"].tolist()) == list(range(asked.num_ops))
 
     @few
-    @given(programs(20, OneSided), st.sampled_from(DTYPES), st.integers(0, 99), st.integers(1, 60))
+    @given(MOVES, st.sampled_from(DTYPES), st.integers(0, 99), st.integers(1, 60))
     def test_slots_of_different_sizes_on_streams(self, gpu, asked, dtype, seed, most):
         same(asked, uneven_of(asked, dtype, seed, most), on_streams(gpu, StreamsOptions()))
 
@@ -139,7 +140,7 @@ class TestMovement:
 
     @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
     @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-    def test_the_librarys_collectives(self, gpu, kind, ranks):
+    def test_collectives_of_the_library(self, gpu, kind, ranks):
         asked = library_call(kind, [[2] * ranks] * ranks if kind == "all_to_all" else [2] * ranks)
         for shape, how in product([(), (7,)], WAYS):
             same(asked, workload_of(asked, shape, "int32"), on_streams(gpu, how))

@@ -133,3 +133,13 @@ def test_the_bench_says_that_there_is_no_device(tmp_path):
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "no CUDA device here: nothing was measured\n")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_doctor_tells_of_the_device(pretended):
+    found = json.loads(under(pretended, "-m", "dovetail", "doctor", "--json").stdout)
+    (cuda,) = [check for check in found["checks"] if check["name"] == "executor cuda"]
+    assert cuda["ok"], cuda
+    assert not cuda["needed"]
+    for words in ("pretended device", "libcublasLt", "result checked", "ranks on several devices: not written"):
+        assert words in cuda["found"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
 from msccl_files import index, path, verdict
 from needs import SHARED
-from run_programs import DTYPES, OneSided, assert_same, uneven_of, workload_of
+from run_programs import DTYPES, Mover, OneSided, assert_same, uneven_of, workload_of
 from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
@@ -30,6 +30,7 @@ layouts = st.builds(
     slice_bytes=st.sampled_from([0, 1, 48, 500]),
     threads=st.sampled_from([1, 1, 2, 3]),
 )
+MOVES = st.one_of(programs(20, OneSided), programs(20, Mover))
 few = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -45,12 +46,12 @@ def check(asked, workload, layout, how=None, seed=0):
 
 class TestResults:
     @few
-    @given(programs(20, OneSided), st.sampled_from(DTYPES), st.sampled_from([(), (1,), (3, 2), (40,)]), layouts)
+    @given(MOVES, st.sampled_from(DTYPES), st.sampled_from([(), (1,), (3, 2), (40,)]), layouts)
     def test_random_programs(self, asked, dtype, shape, layout):
         check(asked, workload_of(asked, shape, dtype), layout)
 
     @few
-    @given(programs(20, OneSided), st.sampled_from(DTYPES), st.integers(0, 99), st.integers(1, 60), layouts)
+    @given(MOVES, st.sampled_from(DTYPES), st.integers(0, 99), st.integers(1, 60), layouts)
     def test_slots_of_different_sizes(self, asked, dtype, seed, most, layout):
         check(asked, uneven_of(asked, dtype, seed, most), layout)
 
@@ -80,6 +81,20 @@ class TestResults:
         timeline = check(ring, workload_of(ring, (10_000,), "float32"), Layout("Simple", 4096, 1024))
         assert timeline.meta["rounds"] == 10
         assert timeline.meta["slice_bytes"] == 1024
+
+    def test_messages_that_order_a_ranks_own_accesses_are_told_whole(self):
+        """Rank 0 sends x on one lane, and receives it back, shifted by one slot, on another."""
+        b = Builder("there and back", 2)
+        b.buffer("x", "input", 3), b.buffer("y", "output", 2)
+        one, two = b.lane("one", "net"), b.lane("two", "net")
+        b.add(Kind.send, 0, one, reads=[Region("x", 0, 2)], chan_out=b.channel(0, 1))
+        there = {"chan_in": b.channel(0, 1), "chan_out": b.channel(1, 0)}
+        b.add(Kind.recv_copy_send, 1, one, writes=[Region("y", 0, 2)], **there)
+        b.add(Kind.recv, 0, two, writes=[Region("x", 1, 2)], chan_in=b.channel(1, 0))
+        for protocol in PROTOCOLS:
+            timeline = check(b.build(), workload_of(b.build(), (1000,), "int32"), Layout(protocol, 64, 32))
+            assert timeline.meta["protocol"] == "Simple"
+            assert timeline.meta["slice_bytes"] >= 2 * timeline.meta["tile_bytes"]
 
     def test_two_lanes_may_share_an_end_of_a_channel(self):
         """Ordered by a dependency: then slots are not cut, so that no lane's next round comes before the other's."""

@@ -179,11 +179,17 @@ def test_the_interpreter_in_random_timings(binaries, collectives):
     assert "all as expected" in done.stdout
 
 
+def few_threads(program: Program) -> bool:
+    """All valid files were tried once; those of many lanes take minutes each under a sanitizer."""
+    return len(program.queues()) <= 200 and program.num_ops <= 600
+
+
 @pytest.mark.slow
 @pytest.mark.needs("shared")
-def test_the_interpreter_on_every_valid_file(binaries, tmp_path):
+def test_the_interpreter_on_valid_files(binaries, tmp_path):
     files = [read(path(row).read_text()).program for row in index() if verdict(row) == "valid"]
-    cases = [written(file.with_depth(max(verify(file).min_fifo_depth, 2)), seed) for seed, file in enumerate(files)]
+    files = [file.with_depth(max(verify(file).min_fifo_depth, 2)) for file in filter(few_threads, files)]
+    cases = [written(file, seed) for seed, file in enumerate(files)]
     (tmp_path / "files").write_text("\n".join([str(len(cases)), *cases]))
     done = ran(binaries / "interpreter", tmp_path / "files", 3)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]

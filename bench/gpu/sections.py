@@ -110,7 +110,7 @@ def one_all_reduce(setting: Setting, name: str, asked: Program, num_bytes: int, 
     half = statistics.median(seconds)
     return {
         "name": name,
-        "protocol": protocol,
+        "protocol": PROTOCOLS[used],
         "num_bytes": num_bytes,
         "seconds": half,
         "per_step_s": half / steps,

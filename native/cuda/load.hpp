@@ -31,7 +31,8 @@ struct Loaded {
 };
 
 // `memory` has a row for each rank and buffer: [rank * buffers + buffer]. `order`: rows of the Program in an order in
-// which it may run. `layout` is followed where the program allows it: see `careful`. Throws std::invalid_argument for what the interpreter cannot run.
+// which it may run. `layout` is followed where the program allows it: see `careful`. Throws std::invalid_argument for
+// what the interpreter cannot run.
 Loaded load(const run::Columns& columns, int num_ranks, const std::vector<run::ChannelRow>& channels,
             const std::vector<run::Memory>& memory, const std::vector<std::int64_t>& slots,
             const std::vector<std::int64_t>& order, const Layout& layout);

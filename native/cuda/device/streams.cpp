@@ -1,7 +1,10 @@
 // Commands on streams: see streams.hpp.
 #include "cuda/device/streams.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <map>
+#include <tuple>
 #include <utility>
 
 namespace dovetail::cuda {
@@ -55,6 +58,31 @@ Streams::Streams(std::shared_ptr<Device> device, std::shared_ptr<Blas> blas, int
     origin_ = std::make_unique<Stream>(*device_);
     start_ = std::make_unique<Event>(true), finish_ = std::make_unique<Event>(true),
     fork_ = std::make_unique<Event>(false);
+    warm_up();
+}
+
+// Launches each kernel once, with no effect: what is loaded at a first launch cannot be loaded within a graph.
+void Streams::warm_up() {
+    Move nothing;
+    nothing.to.present = nothing.a.present = true;
+    move(nothing, 1, *origin_);
+    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::uintptr_t>, std::pair<const Command*, Product>>
+        met;
+    std::int64_t most = 0;
+    for (const Command& command : commands_)
+        if (const auto* product = std::get_if<Product>(&command.action)) {
+            const auto places = (product->a.address | product->b.address | product->c.address) % 256;
+            met.try_emplace({product->m, product->k, product->n, places}, &command, *product);
+            most = std::max(most, element_bytes(product->dtype) * product->m * product->c.ld + 256);
+        }
+    const Block result(device_, most, false);
+    for (auto& [key, each] : met) {
+        auto& [command, product] = each;
+        product.c.address = result.address() + product.c.address % 256;
+        blas_->multiply(product, options_.product_processors, *workspaces_[static_cast<std::size_t>(command->stream)],
+                        *origin_);
+    }
+    origin_->synchronize();
 }
 
 Streams::~Streams() {

@@ -59,6 +59,7 @@ class Streams {
     double enqueue_s() const { return enqueue_s_; }  // of the calling thread, until all was under way
 
   private:
+    void warm_up();
     void enqueue(bool captured);
     void enqueue(std::size_t index, bool captured);
     void perform(const Command& command, CUstream stream);

@@ -37,8 +37,8 @@ class Layout:
     `place_bytes`, and all lanes go through their ops once for each tile; a message travels in slices of `slice_bytes`,
     which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane.
 
-    Where a rank's accesses are ordered by the messages of others, not by its own lanes and dependencies, messages travel
-    whole, by Simple, whatever is asked; the timeline says which protocol it was."""
+    Where a rank's accesses are ordered by the messages of others, not by its own lanes and dependencies, messages are
+    told whole, by Simple, whatever is asked; the timeline says which protocol it was."""
 
     protocol: str = "Simple"
     place_bytes: int = 0
