@@ -60,7 +60,8 @@ def keep(out: Path, document: dict[str, Any]) -> None:
     """Into the file, in the place of an older run of the same case."""
     held = json.loads(out.read_text())["runs"] if out.exists() else []
     held = [run for run in held if any(run[key] != document[key] for key in CASE)] + [document]
-    out.write_text(json.dumps({"schema": "dovetail.bench.pipelines/1", "runs": held}, indent=1) + "\n")
+    runs = ",\n".join(map(json.dumps, held))
+    out.write_text(f'{{"schema": "dovetail.bench.pipelines/1", "runs": [\n{runs}\n]}}\n')
 
 
 def arguments() -> argparse.Namespace:
