@@ -29,6 +29,7 @@ from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
 from dovetail.cli.tile import tile
+from dovetail.cli.trace import group as trace_group
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
 from dovetail.cli.wishes import HELP, Verb
@@ -41,7 +42,7 @@ OF_WISHES = (
     Verb(plan, limits=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
-ORDER = (*RIVER, "show", "diff", "machines", "doctor")
+ORDER = (*RIVER, "trace", "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
 
@@ -66,6 +67,7 @@ for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, 
     app.command(_verb.__name__)(_verb)
 for _wished in OF_WISHES:
     app.add_typer(_wished.group(), name=_wished.name)
+app.add_typer(trace_group(), name="trace", no_args_is_help=True)
 
 
 @app.callback()
