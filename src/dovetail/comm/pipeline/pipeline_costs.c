@@ -8,8 +8,9 @@
 
 #include "pipeline_inside.h"
 
-enum { END, PINGS, LATE, BUSY, PROBE_TAG = 1 };
+enum { END, PINGS, STREAM, LATE, BUSY, PROBE_TAG = 1, MOST_STREAMED = 32 };
 static const double LONG_S = 3e-3; /* longer messages are not measured: theirs is a straight line from here */
+static const double STREAM_S = 1e-2;
 static const int64_t LONG_BYTES = 1 << 22;
 
 static void rest(double seconds) {
@@ -56,6 +57,26 @@ static double half_trip(const dovetail_pipeline* p, int peer, char* buffer, int 
     return median(seconds, count);
 }
 
+/* Messages one after the other, all asked for beforehand: the least time from one arrival to the next. A link that is
+ * faster for a moment (a token bucket) shows what it can keep up. */
+static double gap(const dovetail_pipeline* p, int peer, char* buffer, int64_t bytes, double half_s, double least_s) {
+    const double fits = lesser((double)LONG_BYTES / (double)bytes, STREAM_S / half_s);
+    const int count = fits < 2 ? 2 : fits > MOST_STREAMED ? MOST_STREAMED : (int)fits;
+    double begin, seconds = INFINITY;
+    for (int look = 0; look < 2; look++) {
+        MPI_Request sent[MOST_STREAMED];
+        ask(p, peer, STREAM, bytes, count);
+        answer(p, peer);
+        begin = MPI_Wtime();
+        for (int i = 0; i < count; i++)
+            MPI_Isend(buffer + i * bytes, (int)bytes, MPI_BYTE, peer, PROBE_TAG, p->comm, sent + i);
+        MPI_Waitall(count, sent, MPI_STATUSES_IGNORE);
+        answer(p, peer);
+        seconds = lesser(seconds, MPI_Wtime() - begin);
+    }
+    return greater(0, seconds - half_s - least_s) / (count - 1);
+}
+
 /* A send whose receiver comes late: how long the send takes, and then the receive. */
 static void late(const dovetail_pipeline* p, int peer, char* buffer, int bytes, double away_s, link_cost* cost) {
     cost->send_s = cost->recv_s = INFINITY;
@@ -97,12 +118,23 @@ static void measure(const dovetail_pipeline* p, int i, char* buffer) {
         double away_s;
         if (level && (bytes > LONG_BYTES || levels[level - 1].half_s > LONG_S)) break;
         cost->half_s = half_trip(p, peer, buffer, (int)bytes, level && levels[level - 1].half_s > 1e-4 ? 3 : 15);
+        cost->gap_s = gap(p, peer, buffer, bytes, cost->half_s, levels[0].half_s);
         away_s = 2e-4 + 4 * cost->half_s;
         late(p, peer, buffer, (int)bytes, away_s, cost);
         cost->progresses = !cost->waits || progresses(p, peer, buffer, (int)bytes, away_s, cost->half_s);
         if (cost->waits) cost->send_s = cost->recv_s = levels[0].half_s / 2;
     }
     ask(p, peer, END, 0, 0);
+}
+
+static void take_stream(const dovetail_pipeline* p, int peer, char* buffer, int64_t bytes, int count) {
+    const double none = 0;
+    MPI_Request coming[MOST_STREAMED];
+    for (int i = 0; i < count; i++)
+        MPI_Irecv(buffer + i * bytes, (int)bytes, MPI_BYTE, peer, PROBE_TAG, p->comm, coming + i);
+    MPI_Send(&none, 1, MPI_DOUBLE, peer, PROBE_TAG, p->comm);
+    MPI_Waitall(count, coming, MPI_STATUSES_IGNORE);
+    MPI_Send(&none, 1, MPI_DOUBLE, peer, PROBE_TAG, p->comm);
 }
 
 /* As its target: do what the source asks, and answer how long it took. */
@@ -119,6 +151,10 @@ static void serve(const dovetail_pipeline* p, int peer, char* buffer) {
             MPI_Send(buffer, bytes, MPI_BYTE, peer, PROBE_TAG, p->comm);
         }
         if (kind == PINGS) continue;
+        if (kind == STREAM) {
+            take_stream(p, peer, buffer, (int64_t)bytes, (int)asked.amount);
+            continue;
+        }
         if (kind == BUSY) MPI_Irecv(buffer, bytes, MPI_BYTE, peer, PROBE_TAG, p->comm, &coming);
         MPI_Send(&seconds, 1, MPI_DOUBLE, peer, PROBE_TAG, p->comm);
         if (kind == LATE) {
@@ -159,12 +195,11 @@ static void smooth(link_cost* levels) {
         link_cost *cost = levels + level, *next = cost + 1;
         if (next->half_s <= 0) continue;
         cost->half_s = lesser(cost->half_s, next->half_s);
+        cost->gap_s = lesser(cost->gap_s, next->gap_s);
         if (cost->waits != next->waits) continue;
         cost->send_s = lesser(cost->send_s, next->send_s);
         cost->recv_s = lesser(cost->recv_s, next->recv_s);
     }
-    for (int level = 0; level < LEVELS; level++)
-        levels[level].gap_s = greater(0, levels[level].half_s - levels[0].half_s);
 }
 
 void dovetail_pipeline_probe(dovetail_pipeline* p) {
@@ -174,7 +209,7 @@ void dovetail_pipeline_probe(dovetail_pipeline* p) {
     int64_t most = 1;
     p->costs = calloc((size_t)p->num_links + 1, each);
     for (int i = 0; i < p->num_links; i++) most = p->links[i].bytes > most ? p->links[i].bytes : most;
-    char* buffer = calloc((size_t)(most > LONG_BYTES ? most : LONG_BYTES), 1);
+    char* buffer = calloc((size_t)(2 * (most > LONG_BYTES ? most : LONG_BYTES)), 1);
     for (int turn = 0; turn < num_turns; turn++)
         for (int i = 0; i < p->num_links; i++) {
             if (turns[i] != turn) continue;
