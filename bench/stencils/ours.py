@@ -29,7 +29,7 @@ def main() -> None:
     for _ in range(REPEATS):
         comm.Barrier()
         begin = time.perf_counter()
-        jacobi(mine, out=out)
+        jacobi(mine, out=out, allow_nonfinite=True)
         comm.Barrier()
         best = min(best, time.perf_counter() - begin)
     total = comm.reduce(float(out.sum(dtype=np.float64)))
