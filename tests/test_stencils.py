@@ -1,7 +1,5 @@
 """Stencils on ranks: every cut, halo depth and overlap is proved against the whole, and gives its bits."""
 
-from math import prod
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -121,12 +121,12 @@ class StencilWish:
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel."""
+        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel, the first axis first."""
         fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
         if not fitting:
             rows = " × ".join(map(str, self.rows))
             raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows")
-        return Schedule.of(SERIAL, cut=min(fitting, key=self._surface), depth=0)
+        return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
 
     def _fits(self, cut: Sequence[int]) -> bool:
         try:
