@@ -1,5 +1,6 @@
 """Run by the ranks of an MPI: products on arrays, uneven, tuned or not, and with arguments that do not fit."""
 
+import dataclasses
 import os
 import sys
 import warnings
@@ -7,8 +8,10 @@ import warnings
 import numpy as np
 from mpi4py import MPI
 
+import dovetail as dt
 from dovetail.core import WishError
 from dovetail.ir import Schedule
+from dovetail.machine import load
 from dovetail.matmul import (
     AllGatherMatmul,
     MatmulAllReduce,
@@ -188,6 +191,37 @@ def test_what_was_kept_wrongly(dtype):
         warnings.simplefilter("always")
         assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
     assert ["left aside" in str(each.message) for each in told] == [True] * (RANK == 0)
+
+
+def test_plans_refuse_what_cannot_be(dtype):
+    """Whatever is wrong on one rank alone is heard on all; then the plan still runs."""
+    if RANKS != 2:  # of the machine that is planned for
+        return
+    wish = AllGatherMatmul(2 * RANKS, 2 * RANKS + 1, 3 * RANKS, dtype)  # K in slices of unlike width, flat inside
+    plan = dt.plan(wish, load("two-hosts-1gbit"), extrapolate=True)
+    sliced = Schedule.of("uniform-fused-2D", slices=RANKS, by="messages", own="together", fused=True)
+    program = wish.program(sliced, RANKS)
+    plan = dataclasses.replace(plan, schedule=sliced, program=program)
+    a, b, odd = np.ones((2, wish.k), dtype), np.ones((wish.k, 3), dtype), RANK == RANKS - 1
+    flat = np.zeros(wish.m * 3 + 4, dtype)
+    for given, out, what in (
+        ((), None, "takes A, B0"),
+        ((a, b, b), None, "takes A, B0"),
+        ((a, b.T), None, f"'B0' has shape (3, {wish.k})"),
+        ((a[0], b), None, "'A' has shape"),
+        (("x", b), None, "could not convert"),
+        (([[1.0], [2.0, 3.0]], b), None, "inhomogeneous"),
+        ((a, None), None, "'B0' has shape ()"),
+        ((a.astype(object), b), None, "'A' is object"),
+        ((a * np.nan, b), None, "NaN or infinite"),
+        ((a, b), np.zeros((1, 1), dtype), "'C0' has shape (1, 1)"),
+        ((a, b), (np.zeros((wish.m, 3), dtype),) * 2, "1 results"),
+        ((a, flat[: wish.k * 3].reshape(wish.k, 3)), flat[: wish.m * 3].reshape(wish.m, 3), "shares memory"),
+    ):
+        said = refusal(lambda g=given, o=out: plan.run(*(g if odd else (a, b)), comm=COMM, out=o if odd else None))
+        assert said.startswith(f"rank {RANKS - 1} cannot run the plan: "), said
+        assert what in said, said
+    assert np.array_equal(plan.run(a, b, comm=COMM), np.full((wish.m, 3), wish.k, dtype))
 
 
 def test_only_the_latest_are_kept(dtype):

@@ -33,6 +33,15 @@ class Mover(Maker):
         self.add(Spec(kind, rank, lane, [target if source.buffer == target.buffer else source], [target]))
 
 
+class OneSided(Mover):
+    """With puts and gets, for executors of one memory, which do them themselves."""
+
+    put, get = ir_programs.Maker.put, ir_programs.Maker.get
+
+    def collective(self) -> None:
+        self.message()
+
+
 def workload_of(program: Program, shape: tuple[int, ...], dtype: str) -> Workload:
     """One slot for all buffers."""
     slots = {buffer.name: (Slot(shape, dtype),) * program.num_ranks for buffer in program.buffers}
@@ -162,8 +171,9 @@ def _c(reads, writes):
 
 def _d(reads, writes):
     writes[0][...] = reads[1]
-    for one, other in zip(reads[0], reads[2], strict=True):
-        writes[0][...] += one * other
+    with np.errstate(over="ignore"):  # products of single numbers wrap around as arrays do
+        for one, other in zip(reads[0], reads[2], strict=True):
+            writes[0][...] += one * other
 
 
 def _fill(reads, writes):

@@ -45,6 +45,7 @@ def cases(ranks: tuple[int, ...]) -> list[tuple[str, int, dict]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_holds_on_any_number_of_ranks(name: str) -> None:
     mine = [case for case in cases(RANKS) if case[0] == name]

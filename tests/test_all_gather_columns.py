@@ -27,6 +27,7 @@ def check(wish, schedule, ranks, seed):
             agree(c, wide(a) @ wide(b), wish.dtype, wish.k, terms=2 * ranks)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     ranks=st.integers(1, 6),

@@ -32,6 +32,7 @@ def check(wish, schedule, ranks, seed):
             agree(c, wide(a) @ wide(b), wish.dtype, wish.k, terms=ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_family_is_proved_and_right(ranks):
     wish = AllGatherMatmul(2 * ranks + 3, 9, 7, several=2, gathered=True)

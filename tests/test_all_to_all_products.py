@@ -42,6 +42,7 @@ def check_combine(wish, schedule, ranks, seed):
 BOTH = [(AllToAllMatmul, check_dispatch, gathers), (MatmulAllToAll, check_combine, scatters)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "check", "schedules"), BOTH)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_family_is_proved_and_right(kind, check, schedules, ranks):

@@ -109,6 +109,7 @@ def test_fragments_multiply() -> None:
     assert p.trace()[1].copies.tolist() == [2, 2, 6, 6, 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models())
 def test_random_algorithms_leave_what_the_model_says(model) -> None:
@@ -361,6 +362,7 @@ def test_a_wrong_result_is_refused_with_a_line() -> None:
 # What is compiled
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models(), st.integers(1, 3), st.booleans(), st.sampled_from(["Simple", "LL"]), st.integers(0, 99))
 def test_random_algorithms_compile_to_what_the_model_says(model, instances, fuse, protocol, seed) -> None:

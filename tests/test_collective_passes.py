@@ -50,6 +50,7 @@ def assert_same(before: Program, after: Program, parts: int) -> None:
             np.testing.assert_equal([a.ravel() for a in found[name]], [a.ravel() for a in arrays])
 
 
+@pytest.mark.slow
 @given(RANDOM, st.booleans(), st.sampled_from([1, 2, 32]))
 @SLOW
 def test_a_lowered_trace_means_the_same(rng, fuse, most):
@@ -115,6 +116,7 @@ def without_dep(program: Program, edge: int) -> Program:
     return program.with_columns({**program.columns, "dep": np.delete(program.dep, edge), "dep_start": start})
 
 
+@pytest.mark.slow
 @given(RANDOM)
 @SLOW
 def test_dependencies_alone_order_a_trace(rng):

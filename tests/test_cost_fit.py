@@ -140,6 +140,7 @@ def test_what_was_not_measured_small_is_not_known_small() -> None:
         curve.seconds(64)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.integers(1, 1 << 30).map(float),

@@ -338,6 +338,7 @@ def computing() -> Program:
     return b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [one_of_each, computing])
 def test_a_million_ops_cost_no_more_than_a_few_sorts_of_them(make: Callable[[], Program]) -> None:
     """A ratio within one run, never an absolute time; a stable sort of a million numbers takes under 0.1 s."""

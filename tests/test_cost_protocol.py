@@ -85,6 +85,7 @@ class TestPublished:
         table = json.loads(calibrate.PUBLISHED.read_text())["tables"][name]
         return [row for row in calibrate.rows_of(table) if row.num_bytes <= 32 << 20][::2]
 
+    @pytest.mark.slow
     def test_presets_reproduce_public_timings(self, calibrate: ModuleType, name: str) -> None:
         machine, rows = load(name), self.rows(calibrate, name)
         assert calibrate.median_error(calibrate.errors(machine, rows)) < 0.15

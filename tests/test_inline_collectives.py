@@ -138,6 +138,7 @@ def test_parts_may_differ(name, kind, parts, in_place):
     assert_inlined(called(kind, len(parts), range(len(parts)), parts, in_place), family(name))
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(FAMILIES), st.integers(1, 3), st.booleans())
 @settings(max_examples=120, deadline=None)
 def test_any_group_and_any_size(data, name, depth, in_place):

@@ -32,6 +32,7 @@ def oks(found: Certificate) -> dict[str, bool]:
     return {name: check.ok for name, check in found.checks.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(RNG, SIZES)
 def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -> None:
@@ -49,6 +50,7 @@ def test_mutated_programs_are_judged_alike(rng: random.Random, num_ops: int, cha
     certificate(program)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(2, 5))
 def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: int) -> None:
@@ -84,6 +86,7 @@ def test_messages_that_come_back_in_parts(rng: random.Random) -> None:
     assert checks["races"].ok == (not ir_programs.has_race(program))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
 def test_what_is_proved_holds_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
@@ -132,6 +135,7 @@ def compared(program: Program, against: Program) -> Certificate | str:
     return one
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
 def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: int) -> None:
@@ -153,6 +157,7 @@ def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: 
     assert found.checks["result"].ok == (same and first_wrong(runs[0], program.posts) is None)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG)
 def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
@@ -164,6 +169,7 @@ def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
         assert found.ok, [check for check in found.checks.values() if not check.ok]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(RNG, st.integers(1, 2))
 def test_products_that_are_wrong_are_judged_alike(rng: random.Random, changes: int) -> None:

@@ -33,6 +33,7 @@ def test_the_reference_is_left_far_behind() -> None:
     assert ratio(judging(verify, program), judging(verify_reference, program), 1 / 20) < 1 / 20
 
 
+@pytest.mark.slow
 def test_a_wrong_op_among_a_million_is_told_in_few_ops() -> None:
     program = ring_all_reduce(64, 62)
     offsets = program.columns["read_offset"].copy()

@@ -6,12 +6,14 @@ import random
 from pathlib import Path
 
 import ir_programs
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.core import ProgramError
 from dovetail.ir import Builder, Kind, Program, canonical, parse, to_text
+from dovetail.ir.lines import op_lines
 from dovetail.ir.shapes import ring_all_reduce
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,6 +41,7 @@ def test_round_trip(rng: random.Random, num_ops: int) -> None:
     assert Program.from_json(program.to_json()) == program
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(1, 25))
 def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random, num_ops: int) -> None:
@@ -48,6 +51,17 @@ def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random
     except ProgramError:
         return
     assert to_text(parse(text)) == text
+
+
+@pytest.mark.parametrize("kind", [Kind.compute, Kind.collective])
+def test_an_op_that_calls_what_does_not_exist_is_listed_without_it(kind: Kind) -> None:
+    builder = Builder("p", 1)
+    builder.add(Kind.nop, 0, builder.lane("only", "net"))
+    made = builder.build()
+    wrong = made.with_columns({**made.columns, "kind": np.array([kind]), "call": np.array([3])}, made.lines)
+    assert op_lines(wrong) == [kind.name]
+    with pytest.raises(ProgramError, match="calls nothing"):
+        to_text(wrong)
 
 
 def test_canonical_sorts_rows_by_queue_and_keeps_dependencies_and_lines() -> None:
@@ -158,6 +172,7 @@ def test_errors_name_the_line_and_what_was_expected(text: str, where: int | None
     assert found is None or caught.value.found == found
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_text_brings_the_parser_down(data) -> None:

@@ -100,6 +100,7 @@ def whole_numbers(inputs):
     return {name: [np.rint(2 * np.asarray(x, "f4")).astype(x.dtype) for x in xs] for name, xs in inputs.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products(), st.sampled_from([0, 1, 2, 5]), st.sampled_from(["poll", "thread"]))
 def test_products_on_any_regions_run_natively_and_as_the_reference(made, block_rows, progress):

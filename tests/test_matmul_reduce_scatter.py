@@ -24,6 +24,7 @@ def check(wish, schedule, ranks, seed):
         start += rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_family_is_proved_and_right(ranks):
     wish = MatmulReduceScatter(2 * ranks + 3, 9, 7)

@@ -580,6 +580,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_files_are_refused_at_once(name):
     text, line, what = MALFORMED[name]
@@ -630,6 +631,7 @@ WIDE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDE)
 def test_small_files_of_large_steps_are_judged_at_once(name):
     ranks = 1 + max(rank for rank, _ in WIDE[name])

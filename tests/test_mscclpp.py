@@ -146,6 +146,7 @@ FAULTS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 
 
 class TestFaults:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", FAULTS)
     def test_of_an_all_reduce(self, name: str) -> None:
         change, check, words = FAULTS[name]

@@ -361,6 +361,7 @@ def test_zero_chunks() -> None:
     assert "would not take a gpu that has 0" in found.checks["limits"].message
 
 
+@pytest.mark.slow
 def test_random_faults_of_packets() -> None:
     """What is accepted is right in every random run."""
     seen: Counter[str] = Counter()

@@ -29,6 +29,7 @@ def run(pytester, monkeypatch, request):
 MARKED = "@pytest.mark.needs('{}')\ndef test_it(): pass\n"
 
 
+@pytest.mark.slow
 def test_missing_thing_skips_with_its_cause(run):
     result = run(MARKED.format("mpich"), promised="")
     result.assert_outcomes(skipped=1)
@@ -54,16 +55,19 @@ def test_missing_promised_thing_fails(run, body):
     assert result.ret == 1
 
 
+@pytest.mark.slow
 def test_missing_promised_thing_fails_at_collection(run):
     result = run("needs.need('mpich')\n", promised="mpich")
     assert result.ret != 0
     result.assert_outcomes(errors=1)
 
 
+@pytest.mark.slow
 def test_unpromised_thing_may_be_missing(run):
     run(MARKED.format("torch"), promised="mpich").assert_outcomes(skipped=1)
 
 
+@pytest.mark.slow
 def test_expected_failure_is_no_skip(run):
     run("@pytest.mark.xfail\ndef test_it(): assert 0\n", promised="mpich").assert_outcomes(xfailed=1)
 

@@ -134,6 +134,7 @@ def cases() -> Iterator[tuple[type, tuple[int, int, int]]]:
         yield from ((kind, shape) for shape in shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "shape"), [*cases()], ids=lambda it: "x".join(map(str, it)) if isinstance(it, tuple) else ""
 )

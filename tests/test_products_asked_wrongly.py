@@ -30,6 +30,7 @@ MACHINE = "shared-memory-2"
         (lambda: dt.plan(dt.all_gather_matmul, MACHINE), "no wish, but a class"),
         (lambda: dt.tune("all_gather_matmul", ranks=2), "no wish, but str"),
         (lambda: dt.tune(dt.all_gather_matmul(4, 2, 2), ranks=0), "ranks must be at least 1"),
+        (lambda: dt.tune(dt.all_gather_matmul(0, 2, 2), ranks=2), "there is nothing to tune"),
         (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),
         (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, rnks=2), "has no option 'rnks'"),
     ],

@@ -368,6 +368,7 @@ class TestShim:
         assert [line[1:] for line in asked] == [["-show"]]
         assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
 
+    @pytest.mark.slow
     def test_another_source_is_another_shim(self, tmp_path, monkeypatch):
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
         first = mpi_library.build_shim()

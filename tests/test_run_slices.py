@@ -42,6 +42,7 @@ class TestResults:
     def test_random_programs(self, asked, dtype, length, how):
         check(asked, workload_of(asked, (length,), dtype), how)
 
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
     @given(movers(18), st.sampled_from(DTYPES), st.integers(0, 99), st.sampled_from([5, 200]), options)
     def test_random_programs_of_uneven_slots(self, asked, dtype, seed, most, how):

@@ -66,6 +66,7 @@ def test_native_equals_reference(data: st.DataObject) -> None:
         assert np.array_equal(ours, theirs)  # to the last bit: both take the same steps
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_native_equals_reference_where_stuck(data: st.DataObject) -> None:
@@ -95,6 +96,7 @@ def test_equals_the_critical_path_where_nothing_is_shared(data: st.DataObject) -
     assert abs(makespan - critical_path_s(program, prices)) <= 1e-12 * makespan
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_monotone_without_contention(data: st.DataObject) -> None:

@@ -64,6 +64,7 @@ def wanted_by(wish, ranks):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("kind", WISHES)
 def test_every_row_once_and_never_before_it_came(kind, ranks):
@@ -169,6 +170,7 @@ AWAY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("family", AWAY)
 @pytest.mark.parametrize("kind", [MatmulReduceScatter, MatmulAllToAll])

@@ -226,6 +226,7 @@ class TestLosses:
             losses(simulate(tiled(2), Prices.plain(tiled(2))), program, alone_of(Prices.plain(program), 1.0, 1.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_losses_always_add_up(data: st.DataObject) -> None:

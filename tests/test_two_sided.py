@@ -39,6 +39,7 @@ rank 1 lane other
 """
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(1, 16), st.sampled_from(["poll", "thread"]))
 def test_random_programs(seed, num_ops, progress):

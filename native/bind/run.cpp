@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "bind/columns.hpp"
 #include "run/bound.hpp"
 #include "run/load.hpp"
 #include "run/local.hpp"
@@ -25,39 +26,13 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace dovetail::run;
+using dovetail::bind::column;
+using dovetail::bind::read_columns;
+using dovetail::bind::Table;
 
 namespace {
 
-using Table = nb::typed<nb::dict, nb::str, nb::any>;
 using Transports = std::shared_ptr<Transport>;
-
-template <class T>
-const T* column(const Table& columns, const char* name) {
-    using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-    return nb::cast<Array>(columns[name]).data();
-}
-
-Regions regions(const Table& c, const std::string& side) {
-    return {column<std::int64_t>(c, (side + "_start").c_str()),  column<std::int32_t>(c, (side + "_buffer").c_str()),
-            column<std::int64_t>(c, (side + "_offset").c_str()), column<std::int64_t>(c, (side + "_count").c_str()),
-            column<std::int64_t>(c, (side + "_stride").c_str()), column<std::int64_t>(c, (side + "_blocks").c_str())};
-}
-
-Columns read_columns(const Table& c) {
-    Columns columns{};
-    columns.num_ops = static_cast<std::int64_t>(nb::len(nb::handle(nb::object(c["kind"]))));
-    columns.kind = column<std::uint8_t>(c, "kind");
-    columns.rank = column<std::int32_t>(c, "rank");
-    columns.lane = column<std::int32_t>(c, "lane");
-    columns.chan_in = column<std::int32_t>(c, "chan_in");
-    columns.chan_out = column<std::int32_t>(c, "chan_out");
-    columns.call = column<std::int32_t>(c, "call");
-    columns.dep_start = column<std::int64_t>(c, "dep_start");
-    columns.dep = column<std::int64_t>(c, "dep");
-    columns.reads = regions(c, "read");
-    columns.writes = regions(c, "write");
-    return columns;
-}
 
 using ChannelTuple = std::tuple<int, int, int, int>;      // src, dst, id, depth
 using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core import DovetailError, ProgramError
+from dovetail.core import DovetailError, PlanError, ProgramError
 
 if TYPE_CHECKING:
     from dovetail.collective.msccl import MscclFile
@@ -173,6 +173,8 @@ def timeline_of(place: str) -> Timeline:
 
     kind, content = read(place)
     if kind == "plan":
+        if not isinstance(content.get("predicted"), dict):
+            raise PlanError("malformed plan document", found=f"no predicted timeline in {place}")
         return Timeline.from_json(content["predicted"])
     if kind != "timeline":
         raise DovetailError(f"{place} is not a timeline", found=f"a {kind}", hint="`dovetail run` writes one")

@@ -97,3 +97,15 @@ Budget = Annotated[float, _option("--budget", help="Seconds after which no furth
 Seed = Annotated[int | None, _option("--seed", help="Makes the random inputs; fresh ones unless given.", min=0)]
 Fresh = Annotated[bool, _option("--fresh", help="Measure anew, whatever the cache holds.", show_default=False)]
 Out = Annotated[Path | None, _option("--out", help="Folder for the plan, the timelines and the page.", file_okay=False)]
+CompareHeuristics = Annotated[
+    bool,
+    _option(
+        "--compare-heuristics",
+        help="Show what known rules, simulation and exhaustive search choose, and what each choice costs. The machine "
+        "is the truth, and a noisy probe of it is what all choose by. Without sizes: the published scenarios.",
+        show_default=False,
+    ),
+]
+Scenarios = Annotated[
+    int, _option("--scenarios", help="With --compare-heuristics, without sizes: so many more drawn at random.", min=0)
+]

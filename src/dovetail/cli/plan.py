@@ -25,13 +25,20 @@ def plan(
     launch: opt.Launch = None,
     json: opt.Json = False,
     out: opt.Out = None,
+    compare_heuristics: opt.CompareHeuristics = False,
+    scenarios: opt.Scenarios = 0,
+    seed: opt.Seed = None,
 ) -> None:
     """Predict every schedule on a machine, prove the best, and say what it beats and why. Nothing is run."""
+    from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
     from dovetail.plan import plan as search
     from dovetail.report.explain import explain, write_plan
 
     chosen = None if machine is None else find(machine)
+    if compare_heuristics:
+        compare_choices(said, chosen, ranks, scenarios, seed, json)
+        return
     wish = said.wish(chosen)
     known = chosen or probed(wish, ranks, launch)
     try:

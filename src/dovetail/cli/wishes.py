@@ -97,6 +97,7 @@ class Verb:
     limits: bool = False
     balances: bool = False
     alone: str | None = None
+    compares: bool = False  # whether it can do with scenarios of its own, where no sizes are said
     of_subjects: Callable[..., Any] | None = None
 
     @property
@@ -179,7 +180,7 @@ class Verb:
         return [*of(kind, "wish"), *asked]
 
     def _needs(self, kind: Any, option: Option) -> bool:
-        return option.needed and not (self.balances and hasattr(kind, "pilot"))
+        return option.needed and not (self.balances and hasattr(kind, "pilot")) and not self.compares
 
 
 class ByWish(TyperGroup):

@@ -46,7 +46,7 @@ def compile_c(
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}")
         units = [source for source in sources if source.suffix == ".c"]
-        command = [compiler, *flags, "-shared", "-fPIC", "-o", str(partial), *map(str, units), "-lm"]
+        command = [compiler, "-shared", "-fPIC", "-o", str(partial), *map(str, units), *flags, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             found = done.stderr.strip().splitlines()[-1:] or ["no message"]

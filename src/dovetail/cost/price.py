@@ -31,7 +31,8 @@ def price(
 
     A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route: f of the least message is
     its latency, the rest occupies the wire. Where the opposite direction carries messages of this program too, the wire
-    is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways. Without `contention`,
+    is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways, and the latency is what
+    the least message takes beyond that. Without `contention`,
     compute and traffic slow each other by the measured `cil:*` curves; with it, every transfer and collective simply
     takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
 
@@ -226,8 +227,14 @@ def _messages(
         latency_s[mine] = first.seconds(first.low)
         is_signal = program.kind[mine] == Kind.signal
         num_bytes = np.where(is_signal, model.curve(key).low, sizes.handled[mine])
-        inside = latency_s[mine] if key == one_way else 0.0  # a stream's cost holds no latency
-        wire_s[mine] = np.where(is_signal, 0.0, model.seconds(key, num_bytes, extrapolate) - inside)
+        if key == one_way:
+            wire = model.seconds(key, num_bytes, extrapolate) - latency_s[mine]
+        else:  # a stream's cost holds no latency; that of the least message alone holds one message of a stream
+            wire, stream = model.seconds(key, num_bytes, extrapolate), model.curve(key)
+            latency_s[mine] = np.where(
+                is_signal, latency_s[mine], np.maximum(latency_s[mine] - stream.seconds(stream.low), 0.0)
+            )
+        wire_s[mine] = np.where(is_signal, 0.0, wire)
         rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & np.isin(program.kind[mine], tuple(SENDS))
     latency_s[program.kind == Kind.get] *= 2
     return wire_s, latency_s, rendezvous

@@ -40,7 +40,7 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.wish import Collected, Option, Piece, Sample, Space, Wish
+from dovetail.ir.wish import Collected, Heuristic, Option, Piece, Sample, Space, Studied, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Collected",
     "Collective",
     "Gemm",
+    "Heuristic",
     "Kernel",
     "KernelCall",
     "KernelForm",
@@ -79,6 +80,7 @@ __all__ = [
     "Sizes",
     "Slot",
     "Space",
+    "Studied",
     "Subject",
     "Target",
     "Term",

@@ -25,6 +25,9 @@ from dovetail.ir.types import (
     Term,
 )
 
+OP = ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")
+REGION = ("buffer", "offset", "count", "stride", "blocks")
+
 
 class Builder:
     """Collects ops into columns. `at` methods return the op's row, to be named in later `after` lists.
@@ -43,16 +46,17 @@ class Builder:
         self.name, self.num_ranks = name, num_ranks
         self._buffers: dict[str, Buffer] = {}
         self._buffer_row: dict[str, int] = {}
-        self._lanes: list[Lane] = []
+        self._lanes: dict[Lane, int] = {}
         self._channels: dict[tuple[int, int, int], int] = {}
         self._channel_list: list[Channel] = []
         self._kernels: dict[Kernel, int] = {}
         self._collectives: dict[Collective, int] = {}
         self._posts: list[Post] = []
         self._lines: dict[str, int] = {}
-        self._columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
-        for start in ("read_start", "write_start", "dep_start"):
-            self._columns[start].append(0)
+        self._ops: list[int] = []  # the values of OP, of one op after the other
+        self._regions: dict[str, list[int]] = {"read": [], "write": []}  # those of REGION, of one after the other
+        self._starts: dict[str, list[int]] = {"read": [0], "write": [0], "dep": [0]}
+        self._deps: list[int] = []
 
     def buffer(self, name: str, role: Role, slots: int | Sequence[int]) -> str:
         """Declare a buffer; `slots` for every rank, or one number a rank. Returns the name."""
@@ -65,10 +69,7 @@ class Builder:
 
     def lane(self, name: str, engine: Engine) -> int:
         """The row of lane `name`, declared at first use."""
-        entry = Lane(name, engine)
-        if entry not in self._lanes:
-            self._lanes.append(entry)
-        return self._lanes.index(entry)
+        return self._lanes.setdefault(Lane(name, engine), len(self._lanes))
 
     def channel(self, src: int, dst: int, id: int = 0, depth: int = 8) -> int:
         """The row of channel (src, dst, id), declared at first use."""
@@ -105,20 +106,19 @@ class Builder:
         line: str | None = None,
     ) -> int:
         """Append one op to the queue (rank, lane); returns its row."""
-        col = self._columns
         source = -1 if line is None else self._lines.setdefault(line, len(self._lines))
-        row = (("kind", int(kind)), ("rank", rank), ("lane", lane), ("chan_in", chan_in))
-        for name, value in (*row, ("chan_out", chan_out), ("call", call), ("line", source)):
-            col[name].append(value)
+        self._ops += (int(kind), rank, lane, chan_in, chan_out, call, source)
         self._add_regions("read", reads)
         self._add_regions("write", writes)
-        col["dep"].extend(after)
-        col["dep_start"].append(len(col["dep"]))
-        return len(col["kind"]) - 1
+        self._deps += after
+        self._starts["dep"].append(len(self._deps))
+        return len(self._starts["dep"]) - 2
 
     def build(self) -> Program:
         """The Program, frozen."""
-        columns: dict[str, Any] = {name: np.array(self._columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
+        columns: dict[str, Any] = {
+            name: np.array(values, dtype=COLUMNS[name]) for name, values in self._values().items()
+        }
         for column in columns.values():
             column.flags.writeable = False
         return Program(
@@ -135,12 +135,17 @@ class Builder:
         )
 
     def _add_regions(self, side: str, regions: Sequence[Region]) -> None:
-        col = self._columns
-        for region in regions:
-            if region.buffer not in self._buffer_row:
-                raise ProgramError(f"no buffer '{region.buffer}' in program '{self.name}'")
-            col[f"{side}_buffer"].append(self._buffer_row[region.buffer])
-            parts = (("offset", region.offset), ("count", region.count), ("stride", region.stride))
-            for part, value in (*parts, ("blocks", region.blocks)):
-                col[f"{side}_{part}"].append(value)
-        col[f"{side}_start"].append(len(col[f"{side}_buffer"]))
+        rows, values = self._buffer_row, self._regions[side]
+        for buffer, offset, count, stride, blocks in regions:
+            if buffer not in rows:
+                raise ProgramError(f"no buffer '{buffer}' in program '{self.name}'")
+            values += (rows[buffer], offset, count, stride, blocks)
+        self._starts[side].append(len(values) // len(REGION))
+
+    def _values(self) -> dict[str, list[int]]:
+        """The columns, by name."""
+        found = {name: self._ops[place :: len(OP)] for place, name in enumerate(OP)} | {"dep": self._deps}
+        for side, values in self._regions.items():
+            found |= {f"{side}_{part}": values[place :: len(REGION)] for place, part in enumerate(REGION)}
+        found |= {f"{side}_start": starts for side, starts in self._starts.items()}
+        return {name: found[name] for name in COLUMNS}

@@ -55,7 +55,7 @@ def op_lines(program: Program, *, source: bool = True) -> list[str]:
     parts.append(_peers(program, "chan_out"))
     if program.collectives:
         groups = [f" group {' '.join(map(str, c.group))}" for c in program.collectives]
-        parts.append(_chosen(groups, np.where(col["kind"] == Kind.collective, col["call"], -1)))
+        parts.append(_chosen(groups, called(program, Kind.collective, len(groups))))
     if len(col["dep"]):
         parts.append(_joined(_deps(program), col["dep_start"], " after"))
     if source and (col["line"] >= 0).any():
@@ -132,10 +132,16 @@ def _calls(program: Program) -> Texts:
         (Kind.collective, len(program.collectives), lambda row: quote(program.collectives[row].kind)),
     )
     for kind, size, name in tables:
-        rows = np.flatnonzero((col["kind"] == kind) & (col["call"] >= 0))
+        rows = np.flatnonzero(called(program, kind, size) >= 0)
         if len(rows):
             words[rows] = np.array([f"{kind.name} {name(row)}" for row in range(size)], dtype=object)[col["call"][rows]]
     return words
+
+
+def called(program: Program, kind: Kind, size: int) -> NDArray[Any]:
+    """Which of `size` kernels or collectives each op of a kind calls; -1 of one that does not exist, and of others."""
+    col = program.columns
+    return np.where((col["kind"] == kind) & (col["call"] >= 0) & (col["call"] < size), col["call"], -1)
 
 
 def _peers(program: Program, end: str) -> Texts:

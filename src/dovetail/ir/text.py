@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
-from dovetail.ir.lines import kernel_text, op_lines, post_lines, quote
+from dovetail.ir.lines import called, kernel_text, op_lines, post_lines, quote
 from dovetail.ir.program import Program
 from dovetail.ir.types import Kind, Op, Region
 
@@ -96,9 +96,10 @@ def _header(program: Program) -> Iterable[str]:
 
 def _body(program: Program) -> list[str]:
     col, found = program.columns, list[str]()
-    nameless = np.flatnonzero(np.isin(col["kind"], (Kind.compute, Kind.collective)) & (col["call"] < 0))
-    if len(nameless):
-        op_text(program, int(nameless[0]))  # raises
+    for kind, size in ((Kind.compute, len(program.kernels)), (Kind.collective, len(program.collectives))):
+        nameless = np.flatnonzero((col["kind"] == kind) & (called(program, kind, size) < 0))
+        if len(nameless):
+            op_text(program, int(nameless[0]))  # raises
     lines = op_lines(program)
     for (rank, lane), rows in program.queues().items():
         found.append(f"rank {rank} lane {quote(program.lanes[lane].name)}")

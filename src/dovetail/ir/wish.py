@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +33,27 @@ class Option:
     least: float | None = None
     of: str = "wish"
     needed: bool = False
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """A rule that others choose by, to be compared with: the family of the schedules that it makes, and what is asked
+    of them. `among`: the families that it picks one of; empty where it has but its own. `why_not`: why it has nothing
+    to say of this wish, where it has not."""
+
+    name: str
+    family: str = ""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    among: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+class Studied(NamedTuple):
+    """A wish that others published figures of: what they call it, and the machine, a preset, that they had."""
+
+    name: str
+    wish: Wish
+    machine: str
 
 
 class Collected(NamedTuple):
@@ -111,6 +132,12 @@ class Costs(Protocol):
     def predicted_s(self, schedule: Schedule) -> float:
         """Seconds of a schedule, as simulated; infinite where the machine lacks a cost."""
 
+    def busy_s(self, schedule: Schedule) -> float:
+        """Seconds that the busiest lane or link of a schedule works, undisturbed: no order of its ops takes less."""
+
+    def num_ops(self, schedule: Schedule) -> int:
+        """Ops of what is simulated for a schedule, which is what a look at it takes."""
+
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
         """By how much compute and messages of a schedule slow each other, as one factor each."""
 
@@ -122,6 +149,9 @@ class Wish(Protocol):
     `name`: as on the command line. `options`: what may be said of it, and asked of its schedules. `families`: of its
     schedules, the simplest first: on equal predictions the earlier one is taken; "serial" is among them. `by_size`:
     whether it is chosen for at several sizes, into a table.
+
+    A class may also have `heuristics`, rules that others choose its schedules by; `studied()`, wishes that others
+    published figures of; `drawn(rng, ranks)`, one of sizes drawn at random.
     """
 
     name: ClassVar[str]

@@ -102,16 +102,32 @@ def region_bytes(program: Program, workload: Workload, side: str) -> NDArray[np.
     rows = np.flatnonzero(differ[buffer]) if differ.any() else np.zeros(0, np.int64)
     if not len(rows):
         return total
-    starts = [workload.starts(b.name, rank) for b in program.buffers for rank in range(ranks)]
-    edges = [np.zeros(0, np.int64) if s is None else s for s in starts]
-    base = np.concatenate([[0], np.cumsum([len(s) for s in edges])])[place[rows]]
-    joined, times = np.concatenate(edges), blocks[rows]
+    joined, base = _all_starts(program, workload)
+    base, times = base[place[rows]], blocks[rows]
     block = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
     first = np.repeat(base + col[f"{side}_offset"][rows], times) + block * np.repeat(col[f"{side}_stride"][rows], times)
     elements = joined[first + np.repeat(count[rows], times)] - joined[first]
     of_row = np.repeat(np.arange(len(rows)), times)
     total[rows] = np.bincount(of_row, elements, len(rows)).astype(np.int64) * each[rows]
     return total
+
+
+def _all_starts(program: Program, workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the slots of all buffers whose slots differ begin, and from where on each buffer of each rank has its own;
+    ranks that share their sizes share these."""
+    found, base, end = dict[int, tuple[int, NDArray[np.int64]]](), list[int](), 0
+    for buffer in program.buffers:
+        for rank in range(program.num_ranks):
+            sizes = workload.sizes.get(buffer.name)
+            if sizes is None:
+                base.append(0)
+                continue
+            key = id(sizes[rank])
+            if key not in found:
+                found[key] = end, np.append(0, np.cumsum(sizes[rank]))
+                end += len(sizes[rank]) + 1
+            base.append(found[key][0])
+    return np.concatenate([starts for _, starts in found.values()]), np.array(base, np.int64)
 
 
 def owners(program: Program, side: str) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Loops: nests and stencils as a Python function of loops; dependences, C, and Programs for ranks."""
+"""loops: nests and stencils as a Python function of loops; dependences, tiles, C, and Programs for ranks."""
 
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import cos, exp, maximum, minimum, sin, sqrt, where

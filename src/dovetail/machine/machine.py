@@ -100,15 +100,31 @@ class Machine:
         return {(link.src, link.dst): row for row, link in enumerate(self.links)}
 
     def route(self, src: int, dst: int) -> tuple[str, tuple[int, ...]]:
-        """Link kind, and rows of `links` that a message from rank `src` to rank `dst` occupies (none within a node)."""
+        """Link kind, and rows of `links` that a message from rank `src` to rank `dst` occupies (none within a node).
+
+        The direct link, else through the switch, else the fewest links from node to node (a torus).
+
+        >>> ring = Machine("ring", 4, (0, 1, 2, 3), tuple(Link(a, (a + 1) % 4, "wire") for a in range(4)))
+        >>> ring.route(3, 1)
+        ('wire', (3, 0))
+        """
         a, b = self.nodes[src], self.nodes[dst]
         if a == b:
             return self.kind_within(a), ()
-        rows = self._rows
-        hops = ((a, b),) if (a, b) in rows else ((a, SWITCH), (SWITCH, b))
-        if any(hop not in rows for hop in hops):
+        hops = self._ways(a).get(b)
+        if hops is None:
             raise MachineError(f"machine '{self.name}' has no link from node {a} to node {b}")
-        return self.links[rows[hops[0]]].kind, tuple(rows[hop] for hop in hops)
+        return self.links[hops[0]].kind, hops
+
+    def _ways(self, start: int) -> dict[int, tuple[int, ...]]:
+        """Rows of the links from a node to each other one."""
+        if start not in self._known_ways:
+            self._known_ways[start] = _shortest(self._rows, start)
+        return self._known_ways[start]
+
+    @cached_property
+    def _known_ways(self) -> dict[int, dict[int, tuple[int, ...]]]:
+        return {}
 
     def with_costs(self, costs: Mapping[str, dict[str, Any]], **facts: Any) -> Machine:
         """The same machine with more (or newer) cost curves, as JSON, and facts.
@@ -138,6 +154,22 @@ class Machine:
         except (TypeError, ValueError) as error:
             raise MachineError("malformed machine document", found=str(error)) from error
         return cls(name, ranks, nodes, links, costs, facts, provenance)
+
+
+def _shortest(rows: Mapping[tuple[int, int], int], start: int) -> dict[int, tuple[int, ...]]:
+    """From a node the fewest links to every other, given the row of each link; through the switch before through other
+    nodes, and through nodes of small numbers first."""
+    out: dict[int, list[int]] = {}
+    for src, dst in rows:
+        out.setdefault(src, []).append(dst)
+    ways: dict[int, tuple[int, ...]] = {start: ()}
+    reached = [start]
+    for node in reached:
+        for other in sorted(out.get(node, ())):
+            if other not in ways:
+                ways[other] = (*ways[node], rows[node, other])
+                reached.append(other)
+    return ways
 
 
 def even_nodes(nodes: Sequence[Any]) -> int:
@@ -190,9 +222,11 @@ def _check_links(machine: Machine) -> None:
         if link.src == link.dst == SWITCH or (link.src, link.dst) in seen:
             raise MachineError(f"{where}: link {link.src} -> {link.dst} is given twice, or leads nowhere")
         seen.add((link.src, link.dst))
+    rows = {ends: row for row, ends in enumerate(seen)}
     for a in nodes:
+        reached = _shortest(rows, a)
         for b in nodes - {a}:
-            if (a, b) not in seen and not {(a, SWITCH), (SWITCH, b)} <= seen:
+            if b not in reached:
                 hint = f'add [{a}, {b}, "tcp"], or [{a}, {SWITCH}, "tcp"] and [{SWITCH}, {b}, "tcp"]'
                 raise MachineError(f"{where}: node {a} has no way to node {b}", hint=hint)
 

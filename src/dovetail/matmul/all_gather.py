@@ -8,8 +8,9 @@ from functools import partial
 from typing import ClassVar
 
 from dovetail.core import parse_count
-from dovetail.ir import Option, dtype_bytes
-from dovetail.matmul.gather import Blocks
+from dovetail.ir import Option, Studied, dtype_bytes
+from dovetail.matmul.blocks import Blocks
+from dovetail.matmul.ficco import MI300X, SCENARIOS
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import (
     Said,
@@ -71,6 +72,11 @@ class AllGatherMatmul(Gathering):
 
     def part(self, rows: int, ranks: int) -> AllGatherMatmul:
         return replace(self, m=rows * ranks, rows=None)
+
+    @classmethod
+    def studied(cls) -> Sequence[Studied]:
+        """FiCCO's g1 to g16, of bfloat16, which the paper does not name; those of experts as if gathered."""
+        return [Studied(name, cls(m, k, n, "bfloat16"), MI300X) for name, (m, n, k) in SCENARIOS.items()]
 
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllGatherMatmul:

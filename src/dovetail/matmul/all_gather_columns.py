@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, parse_count
-from dovetail.ir import Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
+from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays
 from dovetail.matmul.all_gather import AllGatherMatmul
-from dovetail.matmul.gather import Blocks
+from dovetail.matmul.blocks import Blocks
+from dovetail.matmul.blockwise import MC2
 from dovetail.matmul.gather_columns import gather_columns_program
 from dovetail.matmul.gathering import SHARDS, Gathering
 from dovetail.matmul.kernels import MATMUL
@@ -33,7 +34,6 @@ from dovetail.matmul.product import (
     the_same,
     uneven_or_none,
 )
-from dovetail.passes import slice_messages
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class AllGatherColumnsMatmul(Gathering):
     said: ClassVar[Mapping[str, Said]] = AllGatherMatmul.said
     cut_alike: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal")
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (Heuristic("FiCCO", why_not="speaks of whole rows that travel"), MC2)
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
@@ -102,10 +103,14 @@ class AllGatherColumnsMatmul(Gathering):
     def part(self, rows: int, ranks: int) -> AllGatherColumnsMatmul:
         return replace(self, m=rows)
 
-    def program(self, schedule: Schedule, ranks: int) -> Program:
-        most = schedule.get("rows_per_message")
-        made = gather_columns_program(self.name, self.m, ranks, schedule, results=self.several, gathered=self.gathered)
-        return made if most is None else slice_messages(made, most)
+    def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
+        about = {"results": self.several, "gathered": self.gathered, "model": model}
+        return gather_columns_program(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """As if all ranks had as many columns of A as the one that has most."""
+        alike = replace(self, k=max(self.heights(ranks)) * ranks, depths=None)
+        return Gathering.modelled(alike, schedule, ranks)
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows: of a rank's columns of A, of results; and the rows of B that belong to a rank's columns."""
@@ -190,5 +195,7 @@ def _sizes(
         return heights * columns
     if name == "gathered":
         return np.tile(heights, m)
-    calls = [op for op in program.ops() if op.kind == Kind.collective and op.rank == 0]
-    return np.concatenate([np.repeat(heights, each) for each in [op.reads[0].num_slots for op in calls] or [m]])
+    col = program.columns
+    calls = np.flatnonzero((col["kind"] == Kind.collective) & (col["rank"] == 0))
+    rows = col["read_count"][col["read_start"][calls]].tolist()
+    return np.concatenate([np.repeat(heights, each) for each in rows or [m]])

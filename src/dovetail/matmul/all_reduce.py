@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import (
     Builder,
+    Heuristic,
     Kind,
     Option,
     Program,
@@ -27,9 +28,11 @@ from dovetail.ir import (
 )
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
+from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.local_search import moved
+from dovetail.matmul.local_search import Neighbours, better, hopeful, moved
 from dovetail.matmul.product import (
+    READINGS,
     SIZES,
     TILING,
     Product,
@@ -47,12 +50,15 @@ from dovetail.matmul.product import (
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
+from dovetail.passes.for_all_ranks import for_all_ranks
+from dovetail.passes.in_turn import in_turn
 
 WAYS = ("library", "exchange", "ring")
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 DEPTH = 16  # messages that a channel of ours holds
+MANY = 64  # rows of a chunk, of which one more or less changes nothing
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,10 @@ class MatmulAllReduce(Product):
 
     name: ClassVar[str] = "matmul_all_reduce"
     families: ClassVar[tuple[str, ...]] = ("serial", "uniform", "mc2", "optimal")
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (
+        *NO_RULE,
+        *(Heuristic(f"MC², {r}", "mc2", {"reading": r}) for r in READINGS),
+    )
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
@@ -130,10 +140,18 @@ class MatmulAllReduce(Product):
             if most is not None:
                 raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
             return tiled
-        from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
-
-        ours = inline_collectives(tiled, family(by), depth=DEPTH)
+        ours = _inlined(tiled, by)
         return ours if most is None else slice_messages(ours, most)
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """Where ranks are alike and messages whole, rank 0's ops of one tile stand for all, longer or shorter."""
+        by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
+        whole = by == "library" or most is not None or ranks == 1
+        if whole or not tiles or any(rows % ranks and rows < MANY * ranks for rows in tiles):
+            program = self.program(schedule, ranks)
+        else:
+            program = for_all_ranks(in_turn([_of_rows(_one_tile(ranks, by), rows) for rows in tiles]))
+        return program, self.workload(program), 1.0
 
     def workload(self, program: Program) -> Workload:
         ranks = program.num_ranks
@@ -175,10 +193,15 @@ class MatmulAllReduce(Product):
     def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best with their messages cut, then with their tiles moved (where the product was measured: a published
         rate has no grain finer than `align`)."""
+        ranked, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
-            yield from sliced(ranked, self.row_bytes, [by for by in self._ways(costs) if by != "library"])
+            ours = [by for by in self._ways(costs) if by != "library"]
+            yield from (each for each in sliced(ranked, self.row_bytes, ours) if is_small(each, costs.ranks))
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
-            yield from moved(costs, ranked, usual_align(self.m), self._floor(costs))
+            yield from (found := list(moved(costs, ranked, usual_align(self.m), self._floor(costs))))
+        if turn == 2 or (turn == 1 and not found):
+            near: Neighbours = lambda one: (each for each in variations(one) if is_small(each, costs.ranks))  # noqa: E731
+            yield from better(costs, ranked, near, self._floor(costs))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         return variations(schedule)
@@ -235,6 +258,13 @@ class MatmulAllReduce(Product):
         return known[:1] if many else known
 
 
+def is_small(schedule: Schedule, ranks: int) -> bool:
+    """Whether a schedule by the library, or by few enough messages of our own, can be weighed in a moment."""
+    most = schedule.get("rows_per_message") or max(schedule.tiles, default=1)
+    pieces = sum(-(-rows // most) for rows in schedule.tiles)
+    return schedule["by"] == "library" or pieces * 4 * ranks * ranks <= MANY_OPS
+
+
 def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
     """The tiles as a tuple of positive numbers of rows that add up to m (no tiles for m = 0), or PlanError.
 
@@ -252,6 +282,27 @@ def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
         found = f"{list(rows)}, {sum(rows)} rows"
         raise PlanError(f"the tiles do not add up to m = {m} rows", found=found, hint=hint)
     return rows
+
+
+@lru_cache
+def _one_tile(ranks: int, by: str) -> Program:
+    """Rank 0's ops of a tile of as many rows as there are ranks."""
+    return _inlined(_tiled(MatmulAllReduce(ranks, 1, 1), ranks, (ranks,)), by, range(1))
+
+
+def _of_rows(tile: Program, rows: int) -> Program:
+    """What each op takes were the tile, of a row for each rank, of so many rows; where they lie is left as it is."""
+    weights, changed = [b.name for b in tile.buffers].index("B"), dict(tile.columns)
+    for side in ("read", "write"):
+        count, is_tile = changed[f"{side}_count"], changed[f"{side}_buffer"] != weights
+        changed[f"{side}_count"] = np.where(is_tile, -(-count * rows // tile.num_ranks), count)
+    return tile.with_columns(changed)
+
+
+def _inlined(tiled: Program, by: Any, ranks: range | None = None) -> Program:
+    from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
+
+    return inline_collectives(tiled, family(by), DEPTH, ranks)
 
 
 def _tiled(wish: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:

@@ -8,17 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from dovetail.ir import Collected, Schedule, Work
+from dovetail.ir import Collected, Heuristic, Schedule, Work
 from dovetail.ir.wish import Costs
-from dovetail.matmul.families import COUNTS, learned, sliced, usual_align
-from dovetail.matmul.gather import Blocks
-from dovetail.matmul.local_search import moved
+from dovetail.matmul.blocks import Blocks
+from dovetail.matmul.families import COUNTS, POINTS, learned, sliced, usual_align
+from dovetail.matmul.local_search import better, hopeful, moved
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import Product
 from dovetail.matmul.tiles import Seconds, Tiling, mc2_shard, mc2_short_shard, uniform
 from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
 
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
+MC2 = Heuristic("MC²", "mc2")
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 
 
@@ -70,7 +71,8 @@ class Blockwise(Product):
         if most is None or len(rule.tiles) <= most:
             yield rule
         first, second = (comm_s, compute_s) if self.gathers else (compute_s, comm_s)
-        yield optimal(longest, first, second, align=align, floor=self._floor(costs), max_count=most)
+        floor = self._floor(costs)
+        yield optimal(longest, first, second, align=align, floor=floor, max_count=most, max_points=POINTS)
 
     def _library_s(self, costs: Costs) -> Seconds:
         return lambda rows: costs.collective_s(self.kind, np.asarray(rows) * self.row_bytes(costs.ranks) * costs.ranks)
@@ -82,16 +84,19 @@ class Blockwise(Product):
         return learned(alone_s, self._floor(costs), self.blocks(costs.ranks).longest)
 
     def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """The best of our own messages, cut; then the best tiles, moved (where the product was measured)."""
+        """The best of our own messages, cut; then the best tiles, moved (where the product was measured); then
+        neighbours of the best."""
         if costs.ranks == 1 or not self.row_bytes(costs.ranks):
             return
-        tiled = [schedule for schedule in ranked if schedule.tiles]
+        tiled, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None:
             ours = [by for by in self.known_ways(costs) if by != "library"]
             yield from sliced(tiled, self.row_bytes(costs.ranks), ours)
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
             align = usual_align(self.blocks(costs.ranks).longest)
-            yield from moved(costs, tiled, align, self._floor(costs))
+            yield from (found := list(moved(costs, tiled, align, self._floor(costs))))
+        if turn == 2 or (turn == 1 and not found):
+            yield from better(costs, ranked, self.neighbours, self._floor(costs))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Driven otherwise, cut otherwise, tiles moved; fused or not."""

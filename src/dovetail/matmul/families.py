@@ -14,6 +14,7 @@ from dovetail.matmul.optimum import optimal
 from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, uniform
 
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
+POINTS = 129  # boundaries of tiles at once among which a plan looks for the optimum
 SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
 SLICES = 64  # at most, that a tile's messages are cut into
@@ -57,6 +58,7 @@ class Pipeline:
                 max_count=most,
                 compute_factor=compute,
                 comm_factor=comm,
+                max_points=POINTS,
             )
 
     def rules(self, reading: Reading) -> list[Tiling]:

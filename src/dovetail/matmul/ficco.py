@@ -1,11 +1,41 @@
-"""ficco: the static rule of FiCCO, which picks one of its schedules from the sizes of a product (seed 001, V-C)."""
+"""ficco: FiCCO's scenarios, and its static rule, which picks a schedule from the sizes of a product (seed 001)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from dovetail.ir import Heuristic
+
+RULE = "ficco-heuristic"
+PICKED = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D", "uniform-fused-2D")
 LITERAL_S = 1.0  # the text compares FLOP with FLOP a second: a threshold of one second, unsaid
 UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lost
+FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
+HEURISTICS = (
+    Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
+    Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": FITTED_S}, PICKED),
+)
+NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
+MI300X, GPUS = "mi300x-8", 8
+SCENARIOS = {  # (M, N, K), N over all GPUs (Table I; references: its three signs that N is global)
+    "g1": (16384, 16384, 131072),
+    "g2": (131072, 16384, 16384),
+    "g3": (53248, 16384, 131072),
+    "g4": (131072, 53248, 16384),
+    "g5": (8192, 8192, 262144),
+    "g6": (262144, 8192, 8192),
+    "g7": (28672, 8192, 262144),
+    "g8": (262144, 28672, 8192),
+    "g9": (196608, 18432, 16384),
+    "g10": (196608, 106496, 16384),
+    "g11": (1048576, 10240, 8192),
+    "g12": (1048576, 57344, 8192),
+    "g13": (1607680, 57344, 8192),
+    "g14": (147456, 28672, 4096),
+    "g15": (327680, 28672, 4096),
+    "g16": (229376, 28672, 4096),
+}
+EXPERTS = ("g13", "g14", "g15", "g16")  # whose tokens are exchanged, not gathered
 
 
 class Ruled(NamedTuple):

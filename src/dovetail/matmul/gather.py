@@ -3,101 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from itertools import pairwise
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
-from dovetail.passes.regions import split
+from dovetail.passes.for_all_ranks import for_all_ranks
+from dovetail.passes.regions import Bounds, bounds, cut, split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Which rows of A go where: block (q, r) is `counts[q][r]` rows of rank q's A from row `starts[q][r]` on, which
-    rank r multiplies; its result has them in the order of q."""
-
-    counts: tuple[tuple[int, ...], ...]
-    starts: tuple[tuple[int, ...], ...]
-
-    @staticmethod
-    def gathered(held: Sequence[int]) -> Blocks:
-        """All rows of every rank go to every rank."""
-        ranks = len(held)
-        return Blocks(tuple((rows,) * ranks for rows in held), ((0,) * ranks,) * ranks)
-
-    @staticmethod
-    def exchanged(counts: Sequence[Sequence[int]]) -> Blocks:
-        """Rank q has `counts[q][r]` rows for rank r, in the order of r."""
-        rows = tuple(tuple(each) for each in counts)
-        return Blocks(rows, tuple(tuple(accumulate(each, initial=0))[:-1] for each in rows))
-
-    @property
-    def ranks(self) -> int:
-        return len(self.counts)
-
-    @cached_property
-    def longest(self) -> int:
-        """Rows of the longest block, along which tiles are counted."""
-        return max(map(max, self.counts), default=0)
-
-    @cached_property
-    def held(self) -> tuple[int, ...]:
-        """Rows of A on each rank."""
-        ends = ((s + c for s, c in zip(*pair, strict=True)) for pair in zip(self.starts, self.counts, strict=True))
-        return tuple(max(each, default=0) for each in ends)
-
-    def rows(self, rank: int) -> int:
-        """Rows that a rank multiplies."""
-        return sum(each[rank] for each in self.counts)
-
-    def place(self, q: int, r: int) -> int:
-        """Where block (q, r) begins in rank r's result."""
-        return sum(each[r] for each in self.counts[:q])
-
-
-class Part(NamedTuple):
-    """Rows `first` to before `last` of a block, which travel in one step."""
-
-    first: int
-    last: int
-
-    @property
-    def rows(self) -> int:
-        return self.last - self.first
-
-
-@dataclass(frozen=True)
-class Steps:
-    """How blocks are cut into steps: along their rows at `tiles` of the longest block (shorter ones in proportion), or
-    into `slices` of K.
-
-    >>> [Steps((3, 5), 1).part(0, 4, 8), Steps((3, 5), 1).part(1, 4, 8)]
-    [Part(first=0, last=1), Part(first=1, last=4)]
-    """
-
-    tiles: tuple[int, ...]
-    slices: int
-
-    @property
-    def count(self) -> int:
-        return self.slices if self.slices > 1 else len(self.tiles)
-
-    def part(self, step: int, rows: int, longest: int) -> Part:
-        """The rows of a block of `rows` that travel in a step; all of them where K is cut."""
-        if self.slices > 1:
-            return Part(0, rows)
-        done = sum(self.tiles[:step])
-        return Part(rows * done // max(longest, 1), rows * (done + self.tiles[step]) // max(longest, 1))
-
-
 def gather_program(
-    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
+    name: str,
+    blocks: Blocks,
+    schedule: Schedule,
+    *,
+    results: int = 1,
+    gathered: bool = False,
+    kind: str = "all_gather",
+    model: bool = False,
 ) -> Program:
     """Blocks of A sent part by part, and multiplied as they come.
 
@@ -108,24 +36,33 @@ def gather_program(
     block before anything has come, "together" takes its parts along with the others' in each step; `fused`: one product
     a step, of parts that lie side by side, whose result is then moved to its rows, else one for each part, in place;
     `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
-    each way) that pass on what came. PlanError where the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    each way) that pass on what came, in messages of at most `rows_per_message` rows. PlanError where the parameters do
+    not fit. Source: seed 000 (MC²), seed 001.
+
+    `model`: only what each op takes is wanted, and no result; where ranks are alike, rank 0's ops stand for all.
     """
-    return Gather(name, blocks, schedule, results, gathered, kind).build()
+    alike = model and blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
+    made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks)).build()
+    return for_all_ranks(made) if alike else made
 
 
 class Gather:
-    """Builds the Program of `gather_program`."""
+    """Builds the Program of `gather_program`, the ops of the ranks `doing` alone."""
 
-    def __init__(self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str) -> None:
+    def __init__(
+        self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str, doing: range
+    ) -> None:
+        self.doing = doing
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
-        self.own_first = schedule.get("own") == "first"
+        self.own_first, self.most = schedule.get("own") == "first", schedule.get("rows_per_message")
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
         self.b = Builder(name, self.ranks)
         ours = self.steps.slices == 1 and self.by != "library"
         self.alike = ours and not self.fused
         self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
+        self.part = Parts(blocks, self.steps, self.without_own)
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
@@ -146,10 +83,10 @@ class Gather:
     def build(self) -> Program:
         self._buffers()
         self.compute = self.b.lane("compute", "compute")
-        for rank in range(self.ranks):
+        for rank in self.doing:
             self._ask(rank)
         self._communicate()
-        for rank in range(self.ranks):
+        for rank in self.doing:
             self._multiply(rank)
         return self.b.build()
 
@@ -180,13 +117,7 @@ class Gather:
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
-        others = [p for p in range(self.ranks) if p != r or not self.without_own]
-        before = sum(self.part(p, r, s).rows for s in range(step) for p in others)
-        before += sum(self.part(p, r, step).rows for p in others if p < q)
-        return Region("G", before, part.rows)
-
-    def part(self, q: int, r: int, step: int) -> Part:
-        return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
+        return Region("G", self.part.before(q, r, step), part.rows)
 
     # What is asked.
 
@@ -222,7 +153,7 @@ class Gather:
     def _call(self, step: int) -> None:
         net, call = self.b.lane("net", "net"), self.b.collective(self.kind, range(self.ranks))
         everyone = range(self.ranks)
-        for rank in everyone:
+        for rank in self.doing:
             places = [self.landing(q, rank, step) for q in everyone]
             if self.kind == "all_gather":
                 reads = [self.source(rank, rank, step)]
@@ -242,16 +173,21 @@ class Gather:
                 self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
-        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`."""
-        what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
-        if not what.num_slots:
+        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`; each message after its own of
+        `after`, the messages that brought it."""
+        if not self.part(q, dst, step).rows or not (src in self.doing or dst in self.doing):
             return
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
-        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: block of rank {q}"
-        self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
-        into = self.landing(q, dst, step)
-        row = self.b.add(Kind.recv, dst, recv, writes=[into], chan_in=channel, line=line)
-        self.came[dst, q, step] = [row]
+        channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: block of rank {q}"
+        into, came = self.landing(q, dst, step), list[int]()
+        what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
+        for number, piece in enumerate(pairwise(messages_of(into.num_slots, self.most))):
+            if src in self.doing:
+                reads, waits = [cut(what, *piece)], after[number : number + 1]
+                self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=waits, line=line)
+            if dst in self.doing:
+                came.append(self.b.add(Kind.recv, dst, recv, writes=[cut(into, *piece)], chan_in=channel, line=line))
+        self.came[dst, q, step] = came
 
     def _pass_on(self, step: int) -> None:
         """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""
@@ -263,6 +199,11 @@ class Gather:
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
                     after = [] if hop == 0 else self.came.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
+
+    @cached_property
+    def depth(self) -> int:
+        """Messages that a channel holds."""
+        return depth_of(self.steps, self.blocks, self.most)
 
     @property
     def hops(self) -> tuple[int, int]:
@@ -311,13 +252,13 @@ class Gather:
         yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
-        came = self.came.get((rank, q, step), [])
+        came = self.came.get((rank, q, step), [])[-1:]
         what = self.source(rank, rank, step) if q == rank and not came else self.landing(q, rank, step)
         self._product(rank, what, [(q, self.part(q, rank, step))], step, came)
 
     def _fused(self, rank: int, step: int, run: list[int]) -> None:
         """One product of all parts of a run; the own part is copied to its place among them, where no call did."""
-        after = [row for q in run for row in self.came.get((rank, q, step), [])]
+        after = [row for q in run for row in self.came.get((rank, q, step), [])[-1:]]
         if rank in run and (rank, rank, step) not in self.came:
             reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
             line = f"step {step + 1}: own part beside the others"
@@ -372,7 +313,7 @@ class Gather:
                 if slices > 1:
                     into = Region("gathered", at * slices + step, 1, slices, part.rows)
                 if part.rows:
-                    after = self.came.get((rank, q, step), [])
+                    after = self.came.get((rank, q, step), [])[-1:]
                     reads = [self.landing(q, rank, step)]
                     self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")
 
@@ -386,6 +327,21 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
     if slices == 1 or not count:
         return Region(buffer, start * slices, count)
     return Region(buffer, start * slices + s, 1, slices, count)
+
+
+def depth_of(steps: Steps, blocks: Blocks, most: int | None) -> int:
+    """Messages of at most `most` rows that a channel holds: those of DEPTH parts."""
+    longest = max((steps.part(step, blocks.longest, blocks.longest).rows for step in range(steps.count)), default=0)
+    return DEPTH * (len(messages_of(longest, most)) - 1)
+
+
+def messages_of(rows: int, most: int | None) -> Bounds:
+    """Where `rows` are cut into messages of at most so many rows.
+
+    >>> messages_of(10, 4), messages_of(10, None)
+    ((0, 4, 7, 10), (0, 10))
+    """
+    return bounds(rows, 1 if most is None else max(-(-rows // most), 1))
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:

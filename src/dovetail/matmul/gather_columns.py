@@ -6,12 +6,21 @@ from collections.abc import Sequence
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import Blocks, Gather, Part
+from dovetail.matmul.blocks import Blocks, Part
+from dovetail.matmul.gather import Gather
 from dovetail.matmul.product import MODES
+from dovetail.passes.for_all_ranks import for_all_ranks
 
 
 def gather_columns_program(
-    name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
+    name: str,
+    m: int,
+    ranks: int,
+    schedule: Schedule,
+    *,
+    results: int = 1,
+    gathered: bool = False,
+    model: bool = False,
 ) -> Program:
     """Each rank's columns of A sent part by part to all, and multiplied by the rows of B that they belong to.
 
@@ -20,10 +29,14 @@ def gather_columns_program(
     `gather_program`, without `slices`; products are never fused, for each adds to the rows of the one before. The own
     columns come first, the others in the order in which they arrive: every rank has an order of its own, the same in
     every run. PlanError where the parameters do not fit. Source: seed 001 (2-D schedules), where A is cut along K.
+
+    `model`: only what each op takes is wanted, of columns as wide on every rank: rank 0's ops stand for all.
     """
     if schedule.get("fused") or schedule.get("slices"):
         raise PlanError("columns are multiplied one rank's at a time", hint="fused=False, and tiles of the rows")
-    return _GatherColumns(name, Blocks.gathered((m,) * ranks), schedule, results, gathered, "all_gather").build()
+    doing, blocks = range(1 if model else ranks), Blocks.gathered((m,) * ranks)
+    made = _GatherColumns(name, blocks, schedule, results, gathered, "all_gather", doing).build()
+    return for_all_ranks(made) if model else made
 
 
 class _GatherColumns(Gather):
@@ -65,7 +78,7 @@ class _GatherColumns(Gather):
     def _keep(self, rank: int) -> None:
         for q in range(self.ranks):
             for step in range(self.steps.count):
-                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])
+                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])[-1:]
                 if part.rows:
                     reads = [self.source(q, rank, step) if q == rank and not came else self.landing(q, rank, step)]
                     writes, line = [self._column(q, part)], "columns kept"

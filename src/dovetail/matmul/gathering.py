@@ -11,26 +11,23 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
-from dovetail.matmul.blockwise import Blockwise
-from dovetail.matmul.ficco import Ruled, ficco_rule
+from dovetail.matmul.blockwise import MC2, Blockwise
+from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
-from dovetail.passes import slice_messages
 from dovetail.passes.regions import split
 
 FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
-RULE = "ficco-heuristic"
 MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
     "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
 )
-FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,7 @@ class Gathering(Blockwise):
     """A product whose A is brought together first; an operator says which rows go where, and what else is wanted."""
 
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO, RULE)
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (*HEURISTICS, MC2)
     kind: ClassVar[str] = "all_gather"
     ways: ClassVar[tuple[str, ...]] = ("library", "messages", "ring", "two_rings")
     options: ClassVar[tuple[Option, ...]] = (
@@ -65,10 +63,15 @@ class Gathering(Blockwise):
         return shard(self.n, ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        most = schedule.get("rows_per_message")
-        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
-        made = gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
-        return made if most is None else slice_messages(made, most)
+        return self._program(schedule, ranks, model=False)
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        program = self._program(schedule, ranks, model=True)
+        return program, self.workload(program), 1.0
+
+    def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
+        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind, "model": model}
+        return gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows of A and of results; where K is cut, the slices of rows, and of B."""
@@ -87,7 +90,9 @@ class Gathering(Blockwise):
                 slots[name] = tuple(Slot((*shape, columns[r]) if name[0] == "B" else shape, self.dtype) for r in ranks)
             else:
                 slots[name] = (Slot((), self.dtype),) * len(ranks)
-                sizes[name] = tuple(self._sizes(name, buffer.slots[r], widths, columns[r]) for r in ranks)
+                about = [(buffer.slots[r], columns[r]) for r in ranks]
+                known = {each: self._sizes(name, each[0], widths, each[1]) for each in set(about)}
+                sizes[name] = tuple(known[each] for each in about)
         return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dovetail.ir import Schedule
 from dovetail.ir.wish import Costs
 
 SIMULATIONS = 240  # at most, of each schedule that is moved
+OPS = 24_000  # simulated at most, of each schedule that is moved
+NEAR_OPS, FAMILIES = 8_000, 3  # simulated at most of neighbours of a schedule; families whose best has its tried
 WORTH = 2e-4  # a move must save this share
+MOVED = 32  # tiles at most: of so many, none is long enough that moving its ends would be seen
 FINEST = 8  # rows by which tiles are moved at least
+FINER = 4  # times, once no coarser move gains
+SHARE = 512  # and such a share of all of them
 
 Tiles = tuple[int, ...]
+Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 
 def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> Iterator[Schedule]:
@@ -22,13 +28,69 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
     """
     best: dict[str, Schedule] = {}
     for each in ranked:
-        if not each.is_serial and len(each.tiles) > 1:
+        if not each.is_serial and 1 < len(each.tiles) <= MOVED:
             best.setdefault(each["by"], each)
     most = costs.options["max_tiles"]
     for schedule in best.values():
-        tiles = climb(schedule.tiles, _simulated_s(costs, schedule), align, floor)
+        looks = max(OPS // max(costs.num_ops(schedule), 1), 1)
+        tiles = climb(schedule.tiles, _simulated_s(costs, schedule), align, floor, min(looks, SIMULATIONS))
         if tiles != schedule.tiles and (most or len(tiles)) >= len(tiles):
             yield schedule.with_parameters(tiles=tiles).as_of("optimal", floor=floor, count=len(tiles), moved=1)
+
+
+def varied(
+    costs: Costs, schedule: Schedule, neighbours: Neighbours, floor: int = 1, most_ops: int = NEAR_OPS
+) -> Schedule:
+    """A schedule after every step to a neighbour of it that the simulation finds faster, until so many ops have been
+    simulated."""
+    best, best_s, ops, gained = schedule, costs.predicted_s(schedule), 0, True
+    while gained:
+        gained = False
+        for each in neighbours(best):
+            known = each.parameters == best.parameters or min(each.tiles, default=floor) < floor
+            if known or ops >= most_ops:
+                continue
+            found_s, ops = costs.predicted_s(each), ops + costs.num_ops(each)
+            if found_s < (1 - WORTH) * best_s:
+                tiled = each if each.tiles == best.tiles else each.as_of("optimal", floor=floor, count=len(each.tiles))
+                best, best_s, gained = tiled, found_s, True
+                break
+    return best
+
+
+def better(costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, floor: int) -> Iterator[Schedule]:
+    """The best of the fastest families, varied as long as it gains; none where the user asked for lengths."""
+    if any(costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message")):
+        return
+    first: dict[str, Schedule] = {}
+    for each in ranked:
+        if not each.is_serial:
+            first.setdefault(each.family, each)
+    for each in list(first.values())[:FAMILIES]:
+        found = varied(costs, each, neighbours, floor)
+        if found.parameters != each.parameters:
+            yield found
+
+
+def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:
+    """Those of the schedules, best first, whose way of communicating may win once tiles are moved or messages cut: the
+    busiest lane or link of the best by that way, its tiles as they are or joined, works less long than the best takes.
+
+    Sound where pieces take no less than the whole; curves with jumps are why the tiles as they are count, too.
+    """
+    tiled = [each for each in ranked if each.tiles]
+    first: dict[str, Schedule] = {}
+    for each in tiled:
+        if not each.is_serial:
+            first.setdefault(each["by"], each)
+    limit_s = (1 - WORTH) * min(map(costs.predicted_s, ranked[:1]), default=0.0)
+    ways = {by for by, each in first.items() if any(costs.busy_s(one) < limit_s for one in (each, joined(each)))}
+    return [each for each in tiled if each["by"] in ways]
+
+
+def joined(schedule: Schedule) -> Schedule:
+    """The same with one tile."""
+    return schedule.with_parameters(tiles=(sum(schedule.tiles),))
 
 
 def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor: int, most: int = SIMULATIONS) -> Tiles:
@@ -38,7 +100,7 @@ def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor:
     (6, 2)
     """
     best, best_s, looks = tiles, seconds_of(tiles), 1
-    seen, step = {tiles}, max(align, 1)
+    seen, step, finest = {tiles}, max(align, 1), max(FINEST, sum(tiles) // SHARE)
     while looks < most:
         gained = False
         for moved in moves(best, step, floor):
@@ -51,20 +113,25 @@ def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor:
                 best, best_s, gained = moved, found_s, True
                 break
         if not gained:
-            if step <= FINEST:
+            if step <= finest:
                 break
-            step = max(step // 2, 1)
+            step = max(step // FINER, 1)
     return best
 
 
 def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
-    """Neighbours of a tiling: `step` rows moved from a tile to another at the ends or next to it, a tile split, two
-    merged.
+    """Neighbours of a tiling: two tiles merged, one split, `step` rows moved from a tile to another at the ends or next
+    to it.
 
     >>> list(moves((4, 2), 1))
-    [(3, 3), (5, 1), (2, 2, 2), (4, 1, 1), (6,)]
+    [(6,), (2, 2, 2), (4, 1, 1), (3, 3), (5, 1)]
     """
     last = len(tiles) - 1
+    for i in range(last):
+        yield (*tiles[:i], tiles[i] + tiles[i + 1], *tiles[i + 2 :])
+    for i, rows in enumerate(tiles):
+        if rows // 2 >= max(floor, 1):
+            yield (*tiles[:i], rows - rows // 2, rows // 2, *tiles[i + 1 :])
     far = ((0, last), (last // 2, last), (0, last // 2))
     for a, b in dict.fromkeys([*((i, i + 1) for i in range(last)), *far]):
         for give, take in ((a, b), (b, a)):
@@ -73,11 +140,6 @@ def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
                 changed[give] -= step
                 changed[take] += step
                 yield tuple(changed)
-    for i, rows in enumerate(tiles):
-        if rows // 2 >= max(floor, 1):
-            yield (*tiles[:i], rows - rows // 2, rows // 2, *tiles[i + 1 :])
-    for i in range(last):
-        yield (*tiles[:i], tiles[i] + tiles[i + 1], *tiles[i + 2 :])
 
 
 def _simulated_s(costs: Costs, schedule: Schedule) -> Callable[[Tiles], float]:

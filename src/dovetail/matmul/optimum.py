@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from dovetail.matmul.tiles import Seconds, Tiling, pipeline_s
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 MAX_POINTS = 257  # boundaries considered at once: a search is about MAX_POINTS^2 evaluations of each curve
-MAX_FRONT = 2048  # partial tilings kept at one boundary; beyond this the answer is no longer called exact
+WIDTHS = (1, 32, 256)  # partial tilings kept at one boundary, pass by pass; beyond, the answer is not called exact
 NO_PARENT: Ints = np.full(1, -1, dtype=np.int64)
 SLACK = 1e-12  # relative: partial tilings that cannot win by more than rounding are dropped
 
@@ -70,12 +71,12 @@ def optimal(
         return Tiling("optimal", ())
     step = unit * max(1, -(-rows // (unit * (max_points - 1))))
 
-    def search(points: Ints) -> tuple[tuple[int, ...], bool]:
+    def search(points: Ints, passes: int = len(WIDTHS)) -> tuple[tuple[int, ...], bool]:
         costs = _costs(points, compute_s, comm_s, least, compute_factor, comm_factor)
-        bounds, exact = _search(points, costs, most)
+        bounds, exact = _search(points, costs, most, WIDTHS[:passes])
         return tuple(int(n) for n in np.diff(points[bounds])), exact
 
-    found = [search(points) for points in _grids(rows, step)]
+    found = [search(points, len(WIDTHS) if step == unit else 2) for points in _grids(rows, step)]
     exact = step == unit and all(flag for _, flag in found)
     tilings = [tiles for tiles, _ in found]
     if step > unit:
@@ -114,13 +115,14 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
     return Costs(tables[0], tables[1], compute, comm)
 
 
-def _search(points: Ints, costs: Costs, most: int | None) -> tuple[list[int], bool]:
-    """Boundaries of the best tiling: a greedy pass sets the mark, the full pass proves or improves it."""
+def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
+    """Boundaries of the best tiling: narrow passes set the mark for the wider ones, of which the last proves it."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
-    mark_s, best, _ = _pass(costs, lower, most, mark_s, whole, width=1)
-    _, best, exact = _pass(costs, lower, most, mark_s, best, width=MAX_FRONT)
+    best, exact = whole, False
+    for width in widths:
+        mark_s, best, exact = _pass(costs, lower, most, mark_s, best, width)
     return best, exact
 
 

@@ -10,7 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, check_schema, parse_count
-from dovetail.ir import Builder, Gemm, Kind, Option, Program, Region, Sample, Schedule, Work, Workload, dtype_bytes
+from dovetail.ir import (
+    Builder,
+    Gemm,
+    Heuristic,
+    Kind,
+    Option,
+    Program,
+    Region,
+    Sample,
+    Schedule,
+    Studied,
+    Work,
+    Workload,
+    dtype_bytes,
+)
 from dovetail.ir.types import Mode
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.kernels import work_of
@@ -37,6 +51,7 @@ SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it
 MOST_BYTES = 32 << 20  # that it communicates
 MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
 ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
+DRAWN = 256, 65536  # sizes of a product that is drawn at random
 LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
 
 
@@ -138,6 +153,7 @@ class Product:
     options: ClassVar[tuple[Option, ...]] = (*SIZES, *TILING)
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
+    heuristics: ClassVar[tuple[Heuristic, ...]] = ()
     said: ClassVar[Mapping[str, Said]] = {}  # what a call on arrays may say, beside the arrays
     cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
@@ -162,6 +178,18 @@ class Product:
     def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
         """The one product of these sizes."""
         return (cls(**{name: value for name, value in asked.items() if value is not None}),)
+
+    @classmethod
+    def studied(cls) -> Sequence[Studied]:
+        """Products that others published figures of."""
+        return ()
+
+    @classmethod
+    def drawn(cls: type[Self], rng: np.random.Generator, ranks: int) -> Self:
+        """One whose every size is drawn from DRAWN rows or columns of a rank and up, by its logarithm."""
+        (least, most), unit = DRAWN, 8
+        m, k, n = (unit * round(2 ** rng.uniform(np.log2(least), np.log2(most)) / unit) for _ in range(3))
+        return cls(ranks * m, k, ranks * n, str(rng.choice(DTYPES)))
 
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> Product:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from dovetail.ir import dtype_bytes
-from dovetail.matmul.gather import Blocks
+from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.product import Told, balance, checked_shares, shard, shares_for, the_same, uneven_or_none
 from dovetail.matmul.scattering import Scattering
 

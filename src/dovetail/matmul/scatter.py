@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from functools import cached_property
+from itertools import pairwise, product
 from typing import Any
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.matmul.gather import DEPTH, Blocks, Part, Steps
+from dovetail.matmul.blocks import Blocks, Parts, Steps
+from dovetail.matmul.gather import depth_of, messages_of
 from dovetail.matmul.product import MODES
+from dovetail.passes.regions import cut
 
 WAYS = ("library", "messages", "ring", "two_rings")
 
@@ -26,7 +29,7 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     side in A (else they are copied together first), or one for each; `by`: the library's reduce_scatter or all_to_all
     for each step, `messages` straight to each rank, or, of sums, a `ring` in which each rank adds its own product to
     what it passes on, or `two_rings`, one each way, that meet at the rank that wants the sum. PlanError where the
-    parameters do not fit. Source: seed 000 (MC²), seed 001.
+    parameters do not fit. Messages have at most `rows_per_message` rows. Source: seed 000 (MC²), seed 001.
     """
     return _Scatter(name, blocks, schedule, sums).build()
 
@@ -35,9 +38,11 @@ class _Scatter:
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool) -> None:
         self.blocks, self.ranks, self.sums = blocks, blocks.ranks, sums
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
+        self.most = schedule.get("rows_per_message")
         self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
         self.steps = Steps(schedule.tiles, 1)
         self._check()
+        self.part = Parts(blocks, self.steps, self.apart)
         self.b = Builder(name, self.ranks)
         self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made its product
         self.left: dict[int, list[tuple[int, int, int]]] = {r: [] for r in range(self.ranks)}  # products yet to add
@@ -78,14 +83,16 @@ class _Scatter:
             self._add_up(rank)
         return b.build()
 
+    @cached_property
+    def depth(self) -> int:
+        """Messages that a channel holds."""
+        return depth_of(self.steps, self.blocks, self.most)
+
     # Where things are.
 
     def wanted(self, rank: int) -> int:
         """Rows of a rank's result."""
         return max((each[rank] for each in self.blocks.counts), default=0) if self.sums else self.blocks.rows(rank)
-
-    def part(self, q: int, r: int, step: int) -> Part:
-        return self.steps.part(step, self.blocks.counts[q][r], self.blocks.longest)
 
     def source(self, q: int, r: int, step: int) -> Region:
         """Rows of A, on rank q, whose product with B is the part that rank r wants."""
@@ -95,10 +102,7 @@ class _Scatter:
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
         in one call lies side by side."""
-        others = [d for d in range(self.ranks) if d != q or not self.apart]
-        before = sum(self.part(q, d, s).rows for s in range(step) for d in others)
-        before += sum(self.part(q, d, step).rows for d in others if d < r)
-        return Region("P", before, self.part(q, r, step).rows)
+        return Region("P", self.part.made_before(q, r, step), self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
         """Where rank r wants that part."""
@@ -213,11 +217,14 @@ class _Scatter:
                 to = (rank + turn) % self.ranks
                 if not self.part(rank, to, step).rows:
                     continue
-                channel, line = self.b.channel(rank, to, 0, DEPTH), f"step {step + 1}: from rank {rank} for rank {to}"
-                reads, after = [self.made_at(rank, to, step)], [self.made[rank, to, step]]
-                self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
-                writes = [self.landing(rank, to, step)]
-                row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
+                channel = self.b.channel(rank, to, 0, self.depth)
+                line = f"step {step + 1}: from rank {rank} for rank {to}"
+                what, into, row = self.made_at(rank, to, step), self.landing(rank, to, step), -1
+                after = [self.made[rank, to, step]]
+                for piece in pairwise(messages_of(what.num_slots, self.most)):
+                    reads, writes = [cut(what, *piece)], [cut(into, *piece)]
+                    self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
+                    row, after = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line), []
                 self.left[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:
@@ -234,28 +241,32 @@ class _Scatter:
         product to what it passes on. By two rings it comes from both sides; the own product is made last."""
         far, two = self.ranks - 1, self.by == "two_rings"
         ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
-        passed: dict[tuple[int, int, int], int] = {}  # (rank, wanted by, step) -> row of the sum it can pass on
+        passed: dict[tuple[int, int, int], list[int]] = {}  # (rank, wanted by, step) -> rows of the sum to pass on
         for away, step in product(range(far, -1, -1), range(self.steps.count)):
             for (way, towards, most), rank in product(ways, range(self.ranks)):
                 r = (rank + towards * away) % self.ranks
                 if away > most or (away == 0 and way) or not self.part(rank, r, step).rows:
                     continue
                 into = self.made_at(rank, r, step) if away else self.result(rank, rank, step)
-                done = self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")
+                done = [self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")]
                 for way_in, comes_by, farthest in [(way, towards, most)] if away else ways:
                     if away < farthest:
-                        done = self._add(rank - comes_by, rank, r, step, way_in, into, [done], passed)
+                        done = self._add(rank - comes_by, rank, r, step, way_in, into, done, passed)
                 passed[rank, r, step] = done
 
     def _add(
         self, src: int, dst: int, r: int, step: int, way: int, into: Region, after: Sequence[int], passed: Any
-    ) -> int:
-        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own."""
+    ) -> list[int]:
+        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own; in messages, each after
+        its own of those that brought it."""
         src %= self.ranks
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
-        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: sum for rank {r}"
-        sent, made = [self.made_at(src, r, step)], [passed[src, r, step]]
-        self.b.add(Kind.send, src, send, reads=sent, chan_out=channel, after=made, line=line)
-        return self.b.add(
-            Kind.recv_reduce, dst, recv, reads=[into], writes=[into], chan_in=channel, after=after, line=line
-        )
+        channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: sum for rank {r}"
+        sent, rows = self.made_at(src, r, step), list[int]()
+        for number, piece in enumerate(pairwise(messages_of(into.num_slots, self.most))):
+            reads, made = [cut(sent, *piece)], passed[src, r, step][number : number + 1]
+            self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=made, line=line)
+            about: Any = {"chan_in": channel, "after": after[number : number + 1], "line": line}
+            place = [cut(into, *piece)]
+            rows.append(self.b.add(Kind.recv_reduce, dst, recv, reads=place, writes=place, **about))
+        return rows

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
-from dovetail.ir import Builder, Option, Program, Sample, Schedule, Slot, Work, Workload
+from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
-from dovetail.matmul.blockwise import Blockwise
+from dovetail.matmul.blockwise import MC2, Blockwise
+from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
 from dovetail.matmul.scatter import scatter_program
-from dovetail.passes import slice_messages
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
@@ -27,6 +27,7 @@ class Scattering(Blockwise):
 
     gathers: ClassVar[bool] = False
     sums: ClassVar[bool] = False
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (*NO_RULE, MC2)
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *SCATTERED)
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
@@ -42,9 +43,7 @@ class Scattering(Blockwise):
         return Schedule.of("shard", tiles=(rows,), by=by, own="last", fused=False)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        made = scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
-        most = schedule.get("rows_per_message")
-        return made if most is None else slice_messages(made, most)
+        return scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows, of A and of products; B is one slot."""

@@ -1,14 +1,16 @@
-"""token_counts: how many rows each rank has for each other, as given, or shared evenly."""
+"""token_counts: how many rows each rank has for each other, as given, or shared evenly; wishes made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dovetail.core import WishError, parse_count
-from dovetail.matmul.product import Said, Told, shard
+from dovetail.matmul.blocks import Blocks
+from dovetail.matmul.product import Product, Said, Told, shard, the_same
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -64,3 +66,35 @@ def counts_of_ranks(told: Sequence[Told]) -> Counts:
         if sum(row) != told[rank].a[0]:
             raise WishError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {told[rank].a[0]}")
     return tuple(rows)
+
+
+@dataclass(frozen=True)
+class Exchanging(Product):
+    """A product before or after which every rank has rows for every other: `counts[q][r]` of them go from q to r."""
+
+    said: ClassVar[Mapping[str, Said]] = SAID
+    kind: ClassVar[str] = "all_to_all"
+
+    counts: Counts | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "counts", checked_counts(self.counts, self.m))
+
+    def blocks(self, ranks: int) -> Blocks:
+        return Blocks.exchanged(counts_for(self.counts, self.m, ranks))
+
+    def part(self, rows: int, ranks: int) -> Self:
+        return replace(self, m=rows * ranks * ranks, counts=None)
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> Self:
+        k = the_same(told, lambda rank: rank.a[1], "columns of A")
+        n = the_same(told, lambda rank: rank.b[1], "columns of B")
+        counts = counts_of_ranks(told)
+        return cls(sum(map(sum, counts)), k, n, told[0].dtype, counts=counts)
+
+    @classmethod
+    def pilot(cls, ranks: int, dtype: str) -> Self:
+        """A small one, to see what this machine does a second."""
+        return cls(512 * ranks, 512, 512, dtype)

@@ -15,7 +15,7 @@ from dovetail.passes.draft import Draft, OldOp
 from dovetail.passes.member_steps import Step
 
 
-def inline_collectives(program: Program, make: Make, depth: int = 8) -> Program:
+def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: range | None = None) -> Program:
     """Every collective that `make` has an algorithm for, as its messages on two new lanes, `send` and `recv`.
 
     `make(kind, group size, in place)` gives the algorithm: a Program of copies, reduces and messages, with one buffer
@@ -23,6 +23,7 @@ def inline_collectives(program: Program, make: Make, depth: int = 8) -> Program:
     laid over the call's regions; where those do not divide, chunks differ by one slot, or one block. What copies or
     reduces is on `recv`. Calls that touch the same slots keep their order; others may now overlap, which is the
     purpose. New channels hold `depth` messages; scratch of the algorithm is a buffer of that name, apart for each call.
+    `ranks`: those whose ops are wanted, if not all.
     Raises ProgramError where members disagree about slots, a rank makes one collective's calls from two lanes, or the
     algorithm does not fit.
 
@@ -78,7 +79,7 @@ def inline_collectives(program: Program, make: Make, depth: int = 8) -> Program:
     lanes, channels = _new_lanes(program, calls), _first_channels(program, calls)
     draft.lanes += [lane for pair in lanes.values() for lane in pair]
     queues: dict[tuple[int, int], _Queue] = {}
-    for op in program.ops():
+    for op in (op for op in program.ops() if ranks is None or op.rank in ranks):
         queue = queues.setdefault((op.rank, op.lane), _Queue())
         if op.index in calls:
             call, member = calls[op.index]

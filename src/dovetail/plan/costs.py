@@ -32,6 +32,7 @@ class Scored:
     prices: Prices
     timeline: Timeline
     handling_s: float = 0.0
+    times: float = 1.0  # how many such each message and computation stands for
 
     @property
     def family(self) -> str:
@@ -47,7 +48,8 @@ class Costs:
     """`wish` on `ranks` ranks of `machine`: the answers to what `ir.wish.Costs` may be asked.
 
     `asked`: what the user asked of the schedules; `contention`: one factor on communication instead of the measured
-    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted.
+    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted; `exact`: the machine's curves
+    are the truth, published rates too, and worth a search as fine as if measured.
     """
 
     wish: Wish
@@ -56,6 +58,7 @@ class Costs:
     asked: Mapping[str, Any] = field(default_factory=dict)
     contention: float | None = None
     extrapolate: bool = False
+    exact: bool = False
 
     @staticmethod
     def of(
@@ -112,7 +115,7 @@ class Costs:
             prices = _served(program, self._price(program, workload), times)
             timeline = simulate(program, prices, self.machine.name)
             same = self._known[key] = Scored(
-                schedule, program, workload, prices, timeline, _handling_s(program, prices)
+                schedule, program, workload, prices, timeline, _handling_s(program, prices), times
             )
         return replace(same, schedule=schedule)
 
@@ -153,21 +156,37 @@ class Costs:
 
     def least_amount(self, work: Sequence[Work]) -> float:
         names = {self.model.kernel_curve(w.key) for w in work}
-        lows = [self.model.curve(name).low for name in names if name.startswith("kernel:")]
-        return 0.0 if self.extrapolate else max(lows, default=0.0)
+        curves = [self.model.curve(name) for name in names if name.startswith("kernel:")]
+        return max((min(curve.x, default=curve.low) for curve in curves), default=0.0)
 
     def is_measured(self, work: Sequence[Work]) -> bool:
-        return all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
+        return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
     def messages_s(self, wish: Wish, schedule: Schedule) -> float:
-        program = wish.program(schedule, self.ranks)
-        prices = self._far._price(program, wish.workload(program))
+        program, workload, times = wish.modelled(schedule, self.ranks)
+        prices = self._far._price(program, workload)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
-        return simulate(program, prices.with_columns(work_s=free)).makespan_s
+        return times * simulate(program, prices.with_columns(work_s=free)).makespan_s
 
     def predicted_s(self, schedule: Schedule) -> float:
         found = self.score([schedule])
         return found[0].predicted_s if found else float("inf")
+
+    def busy_s(self, schedule: Schedule) -> float:
+        found = self.score([schedule])
+        return _busy_s(found[0]) if found else float("inf")
+
+    def num_ops(self, schedule: Schedule) -> int:
+        return sum(each.program.num_ops for each in self.score([schedule]))
+
+    def exactly(self, found: Scored, program: Program) -> Scored:
+        """The same, simulated as the Program that is to run, where another was that stands for it."""
+        if found.program is program or found.times != 1.0:
+            return found
+        workload = self.wish.workload(program)
+        prices = _served(program, self._price(program, workload), 1.0)
+        timeline, handling_s = simulate(program, prices, self.machine.name), _handling_s(program, prices)
+        return Scored(found.schedule, program, workload, prices, timeline, handling_s)
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
         found = self.scored(schedule)
@@ -220,6 +239,17 @@ def _handling_s(program: Program, prices: Prices) -> float:
         return 0.0
     ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
     return HANDLING * float(prices.latency_s.max(initial=0.0) * ends.max(initial=0.0))
+
+
+def _busy_s(found: Scored) -> float:
+    """Of every lane of every rank the seconds that it works or sends, of every link those that it is taken; the most of
+    them."""
+    program, prices, ranks = found.program, found.prices, found.program.num_ranks
+    lanes = np.bincount(program.lane.astype(np.int64) * ranks + program.rank, prices.work_s + prices.wire_s)
+    sends = program.chan_out >= 0
+    sent = np.bincount(program.chan_out[sends], prices.wire_s[sends], len(program.channels))
+    links = np.bincount(prices.route, np.repeat(sent, np.diff(prices.route_start)), prices.num_links)
+    return max(float(lanes.max(initial=0.0)), float(links.max(initial=0.0)))
 
 
 def _typical(factors: Floats) -> float:

@@ -106,7 +106,7 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
         program = costs.wish.program(each.schedule, costs.ranks)
         certificate = prove(costs.wish, each.schedule, program)
         if certificate.ok:
-            return Proved(each, program, certificate, tuple(refused))
+            return Proved(costs.exactly(each, program), program, certificate, tuple(refused))
         failed = next(check.message for check in certificate.checks.values() if not check.ok)
         refused.append(f"{label(each.schedule, several=several)} was refused by its certificate: {failed}")
     if asked.family not in ("auto", SERIAL):
@@ -116,13 +116,14 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
     program = costs.wish.program(serial.schedule, costs.ranks)
     certificate = prove(costs.wish, serial.schedule, program)
     certificate.raise_if_bad()
-    return Proved(serial, program, certificate, tuple(refused))
+    return Proved(costs.exactly(serial, program), program, certificate, tuple(refused))
 
 
 def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:
     """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival, which
     was not taken because of `why`."""
-    scored, program = replace(costs, extrapolate=True).scored(schedule), costs.wish.program(schedule, costs.ranks)
+    far, program = replace(costs, extrapolate=True), costs.wish.program(schedule, costs.ranks)
+    scored = far.exactly(far.scored(schedule), program)
     certificate = prove(costs.wish, schedule, program)
     certificate.raise_if_bad()
     mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, why)

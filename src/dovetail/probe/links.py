@@ -18,6 +18,7 @@ Guess = Callable[[float], float]  # bytes -> seconds, roughly
 Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
 PILOT_BYTES = (64, 16 << 10, 256 << 10)
 MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take no longer than a size may
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
 STREAM = 8  # messages of a stream at least
@@ -25,21 +26,29 @@ SPOT_BYTES = 256 << 10
 
 
 def probe_links(
-    executor: Executor, ranks: int, name: str, budget: Budget | None = None, say: Say | None = None
+    executor: Executor,
+    ranks: int,
+    name: str,
+    budget: Budget | None = None,
+    say: Say | None = None,
+    wired: Machine | None = None,
 ) -> Machine:
-    """A Machine with the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, and the eager limits.
+    """A Machine with the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, `copy`, and the eager limits.
 
-    Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`. Source: seed
-    004 (measure point to point and collective performance first); conventions of IMB's PingPong.
+    Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`; unless the user
+    knows better how they are `wired`, whose nodes and links are taken, and nothing else. Source: seed 004 (measure
+    point to point and collective performance first); conventions of IMB's PingPong.
     """
     say = say or (lambda what, done: None)
     say("finding the ranks", 0.0)
-    machine = _bare(name, *find_ranks(executor, ranks))
+    machine = _bare(name, *find_ranks(executor, ranks), wired)
     pairs = pairs_of(machine)
     guesses = _pilot(executor, ranks, pairs)
     say("messages and collectives", 0.1)
     samples = take(executor, _message_costs(ranks, pairs, guesses, budget or Budget()))
     machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
+    if not getattr(executor, "buffers_early_sends", True):
+        return machine
     say("eager limits", 0.25)
     return _with_eager_limits(executor, machine, pairs)
 
@@ -67,10 +76,12 @@ def pairs_of(machine: Machine) -> Pairs:
 
 
 def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: Budget) -> list[Measurement]:
-    measured = [programs.reduce(ranks, size, budget.trips(size / 5e9)) for size in COLLECTIVE_BYTES]
+    local = programs.reduce, programs.copy
+    measured = [make(ranks, size, budget.trips(size / 5e9)) for make in local for size in COLLECTIVE_BYTES]
     for kind, pair in pairs.items():
         guess = guesses[kind]
-        for size in filter(lambda size: budget.allows(guess(size)), MESSAGE_BYTES):
+        long = [size for size in LONG_BYTES if budget.allows(LONG * guess(size))]
+        for size in [*(size for size in MESSAGE_BYTES if budget.allows(guess(size))), *long]:
             trips = budget.trips(guess(size))
             measured.append(programs.ping_pong(ranks, pair, size, trips, kind))
             measured.append(programs.exchange(ranks, pair, size, max(trips, STREAM), kind))
@@ -89,8 +100,9 @@ def find_ranks(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any
     return hosts, facts
 
 
-def _bare(name: str, hosts: list[str], facts: dict[str, Any]) -> Machine:
-    """The machine without costs: nodes by host name, a link each way between two nodes, a switch between more."""
+def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
+    """The machine without costs: as it is wired, else nodes by host name, a link each way between two nodes, a switch
+    between more."""
     names = list(dict.fromkeys(hosts))
     nodes = tuple(names.index(host) for host in hosts)
     ends = [(0, 1), (1, 0)] if len(names) == 2 else []
@@ -98,7 +110,11 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any]) -> Machine:
         ends = [way for a in range(len(names)) for way in ((a, SWITCH), (SWITCH, a))]
     links = tuple(Link(*way, "net") for way in ends)
     probed = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Machine(name, len(hosts), nodes, links, {}, {**facts, "hosts": names, "probed": probed})
+    facts = {**facts, "hosts": names, "probed": probed}
+    if wired:
+        nodes = wired.nodes[: len(hosts)]
+        links = tuple(link for link in wired.links if {link.src, link.dst} <= {*nodes, SWITCH})
+    return Machine(name, len(hosts), nodes, links, {}, facts)
 
 
 def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:

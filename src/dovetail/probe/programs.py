@@ -148,17 +148,26 @@ def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) 
 
 def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
     """Adding one buffer to another, on every rank at once."""
-    b = Builder("reduce", ranks)
+    return _local(Kind.reduce, ranks, num_bytes, trips)
+
+
+def copy(ranks: int, num_bytes: int, trips: int) -> Measurement:
+    """Copying one buffer to another, on every rank at once."""
+    return _local(Kind.copy, ranks, num_bytes, trips)
+
+
+def _local(kind: Kind, ranks: int, num_bytes: int, trips: int) -> Measurement:
+    b = Builder(kind.name, ranks)
     b.buffer("x", "input", 1), b.buffer("y", "scratch", 1)
     lane = b.lane("compute", "compute")
     x, y = Region("x", 0, 1), Region("y", 0, 1)
     rows: list[int] = []
     for rank in range(ranks):
         b.add(Kind.copy, rank, lane, reads=[x], writes=[y])
-        mine = [b.add(Kind.reduce, rank, lane, reads=[x], writes=[y]) for _ in range(trips)]
+        mine = [b.add(kind, rank, lane, reads=[x], writes=[y]) for _ in range(trips)]
         rows = rows or mine
-    variant = _variant(f"reduce {num_bytes}", b.build(), {"x": num_bytes, "y": num_bytes}, "float32")
-    return Measurement("reduce", num_bytes, variant, lambda t: _durations(t, rows))
+    variant = _variant(f"{kind.name} {num_bytes}", b.build(), {"x": num_bytes, "y": num_bytes}, "float32")
+    return Measurement(kind.name, num_bytes, variant, lambda t: _durations(t, rows))
 
 
 def computations(wish: Wish, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
@@ -242,5 +251,8 @@ def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
 
 
 def slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
-    """Of the k-th ops of all ranks, the slowest: ranks of a tile wait for each other in the collective."""
-    return [float(t) for t in np.max([_durations(timeline, mine) for mine in rows.values()], axis=0)]
+    """Of the k-th ops of all ranks that ran, the slowest: ranks of a tile wait for each other in the collective."""
+    ran = set(timeline.columns["rank"].tolist())
+    return [
+        float(t) for t in np.max([_durations(timeline, mine) for rank, mine in rows.items() if rank in ran], axis=0)
+    ]

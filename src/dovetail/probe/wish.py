@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from dovetail.core import Say
 from dovetail.cost import CostModel, Curve, Samples, Segment, fit, fit_factor
 from dovetail.ir import Sample, Subject, Wish, work_keys
@@ -15,6 +17,11 @@ from dovetail.probe.take import ROUNDS, Budget, as_samples, median_s, take
 from dovetail.run.job import Executor, Job
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
+LARGER = 8  # times the one before: further sizes, up to what the wish's own collective moves
+LEAST_MESSAGES = 4
+MOST_AGAIN = 16  # times that the computation is repeated, so that a few messages end beside it
+LEAST_AMOUNT = 128  # rows of a product, the shortest tiles that are worth it: there it waits for memory
+LEAST_CALL = 64 << 10
 PIECES = 10  # of the computation beside which messages stream
 BESIDE = 1.6  # messages are streamed for so many times the seconds of the computation
 MOST_MESSAGES = 2000
@@ -45,7 +52,7 @@ def probe_wish(
     if ranks == 1:
         return machine
     tell("compute beside messages", 0.7)
-    return _with_contention(executor, machine, wish, ranks, samples[0])
+    return _with_contention(executor, machine, wish, ranks, samples[0], afford)
 
 
 def _with_nothing_to_compute(machine: Machine, wish: Wish, ranks: int) -> Machine:
@@ -88,17 +95,23 @@ def _with_computation(
     return machine.with_costs(fitted)
 
 
-def amounts(most: int, count: int = 12) -> list[int]:
-    """Amounts to measure, from a small one to all there is.
+def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
+    """Amounts to measure, from a small one to all there is; small ones, down to `least`, are not a share of that.
 
     >>> amounts(2048)
     [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
+    >>> amounts(131072, 4)
+    [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 131072]
     """
     step = max(1, most // 64)
     grid = {step, most}
     while step < most and len(grid) < count:
         grid |= {step, min(most, step * 3 // 2)}
         step *= 2
+    small = least
+    while small < most // 64:
+        grid.add(small)
+        small *= 2
     return sorted(grid)
 
 
@@ -111,7 +124,7 @@ def library_calls(machine: Machine, wish: Wish | Subject, ranks: int, budget: Bu
     """The library's calls at the sizes of this wish's parts, up to the whole."""
     model, known = CostModel.of(machine), f"all_reduce:{ranks}"
     for kind, num_bytes in wish.collected(ranks):
-        sizes = {max(4 * ranks, size) for size in amounts(max(num_bytes, 1), 8)} | {1 << 10, 64 << 10}
+        sizes = {max(4 * ranks, size) for size in amounts(max(num_bytes, 1), 8, LEAST_CALL)} | {1 << 10, LEAST_CALL}
         key = f"{kind}:{ranks}" if f"{kind}:{ranks}" in model else known
         for size in sorted(sizes):
             trips = budget.trips(float(model.seconds(key, size, extrapolate=True)))
@@ -128,9 +141,12 @@ class _Beside:
     overlap: float
 
 
-def _with_contention(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample) -> Machine:
+def _with_contention(
+    executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, budget: Budget
+) -> Machine:
     """Add `cil:compute` and `cil:net`: either side beside the other over either side alone, by message size."""
-    found = [_beside(executor, machine, wish, ranks, sample, size) for size in CONTENTION_BYTES]
+    sizes = contention_sizes(machine, max((call.num_bytes for call in wish.collected(ranks)), default=0), budget)
+    found = [_beside(executor, machine, wish, ranks, sample, size) for size in sizes]
     curves = {}
     for key, parts in (("cil:compute", [f.compute for f in found]), ("cil:net", [f.net for f in found])):
         rows = [(x, s, r) for p in parts if p for x, s, r in zip(p.x, p.seconds, p.repeat, strict=True)]
@@ -139,13 +155,27 @@ def _with_contention(executor: Executor, machine: Machine, wish: Wish, ranks: in
     return machine.with_costs(curves, overlap_fraction={str(f.num_bytes): f.overlap for f in found})
 
 
+def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
+    """Bytes of the messages that stream beside computations: the usual ones, and larger ones up to `most`, which a wish
+    moves at once, as long as a few of them are worth their time."""
+    model, key, sizes = CostModel.of(machine), f"exchange:{machine.route(0, 1)[0]}", list(CONTENTION_BYTES)
+    while sizes[-1] < most:
+        size = min(LARGER * sizes[-1], most)
+        if not budget.allows(LEAST_MESSAGES * float(model.seconds(key, size, extrapolate=True))):
+            break
+        sizes.append(size)
+    return sizes
+
+
 def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> _Beside:
     model, pieces = CostModel.of(machine), [max(1, sample.most // PIECES)] * PIECES
     one = programs.computations(wish, sample, ranks, pieces[0], 1)
-    kind = "net" if machine.num_nodes > 1 else "shm"
+    kind = machine.route(0, 1)[0]
     compute_s = PIECES * float(model.seconds(one.key, pieces[0], extrapolate=True))
     message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
-    count = int(min(max(BESIDE * compute_s / message_s, 4), MOST_MESSAGES))
+    again = int(np.clip(np.ceil(LEAST_MESSAGES * message_s / compute_s), 1, MOST_AGAIN)) if compute_s else 1
+    pieces, compute_s = pieces * again, compute_s * again
+    count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))
     ways: tuple[tuple[list[int], int], ...] = ((pieces, 0), ([], count), (pieces, count))
     streams = [programs.stream(wish, sample, ranks, each, size, messages) for each, messages in ways]
     job = Job(tuple(s.variant for s in streams), rounds=ROUNDS, keep_all=True)

@@ -68,7 +68,7 @@ def bind(
     if as_held.sizes:
         check_sizes(program, rank, as_held)
     functions = kernel_calls(workload, kernels)
-    products, c_functions = _native_forms(program, rank, as_held, kernels or {})
+    products, c_functions = native_forms(program, rank, as_held, kernels)
 
     def call(row: int) -> None:
         run_kernel(program, row, arrays, functions, starts)
@@ -206,8 +206,8 @@ def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> 
     return replace(workload, slots={name: (slot,) * program.num_ranks for name, slot in held.items()})
 
 
-def _native_forms(
-    program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall]
+def native_forms(
+    program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Compute ops that have a native form: products (row in the program, m, k, n, whether it accumulates), and C
     functions (row, address, sizes)."""
@@ -216,7 +216,7 @@ def _native_forms(
     is_product, is_function = np.zeros((2, len(kinds)), np.bool_)
     for number, kind in enumerate(kinds):
         name, _, accumulate = program.kernels[kind.kernel]
-        form = None if name in kernels else workload.form(name)
+        form = None if kernels and name in kernels else workload.form(name)
         native = form.native(kind.reads, kind.writes) if form and form.native else None
         if isinstance(native, CFunction) and not accumulate:
             functions[number, : 1 + len(native.sizes)], is_function[number] = (native.address, *native.sizes), True

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.core import DovetailError, EnvironmentFault, Say, parse_count, save_json
+from dovetail.core import DovetailError, EnvironmentFault, Say, WishError, parse_count, save_json
 from dovetail.cost import CostModel, price
 from dovetail.ir import SERIAL, Kind, Schedule, Wish
 from dovetail.machine import Machine
@@ -145,6 +145,7 @@ def tune(
     before a failure stays there.
     """
     wish, ranks = checked_wish(wish), parse_count(ranks, "ranks", least=1)
+    _refuse_empty(wish, ranks)
     tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = in_folder(executor or default_executor(), place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
@@ -168,6 +169,13 @@ def tune(
     if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
         keep_schedule(best.wish, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
     return explained(best, ended, known, place, seed)
+
+
+def _refuse_empty(wish: Wish, ranks: int) -> None:
+    """WishError for what has kernels, and nothing for them to compute: no curve of it can be probed."""
+    if wish.workload(wish.program(wish.serial(ranks), ranks)).forms and not wish.samples(ranks):
+        hint = "make its sizes greater than 0; calls and plans of none need no tuning"
+        raise WishError(f"there is nothing to tune: {wish.title} computes nothing", hint=hint)
 
 
 def fresh_seed(seed: int | None) -> int:

@@ -1,0 +1,126 @@
+"""Who chooses best: FiCCO's rule, MC²'s rule, or simulation? Judged by the search of all schedules on the true machine.
+
+    bench/choice.py [--seed S] [--fit-seed F] [--count N] [--operators A,B] [--out FILE]
+
+Every machine here pretends: its costs are known, so that every schedule's time is. A chooser sees how the machine is
+wired, and what a probe with noise measures there. Scenarios are the published ones (FiCCO's g1 to g16, on the preset
+`mi300x-8`) and as many drawn for each operator, on meshes, switches and tori in turn. FiCCO's threshold T, which its
+paper leaves out, is fitted on scenarios of another seed, as is nothing else here. Everything in the file is predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tuned import HERE, OPERATORS
+
+from dovetail.ir import Heuristic
+from dovetail.matmul.ficco import FITTED_S, LITERAL_S, PICKED, RULE, ficco_rule
+from dovetail.plan import wish_class
+from dovetail.report.choices import scenarios_table, score_table
+from dovetail.tune.choices import NOISE, OURS, TIE, Compared, compare, heuristics_of, scores
+from dovetail.tune.scenarios import Scenario, drawn, published
+
+FITTED = "FiCCO, fitted"
+GRID = np.geomspace(1e-6, 10.0, 141)  # seconds: thresholds among which it is fitted
+BY_RULE = ("all_gather_matmul", "all_to_all_matmul")  # operators of which FiCCO's rule speaks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=20261122)
+    parser.add_argument("--fit-seed", type=int, default=1, help="of the scenarios that T is fitted on")
+    parser.add_argument("--count", type=int, default=24, help="scenarios drawn for each operator, and to fit T on")
+    parser.add_argument("--operators", default=",".join(OPERATORS))
+    parser.add_argument("--jobs", type=int, default=1, help="scenarios at once")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "choice.json")
+    args = parser.parse_args()
+    kinds = [wish_class(name) for name in args.operators.split(",")]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        known = [each for name in BY_RULE for each in drawn(wish_class(name), args.count, args.fit_seed)]
+        threshold_s = fitted(list(pool.map(partial(judged, args.fit_seed, None), known)))
+        print(f"T fitted on {len(known)} scenarios of seed {args.fit_seed}: {threshold_s:.3g} s")
+        sets = {"published": [each for kind in kinds for each in published(kind)]}
+        sets["drawn"] = [each for kind in kinds for each in drawn(kind, args.count, args.seed)]
+        found: dict[str, list[Compared]] = {}
+        for name, some in sets.items():
+            found[name] = list(pool.map(partial(judged, args.seed, threshold_s), some))
+            save(args, threshold_s, found)
+    for which, some in found.items():
+        print(f"\n{which}\n", scenarios_table(some), score_table(scores(some)), sep="\n")
+    print("", score_table(scores([*found["published"], *found["drawn"]])), planning(found), sep="\n")
+
+
+def judged(seed: int, threshold_s: float | None, scenario: Scenario) -> Compared:
+    """A scenario, compared, and told on the way."""
+    return seen(compare(scenario, seed=seed, rules=rules_of(scenario.wish, threshold_s)))
+
+
+def seen(each: Compared) -> Compared:
+    """The same, told on the way."""
+    ours = next(pick for pick in each.picks if pick.chooser == OURS)
+    verdict = "" if ours.right else f" wrong, for {ours.best_family}"
+    print(f"{each.scenario.name} {each.scenario.wish.title}: {ours.family} +{ours.regret:.2%}{verdict}", flush=True)
+    return each
+
+
+def rules_of(wish: Any, threshold_s: float | None) -> tuple[Heuristic, ...]:
+    """The rules that the wish's class knows, and FiCCO's with the fitted threshold."""
+    known = heuristics_of(wish)
+    if threshold_s is None or not any(rule.family == RULE for rule in known):
+        return known
+    return (Heuristic(FITTED, RULE, {"ficco_threshold_s": threshold_s}, PICKED), *known)
+
+
+def fitted(some: Sequence[Compared]) -> float:
+    """The threshold by which the rule's choices take least, by geometric mean, where each family's best is taken."""
+
+    def loss(threshold_s: float) -> float:
+        return sum(np.log(each.families[picked(each, threshold_s)]) for each in some)
+
+    losses = [loss(float(threshold_s)) for threshold_s in GRID]
+    best = [threshold_s for threshold_s, lost in zip(GRID, losses, strict=True) if lost <= min(losses) + 1e-9]
+    return float(f"{np.sqrt(best[0] * best[-1]):.3g}")
+
+
+def picked(each: Compared, threshold_s: float) -> str:
+    """The family that the rule picks with this threshold; the literal reading's values are those of any."""
+    rule = next(pick.schedule for pick in each.picks if pick.schedule and "peak_s" in pick.schedule.steps)
+    m, k, flop, peak_s = (float(rule.steps[name]) for name in ("m", "k", "flop", "peak_s"))
+    return ficco_rule(int(m), int(k), flop, flop / peak_s, threshold_s).family
+
+
+def planning(found: dict[str, list[Compared]]) -> str:
+    """Seconds of CPU that a plan took."""
+    each = [one.planning_s for some in found.values() for one in some]
+    return f"planning, s of CPU a wish: median {statistics.median(each):.2f}, at most {max(each):.2f}"
+
+
+def save(args: argparse.Namespace, threshold_s: float, found: dict[str, list[Compared]]) -> None:
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    head: dict[str, Any] = {"bench": "choice", "label": "predicted", "machine": machine}
+    head |= {"commit": described.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
+    head |= {"seed": args.seed, "fit_seed": args.fit_seed, "noise": NOISE, "tie": TIE}
+    head |= {"thresholds_s": {"literal": LITERAL_S, "by memory": FITTED_S, "fitted": threshold_s}}
+    sets = {
+        name: {"scores": [each.to_json() for each in scores(some)], "scenarios": [each.to_json() for each in some]}
+        for name, some in found.items()
+    }
+    args.out.write_text(json.dumps({**head, **sets}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""for_all_ranks: what rank 0 does is done by every rank, which counts the others from itself on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Channel, Program
+
+Ints = NDArray[np.int64]
+
+
+def for_all_ranks(program: Program) -> Program:
+    """The ops of rank 0, and of no other, once for each rank: on rank r, what was rank q is rank (q + r) mod the ranks.
+
+    Regions stay as they are, so this is what every rank does only where all hold alike; it says how long things take,
+    and not which data goes where: there are no post-conditions.
+
+    >>> from dovetail.ir import parse, to_text
+    >>> print(to_text(for_all_ranks(parse('''
+    ... program pass ranks 2
+    ... buffer x input 1
+    ... buffer y output 1
+    ... lane net net
+    ... channel 0->1 0 depth 1
+    ... channel 1->0 0 depth 1
+    ... rank 0 lane net
+    ...   send x[0:1] to 1
+    ...   recv from 1 -> y[0:1]
+    ... '''))), end="")
+    program pass ranks 2
+    buffer x input 1
+    buffer y output 1
+    lane net net
+    channel 0->1 0 depth 1
+    channel 1->0 0 depth 1
+    rank 0 lane net
+      send x[0:1] to 1
+      recv from 1 -> y[0:1]
+    rank 1 lane net
+      send x[0:1] to 0
+      recv from 0 -> y[0:1]
+    """
+    ranks, col = program.num_ranks, program.columns
+    each = np.tile(np.arange(ranks), program.num_ops)  # rank of every new op: of an op of rank 0 all turns in a row
+    many = {name: np.repeat(col[name], ranks) for name in ("kind", "lane", "call", "line")} | {"rank": each}
+    numbers: dict[Channel, int] = {}
+    rows = np.array([[*(numbers.setdefault(_turned(c, r, ranks), len(numbers)) for c in program.channels), -1]
+                     for r in range(ranks)])  # fmt: skip
+    for name in ("chan_in", "chan_out"):
+        many[name] = rows[each, np.repeat(col[name], ranks)]
+    for side, first in (("read", "read_"), ("write", "write_"), ("dep", "dep")):
+        start, taken, turns = _repeated(col[f"{side}_start"], ranks)
+        names = [name for name in col if name.startswith(first) and not name.endswith("_start")]
+        many |= {f"{side}_start": start} | {name: col[name][taken] for name in names}
+        if side == "dep":
+            many["dep"] = many["dep"] * ranks + turns
+    return replace(program, channels=tuple(numbers), posts=()).with_columns(many)
+
+
+def _turned(channel: Channel, by: int, ranks: int) -> Channel:
+    return channel._replace(src=(channel.src + by) % ranks, dst=(channel.dst + by) % ranks)
+
+
+def _repeated(start: Ints, times: int) -> tuple[Ints, Ints, Ints]:
+    """Where each op's rows begin once every op stands so many times in a row; and of each of the new rows, which it
+    was, and of which time it is."""
+    lengths = np.repeat(np.diff(start), times)
+    new = np.append(0, np.cumsum(lengths))
+    taken = np.arange(new[-1]) + np.repeat(np.repeat(start[:-1], times) - new[:-1], lengths)
+    return new, taken, np.repeat(np.tile(np.arange(times), len(start) - 1), lengths)

@@ -1,0 +1,79 @@
+"""What rules, simulation and exhaustive search choose, side by side, and how they did over many scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.report.tables import Align, render_table
+from dovetail.report.units import percent, seconds
+from dovetail.tune.choices import TIE, Compared, Pick, Score, scores
+
+LEGEND = (
+    f"All choose on a probed machine; the true one, simulated, judges. Right: of the best schedule's family, or within "
+    f"{TIE:.0%} of it (tied). Own: within {TIE:.0%} of the best of the families that a rule knows. Losses are "
+    "geometric means of the time over the best one's, less 1."
+)
+
+
+def choices_text(compared: Sequence[Compared], *, terminal: bool = False, width: int = 100) -> str:
+    """One scenario in rows of choosers; several in rows of scenarios, then the scores."""
+    if len(compared) == 1:
+        return f"{scenario_table(compared[0], terminal=terminal, width=width)}\n\n{LEGEND}"
+    tables = [scenarios_table(compared), score_table(scores(compared), terminal=terminal, width=width)]
+    return "\n\n".join([*tables, LEGEND])
+
+
+def scenario_table(compared: Compared, *, terminal: bool = False, width: int = 100) -> str:
+    """Every chooser's schedule in one scenario, the seconds that it takes in truth, and its regret."""
+    rows = [
+        [pick.chooser, str(pick.schedule or pick.why_not), seconds(pick.true_s), percent(pick.regret), _verdict(pick)]
+        for pick in compared.picks
+    ]
+    aligns: list[Align] = ["left", "left", "right", "right", "left"]
+    headers = ["chooser", "schedule", "in truth", "regret", "family"]
+    return render_table(headers, rows, aligns, terminal=terminal, bold_row=len(rows) - 1, width=width)
+
+
+def scenarios_table(compared: Sequence[Compared]) -> str:
+    """A row for each scenario: what each chooser took, and by how much it takes longer than the best."""
+    choosers = [pick.chooser for pick in compared[0].picks]
+    rows = []
+    for each in compared:
+        taken = {pick.chooser: pick for pick in each.picks}
+        cells = [_cell(taken[name]) if name in taken else "" for name in choosers[:-1]]
+        rows.append([each.scenario.name, _sizes(each), *cells, each.best.family, seconds(each.best.true_s)])
+    return render_table(["scenario", "wish", *choosers[:-1], "best", "in truth"], rows)
+
+
+def score_table(found: Sequence[Score], *, terminal: bool = False, width: int = 100) -> str:
+    """How each chooser did over all scenarios."""
+    headers = ["chooser", "scenarios", "right", "tied", "within 1 %", "loss on a miss", "mean loss", "worst", "own"]
+    rows = [
+        [
+            each.chooser,
+            str(each.count) + (f" of {each.count + each.silent}" if each.silent else ""),
+            *map(percent, (each.right, each.tied, each.close, each.miss_loss, each.mean_loss, each.worst, each.own)),
+        ]
+        for each in found
+    ]
+    aligns: list[Align] = ["left", *["right"] * 8]  # type: ignore[list-item]
+    return render_table(headers, rows, aligns, terminal=terminal, width=width)
+
+
+def _sizes(compared: Compared) -> str:
+    wish = compared.scenario.wish
+    return wish.title.removeprefix(f"{wish.name} ")
+
+
+def _cell(pick: Pick) -> str:
+    if pick.schedule is None:
+        return "–"
+    return f"{pick.family} +{percent(pick.regret)}" if pick.regret > 0 else pick.family
+
+
+def _verdict(pick: Pick) -> str:
+    if pick.schedule is None:
+        return ""
+    if pick.family == pick.best_family:
+        return "the best one's"
+    return "as good" if pick.ties else "wrong"

@@ -1,0 +1,93 @@
+"""Choices judged on machines whose costs are known, and the models of schedules that plans look at."""
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.ir import Schedule
+from dovetail.matmul import AllGatherColumnsMatmul, AllGatherMatmul, AllToAllMatmul, MatmulAllReduce, gather
+from dovetail.plan.costs import Costs
+from dovetail.plan.search import ranked_schedules
+from dovetail.tune.choices import OURS, TRUTH, Compared, Pick, compare, score_of
+from dovetail.tune.scenarios import TOPOLOGIES, drawn
+
+
+@pytest.mark.parametrize("kind", [AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllReduce])
+def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
+    scenario = next(iter(drawn(kind, 1, seed=5)))
+    costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
+    ranked = ranked_schedules(costs)
+    for each in ranked:
+        whole = costs.exactly(each, scenario.wish.program(each.schedule, scenario.ranks))
+        assert whole.predicted_s == pytest.approx(each.predicted_s, rel=1e-9), each.schedule
+    assert sum(each.program.posts == () for each in ranked) > len(ranked) / 2  # most were models
+
+
+def test_a_model_with_one_message_less_is_noticed(monkeypatch):
+    """Planted fault: rank 0's last message is not counted."""
+    monkeypatch.setattr(gather.Gather, "hops", property(lambda self: (self.ranks - 2, 0)))
+    scenario = next(iter(drawn(AllGatherMatmul, 1, seed=5)))
+    costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
+    ring = Schedule.of("shard-ring", tiles=(scenario.wish.blocks(scenario.ranks).longest,), by="ring", own="first")
+    short = costs.scored(ring)
+    monkeypatch.undo()
+    whole = costs.exactly(short, scenario.wish.program(ring, scenario.ranks))
+    assert whole.program.num_ops > short.program.num_ops
+    assert whole.predicted_s > short.predicted_s
+
+
+def test_messages_are_cut_alike_on_every_rank():
+    wish, tiles = AllGatherMatmul(64, 8, 8), (10, 6)
+    for by in ("messages", "ring", "two_rings"):
+        whole = wish.program(Schedule.of("uniform", tiles=tiles, by=by, own="first", fused=False), 4)
+        about = {"by": by, "own": "first", "fused": False, "rows_per_message": 4}
+        cut = wish.program(Schedule.of("uniform", tiles=tiles, **about), 4)
+        sends = [int((each.chan_out >= 0).sum()) for each in (whole, cut)]
+        assert sends[1] * 2 == sends[0] * 5  # 10 rows in 3 messages, 6 in 2
+        assert max(op.reads[0].num_slots for op in cut.ops() if op.chan_out >= 0) == 4
+
+
+def test_scenarios_are_of_all_topologies_and_a_seed_names_them():
+    some = list(drawn(AllGatherMatmul, 3, seed=7))
+    assert [each.topology for each in some] == list(TOPOLOGIES)
+    assert some == list(drawn(AllGatherMatmul, 3, seed=7))
+    assert some[0].machine != next(iter(drawn(AllGatherMatmul, 1, seed=8))).machine
+
+
+def test_choosers_are_judged_on_the_true_machine():
+    scenario = next(iter(drawn(AllGatherMatmul, 1, seed=9)))
+    found = compare(scenario, seed=9)
+    assert {OURS, TRUTH, "MC²", "FiCCO, literal"} <= {pick.chooser for pick in found.picks}
+    assert all(pick.regret >= 0 for pick in found.picks if pick.schedule)
+    assert (found.best.chooser, found.best.regret) == (TRUTH, 0)
+    assert min(found.families.values()) == found.best.true_s
+
+
+def test_a_score_counts_ties_misses_and_silence():
+    picks = [
+        Pick("x", "a", Schedule.of("a"), 1.0, 1.0, "a", 1.0),
+        Pick("x", "b", Schedule.of("b"), 1.005, 1.0, "a", 1.0),
+        Pick("x", "b", Schedule.of("b"), 1.21, 1.0, "a", 1.1),
+        Pick("x", why_not="says nothing"),
+    ]
+    score = score_of("x", picks)
+    assert (score.count, score.silent) == (3, 1)
+    assert (score.right, score.tied) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert score.miss_loss == pytest.approx(0.21)
+    assert score.own == pytest.approx(2 / 3)
+
+
+def test_the_command_line_compares_and_says_what_it_lacks(capsys):
+    sizes = ["--m", "2048", "--k", "512", "--n", "512"]
+    argv = ["plan", "all_gather_matmul", *sizes, "--machine", "mi300x-8", "--compare-heuristics", "--seed", "1"]
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("FiCCO, literal", "MC²", "simulation", "exhaustive"))
+    assert main(["plan", "matmul_all_reduce", "--compare-heuristics"]) == 2
+    assert "no scenarios of matmul_all_reduce are published" in capsys.readouterr().err
+
+
+def test_compared_json_keeps_what_rules_say():
+    scenario = next(iter(drawn(MatmulAllReduce, 1, seed=3)))
+    found: Compared = compare(scenario, seed=3)
+    silent = [pick for pick in found.to_json()["picks"] if "why_not" in pick]
+    assert silent == [{"chooser": "FiCCO", "why_not": "speaks of what travels before it is multiplied"}]
