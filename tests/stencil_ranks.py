@@ -76,6 +76,13 @@ def test_arrays_that_do_not_fit(comm):
             here(wrong if comm.rank == comm.size - 1 else mine)
 
 
+def test_shares(comm):
+    rows = tuple(3 + rank for rank in range(comm.size))
+    check(comm, "jacobi2d", (sum(rows), 9), "float32", shares=rows)
+    here, _ = check(comm, "heat3d", (6 * comm.size, 5, 4), "float32", shares="measured")
+    assert sum(here.schedule["shares"]) == 6 * comm.size
+
+
 def test_until_it_has_converged(comm):
     made, grid = problems.laplace2d, (6 * comm.size, 7)
     here = made.on(comm, grid, steps=20, dtype="float64", test=10)
@@ -107,6 +114,7 @@ def test_what_was_tuned_is_used(comm):
 if __name__ == "__main__":
     for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
         each(COMM)
+    test_shares(COMM)
     test_until_it_has_converged(COMM)
     test_what_was_tuned_is_used(COMM)
     if COMM.rank == 0:

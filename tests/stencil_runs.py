@@ -5,13 +5,12 @@ from math import prod
 import numpy as np
 
 from dovetail.ir import Schedule, verify
-from dovetail.loops.blocks import boxes
 from dovetail.run import execute
 from dovetail.run.local import execute_local
 
 
-def schedule(cut, depth=0, overlapped=False, tile=None):
-    return Schedule.of("any", cut=cut, depth=depth, overlapped=overlapped or None, tile=tile)
+def schedule(cut, depth=0, overlapped=False, tile=None, shares=None):
+    return Schedule.of("any", cut=cut, depth=depth, overlapped=overlapped or None, tile=tile, shares=shares)
 
 
 def native(program, workload, inputs):
@@ -35,12 +34,17 @@ def part(wish, name, array, box):
     return array[(slice(None), *places)] if wish.stencil.given[name] > 1 else array[places]
 
 
+def owned(wish, schedule):
+    """The box of each rank."""
+    return wish.decomposition(schedule, prod(schedule["cut"])).owned
+
+
 def blocks(wish, schedule, given):
     """Each rank's arguments."""
     names = wish.nest.arrays
     return [
         [part(wish, name, array, box) for name, array in zip(names, given, strict=True)]
-        for box in boxes(wish.rows, schedule["cut"])
+        for box in owned(wish, schedule)
     ]
 
 
@@ -59,7 +63,7 @@ def check(wish, schedule, seed=0, run=None):
     given = arguments(wish, seed)
     wanted = whole(wish, given)
     found = results(wish, program, schedule, given, run)
-    for rank, box in enumerate(boxes(wish.rows, schedule["cut"])):
+    for rank, box in enumerate(owned(wish, schedule)):
         for name, want, have in zip(wish.stencil.written, wanted, found[rank], strict=True):
             assert np.array_equal(have, part(wish, name, want, box)), (wish.title, str(schedule), rank)
     return program

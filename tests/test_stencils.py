@@ -52,7 +52,8 @@ def test_shipped_in_tiles(name, grid, depth, tile):
     wish = wish_class(name)(grid, 5, "float32")
     for ranks in (1, 2):
         program = check(wish, schedule(cut_for(wish, ranks), depth, tile=tile), seed=ranks)
-        assert max(int(op.writes[0].blocks * op.writes[0].count) for op in program.ops() if sweeps(op)) <= tile * 16
+        whole = wish.program(schedule(cut_for(wish, ranks), depth), ranks)
+        assert sum(map(sweeps, program.ops())) > sum(map(sweeps, whole.ops()))
 
 
 def sweeps(op):
@@ -153,6 +154,24 @@ def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, s
         return
     with np.errstate(all="ignore"):
         check(wish, how)
+
+
+class TestShares:
+    """Rows of the parts along the first axis, where ranks differ in speed."""
+
+    def test_uneven_on_purpose(self):
+        wish = wish_class("jacobi2d")("30x7", 4)
+        for shares in ((21, 5, 4), (4, 4, 22)):
+            for depth, tile in ((0, None), (2, None), (2, 3)):
+                program = check(wish, schedule((3,), depth, tile=tile, shares=shares))
+                assert program.buffers[0].slots == shares
+        box = wish_class("heat3d")("15x9x4", 3)
+        check(box, schedule((3, 2), overlapped=True, shares=(9, 2, 4)))
+
+    @pytest.mark.parametrize("shares", [(20, 9), (10, 10, 10), (31, -1)])
+    def test_none_of_so_many_rows(self, shares):
+        with pytest.raises(PlanError, match="these are no shares of 30 rows"):
+            wish_class("jacobi2d")("30x7", 4).program(schedule((2,), shares=shares), 2)
 
 
 class TestMessages:

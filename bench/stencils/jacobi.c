@@ -12,38 +12,38 @@ enum { REPEATS = 5 };
 static long n, plane, rows;  // points of a row; of a plane of the first axis; planes of this rank
 static int rank, size, up, down;
 
-static void sendrecv(float *u) {
+static void sendrecv(float* u) {
     MPI_Sendrecv(u + plane, plane, MPI_FLOAT, up, 0, u + plane * (rows + 1), plane, MPI_FLOAT, down, 0, MPI_COMM_WORLD,
                  MPI_STATUS_IGNORE);
     MPI_Sendrecv(u + plane * rows, plane, MPI_FLOAT, down, 0, u, plane, MPI_FLOAT, up, 0, MPI_COMM_WORLD,
                  MPI_STATUS_IGNORE);
 }
 
-static void begin(float *u, MPI_Request *requests) {
+static void begin(float* u, MPI_Request* requests) {
     MPI_Irecv(u, plane, MPI_FLOAT, up, 0, MPI_COMM_WORLD, requests);
     MPI_Irecv(u + plane * (rows + 1), plane, MPI_FLOAT, down, 0, MPI_COMM_WORLD, requests + 1);
     MPI_Isend(u + plane, plane, MPI_FLOAT, up, 0, MPI_COMM_WORLD, requests + 2);
     MPI_Isend(u + plane * rows, plane, MPI_FLOAT, down, 0, MPI_COMM_WORLD, requests + 3);
 }
 
-static void step(const float *restrict u, float *restrict v, long low, long high) {
+static void step(const float* restrict u, float* restrict v, long low, long high) {
     if (plane == n) {
         for (long i = low; i <= high; ++i)
             for (long j = 1; j < n - 1; ++j) {
-                const float *p = u + i * n + j;
+                const float* p = u + i * n + j;
                 v[i * n + j] = 0.25f * (p[-n] + p[n] + p[-1] + p[1]);
             }
     } else {
         for (long i = low; i <= high; ++i)
             for (long j = 1; j < n - 1; ++j)
                 for (long k = 1; k < n - 1; ++k) {
-                    const float *p = u + i * plane + j * n + k;
+                    const float* p = u + i * plane + j * n + k;
                     v[i * plane + j * n + k] = (p[-plane] + p[plane] + p[-n] + p[n] + p[-1] + p[1]) * (float)(1.0 / 6);
                 }
     }
 }
 
-static void fill(float *u, long planes) {
+static void fill(float* u, long planes) {
     for (long i = 0; i < planes * plane; ++i) {
         const long at = i + (rank * rows - 1) * plane;  // on every rank the same at the same point
         u[i] = at < 0 ? 0 : (float)(at * 7919 % 1000) / 1000;
@@ -70,7 +70,7 @@ static void jacobi(long steps, int overlapped) {
                 sendrecv(u);
                 step(u, v, low, high);
             }
-            float *const swapped = u;
+            float* const swapped = u;
             u = v, v = swapped;
         }
         MPI_Barrier(MPI_COMM_WORLD);
@@ -99,7 +99,7 @@ static void triad(long bytes) {
     if (!rank) printf("%.9e %.12e\n", size * 16.0 * count / best, (double)a[count / 2]);  // a is read before written
 }
 
-int main(int count, char **words) {
+int main(int count, char** words) {
     MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (!strcmp(words[1], "triad")) {

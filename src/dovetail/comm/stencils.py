@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import platform
+import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+import numpy as np
 
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, Schedule
 from dovetail.loops import Nest
-from dovetail.loops.blocks import boxes
 from dovetail.loops.wish import StencilWish
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import prove
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
+
+MEASURED = 4  # runs of a part, of which the fastest tells a rank's speed
 
 
 class StencilOnRanks:
@@ -32,7 +38,7 @@ class StencilOnRanks:
         options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes, stall_s=STALL_S)
         self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
         self.rank = world.rank
-        box = boxes(wish.rows, schedule["cut"])[world.rank]
+        box = wish.decomposition(schedule, world.size).owned[world.rank]
         rest = (slice(None),) if wish.width else ()
         self.block = (*(slice(low, high) for low, high in box), *rest)
 
@@ -78,6 +84,7 @@ def stencil_on_ranks(
     depth: int | None = None,
     overlapped: bool | None = None,
     tile: int | None = None,
+    shares: Sequence[int] | Literal["measured"] | None = None,
     **parameters: int,
 ) -> StencilOnRanks:
     """See `Nest.on`."""
@@ -85,11 +92,51 @@ def stencil_on_ranks(
     wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
-    if all(each is None for each in (cut, depth, overlapped, tile)):
+    if all(each is None for each in (cut, depth, overlapped, tile, shares)):
         return StencilOnRanks(wish, _schedule(wish, world), world)
-    own = tuple(cut) if cut is not None else wish.serial(world.size)["cut"]
+    slabs = (world.size, *[1] * (len(wish.rows) - 1)) if shares is not None else wish.serial(world.size)["cut"]
+    own = tuple(cut) if cut is not None else slabs
     asked = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None, tile=tile)
+    if shares is not None:
+        rows = measured_shares(wish, own, world) if shares == "measured" else tuple(map(int, shares))
+        asked = asked.with_parameters(shares=rows)
     return StencilOnRanks(wish, asked, world)
+
+
+def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tuple[int, ...]:
+    """Rows along the first axis in proportion to the speeds of the ranks, each of which computes a part alone."""
+    box = wish.decomposition(Schedule.of("even", cut=tuple(cut), depth=0), world.size).owned[world.rank]
+    sides = [high - low for low, high in box]
+    alone = replace(wish, grid="x".join(map(str, [*sides, *([wish.width] if wish.width else [])])), steps=2, test=0)
+    program = alone.program(alone.serial(1), 1)
+    given = [np.ones(shape, dtype) for shape, dtype in alone.shapes()]
+    run = Embedded(program, alone.workload(program), RunOptions(), None)
+    held, _ = alone.arguments(program, 0, given, None)
+    taken = []
+    for _ in range(MEASURED):
+        world.barrier(STALL_S)
+        begin = time.perf_counter()
+        run(held, allow_nonfinite=True)
+        taken.append(time.perf_counter() - begin)
+    told = world.gather(sides[0] / min(taken))
+    each = world.size // cut[0]  # parts in a slab, which go at the pace of the slowest
+    slabs = [min(told[place : place + each]) for place in range(0, world.size, each)] if told else []
+    found: list[int] = json.loads(world.share(json.dumps(proportional(wish.rows[0], slabs)) if told else ""))
+    return tuple(found)
+
+
+def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
+    """So many rows in proportion to these, at least one each.
+
+    >>> proportional(12, [1.0, 3.0]), proportional(3, [1.0, 1.0, 98.0])
+    ([3, 9], [1, 1, 1])
+    """
+    ends = [round(rows * end / sum(speeds)) for end in accumulate(speeds)]
+    found = [high - low for low, high in pairwise([0, *ends])]
+    while min(found) < 1 < max(found):
+        found[found.index(max(found))] -= 1
+        found[found.index(min(found))] += 1
+    return found
 
 
 def _prove(wish: StencilWish, schedule: Schedule, program: Program, world: World) -> None:

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise, product
 from math import prod
 from typing import NamedTuple
 
+from dovetail.core import WishError
 from dovetail.ir import Region
 
 Range = tuple[int, int]
@@ -36,9 +37,17 @@ def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
     return [cut for cut in product(counts, repeat=axes) if prod(cut) == ranks]
 
 
-def boxes(rows: Sequence[int], cut: Sequence[int]) -> list[Box]:
-    """What each part owns, the last axis changing fastest."""
-    return [tuple(box) for box in product(*(shares(size, parts) for size, parts in zip(rows, cut, strict=True)))]
+def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) -> list[Box]:
+    """What each part owns, the last axis changing fastest; `first`: rows of each part along the first axis, which is
+    cut evenly without them.
+
+    >>> boxes((6, 2), (2, 1), (4, 2))
+    [((0, 4), (0, 2)), ((4, 6), (0, 2))]
+    """
+    sides = [shares(size, parts) for size, parts in zip(rows, cut, strict=True)]
+    if first:
+        sides[0] = list(pairwise(accumulate(first, initial=0)))
+    return [tuple(box) for box in product(*sides)]
 
 
 class Ghosts(NamedTuple):
@@ -112,3 +121,18 @@ def around(box: Box, inner: Box) -> list[Box]:
 def _none(box: Box) -> Box:
     """The empty box at the beginning of another."""
     return tuple((low, low) for low, _ in box)
+
+
+def grid_of(text: str) -> tuple[int, ...]:
+    """Points by axis.
+
+    >>> grid_of("301x203")
+    (301, 203)
+    """
+    try:
+        found = tuple(int(word) for word in str(text).lower().split("x"))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise WishError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
+    return found

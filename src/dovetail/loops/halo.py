@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
-from dovetail.loops.blocks import Box, around, boxes, meet, replaced, shifted, volume
+from dovetail.loops.blocks import Box, around, meet, replaced, shifted, volume
 from dovetail.loops.convergence import Tests
 from dovetail.loops.needs import Block, Key, Widths, lags, reach, wider
 from dovetail.loops.parts import Decomposition, Part, Parts, far_name
@@ -26,7 +26,7 @@ class Computed(NamedTuple):
 
 def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
     """Every rank has its block of rows of each array as input, and of those that are written as output."""
-    ranks = len(boxes(how.rows, how.cut))
+    ranks = len(how.owned)
     writer = _Writer(stencil, how, ranks, list(range(ranks)))
     for name in stencil.depth:
         writer.enter(name, name)
@@ -38,14 +38,14 @@ def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
 
 def pieces_of(stencil: Stencil, how: Decomposition) -> list[Computed]:
     """All that is computed, in order."""
-    writer = _Writer(stencil, how, ranks := len(boxes(how.rows, how.cut)), list(range(ranks)))
+    writer = _Writer(stencil, how, ranks := len(how.owned), list(range(ranks)))
     writer.run()
     return writer.computed
 
 
 def plain_program(stencil: Stencil, how: Decomposition) -> Program:
     """The same on rank 0 alone, with all arrays sent there and back: what says what is right."""
-    own = boxes(how.rows, how.cut)
+    own = how.owned
     whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps, test=how.test)
     writer = _Writer(stencil, whole, len(own), [0], own)
     for name in stencil.depth:

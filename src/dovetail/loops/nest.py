@@ -110,9 +110,10 @@ class Nest:
         """The stencil on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
 
         What comes back has `block`, where this rank's part lies, and is called with this rank's blocks of the arrays.
-        Asked for may be `steps`, `dtype`, `cut` (parts by axis), `depth` (steps between exchanges), `overlapped`, and
-        `tile` (rows that take these steps together). What is not, is as `dovetail tune` found it on these ranks, else
-        ghosts come before every sweep.
+        Asked for may be `steps`, `dtype`, `cut` (parts by axis), `depth` (steps between exchanges), `overlapped`,
+        `tile` (rows that take these steps together), `test` (steps between tests of convergence), and `shares` (rows of
+        each part along the first axis, or "measured": by the speeds of the ranks). What is not, is as `dovetail tune`
+        found it on these ranks, else ghosts come before every sweep.
         """
         from dovetail import find_call
 

@@ -22,6 +22,7 @@ class Decomposition:
 
     `tile`: rows along the first axis that all sweeps between two exchanges take in turn, 0: each sweep takes all rows.
     `test`: steps from one test of convergence to the next, 0: none (see `convergence`).
+    `shares`: rows of each part along the first axis, where it is not cut evenly.
     `priced`: for a prediction, in which the first sweep of a tile goes by the name of rows that come from memory.
     """
 
@@ -33,7 +34,13 @@ class Decomposition:
     overlapped: bool = False
     tile: int = 0
     test: int = 0
+    shares: tuple[int, ...] = ()
     priced: bool = False
+
+    @property
+    def owned(self) -> list[Box]:
+        """What each part owns."""
+        return boxes(self.rows, self.cut, self.shares)
 
 
 @dataclass
@@ -56,7 +63,7 @@ class Parts:
         self.builder = b = OrderedBuilder(f"{stencil.name}_{'x'.join(map(str, how.cut))}", ranks)
         self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
         self.blocks = list(blocks_of(stencil, how.steps, how.sweeps, how.test))
-        own = boxes(how.rows, how.cut)
+        own = how.owned
         places = product(*map(range, how.cut))
         self.parts = [Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]
         self.at = {part.place: part for part in self.parts}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dovetail.ir import Piece, Space
-from dovetail.loops.blocks import shares
 from dovetail.loops.halo import Computed, pieces_of
 from dovetail.loops.needs import Key
 from dovetail.loops.parts import Decomposition
@@ -20,7 +19,7 @@ def space_of(stencil: Stencil, how: Decomposition) -> Space:
     """Rows of the first axis across; steps, or sweeps where a step has several, upwards."""
     per_step = len(stencil.sweeps)
     steps = min(how.steps, max(BLOCKS * (how.sweeps // per_step), BLOCKS))
-    ends = [high for _, high in shares(how.rows[0], how.cut[0])]
+    ends = sorted({box[0][1] for box in how.owned})
     width = max(LEAST_ROWS, TILES * how.tile, how.sweeps + 2)
     middle = ends[0] if len(ends) > 1 else width
     low, high = max(middle - width, 0), min(middle + width, how.rows[0])

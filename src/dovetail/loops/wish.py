@@ -14,7 +14,7 @@ import numpy as np
 from dovetail.core import PlanError, WishError, check_schema, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays, Collected, Costs
-from dovetail.loops.blocks import Box, boxes, cuts
+from dovetail.loops.blocks import Box, boxes, cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.halo import plain_program, stencil_program
@@ -121,12 +121,12 @@ class StencilWish:
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel."""
+        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel, the first axis first."""
         fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
         if not fitting:
             rows = " × ".join(map(str, self.rows))
             raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows")
-        return Schedule.of(SERIAL, cut=min(fitting, key=self._surface), depth=0)
+        return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
 
     def _fits(self, cut: Sequence[int]) -> bool:
         try:
@@ -213,8 +213,17 @@ class StencilWish:
             )
         sweeps = depth * len(self.stencil.sweeps) or 1
         count = self._steps if steps is None else steps
-        way = bool(schedule.get("overlapped")), schedule.get("tile") or 0
-        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, self.test, priced)
+        first = self._first_shares(schedule)
+        way = bool(schedule.get("overlapped")), schedule.get("tile") or 0, self.test
+        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
+
+    def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
+        """Rows of the parts along the first axis, where the schedule says so."""
+        found = schedule.get("shares", ())
+        if found and (len(found) != schedule["cut"][0] or sum(found) != self.rows[0] or min(found) < 1):
+            hint = f"{schedule['cut'][0]} numbers from 1, {self.rows[0]} together"
+            raise PlanError(f"these are no shares of {self.rows[0]} rows", found=str(list(found)), hint=hint)
+        return tuple(found)
 
     @property
     def _steps(self) -> int:
@@ -300,6 +309,15 @@ class StencilWish:
 
     # Arrays
 
+    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each of the nest's arrays, whole."""
+        found = []
+        for name in self.nest.arrays:
+            given = self.stencil.given[name]
+            shape = (given, *self.points_by_axis) if given > 1 else self.points_by_axis
+            found.append((shape, self._dtype(name)))
+        return found
+
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A rank's blocks of the nest's arrays, in their order; of one with levels, these first."""
         if len(given) != len(self.nest.arrays):
@@ -316,8 +334,11 @@ class StencilWish:
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
         squares of what the step before it changed, on all ranks. Alone where it is one thing."""
-        box = boxes(self.rows, grid_of(program.name.rpartition("_")[2]))[rank]
-        shape = (*(high - low for low, high in box), *((self.width,) if self.width else ()))
+        cut = grid_of(program.name.rpartition("_")[2])
+        rest = tuple(high - low for low, high in boxes(self.rows, cut)[rank][1:])
+        name = self.stencil.written[0]
+        first = len(held[f"{name}_out"]) // (self.stencil.given[name] * prod(rest))
+        shape = (first, *rest, *((self.width,) if self.width else ()))
         found = []
         for name in self.stencil.written:
             given = self.stencil.given[name]
@@ -342,21 +363,6 @@ class StencilWish:
 
     def collected(self, ranks: int) -> Sequence[Collected]:
         return (Collected("all_reduce", 8),) if self.test else ()
-
-
-def grid_of(text: str) -> tuple[int, ...]:
-    """Points by axis.
-
-    >>> grid_of("301x203")
-    (301, 203)
-    """
-    try:
-        found = tuple(int(word) for word in str(text).lower().split("x"))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise WishError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
-    return found
 
 
 def stencil_wish(nest: Nest, name: str = "") -> type[StencilWish]:
