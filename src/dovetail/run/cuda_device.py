@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, shape_of, workload_slots
+from dovetail.run.arrays import Array, poison, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
