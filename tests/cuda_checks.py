@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from product_runs import gathers, scatters
-from run_programs import DTYPES, Mover, OneSided, assert_same, library_call, uneven_of, workload_of
+from run_programs import DTYPES, OneSided, TwoSided, assert_same, library_call, uneven_of, workload_of
 from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
@@ -40,7 +40,7 @@ WAYS = (
     StreamsOptions(graph=False, copies="overlapping"),
 )
 SHAPES = st.sampled_from([(), (3, 2), (40,)])
-MOVES = st.one_of(programs(20, OneSided), programs(20, Mover))
+MOVES = st.one_of(programs(20, OneSided), programs(20, TwoSided))
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 

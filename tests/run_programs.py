@@ -33,6 +33,13 @@ class Mover(Maker):
         self.add(Spec(kind, rank, lane, [target if source.buffer == target.buffer else source], [target]))
 
 
+class TwoSided(Mover):
+    """Without the library's collectives too."""
+
+    def collective(self) -> None:
+        self.message()
+
+
 class OneSided(Mover):
     """With puts and gets, for executors of one memory, which do them themselves."""
 

@@ -117,7 +117,7 @@ def test_the_bench_measures_what_it_says(pretended, tmp_path):
     """Its smallest sizes; times of a pretended device mean nothing."""
     sections = ("engines", "calls", "refusals", "interpreter", "alone")
     about = ["--small", "--out", tmp_path, "--limit-s", "250", "--only", ",".join(sections)]
-    done = under(pretended, ROOT / "bench" / "gpu" / "measure.py", *about)
+    done = under(pretended, ROOT / "bench" / "gpu" / "measure.py", *about, memory=1 << 34)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads((tmp_path / "results.json").read_text())
     assert tuple(found["sections"]) == sections

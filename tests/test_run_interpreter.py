@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
 from msccl_files import index, path, verdict
 from needs import SHARED
-from run_programs import DTYPES, Mover, OneSided, assert_same, uneven_of, workload_of
+from run_programs import DTYPES, OneSided, TwoSided, assert_same, uneven_of, workload_of
 from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
@@ -30,7 +30,7 @@ layouts = st.builds(
     slice_bytes=st.sampled_from([0, 1, 48, 500]),
     threads=st.sampled_from([1, 1, 2, 3]),
 )
-MOVES = st.one_of(programs(20, OneSided), programs(20, Mover))
+MOVES = st.one_of(programs(20, OneSided), programs(20, TwoSided))
 few = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -88,8 +88,8 @@ class TestResults:
         b.buffer("x", "input", 3), b.buffer("y", "output", 2)
         one, two = b.lane("one", "net"), b.lane("two", "net")
         b.add(Kind.send, 0, one, reads=[Region("x", 0, 2)], chan_out=b.channel(0, 1))
-        there = {"chan_in": b.channel(0, 1), "chan_out": b.channel(1, 0)}
-        b.add(Kind.recv_copy_send, 1, one, writes=[Region("y", 0, 2)], **there)
+        b.add(Kind.recv, 1, one, writes=[Region("y", 0, 2)], chan_in=b.channel(0, 1))
+        b.add(Kind.send, 1, one, reads=[Region("y", 0, 2)], chan_out=b.channel(1, 0))
         b.add(Kind.recv, 0, two, writes=[Region("x", 1, 2)], chan_in=b.channel(1, 0))
         for protocol in PROTOCOLS:
             timeline = check(b.build(), workload_of(b.build(), (1000,), "int32"), Layout(protocol, 64, 32))

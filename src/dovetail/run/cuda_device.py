@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, shape_of, workload_slots
+from dovetail.run.arrays import Array, poison, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
@@ -28,7 +27,9 @@ _BFLOAT = 4
 def native() -> Any:
     """The compiled module for CUDA, or an EnvironmentFault where Dovetail was built without."""
     try:
-        return import_module("dovetail._native._cuda")
+        from dovetail._native import _cuda  # type: ignore[attr-defined]
+
+        return _cuda
     except ImportError as error:
         hint = "install CUDA 12.8 or later (nvcc), then build and install Dovetail again"
         raise EnvironmentFault("Dovetail was built without CUDA", found=str(error), hint=hint) from error
@@ -143,9 +144,10 @@ class DeviceMemory:
         self.gpu.upload(self._homes[name, rank], np.ascontiguousarray(array))
 
     def poison(self, name: str, rank: int) -> None:
-        """Fill a buffer with bits that no correct run leaves behind: all ones, of floats a NaN."""
-        shape, dtype = shape_of(self.program, self.workload, name, rank)
-        self.gpu.device.fill(self._homes[name, rank], 255, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        """Fill a buffer with what no correct run leaves behind."""
+        array = np.empty(*shape_of(self.program, self.workload, name, rank))
+        poison(array)
+        self.gpu.upload(self._homes[name, rank], array)
 
     def fetch(self, name: str, rank: int) -> Array:
         """A copy of a buffer for the host."""
