@@ -59,7 +59,7 @@ def test_tuned_by_the_command_line(tmp_path, monkeypatch):
     assert told["wish"]["grid"] == "64x48"
     assert told["max_rel_error"] == 0.0
     assert told["tolerance"] > 0.0  # so something was compared
-    planned = dovetail("plan", *asked, "--schedule", "deep", "--depth", "3", "--json", cwd=tmp_path)
+    planned = dovetail("plan", *asked, "--schedule", "deep", "--depth", "3", "--extrapolate", "--json", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["choices"]["parameters"]["depth"] == 3
 
