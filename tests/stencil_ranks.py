@@ -3,7 +3,6 @@
 import sys
 
 import numpy as np
-import pytest
 from mpi4py import MPI
 
 from dovetail.core import WishError
@@ -14,6 +13,15 @@ from dovetail.plan.kept import keep_schedule
 from dovetail.run.embedded import ranks_of
 
 COMM = MPI.COMM_WORLD
+
+
+def refusal(call):
+    """What a call is refused with; pytest is not in every environment that ranks run in."""
+    try:
+        call()
+    except WishError as error:
+        return str(error)
+    return "nothing"
 
 
 def arrays(made, grid, dtype):
@@ -72,8 +80,8 @@ def test_results_in_place(comm):
 def test_arrays_that_do_not_fit(comm):
     here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
     for wrong in (mine[1:], mine.astype("float64"), mine[:, 1:]):
-        with pytest.raises(WishError, match=f"rank {comm.size - 1} cannot run the plan"):
-            here(wrong if comm.rank == comm.size - 1 else mine)
+        given = wrong if comm.rank == comm.size - 1 else mine
+        assert f"rank {comm.size - 1} cannot run the plan" in refusal(lambda given=given: here(given))
 
 
 def test_shares(comm):
@@ -94,8 +102,8 @@ def test_until_it_has_converged(comm):
     before = made(given, steps=steps - 20)
     assert np.linalg.norm(made(before, steps=1) - before) > 1e-9  # it was not so before
     assert here.until(given[here.block], change=1e-9, calls=2)[1] == 40
-    with pytest.raises(WishError, match="does not test its last step"):
-        made.on(comm, grid, steps=20).until(given[here.block], change=1.0)
+    untested = made.on(comm, grid, steps=20)
+    assert "does not test its last step" in refusal(lambda: untested.until(given[here.block], change=1.0))
 
 
 def test_what_was_tuned_is_used(comm):
