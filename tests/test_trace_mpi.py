@@ -121,6 +121,8 @@ def test_collectives_tell_their_bytes_and_root(program, tmp_path):
         "MPI_Iallreduce": ([24, 24], [24, 24]),
         "MPI_Neighbor_allgather": ([16, 16], [16, 16]),
     }
+    assert trace.meta["lost"] == 0
+    assert trace.meta["faults"] == []
     col, collective = trace.columns, trace.of_kind("collective")
     for name, (given, taken) in expected.items():
         rows = [
