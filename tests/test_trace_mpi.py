@@ -169,7 +169,8 @@ def test_ranks_that_never_finalize_leave_a_trace(program, tmp_path, how):
     if how == "abort":
         assert found["MPI_Abort"] == 1  # MPICH comes back from it
     if how in ("kill", "abort"):
-        assert stats(trace).ranks[0].open_calls in (("MPI_Recv",), ())
+        # rank 1 may fall before rank 0 has left their last barrier
+        assert stats(trace).ranks[0].open_calls in (("MPI_Barrier",), ("MPI_Recv",), ())
 
 
 PYTHON = """
