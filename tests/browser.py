@@ -47,7 +47,7 @@ class Browser:
         self.complaints.clear()
         self.requests.clear()
         self.page.goto(path.resolve().as_uri())
-        self.page.wait_for_function("document.documentElement.dataset.ready === 'true'")
+        self.page.wait_for_selector("html[data-ready=true]", state="attached")
 
     def run(self, code: str) -> Any:
         """The value of an expression in the page; promises are awaited."""

@@ -64,18 +64,18 @@ def commands() -> Iterator[tuple[str, Any]]:
     group: Any = typer.main.get_command(app.app)
     for name in group.list_commands(None):
         verb = group.get_command(None, name)
-        if not hasattr(verb, "verb"):
+        if not hasattr(verb, "list_commands"):
             yield name, verb
             continue
-        for wish in verb.list_commands(None):
-            yield f"{name} {wish}", verb.get_command(None, wish)
+        for inner in verb.list_commands(None):
+            yield f"{name} {inner}", verb.get_command(None, inner)
 
 
 def reference() -> str:
     """The whole page."""
     known = dict(commands())
-    verbs = [_of_wishes(name, known) if name in OF_WISHES else _verb(name, known[name]) for name in app.ORDER]
-    kinds = dict.fromkeys(name.split()[1] for name in known if " " in name)
+    verbs = [text for name in app.ORDER for text in _verbs(name, known)]
+    kinds = dict.fromkeys(name.split()[1] for name in known if name.split()[0] in OF_WISHES)
     alike: dict[str, list[str]] = {}
     for kind in kinds:
         if kind not in ALONE and kind not in OF_SUBJECTS:
@@ -83,6 +83,14 @@ def reference() -> str:
     wishes = [f"### {', '.join(names)}\n\n{text}" for text, names in alike.items()]
     subjects = [_subject(name, verb.name, known) for name, verb in OF_SUBJECTS.items()]
     return "\n".join([HEAD, *verbs, WISHES, *wishes, SUBJECTS, *subjects])
+
+
+def _verbs(name: str, known: dict[str, Any]) -> Iterator[str]:
+    """A verb, or each of a verb's own."""
+    if name in OF_WISHES:
+        yield _of_wishes(name, known)
+        return
+    yield from (_verb(key, command) for key, command in known.items() if key.split()[0] == name)
 
 
 def _verb(name: str, command: Any) -> str:

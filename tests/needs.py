@@ -98,6 +98,11 @@ def _module_missing(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"no module {name}"
 
 
+def _cuda_missing() -> str | None:
+    """Whether Dovetail was built for CUDA, whatever devices there are."""
+    return None if importlib.util.find_spec("dovetail._native._cuda") else "no nvcc when Dovetail was built"
+
+
 CAUSES: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not the root user",
     "tc": _tc_missing,
@@ -108,5 +113,7 @@ CAUSES: dict[str, Callable[[], str | None]] = {
     "shared": lambda: None if SHARED.is_dir() else "no ../shared folder",
     "torch": lambda: _module_missing("torch"),
     "chromium": lambda: None if shutil.which("chromium") else "no chromium command",
+    "cuda": _cuda_missing,
+    "no_gpu": lambda: "there is one" if shutil.which("nvidia-smi") else None,
     "gpu": lambda: None if shutil.which("nvidia-smi") else "no CUDA device",
 }

@@ -33,6 +33,22 @@ class Mover(Maker):
         self.add(Spec(kind, rank, lane, [target if source.buffer == target.buffer else source], [target]))
 
 
+class TwoSided(Mover):
+    """Without the library's collectives too."""
+
+    def collective(self) -> None:
+        self.message()
+
+
+class OneSided(Mover):
+    """With puts and gets, for executors of one memory, which do them themselves."""
+
+    put, get = ir_programs.Maker.put, ir_programs.Maker.get
+
+    def collective(self) -> None:
+        self.message()
+
+
 def workload_of(program: Program, shape: tuple[int, ...], dtype: str) -> Workload:
     """One slot for all buffers."""
     slots = {buffer.name: (Slot(shape, dtype),) * program.num_ranks for buffer in program.buffers}

@@ -125,15 +125,15 @@ class TestGuard:
 
     def test_what_cannot_be_proved_is_not_taken(self, monkeypatch):
         wish, machine = MatmulAllReduce(512, 512, 512), pair()
-        best, real = plan(wish, machine), search.verify
+        best, real = plan(wish, machine), search.prove
 
-        def doubtful(program):
+        def doubtful(wish, schedule, program):
             if program == best.program:
                 checks = {name: certificate.Check(name != "races", "planted") for name in certificate.CHECKS}
                 return certificate.Certificate(program.name, checks)
-            return real(program)
+            return real(wish, schedule, program)
 
-        monkeypatch.setattr(search, "verify", doubtful)
+        monkeypatch.setattr(search, "prove", doubtful)
         second = plan(wish, machine)
         assert second.program != best.program
         assert second.certificate.ok
@@ -141,7 +141,7 @@ class TestGuard:
 
     def test_nothing_provable_is_an_error(self, monkeypatch):
         bad = {name: certificate.Check(False, "planted") for name in certificate.CHECKS}
-        monkeypatch.setattr(search, "verify", lambda program: certificate.Certificate(program.name, bad))
+        monkeypatch.setattr(search, "prove", lambda _wish, _schedule, made: certificate.Certificate(made.name, bad))
         with pytest.raises(ProgramError, match="planted"):
             plan(MatmulAllReduce(64, 8, 8), pair())
         with pytest.raises(PlanError, match="no uniform schedule"):

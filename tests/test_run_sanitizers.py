@@ -10,16 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msccl_files import index, path, verdict
 
 from dovetail.collective import ALGORITHMS, build
+from dovetail.collective.msccl import read
 from dovetail.core import WishError
-from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven
+from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven, verify
+from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ["engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel"]
-PROGRAMS = ("run", "products", "collectives")
+RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
+SOURCES = [*(f"run/{name}" for name in RUN), "cuda/load"]
+PROGRAMS = ("run", "products", "collectives", "interpreter")
 SANITIZERS = ("thread", "address,undefined")
 
 
@@ -60,7 +64,7 @@ def build_into(place: Path, command: list[str], objects: Path) -> None:
 
     halves = [objects / "first.cpp", objects / "second.cpp"]
     for i, half in enumerate(halves):
-        half.write_text("".join(f'#include "run/{name}.cpp"\n' for name in SOURCES[i::2]))
+        half.write_text("".join(f'#include "{name}.cpp"\n' for name in SOURCES[i::2]))
     units = [*halves, *(ROOT / "native" / "test" / f"{name}.cpp" for name in PROGRAMS)]
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         list(workers.map(lambda unit: compiled("-c", unit, "-o", objects / f"{unit.stem}.o"), units))
@@ -166,3 +170,50 @@ def test_a_wrong_element_is_noticed(binaries, tmp_path):
     done = ran(binaries / "collectives", tmp_path / "programs", 1, 1)
     assert done.returncode == 1
     assert "is wrong" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_interpreter_in_random_timings(binaries, collectives):
+    done = ran(binaries / "interpreter", collectives, 1)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "all as expected" in done.stdout
+
+
+def few_threads(program: Program) -> bool:
+    """All valid files were tried once; those of many lanes take minutes each under a sanitizer."""
+    return len(program.queues()) <= 200 and program.num_ops <= 600
+
+
+@pytest.mark.slow
+@pytest.mark.needs("shared")
+def test_the_interpreter_on_valid_files(binaries, tmp_path):
+    files = [read(path(row).read_text()).program for row in index() if verdict(row) == "valid"]
+    files = [file.with_depth(max(verify(file).min_fifo_depth, 2)) for file in filter(few_threads, files)]
+    cases = [written(file, seed) for seed, file in enumerate(files)]
+    (tmp_path / "files").write_text("\n".join([str(len(cases)), *cases]))
+    done = ran(binaries / "interpreter", tmp_path / "files", 3)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "all as expected" in done.stdout
+
+
+@pytest.fixture
+def ring(tmp_path):
+    (tmp_path / "ring").write_text("1\n" + written(ring_all_reduce(3, 1).with_depth(1), 0))
+    return tmp_path / "ring"
+
+
+@pytest.mark.slow
+def test_a_flag_lost_by_the_interpreter_stalls_or_harms_nothing(binaries, ring):
+    """Planted: one counter, or one line's flag, is never set."""
+    done = ran(binaries / "interpreter", ring, 2, "lost")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    stalls = [int(line.split(": ")[1][0]) for line in done.stdout.splitlines() if line.startswith("protocol")]
+    assert len(stalls) == 3
+    assert min(stalls) > 0
+
+
+@pytest.mark.slow
+def test_counters_that_order_nothing_are_noticed(binaries, ring):
+    """Planted: counters are set without ordering what was written before."""
+    done = ran(binaries / "interpreter", ring, 1, "unordered")
+    assert ("data race" in done.stderr) == (done.returncode != 0) == (binaries.name == "thread")

@@ -5,11 +5,15 @@ void bind_ir(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
+void bind_trace(nanobind::module_& m);
+void bind_interpreter(nanobind::module_& m);
 
 NB_MODULE(_core, m) {
-    m.doc() = "Native parts of dovetail.ir, dovetail.sim and dovetail.run.";
+    m.doc() = "Native parts of dovetail.ir, dovetail.sim, dovetail.run and dovetail.trace.";
     bind_ir(m);
     bind_sim(m);
     bind_run(m);
     bind_comm(m);
+    bind_trace(m);
+    bind_interpreter(m);
 }

@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "bind/columns.hpp"
 #include "run/bound.hpp"
 #include "run/load.hpp"
 #include "run/local.hpp"
@@ -25,39 +26,13 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace dovetail::run;
+using dovetail::bind::column;
+using dovetail::bind::read_columns;
+using dovetail::bind::Table;
 
 namespace {
 
-using Table = nb::typed<nb::dict, nb::str, nb::any>;
 using Transports = std::shared_ptr<Transport>;
-
-template <class T>
-const T* column(const Table& columns, const char* name) {
-    using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-    return nb::cast<Array>(columns[name]).data();
-}
-
-Regions regions(const Table& c, const std::string& side) {
-    return {column<std::int64_t>(c, (side + "_start").c_str()),  column<std::int32_t>(c, (side + "_buffer").c_str()),
-            column<std::int64_t>(c, (side + "_offset").c_str()), column<std::int64_t>(c, (side + "_count").c_str()),
-            column<std::int64_t>(c, (side + "_stride").c_str()), column<std::int64_t>(c, (side + "_blocks").c_str())};
-}
-
-Columns read_columns(const Table& c) {
-    Columns columns{};
-    columns.num_ops = static_cast<std::int64_t>(nb::len(nb::handle(nb::object(c["kind"]))));
-    columns.kind = column<std::uint8_t>(c, "kind");
-    columns.rank = column<std::int32_t>(c, "rank");
-    columns.lane = column<std::int32_t>(c, "lane");
-    columns.chan_in = column<std::int32_t>(c, "chan_in");
-    columns.chan_out = column<std::int32_t>(c, "chan_out");
-    columns.call = column<std::int32_t>(c, "call");
-    columns.dep_start = column<std::int64_t>(c, "dep_start");
-    columns.dep = column<std::int64_t>(c, "dep");
-    columns.reads = regions(c, "read");
-    columns.writes = regions(c, "write");
-    return columns;
-}
 
 using ChannelTuple = std::tuple<int, int, int, int>;      // src, dst, id, depth
 using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
@@ -80,6 +55,18 @@ std::vector<Collective> bind_collectives(Transport& transport, int rank, const s
     return calls;
 }
 
+using Functions = nb::ndarray<const std::int64_t, nb::shape<-1, 10>, nb::c_contig>;  // row, address, sizes
+
+void add_functions(Share& share, const Functions& functions) {
+    auto op = share.ops.begin();
+    for (std::size_t i = 0; i < functions.shape(0); ++i) {
+        const std::int64_t* row = functions.data() + 10 * i;
+        while (op->row != row[0]) ++op;
+        op->function.call = reinterpret_cast<void (*)(const Rows*, const std::int64_t*)>(row[1]);
+        std::copy(row + 2, row + 10, op->function.sizes.begin());
+    }
+}
+
 // Both are in the order of rows.
 void add_products(Share& share, const Products& products) {
     auto op = share.ops.begin();
@@ -90,14 +77,12 @@ void add_products(Share& share, const Products& products) {
     }
 }
 
-std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const Table& columns,
-                                         const std::vector<bool>& lane_is_net, bool in_order,
-                                         const std::vector<ChannelTuple>& channels,
-                                         const std::vector<CollectiveRow>& collectives,
-                                         const std::vector<MemoryRow>& memory,
-                                         const std::vector<QuotientTuple>& quotients,
-                                         const std::vector<PartsTuple>& parts, const Products& products,
-                                         std::tuple<std::uintptr_t, std::uintptr_t> blas, nb::object python) {
+std::shared_ptr<BoundEngine> make_engine(
+    Transports transport, int rank, const Table& columns, const std::vector<bool>& lane_is_net, bool in_order,
+    const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
+    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
+    const std::vector<PartsTuple>& parts, const Products& products, std::tuple<std::uintptr_t, std::uintptr_t> blas,
+    const Functions& functions, nb::object python) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
@@ -115,9 +100,10 @@ std::shared_ptr<BoundEngine> make_engine(Transports transport, int rank, const T
         const nb::gil_scoped_acquire gil;
         python(row);
     };
-    const Blas functions{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
+    add_functions(share, functions);
+    const Blas library{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
     bound->engine = std::make_unique<Engine>(*transport, std::move(share), in_order,
-                                             bind_collectives(*transport, rank, collectives), functions, call_python);
+                                             bind_collectives(*transport, rank, collectives), library, call_python);
     return bound;
 }
 
@@ -201,7 +187,8 @@ void bind_run(nb::module_& m) {
         "mpi_reduce_function", [] { return reinterpret_cast<std::uintptr_t>(&reduce); },
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
-          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "parts"_a, "products"_a, "blas"_a, "python"_a);
+          "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "parts"_a, "products"_a, "blas"_a, "functions"_a,
+          "python"_a);
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },

@@ -65,7 +65,7 @@ bool Engine::ready(const Op& op) const {
 
 bool Engine::needs_python() const {
     return std::any_of(ops_.begin(), ops_.end(),
-                       [](const Op& op) { return op.kind == Kind::compute && op.product.m < 0; });
+                       [](const Op& op) { return op.kind == Kind::compute && op.product.m < 0 && !op.function.call; });
 }
 
 void Engine::stamp(int op, double begin, double end) {
@@ -103,6 +103,7 @@ void Engine::execute(const Op& op, std::int64_t block_rows, const std::function<
         return combine_spans(reduce_op_, op.writes[0], message, op.writes[0]);
     }
     if (op.kind != Kind::compute) return;
+    if (op.function.call) return call_function(op);
     if (op.product.m < 0) return python_(op.row);
     matmul_(op, written_.count(op.reads[1].buffer) == 0, block_rows, between);
 }

@@ -131,6 +131,20 @@ void unpack(const std::byte* from, const Span& dst) {
     if (dst.num_bytes()) std::memmove(dst.data(), from, static_cast<std::size_t>(dst.num_bytes()));
 }
 
+void call_function(const Op& op) {
+    std::vector<Rows> rows;
+    rows.reserve(op.reads.size() + op.writes.size());
+    std::int64_t blocks = 1;
+    for (const auto* spans : {&op.reads, &op.writes})
+        for (const Span& span : *spans) blocks = std::max(blocks, span.blocks);
+    for (const auto* spans : {&op.reads, &op.writes})
+        for (const Span& span : *spans) {  // what lies in one piece is as many blocks as the others have
+            const auto stride = span.blocks > 1 ? span.stride : span.count / blocks;
+            rows.push_back({reinterpret_cast<char*>(span.data()), stride, blocks});
+        }
+    op.function.call(rows.data(), op.function.sizes.data());
+}
+
 void copy_spans(const Span& src, const Span& dst) {
     std::vector<std::byte> packed;
     const std::byte* from = packed_data(src, packed);

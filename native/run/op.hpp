@@ -1,6 +1,7 @@
 // One op of a rank's share of a Program, its regions in bytes, and how those bytes are moved.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,12 +57,24 @@ struct Product {  // see Matmul
     bool accumulate = false;
 };
 
+// A kernel compiled from generated C: see ir/kernels.py, CFunction.
+struct Rows {
+    char* data;
+    std::int64_t stride, blocks;
+};
+
+struct CFunction {
+    void (*call)(const Rows*, const std::int64_t*) = nullptr;
+    std::array<std::int64_t, 8> sizes{};
+};
+
 struct Op {
     Kind kind{};
     int lane = 0;          // index into Engine's lanes
     std::int64_t row = 0;  // row in the Program
     int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, call = -1;
-    Product product;  // of a compute op with a native form; elsewhere m is -1
+    Product product;     // of a compute op with a native form; elsewhere m is -1
+    CFunction function;  // of a compute op that runs generated C
     std::vector<Span> reads, writes;
     std::vector<std::pair<int, std::int64_t>> after;  // (lane, index within the lane)
     std::vector<long long> counts;  // of a collective in uneven parts: elements, as dt_mpi_table takes them
@@ -88,6 +101,7 @@ void unpack(const std::byte* from, const Span& dst);  // the same, in one move w
 // The span's bytes in one piece: itself where contiguous, else gathered into `packed`.
 std::byte* packed_data(const Span& span, std::vector<std::byte>& packed);
 
+void call_function(const Op& op);
 void copy_spans(const Span& src, const Span& dst);
 void combine_spans(int op, const Span& src, const std::byte* message, const Span& dst);  // dst = op(src, message)
 

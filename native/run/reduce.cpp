@@ -2,66 +2,30 @@
 #include "run/reduce.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <type_traits>
 
 #include "run/mpi_table.h"
+#include "run/scalar.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DOVETAIL_WIDE __attribute__((target("avx2,f16c")))
 #include <immintrin.h>
 #endif
 
-#define ALWAYS inline __attribute__((always_inline))
-
 namespace dovetail::run {
 
 namespace {
 
-using Half = std::uint16_t;
 constexpr long long block = 512;  // halves widened at a time: the floats stay in the nearest cache
 
-// All conversions are free of branches, so that loops of them are vector code: a conditional expression would not be.
-ALWAYS std::uint32_t select(bool which, std::uint32_t yes, std::uint32_t no) {
-    return no ^ ((yes ^ no) & (0u - static_cast<std::uint32_t>(which)));
-}
-
-ALWAYS float half_to_float(Half bits) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
-    // Exact for subnormals too: shift the fields into float's place, then scale the exponent by 2^112.
-    const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
-    const std::uint32_t special = 0x7f800000u | (magnitude << 13);
-    return std::bit_cast<float>(sign | select(magnitude >= 0x7c00u, special, scaled));
-}
-
-ALWAYS Half float_to_half(float value) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value), sign = (bits >> 16) & 0x8000u;
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    // A subnormal half: adding 0.5 leaves the rounded fraction in the low bits.
-    const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-    const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
-    const std::uint32_t finite = select(magnitude < 0x38800000u, small, normal);
-    const std::uint32_t large = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);
-    return static_cast<Half>(sign | select(magnitude >= 0x477ff000u, large, finite));
-}
-
-ALWAYS float bfloat_to_float(Half bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-
-ALWAYS Half float_to_bfloat(float value) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, nan = (bits >> 16) | 0x40u;
-    return static_cast<Half>(select((bits & 0x7fffffffu) > 0x7f800000u, nan, rounded));
-}
-
 struct Plain {  // conversions that every processor has
-    static ALWAYS void widen(int dtype, const Half* from, float* to, long long count) {
+    static DOVETAIL_INLINE void widen(int dtype, const Half* from, float* to, long long count) {
         if (dtype == DT_FLOAT16)
             for (long long i = 0; i < count; ++i) to[i] = half_to_float(from[i]);
         else
             for (long long i = 0; i < count; ++i) to[i] = bfloat_to_float(from[i]);
     }
-    static ALWAYS void narrow(int dtype, const float* from, Half* to, long long count) {
+    static DOVETAIL_INLINE void narrow(int dtype, const float* from, Half* to, long long count) {
         if (dtype == DT_FLOAT16)
             for (long long i = 0; i < count; ++i) to[i] = float_to_half(from[i]);
         else
@@ -89,57 +53,14 @@ struct Wide {
 };
 #endif
 
-// Integers wrap around, as in MPI and NumPy: computed in an unsigned type at least as wide as int.
-template <class T, class F>
-ALWAYS T wrapped(T a, T b, F f) {
-    using U = std::conditional_t<sizeof(T) < 4, std::uint32_t, std::make_unsigned_t<T>>;
-    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
-}
-
-struct Sum {
-    template <class T>
-    static ALWAYS T of(T a, T b) {
-        if constexpr (std::is_integral_v<T>)
-            return wrapped(a, b, [](auto x, auto y) { return x + y; });
-        else
-            return a + b;
-    }
-};
-
-struct Product {
-    template <class T>
-    static ALWAYS T of(T a, T b) {
-        if constexpr (std::is_integral_v<T>)
-            return wrapped(a, b, [](auto x, auto y) { return x * y; });
-        else
-            return a * b;
-    }
-};
-
-struct Minimum {
-    template <class T>
-    static ALWAYS T of(T a, T b) {
-        const T least = b < a ? b : a;
-        return b != b ? b : least;
-    }
-};
-
-struct Maximum {
-    template <class T>
-    static ALWAYS T of(T a, T b) {
-        const T most = b > a ? b : a;
-        return b != b ? b : most;
-    }
-};
-
 template <class F, class T>
-ALWAYS void loop(const T* a, const T* b, T* dst, long long count) {
+DOVETAIL_INLINE void loop(const T* a, const T* b, T* dst, long long count) {
 #pragma GCC ivdep
     for (long long i = 0; i < count; ++i) dst[i] = F::of(a[i], b[i]);
 }
 
 template <class Codec, class F>
-ALWAYS void halves(int dtype, const Half* a, const Half* b, Half* dst, long long count) {
+DOVETAIL_INLINE void halves(int dtype, const Half* a, const Half* b, Half* dst, long long count) {
     float x[block], y[block];
     for (long long i = 0; i < count; i += block) {
         const long long n = std::min(block, count - i);
@@ -151,12 +72,12 @@ ALWAYS void halves(int dtype, const Half* a, const Half* b, Half* dst, long long
 }
 
 template <class F, class T>
-ALWAYS void typed(const void* a, const void* b, void* dst, long long count) {
+DOVETAIL_INLINE void typed(const void* a, const void* b, void* dst, long long count) {
     loop<F>(static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(dst), count);
 }
 
 template <class Codec, class F>
-ALWAYS void by_dtype(int dtype, const void* a, const void* b, void* dst, long long count) {
+DOVETAIL_INLINE void by_dtype(int dtype, const void* a, const void* b, void* dst, long long count) {
     switch (dtype) {
         case DT_FLOAT32:
             return typed<F, float>(a, b, dst, count);
@@ -185,16 +106,16 @@ ALWAYS void by_dtype(int dtype, const void* a, const void* b, void* dst, long lo
 }
 
 template <class Codec>
-ALWAYS void by_op(int dtype, int op, const void* a, const void* b, void* dst, long long count) {
+DOVETAIL_INLINE void by_op(int dtype, int op, const void* a, const void* b, void* dst, long long count) {
     switch (op) {
         case DT_PROD:
-            return by_dtype<Codec, Product>(dtype, a, b, dst, count);
+            return by_dtype<Codec, Multiply>(dtype, a, b, dst, count);
         case DT_MIN:
-            return by_dtype<Codec, Minimum>(dtype, a, b, dst, count);
+            return by_dtype<Codec, Least>(dtype, a, b, dst, count);
         case DT_MAX:
-            return by_dtype<Codec, Maximum>(dtype, a, b, dst, count);
+            return by_dtype<Codec, Greatest>(dtype, a, b, dst, count);
         default:
-            return by_dtype<Codec, Sum>(dtype, a, b, dst, count);
+            return by_dtype<Codec, Add>(dtype, a, b, dst, count);
     }
 }
 

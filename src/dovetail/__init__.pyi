@@ -5,6 +5,19 @@ from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broad
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
+from dovetail.loops.stencils import (
+    Acoustic3d,
+    Acoustic3d4,
+    Acoustic3d6,
+    Acoustic3d8,
+    Fdtd2d,
+    Heat3d,
+    Jacobi1d,
+    Jacobi2d,
+    Jacobi3d,
+    Laplace2d,
+    RedBlack2d,
+)
 from dovetail.machine import Machine as Machine
 from dovetail.machine import load as load_machine
 from dovetail.matmul import (
@@ -50,5 +63,16 @@ reduce_scatter = ReduceScatter
 all_to_all = AllToAll
 all_to_next = AllToNext
 broadcast = Broadcast
+jacobi1d = Jacobi1d
+jacobi2d = Jacobi2d
+jacobi3d = Jacobi3d
+heat3d = Heat3d
+acoustic3d = Acoustic3d
+acoustic3d_4 = Acoustic3d4
+acoustic3d_6 = Acoustic3d6
+acoustic3d_8 = Acoustic3d8
+fdtd2d = Fdtd2d
+laplace2d = Laplace2d
+red_black2d = RedBlack2d
 
 def find_call(name: str) -> Any: ...

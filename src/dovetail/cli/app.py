@@ -28,6 +28,8 @@ from dovetail.cli.probe import probe
 from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
+from dovetail.cli.tile import tile
+from dovetail.cli.trace import group as trace_group
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
 from dovetail.cli.wishes import HELP, Verb
@@ -39,8 +41,8 @@ OF_WISHES = (
     Verb(probe, alone="links", of_subjects=characterise),
     Verb(plan, limits=True, compares=True),
 )
-RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile")
-ORDER = (*RIVER, "show", "diff", "machines", "doctor")
+RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
+ORDER = (*RIVER, "trace", "show", "diff", "machines", "doctor")
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
 
@@ -61,10 +63,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
 )
-for _verb in (bench, simulate, verify, run, compare, compile, show, diff, machines, doctor):
+for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
 for _wished in OF_WISHES:
     app.add_typer(_wished.group(), name=_wished.name)
+app.add_typer(trace_group(), name="trace", no_args_is_help=True)
 
 
 @app.callback()

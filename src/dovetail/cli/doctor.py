@@ -59,6 +59,7 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
         ("mpicc", True, mpicc),
         ("launcher", True, lambda: launcher(launch)),
         ("executor mpi", True, lambda: mpi(launch)),
+        ("executor cuda", False, cuda),
         ("testbed (root, ip, tc)", False, testbed),
     ]
     for index, (name, needed, look) in enumerate(steps):
@@ -147,6 +148,29 @@ def mpi(launch: str | None) -> str:
     spent = time.perf_counter() - begin
     library = " ".join(str(result.facts.get("mpi")).split())
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"
+
+
+NEVER_RUN = "graphs, interpreter and one real rank: never run on a device yet; ranks on several devices: not written"
+
+
+def cuda() -> str:
+    """The same with both ranks on a CUDA device; what was never run on any says so."""
+    from dovetail.run import fresh_inputs
+    from dovetail.run.check import check_outputs, raise_if_bad
+    from dovetail.run.cuda_device import Gpu
+    from dovetail.run.cuda_runs import run_streams
+
+    program, workload = tiny()
+    gpu = Gpu()
+    inputs = fresh_inputs(program, workload, seed=0)
+    begin = time.perf_counter()
+    outputs, _ = run_streams(program, workload, inputs, gpu=gpu)
+    spent = time.perf_counter() - begin
+    raise_if_bad(check_outputs(program, workload, inputs, outputs))
+    facts = gpu.facts()
+    driver = f"driver of CUDA {facts['driver_version'] / 1000:.1f}"
+    about = f"{facts['device']}, {driver}, {facts['multiprocessors']} multiprocessors"
+    return f"{about}, {gpu.blas.path}: 2 virtual ranks, result checked, {_ms(spent)}; {NEVER_RUN}"
 
 
 def testbed() -> str:

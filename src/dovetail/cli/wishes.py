@@ -119,11 +119,13 @@ class Verb:
 
     def kind_of(self, name: str) -> Any:
         """The class of a wish or subject, None without; a WishError that offers the nearest where there is none."""
-        from dovetail.plan.wishes import subject_class, wish_class
+        from dovetail.plan.wishes import is_in_file, subject_class, wish_class
 
         if name == self.alone:
             return None
-        return subject_class(name) if name in self.subjects() else wish_class(nearest(name, self.names(), "wish"))
+        if name in self.subjects():
+            return subject_class(name)
+        return wish_class(name if is_in_file(name) else nearest(name, self.names(), "wish"))
 
     def run_of(self, name: str) -> Callable[..., Any]:
         """What runs for a wish or subject."""

@@ -164,6 +164,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             raise PlanError(f"the schedule is none of {self.name}", found=str(schedule))
         return build(str(name), ranks, nodes=self.nodes or 1, **given)  # type: ignore[arg-type]
 
+    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
+        return None
+
+    def space(self, schedule: Schedule, ranks: int) -> None:
+        """None: its tiles are in the timeline."""
+        return
+
     def workload(self, program: Program) -> Workload:
         spec, count = self.spec(program), self.count(program.num_ranks)
         if count % spec.chunks == 0:

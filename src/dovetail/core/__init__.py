@@ -2,7 +2,7 @@
 
 from dovetail.core.cache import cache_dir
 from dovetail.core.codec import check_schema, load_json, read_arrays, save_json, save_text
-from dovetail.core.compiler import compile_c, find_tool
+from dovetail.core.compiler import compile_c, compile_for_here, find_tool
 from dovetail.core.errors import (
     CostError,
     DovetailError,
@@ -29,6 +29,7 @@ __all__ = [
     "cache_dir",
     "check_schema",
     "compile_c",
+    "compile_for_here",
     "find_tool",
     "load_json",
     "parse_bytes",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from dovetail.core.cache import cache_dir
@@ -24,23 +26,67 @@ def find_tool(*names: str) -> str | None:
     return None
 
 
-def compile_c(compiler: str, sources: Sequence[Path], name: str, what: str, *, about: str = "--version") -> Path:
+def compile_c(
+    compiler: str,
+    sources: Sequence[Path],
+    name: str,
+    what: str,
+    *,
+    about: str = "--version",
+    flags: Sequence[str] = ("-O2",),
+) -> Path:
     """The shared library that `compiler` makes of `sources` (headers among them), kept as `name` with a key.
 
-    The key is of the sources, the compiler and what it answers to `about`: another of either is another library.
-    EnvironmentFault, naming `what` was to be compiled, where the compiler fails.
+    The key is of the sources, the flags, the compiler and what it answers to `about`: another of any is another
+    library. EnvironmentFault, naming `what` was to be compiled, where the compiler fails.
     """
-    line = subprocess.run([compiler, about], capture_output=True, text=True, check=False).stdout
     text = b"".join(source.read_bytes() for source in sources)
-    key = hashlib.sha256(text + compiler.encode() + line.encode()).hexdigest()[:16]
+    key = _key(text, compiler, _answer(compiler, about), *flags)
     target = cache_dir() / f"{name}-{key}.so"
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}")
         units = [source for source in sources if source.suffix == ".c"]
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(partial), *map(str, units)]
+        command = [compiler, "-shared", "-fPIC", "-o", str(partial), *map(str, units), *flags, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             found = done.stderr.strip().splitlines()[-1:] or ["no message"]
             raise EnvironmentFault(f"{compiler} could not compile {what}", found=found[0], hint="is gcc installed?")
         partial.replace(target)
     return target
+
+
+def compile_for_here(text: str, name: str, what: str) -> Path:
+    """The same of C that was generated, for the CPU of this machine; floats are rounded as they are written.
+
+    The C lies beside the library, under the same name. EnvironmentFault where there is no compiler, or it fails.
+    """
+    compiler = find_tool("cc", "gcc", "clang")
+    if compiler is None:
+        raise EnvironmentFault(f"no C compiler to compile {what}", hint="install gcc or clang")
+    source = cache_dir() / f"{name}-{_key(text.encode())}.c"
+    if not source.exists():
+        partial = source.with_suffix(f".{os.getpid()}")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(source)
+    flags = ("-O3", "-march=native", "-ffp-contract=off", "-fwrapv", f'-DDOVETAIL_CPU="{_cpu()}"')
+    return compile_c(compiler, [source], name, what, flags=flags)
+
+
+def _key(text: bytes, *more: str) -> str:
+    return hashlib.sha256(text + "".join(more).encode()).hexdigest()[:16]
+
+
+@cache
+def _answer(compiler: str, about: str) -> str:
+    return subprocess.run([compiler, about], capture_output=True, text=True, check=False).stdout
+
+
+@cache
+def _cpu() -> str:
+    """A word for what this CPU can do: libraries made for it are not for others that share the cache."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = [platform.machine(), platform.processor()]
+    about = dict.fromkeys(line for line in lines if line.startswith(("flags", "Features", "model name")))
+    return _key("".join(about or lines[:2]).encode())

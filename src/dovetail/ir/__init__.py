@@ -6,6 +6,7 @@ from dovetail.ir.kernels import (
     Agreement,
     Call,
     Calls,
+    CFunction,
     Gemm,
     KernelCall,
     KernelForm,
@@ -39,7 +40,7 @@ from dovetail.ir.types import (
     Term,
 )
 from dovetail.ir.verify import verify, verify_reference
-from dovetail.ir.wish import Collected, Heuristic, Option, Sample, Studied, Wish
+from dovetail.ir.wish import Collected, Heuristic, Option, Piece, Sample, Space, Studied, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Agreement",
     "Buffer",
     "Builder",
+    "CFunction",
     "Call",
     "Calls",
     "Certificate",
@@ -68,6 +70,7 @@ __all__ = [
     "Op",
     "Operand",
     "Option",
+    "Piece",
     "Post",
     "Program",
     "Progress",
@@ -76,6 +79,7 @@ __all__ = [
     "Schedule",
     "Sizes",
     "Slot",
+    "Space",
     "Studied",
     "Subject",
     "Target",

@@ -48,6 +48,21 @@ class Gemm(NamedTuple):
     n: int
 
 
+class CFunction(NamedTuple):
+    """A compiled C function, `void f(const struct rows *operands, const int64_t *sizes)`, by its address.
+
+    It gets, of what is read and then of what is written, `struct rows { char *data; int64_t stride, blocks; }`: where
+    the first block lies, and bytes from one block to the next; all have equally many blocks, for an operand in one
+    piece is cut into as many as the others have. It computes whatever the kernel's reference does.
+    """
+
+    address: int
+    sizes: tuple[int, ...]
+
+
+MOST_SIZES = 8  # of a CFunction
+
+
 class Agreement(NamedTuple):
     """How a result compares with what it should be.
 
@@ -75,7 +90,7 @@ class Agreement(NamedTuple):
 
 
 WorkOf = Callable[[Sequence[Operand], Sequence[Operand]], Work]
-NativeOf = Callable[[Sequence[Operand], Sequence[Operand]], Gemm | None]
+NativeOf = Callable[[Sequence[Operand], Sequence[Operand]], Gemm | CFunction | None]
 Check = Callable[[Iterable[Sequence[NDArray[Any]]], NDArray[Any], int, int], Agreement]
 
 

@@ -69,14 +69,18 @@ class Schedule:
 
         >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
         ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')
+        >>> str(Schedule.of("wavefront", cut=(2, 1), depth=8))
+        'wavefront, cut 2 x 1, depth 8'
         """
-        lists = [(len(value), name) for name, value in self.parameters if isinstance(value, tuple)]
+        lists = [(len(value), name) for name, value in self.parameters if isinstance(value, tuple) and name[-1] == "s"]
         parts = [f"{count} {name if count != 1 else name.removesuffix('s')}" for count, name in lists]
+        sides = [(name, value) for name, value in self.parameters if isinstance(value, tuple) and name[-1] != "s"]
+        parts += [f"{name} {' x '.join(map(str, value))}" for name, value in sides]
         words = [(name, value) for name, value in self.parameters if isinstance(value, str) and value != self.family]
         parts += [f"own {value}" if name == "own" else value for name, value in words]  # when the own block's turn is
         parts += [name for name, value in self.parameters if value is True]
         numbers = [(name, value) for name, value in self.parameters if type(value) is int]
-        parts += [f"{value} {name.replace('_', ' ')}" for name, value in numbers]
+        parts += [_counted(name.replace("_", " "), value) for name, value in numbers]
         parts += [f"slices of {self.slice_bytes >> 10}K"] if self.slice_bytes else []
         return ", ".join([self.family, *parts])
 
@@ -90,3 +94,8 @@ class Schedule:
         parameters = {n: tuple(v) if isinstance(v, list) else v for n, v in dict(document["parameters"]).items()}
         driven = {name: document[name] for name in ("progress", "block_rows", "slice_bytes", "blocking")}
         return replace(Schedule.of(str(document["family"]), **parameters), **driven)
+
+
+def _counted(name: str, value: int) -> str:
+    """`2 channels`, `64 rows per message`, `depth 8`."""
+    return f"{value} {name}" if " " in name or name.endswith("s") else f"{name} {value}"

@@ -63,6 +63,28 @@ class Collected(NamedTuple):
     num_bytes: int
 
 
+class Piece(NamedTuple):
+    """Iterations that a rank computes at once: those of step `step` (from 1) from `low` to `high` along one axis, in
+    its `turn`-th tile or sweep. Those beyond what the rank owns are computed by another rank, too."""
+
+    rank: int
+    turn: int
+    step: int
+    low: int
+    high: int
+    beyond: bool
+
+
+class Space(NamedTuple):
+    """A part of an iteration space, for a picture: rows of one axis across, steps upwards; `cuts`: where ranks meet."""
+
+    axis: str
+    low: int
+    high: int
+    cuts: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
 class Sample(NamedTuple):
     """A computation whose cost is to be measured: what it is called, the most of it that a schedule does at once, and
     what appends computations of these amounts, one after the other on every rank, to a program; their rows by rank."""
@@ -153,6 +175,12 @@ class Wish(Protocol):
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """The Program of a schedule. PlanError where the schedule does not fit the wish."""
+
+    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
+        """A plain program that does the same, on the same inputs and outputs; None where post-conditions say it."""
+
+    def space(self, schedule: Schedule, ranks: int) -> Space | None:
+        """The iteration space as a schedule cuts it, or a part of it that shows how; None where there is no such."""
 
     def workload(self, program: Program) -> Workload:
         """What a slot of each buffer of such a Program is, and what its kernels are."""

@@ -87,10 +87,10 @@ class ProductAlone:
 
     def workload(self, program: Program) -> Workload:
         """Slots of A, B and P are rows of the product that is cut by rows; the other cuts have buffers of their own:
-        slots are columns (BC, PC), or what is contracted (AK, BK); or slices (G, B0), that may differ in width."""
+        slots are columns (BN, CN), or what is contracted (AK, BK); or slices (G, B0), that may differ in width."""
         m, k, n = self.m, self.k, self.n
         shapes: dict[str, tuple[int, ...]] = {"A": (k,), "B": (k, n), "P": (n,)}
-        shapes |= {"BC": (k, 1), "PC": (m, 1), "AK": (m, 1), "BK": (n,)}
+        shapes |= {"BN": (k, 1), "CN": (m, 1), "AK": (m, 1), "BK": (n,)}
         held = {buffer.name: buffer.slots[0] for buffer in program.buffers}
         slots = {name: (Slot(shapes[name], self.dtype),) * program.num_ranks for name in held if name in shapes}
         if "B0" not in held:
@@ -108,9 +108,9 @@ class ProductAlone:
         return add_slices(b, ranks, rows, self.m, ranks)
 
     def _add_columns(self, b: Builder, ranks: int, columns: Sequence[int]) -> dict[int, list[int]]:
-        b.buffer("A", "input", self.m), b.buffer("BC", "input", self.n), b.buffer("PC", "scratch", self.n)
+        b.buffer("A", "input", self.m), b.buffer("BN", "input", self.n), b.buffer("CN", "scratch", self.n)
         pieces = [
-            ((Region("A", 0, self.m), Region("BC", start, count)), Region("PC", start, count), False)
+            ((Region("A", 0, self.m), Region("BN", start, count)), Region("CN", start, count), False)
             for start, count in walk(columns, self.n)
         ]
         return _added(b, ranks, pieces)

@@ -230,6 +230,13 @@ class Product:
     def program(self, schedule: Schedule, ranks: int) -> Program:
         raise NotImplementedError
 
+    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
+        return None
+
+    def space(self, schedule: Schedule, ranks: int) -> None:
+        """None: its tiles are in the timeline."""
+        return
+
     def workload(self, program: Program) -> Workload:
         raise NotImplementedError
 

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from dovetail.core import PlanError, check_schema
 from dovetail.ir import Program, Schedule, Wish
 from dovetail.ir.certificate import Certificate
-from dovetail.ir.verify import verify
-from dovetail.plan.wishes import wish_from
+from dovetail.plan.wishes import prove, wish_from
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
@@ -178,7 +177,7 @@ class Plan:
         check_schema(document, SCHEMA)
         wish, schedule, ranks = asked_of(document)
         emitted = wish.program(schedule, ranks)
-        certificate = verify(emitted)
+        certificate = prove(wish, schedule, emitted)
         certificate.raise_if_bad()
         try:
             return cls(

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from dovetail.core import PlanError
 from dovetail.ir import SERIAL, Program, Schedule, Wish
 from dovetail.ir.certificate import Certificate
-from dovetail.ir.verify import verify
 from dovetail.machine import Machine, load
 from dovetail.plan.costs import Costs, Scored
 from dovetail.plan.plan import MEASURED_SLOWER, Plan, Rival
 from dovetail.plan.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
-from dovetail.plan.wishes import checked_wish
+from dovetail.plan.wishes import checked_wish, prove
 
 
 class Proved(NamedTuple):
@@ -105,7 +104,7 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
         if asked.family not in ("auto", each.family):
             continue
         program = costs.wish.program(each.schedule, costs.ranks)
-        certificate = verify(program)
+        certificate = prove(costs.wish, each.schedule, program)
         if certificate.ok:
             return Proved(costs.exactly(each, program), program, certificate, tuple(refused))
         failed = next(check.message for check in certificate.checks.values() if not check.ok)
@@ -115,7 +114,7 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
             f"no {asked.family} schedule fits", found="; ".join(refused) or "no candidate", hint="try 'auto'"
         )
     program = costs.wish.program(serial.schedule, costs.ranks)
-    certificate = verify(program)
+    certificate = prove(costs.wish, serial.schedule, program)
     certificate.raise_if_bad()
     return Proved(costs.exactly(serial, program), program, certificate, tuple(refused))
 
@@ -125,7 +124,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
     was not taken because of `why`."""
     far, program = replace(costs, extrapolate=True), costs.wish.program(schedule, costs.ranks)
     scored = far.exactly(far.scored(schedule), program)
-    certificate = verify(program)
+    certificate = prove(costs.wish, schedule, program)
     certificate.raise_if_bad()
     mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, why)
     others = tuple(rival for rival in found.rivals if rival.schedule != schedule)

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from textwrap import shorten
+from types import ModuleType
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
-from dovetail.ir import Wish
+from dovetail.ir import Certificate, Program, Schedule, Wish, verify
 
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
@@ -28,6 +31,17 @@ BUILT_IN = {
     "all_to_all": "dovetail.collective:AllToAll",
     "all_to_next": "dovetail.collective:AllToNext",
     "broadcast": "dovetail.collective:Broadcast",
+    "jacobi1d": "dovetail.loops.stencils:Jacobi1d",
+    "jacobi2d": "dovetail.loops.stencils:Jacobi2d",
+    "jacobi3d": "dovetail.loops.stencils:Jacobi3d",
+    "heat3d": "dovetail.loops.stencils:Heat3d",
+    "acoustic3d": "dovetail.loops.stencils:Acoustic3d",
+    "acoustic3d_4": "dovetail.loops.stencils:Acoustic3d4",
+    "acoustic3d_6": "dovetail.loops.stencils:Acoustic3d6",
+    "acoustic3d_8": "dovetail.loops.stencils:Acoustic3d8",
+    "fdtd2d": "dovetail.loops.stencils:Fdtd2d",
+    "laplace2d": "dovetail.loops.stencils:Laplace2d",
+    "red_black2d": "dovetail.loops.stencils:RedBlack2d",
 }
 SUBJECT_GROUP = "dovetail.subjects"
 SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
@@ -57,7 +71,8 @@ def wishes() -> Mapping[str, str]:
 
 @cache
 def wish_class(name: str) -> Any:
-    """The class of the wish called `name`; a WishError that offers the nearest where there is none.
+    """The class of the wish called `name`, or made of a stencil in a file of the user's (`loops.py:heat`); a WishError
+    that offers the nearest where there is none.
 
     >>> wish_class("matmul_all_reduce").families[0]
     'serial'
@@ -67,6 +82,8 @@ def wish_class(name: str) -> Any:
     dovetail.core.errors.WishError: no wish 'matmul_all_reduced'
       try         did you mean 'matmul_all_reduce'?
     """
+    if is_in_file(name):
+        return _in_file(name)
     place = wishes().get(name)
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
@@ -78,6 +95,42 @@ def _at(place: str) -> Any:
     """What is at "package.module:Name"."""
     module, _, found = place.partition(":")
     return getattr(import_module(module), found)
+
+
+def is_in_file(name: str) -> bool:
+    """Whether a name is that of a nest in a file of the user's, as in `loops.py:heat`."""
+    return ".py:" in name
+
+
+def _in_file(name: str) -> Any:
+    """The class of wishes for a nest in a Python file, which is run; it goes by the name it was asked for."""
+    from dovetail.loops.nest import Nest
+    from dovetail.loops.wish import stencil_wish
+
+    path, _, wanted = name.rpartition(":")
+    try:
+        found = vars(_run_file(path)).get(wanted)
+    except OSError as error:
+        raise WishError(f"cannot read {path}", found=error.strerror, hint="FILE.py:NAME of a nest") from None
+    if not isinstance(found, Nest):
+        nests = ", ".join(key for key, value in vars(_run_file(path)).items() if isinstance(value, Nest))
+        raise WishError(f"{path} has no nest '{wanted}'", hint=f"it has {nests}" if nests else "@nest(…) makes one")
+    return stencil_wish(found, name)
+
+
+@cache
+def _run_file(path: str) -> ModuleType:
+    spec = spec_from_file_location(Path(path).stem, Path(path).resolve())
+    if spec is None or spec.loader is None:
+        raise WishError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def prove(wish: Wish, schedule: Schedule, program: Program) -> Certificate:
+    """The certificate of a schedule's Program; also against the plain program of the wish, where it has one."""
+    return verify(program, against=wish.plain(schedule, program.num_ranks))
 
 
 def checked_wish(wish: Any) -> Any:
@@ -100,7 +153,7 @@ def checked_wish(wish: Any) -> Any:
 def wish_from(document: Mapping[str, Any]) -> Wish:
     """The wish in a document that its `to_json` wrote."""
     schema = str(document.get("schema"))
-    name = schema.removeprefix("dovetail.wish.").split("/")[0]
+    name = schema.removeprefix("dovetail.wish.").rpartition("/")[0]
     if not schema.startswith("dovetail.wish."):
         raise DovetailError("expected a document of a wish", found=f"schema {document.get('schema')!r}")
     wish: Wish = wish_class(name).from_json(document)

@@ -47,6 +47,8 @@ def probe_links(
     say("messages and collectives", 0.1)
     samples = take(executor, _message_costs(ranks, pairs, guesses, budget or Budget()))
     machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
+    if not getattr(executor, "buffers_early_sends", True):
+        return machine
     say("eager limits", 0.25)
     return _with_eager_limits(executor, machine, pairs)
 

@@ -251,5 +251,8 @@ def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
 
 
 def slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
-    """Of the k-th ops of all ranks, the slowest: ranks of a tile wait for each other in the collective."""
-    return [float(t) for t in np.max([_durations(timeline, mine) for mine in rows.values()], axis=0)]
+    """Of the k-th ops of all ranks that ran, the slowest: ranks of a tile wait for each other in the collective."""
+    ran = set(timeline.columns["rank"].tolist())
+    return [
+        float(t) for t in np.max([_durations(timeline, mine) for rank, mine in rows.items() if rank in ran], axis=0)
+    ]

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from dovetail.core import save_json, seconds_text, share_text
-from dovetail.ir import Schedule
+from dovetail.ir import Schedule, Space
 from dovetail.plan import Plan
 from dovetail.plan.plan import MEASURED_SLOWER
 from dovetail.report.summary import Losses, Provenance, Row, Summary
@@ -81,7 +81,13 @@ def plan_summary(plan: Plan, command: str = "") -> Summary:
         rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, rival.why_not))
     rows.append(Row("ideal", plan.ideal_s, None, 1.0, "the longer side alone, all else hidden"))
     losses = (Losses("predicted", plan.ideal_s, dict(plan.losses)),)
-    return Summary(tuple(rows), losses, tuple(explain(plan).split("\n\n")), Provenance(command, plan.machine, ""))
+    reasons, made = tuple(explain(plan).split("\n\n")), Provenance(command, plan.machine, "")
+    return Summary(tuple(rows), losses, reasons, made, space(plan))
+
+
+def space(plan: Plan) -> Space | None:
+    """The iteration space of a plan, where its wish has one."""
+    return plan.wish.space(plan.schedule, plan.ranks)
 
 
 def write_plan_page(plan: Plan, path: Path, command: str = "") -> Path:

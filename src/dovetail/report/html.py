@@ -11,14 +11,16 @@ from pathlib import Path
 
 from dovetail import __version__
 from dovetail.core import save_text
-from dovetail.ir import Program
+from dovetail.ir import Program, Space
 from dovetail.report.payload import encode
+from dovetail.report.space_picture import space_svg
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.template import fill, part, programs_of, provenance_list
+from dovetail.report.told import Told
 from dovetail.report.units import percent, second_unit, seconds, seconds_column, significant
 from dovetail.timeline import Label, Timeline
 
-SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "main.js")
+SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "find.js", "main.js")
 EMPTY = "<section><h2>Timeline</h2><p>Nothing ran: no spans.</p></section>"
 MEANINGS = {
     "dil": "pieces slower than the whole",
@@ -36,27 +38,31 @@ def write_page(
     *,
     title: str,
     timelines: Sequence[Timeline] = (),
-    program: Program | Sequence[Program | None] | None = None,
+    program: Program | Sequence[Program | Told | None] | None = None,
     summary: Summary | None = None,
+    further: str = "",
 ) -> Path:
     """Write the page to `path`, whole or not at all; returns the path.
 
     `program` is the one that all timelines ran, or one for each timeline (None where unknown); with it, tooltips tell
-    each op's text and source line, and arrows show messages. A disk that refuses raises EnvironmentFault.
+    each op's text and source line, and arrows show messages. `further` is HTML that stands below them. A disk
+    that refuses raises EnvironmentFault.
     """
-    return save_text(path, page(title=title, timelines=timelines, program=program, summary=summary))
+    return save_text(path, page(title=title, timelines=timelines, program=program, summary=summary, further=further))
 
 
 def page(
     *,
     title: str,
     timelines: Sequence[Timeline] = (),
-    program: Program | Sequence[Program | None] | None = None,
+    program: Program | Sequence[Program | Told | None] | None = None,
     summary: Summary | None = None,
+    further: str = "",
 ) -> str:
     """The text of the page that `write_page` writes."""
     facts = summary or Summary()
-    shown = [run for run in zip(timelines, programs_of(timelines, program), strict=True) if run[0].num_spans]
+    ran: list[Program | Told | None] = programs_of(timelines, program)
+    shown = [run for run in zip(timelines, ran, strict=True) if run[0].num_spans]
     script = part(*SCRIPTS) if shown else ""
     parts = {
         "title": escape(title),
@@ -65,6 +71,8 @@ def page(
         "css": part("page.css"),
         "provenance": _provenance(facts.provenance, timelines),
         "summary": _summary(facts),
+        "space": _space(facts.space),
+        "further": further,
         "timeline": part("timeline.html") if shown else EMPTY,
         "data": encode(shown) if shown else "",
         "script": script,
@@ -96,6 +104,13 @@ def _summary(summary: Summary) -> str:
         right = f"<section><h2>Where the time beyond the ideal goes</h2>{_losses(summary.losses)}</section>"
     sides = "".join(f"<div>{side}</div>" for side in (left, right) if side)
     return f'<div class="pair{" both" if left and right else ""}">{sides}</div>' if sides else ""
+
+
+def _space(space: Space | None) -> str:
+    if space is None:
+        return ""
+    what = "A part of it, each rank in its colour; shades tell what is computed one after the other, pale what another "
+    return f"<section><h2>Iteration space</h2><p>{what}rank computes, too.</p>{space_svg(space)}</section>"
 
 
 def _schedules(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""The data of the HTML page: timelines and op texts as compressed typed arrays in base64."""
+"""The data of the HTML page: timelines and texts of their spans as compressed typed arrays in base64."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Program
-from dovetail.ir.lines import op_lines
 from dovetail.report.span_classes import GROUPS, span_groups
+from dovetail.report.told import Told, told_of
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline
-from dovetail.timeline.partners import message_of
 
 _ALIGN = 8
 
 
-def encode(runs: Sequence[tuple[Timeline, Program | None]]) -> str:
-    """Timelines and the programs that they ran, as base64 of deflate of what `_pack` lays out."""
+def encode(runs: Sequence[tuple[Timeline, Program | Told | None]]) -> str:
+    """Timelines and what is told of their ops, as base64 of deflate of what `_pack` lays out."""
     arrays: dict[str, NDArray[Any]] = {}
     distinct = list({id(p): p for _, p in runs if p is not None}.values())
     rows = {id(p): row for row, p in enumerate(distinct)}
@@ -31,13 +30,13 @@ def encode(runs: Sequence[tuple[Timeline, Program | None]]) -> str:
         "timelines": [
             _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)]) for i, (t, p) in enumerate(runs)
         ],
-        "programs": [_program(arrays, f"p{i}", p) for i, p in enumerate(distinct)],
+        "programs": [_told(arrays, f"p{i}", told_of(p)) for i, p in enumerate(distinct)],
     }
     return b64encode(zlib.compress(_pack(head, arrays), 6)).decode("ascii")
 
 
 def _timeline(
-    arrays: dict[str, NDArray[Any]], key: str, timeline: Timeline, program: Program | None, row: int
+    arrays: dict[str, NDArray[Any]], key: str, timeline: Timeline, program: Program | Told | None, row: int
 ) -> dict[str, Any]:
     """Add the spans of one timeline to `arrays`, in the order of its tracks; returns its part of the header."""
     found, order = tracks(timeline)
@@ -48,7 +47,7 @@ def _timeline(
     arrays[f"{key}.name"] = col["name"][order].astype("<i4")
     arrays[f"{key}.op"] = col["op"][order].astype("<i4")
     arrays[f"{key}.bytes"] = col["num_bytes"][order].astype("<f8")
-    arrays[f"{key}.group"] = span_groups(timeline, program)[order]
+    arrays[f"{key}.group"] = span_groups(timeline, program if isinstance(program, Program) else None)[order]
     return {
         "label": timeline.label,
         "title": str(timeline.meta.get("schedule", "")),
@@ -61,15 +60,13 @@ def _timeline(
     }
 
 
-def _program(arrays: dict[str, NDArray[Any]], key: str, program: Program) -> dict[str, Any]:
-    """Add op texts, source lines and messages of one program to `arrays`; returns its part of the header."""
-    texts = "\n".join(text.replace("\n", " ") for text in op_lines(program, source=False))
+def _told(arrays: dict[str, NDArray[Any]], key: str, told: Told) -> dict[str, Any]:
+    """Add texts, source lines and messages of the ops to `arrays`; returns their part of the header."""
+    texts = "\n".join(text.replace("\n", " ") for text in told.texts)
     arrays[f"{key}.text"] = np.frombuffer(texts.encode("utf-8", "replace"), dtype=np.uint8)
-    arrays[f"{key}.line"] = program.columns["line"].astype("<i4")
-    arrays[f"{key}.message"] = message_of(program).astype("<i4")  # the op whose message each op takes, or -1
-    arrays[f"{key}.dep_start"] = program.columns["dep_start"].astype("<i4")
-    arrays[f"{key}.dep"] = program.columns["dep"].astype("<i4")
-    return {"name": program.name, "lines": list(program.lines), "num_ops": program.num_ops}
+    for name in ("line", "sender", "taker", "dep_start", "dep"):
+        arrays[f"{key}.{name}"] = getattr(told, name).astype("<i4")
+    return {"name": told.name, "lines": list(told.lines), "num_ops": len(told.line)}
 
 
 def _pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -85,10 +85,11 @@ def svg(
     for name, text in provenance.items() if provenance else []:
         parts.append(f'<text class="muted" x="12" y="{height:.0f}">{name} {escape(visible(text))}</text>')
         height += 16
-    return _document(parts, width, ceil(height), title)
+    return document(parts, width, ceil(height), title)
 
 
-def _document(parts: Sequence[str], width: int, height: int, title: str) -> str:
+def document(parts: Sequence[str], width: int, height: int, title: str) -> str:
+    """An SVG of these parts, with a class g0, g1, … for each colour of `GROUPS`, light or dark as the reader likes."""
     light = "".join(f".g{i} {{ fill: {g.light}; stroke: {g.light}; }}" for i, g in enumerate(GROUPS))
     dark = "".join(f".g{i} {{ fill: {g.dark}; stroke: {g.dark}; }}" for i, g in enumerate(GROUPS))
     pale = ".predicted { fill-opacity: .38; } .emulated { fill-opacity: .66; }"

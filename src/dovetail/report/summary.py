@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.core import DovetailError, check_schema
+from dovetail.ir import Space
 from dovetail.timeline import Attribution, Label, Timeline
 
 SCHEMA = "dovetail.summary/1"
@@ -71,12 +72,14 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows of the table, losses (one entry a label), notes (the plan's reasons, a paragraph each), provenance."""
+    """Rows of the table, losses (one entry a label), notes (the plan's reasons, a paragraph each), provenance; and on
+    the page, the iteration space where there is one."""
 
     rows: tuple[Row, ...] = ()
     losses: tuple[Losses, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
+    space: Space | None = None
 
     @property
     def labels(self) -> tuple[Label, ...]:

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from typing import TypeVar
 
 from dovetail.ir import Program
 from dovetail.timeline import Timeline
+
+P = TypeVar("P")
 
 
 def part(*names: str) -> str:
@@ -33,8 +36,8 @@ def provenance_list(known: Mapping[str, str]) -> str:
 
 
 def programs_of(
-    timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None
-) -> list[Program | None]:
+    timelines: Sequence[Timeline], program: Program | Sequence[P | Program | None] | None
+) -> list[P | Program | None]:
     """The program of each timeline, from one for all, one for each, or none; ValueError where the numbers differ."""
     if program is None or isinstance(program, Program):
         return [program] * len(timelines)

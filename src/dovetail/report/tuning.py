@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dovetail.core import EnvironmentFault, save_json
-from dovetail.report.explain import explain, title, why_serial
+from dovetail.report.explain import explain, space, title, why_serial
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import seconds
 from dovetail.tune import TuneResult
@@ -49,7 +49,7 @@ def summary(result: TuneResult, command: str = "") -> Summary:
         losses.append(Losses("measured", result.ideal_s, result.losses))
     where = f"{result.machine.name}: {result.facts.get('cpu')}, {result.facts.get('mpi')}, {best.ranks} ranks"
     notes = (*result.notes, *_reasons(result), *_earlier(result))
-    return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""))
+    return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""), space(best))
 
 
 def why_kept(result: TuneResult) -> str:

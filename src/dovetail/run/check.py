@@ -15,6 +15,7 @@ from dovetail.ir import Agreement, KernelCall, KernelForm, Operand, Post, Progra
 from dovetail.ir.workload import ROUNDOFF, TINIEST
 from dovetail.run.arrays import Array, Arrays, places
 
+NEAR = 64  # roundoffs by which two orders of the same operations may differ, functions rounded otherwise
 BLOCK = 1 << 20  # elements compared at a time
 SLOTS = (
     48  # of what a kernel's own check computes whole: over all terms of all post-conditions, so that time is bounded
@@ -74,6 +75,24 @@ def check_rank(
     """
     checker = _Checker(program, workload, rank, held, inputs, reduce_op)
     return Agreement.total(piece for post in program.posts if rank in post.ranks for piece in checker.pieces(post))
+
+
+def near(what: str, found: Array, wanted: Array) -> Agreement:
+    """Do two arrays hold the same: integers to the bit, floats but for rounding of the largest, NEAR times?
+
+    >>> near("u", np.array([1.0, 2.0]), np.array([1.0, 2.0])).ok, near("u", np.array([1, 3]), np.array([1, 2])).worst
+    (True, 'u, element 1: 3 instead of 2')
+    """
+    if not found.size:
+        return Agreement()
+    wide = found.astype(np.float64).ravel(), wanted.astype(np.float64).ravel()
+    scale = float(np.abs(wide[1]).max()) or 1.0
+    with np.errstate(all="ignore"):
+        error = np.where(found.ravel() == wanted.ravel(), 0.0, np.abs(wide[0] - wide[1]) / scale)
+    error[np.isnan(error)] = np.inf
+    tolerance, at = NEAR * ROUNDOFF.get(found.dtype.name, 0.0), int(error.argmax())
+    text = f"{what}, element {at}: {wide[0][at]:.9g} instead of {wide[1][at]:.9g}"
+    return Agreement(float(error[at]), tolerance, int((error > tolerance).sum()), text)
 
 
 def raise_if_bad(found: Agreement) -> None:

@@ -159,9 +159,10 @@ def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
     return ""
 
 
-def ranks_of(comm: Any = None) -> World:
+def ranks_of(comm: Any = None, *, blas: bool = True) -> World:
     """The ranks of an mpi4py communicator; without one, all of this MPI program."""
-    _warn_once()
+    if blas:
+        _warn_once()
     return this_world() if comm is None else world_of(comm)
 
 

@@ -13,8 +13,20 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.ir import KernelCall, Kind, Program, Slot, Workload, compute_calls, kernel_calls, region_bytes
+from dovetail.ir import (
+    CFunction,
+    Gemm,
+    KernelCall,
+    Kind,
+    Program,
+    Slot,
+    Workload,
+    compute_calls,
+    kernel_calls,
+    region_bytes,
+)
 from dovetail.ir.collectives import OP_COLLECTIVES
+from dovetail.ir.kernels import MOST_SIZES
 from dovetail.ir.workload import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate_buffer, places
 from dovetail.run.library_calls import CUT, collective_parts, misfit
@@ -56,7 +68,7 @@ def bind(
     if as_held.sizes:
         check_sizes(program, rank, as_held)
     functions = kernel_calls(workload, kernels)
-    products = _products(program, rank, as_held, kernels or {})
+    products, c_functions = native_forms(program, rank, as_held, kernels)
 
     def call(row: int) -> None:
         run_kernel(program, row, arrays, functions, starts)
@@ -78,6 +90,7 @@ def bind(
         collective_parts(program, rank, as_held),
         products,
         blas_functions() if len(products) else (0, 0),
+        c_functions,
         call,
     )
 
@@ -193,17 +206,25 @@ def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> 
     return replace(workload, slots={name: (slot,) * program.num_ranks for name, slot in held.items()})
 
 
-def _products(program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall]) -> NDArray[np.int64]:
-    """A row for each compute op that has a native form: its row in the program, m, k, n, and whether it accumulates."""
+def native_forms(
+    program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Compute ops that have a native form: products (row in the program, m, k, n, whether it accumulates), and C
+    functions (row, address, sizes)."""
     rows, which, kinds = compute_calls(program, workload, rank)
-    table, known = np.zeros((len(kinds), 4), np.int64), np.zeros(len(kinds), np.bool_)
+    products, functions = np.zeros((len(kinds), 4), np.int64), np.zeros((len(kinds), 1 + MOST_SIZES), np.int64)
+    is_product, is_function = np.zeros((2, len(kinds)), np.bool_)
     for number, kind in enumerate(kinds):
         name, _, accumulate = program.kernels[kind.kernel]
-        form = None if name in kernels else workload.form(name)
-        product = form.native(kind.reads, kind.writes) if form and form.native else None
-        if product:
-            table[number], known[number] = (*product, accumulate), True
-    return np.column_stack([rows, table[which]])[known[which]]
+        form = None if kernels and name in kernels else workload.form(name)
+        native = form.native(kind.reads, kind.writes) if form and form.native else None
+        if isinstance(native, CFunction) and not accumulate:
+            functions[number, : 1 + len(native.sizes)], is_function[number] = (native.address, *native.sizes), True
+        elif isinstance(native, Gemm):
+            products[number], is_product[number] = (*native, accumulate), True
+    tables = ((products, is_product), (functions, is_function))
+    found = [np.column_stack([rows, table[which]])[known[which]] for table, known in tables]
+    return found[0], found[1]
 
 
 def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:

@@ -18,13 +18,15 @@ from dovetail.timeline import Timeline
 @dataclass(frozen=True)
 class Variant:
     """One Program of a job. With `check`, all that its post-conditions name is held against float64, after a run of its
-    own."""
+    own; where there is a plain program to check `against`, with its workload, all that this one leaves in its outputs,
+    its kernels run by their references."""
 
     name: str
     program: Program
     workload: Workload
     options: RunOptions = field(default_factory=RunOptions)
     check: bool = False
+    against: tuple[Program, Workload] | None = None
 
 
 @dataclass(frozen=True)

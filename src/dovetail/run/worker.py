@@ -17,10 +17,10 @@ import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError, save_json
-from dovetail.ir import Agreement, Buffer, Slot
+from dovetail.ir import Agreement, Buffer, Slot, kernel_calls, op_works
 from dovetail.run.arrays import Array, allocate, poison, random_slots
-from dovetail.run.check import check_rank
-from dovetail.run.engine import bind, run_engines, timeline_of
+from dovetail.run.check import check_rank, near
+from dovetail.run.engine import allocate_rank, bind, run_engines, timeline_of
 from dovetail.run.heartbeat import Pulse
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
@@ -29,6 +29,7 @@ from dovetail.timeline import Timeline
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
+MOST_BY_REFERENCE = 2e9  # operations of a plain program, which NumPy does in some seconds
 KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as large as a rank's own
 
 
@@ -195,9 +196,29 @@ class _Rank:
             return self.began(variant, inputs[name], at).reshape(shape_of(variant, inputs[name], at))
 
         found = check_rank(program, variant.workload, rank, memory, began, variant.options.reduce_op)
+        if variant.against is not None:
+            found = Agreement.total([found, self.compared(variant, memory, began)])
         total = Agreement.total(self.world.gather(found, CHECK_LIMIT_S))
         shared: Agreement = self.world.share(total, CHECK_LIMIT_S)
         return shared
+
+    def compared(self, variant: Variant, memory: dict[str, Array], began: Callable[[str, int], Array]) -> Agreement:
+        """What a variant left in its outputs, held against the plain program's: by the kernels' references, or where
+        that would take too long, as they are compiled."""
+        assert variant.against is not None
+        (program, workload), rank = variant.against, self.world.rank
+        arrays = allocate_rank(program, workload, rank)
+        for buffer in program.buffers:
+            if buffer.role == "input":
+                arrays[buffer.name][...] = began(buffer.name, rank)
+        work = sum(each.flops for each in op_works(program, workload).values())
+        references = kernel_calls(workload) if work <= MOST_BY_REFERENCE else None
+        engine = bind(self.world.transport, program, rank, arrays, references, workload=workload)
+        (failure,) = run_engines([engine], replace(variant.options, repeats=1, stall_s=CHECK_LIMIT_S))
+        if failure:
+            raise RunError(f"the plain program failed: {failure}")
+        outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
+        return Agreement.total(near(f"{name} on rank {rank}", memory[name], arrays[name]) for name in outputs)
 
     @cached_property
     def written(self) -> set[str]:

@@ -77,7 +77,9 @@ class Entry:
             spans=spans,
             stall_s=max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s),
         )
-        return Variant(f"{self.name}: {schedule}", program, self.wish.workload(program), options, check)
+        about = f"{self.name}: {schedule}", program, self.wish.workload(program), options, check
+        plain = self.wish.plain(schedule, self.ranks) if check else None
+        return Variant(*about, None if plain is None else (plain, self.wish.workload(plain)))
 
     @cached_property
     def _programs(self) -> dict[object, Program]:

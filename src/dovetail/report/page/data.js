@@ -15,15 +15,25 @@ async function decode(text) {
   };
   const programs = head.programs.map((p, i) => openProgram(p, (name) => array(`p${i}.${name}`)));
   const timelines = head.timelines.map((t, i) => openTimeline(t, (name) => array(`t${i}.${name}`), programs));
-  return { groups: head.groups, timelines };
+  return { groups: [...head.groups, ["not found", "#d9d9d4", "#3a3d41"]], timelines };
+}
+
+// The values that belong to each key from 0 to `count` - 1.
+function grouped(count, keys, values) {
+  const start = new Int32Array(count + 1), list = new Int32Array(keys.length);
+  for (const key of keys) start[key + 1]++;
+  for (let i = 0; i < count; i++) start[i + 1] += start[i];
+  const at = start.slice();
+  for (let i = 0; i < keys.length; i++) list[at[keys[i]]++] = values[i];
+  return (key) => list.subarray(start[key], start[key + 1]);
 }
 
 function openProgram(head, array) {
-  const into = array("message"), out = new Int32Array(head.num_ops).fill(-1);
-  into.forEach((source, op) => { if (source >= 0) out[source] = op; });
+  const sender = array("sender"), taker = array("taker"), count = head.num_ops;
   let texts = null;
   return {
-    into, out, depStart: array("dep_start"), dep: array("dep"),
+    sender, taker, into: grouped(count, taker, sender), out: grouped(count, sender, taker),
+    depStart: array("dep_start"), dep: array("dep"), count,
     text: (op) => (texts ??= new TextDecoder().decode(array("text")).split("\n"))[op] ?? "",
     line: (op) => head.lines[array("line")[op]] ?? "",
   };
@@ -35,6 +45,7 @@ function openTimeline(head, array, programs) {
     program: programs[head.program] ?? null, clockError: head.clock_error_s, shown: true, shift: 0, scale: 1,
     start: array("start"), dur: array("dur"), name: array("name"), op: array("op"), bytes: array("bytes"), group: array("group"),
   };
+  t.kind = t.group; // what a search takes away from `group`
   t.caption = t.title ? `${t.title} · ${t.label}` : t.label;
   t.tracks = head.tracks.map(([rank, lane, depth, first, count]) => ({ timeline: t, rank, lane, depth, first, end: first + count }));
   t.first = t.tracks.reduce((least, k) => Math.min(least, t.start[k.first]), Infinity);
@@ -80,10 +91,10 @@ function firstEnd(t, track, time) {
 function spanOf(t, op) {
   if (op < 0) return -1;
   if (!t.byOp) {
-    t.byOp = new Map();
-    for (let i = 0; i < t.op.length; i++) if (t.op[i] >= 0) t.byOp.set(t.op[i], i);
+    t.byOp = new Int32Array(t.op.reduce((most, o) => Math.max(most, o), -1) + 1).fill(-1);
+    for (let i = 0; i < t.op.length; i++) if (t.op[i] >= 0) t.byOp[t.op[i]] = i;
   }
-  return t.byOp.get(op) ?? -1;
+  return t.byOp[op] ?? -1;
 }
 
 function trackOf(t, index) {

@@ -101,14 +101,16 @@ function drawRow(batch, rims, texts, row, y) {
 // One pixel column: spans [low, high) begin in it, `before` reaches into it; the busiest group, and how full it is.
 function columnOf(t, low, high, edge, own, before, pixel) {
   const last = high > low ? high - 1 : -1, over = last >= 0 ? t.start[last] + t.dur[last] - edge : before.over - own;
-  let group = before?.group ?? t.group[low], most = -1, busy = 0;
+  let group = before?.group ?? t.group[low], most = -1, busy = 0, seen = false;
   for (let k = 0; k < t.present.length; k++) {
     const g = t.present[k];
     let sum = t.sums[k][high] - t.sums[k][low];
     if (last >= 0 && g === t.group[last]) sum -= Math.max(over, 0);
     if (before && g === before.tail) sum += Math.min(before.over, own);
     busy += sum;
-    if (sum > most) { most = sum; group = g; }
+    if (!sum && most >= 0) continue;
+    const shown = !view.hidden.has(g); // what is faded stands behind what is not
+    if (shown > seen || (shown === seen && sum > most)) { most = sum; group = g; seen = shown && sum > 0; }
   }
   return { pixel, over, group, tail: last >= 0 ? t.group[last] : before.tail, level: Math.max(0, Math.min(4, Math.floor((busy / own) * 5 + 0.25))) };
 }

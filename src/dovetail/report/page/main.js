@@ -41,7 +41,7 @@ function paintShown() {
 }
 
 function paintLegend() {
-  const present = data.groups.map((_, g) => data.timelines.some((t) => t.present.includes(g)));
+  const present = data.groups.map((_, g) => g < data.groups.length - 1 && data.timelines.some((t) => t.present.includes(g)));
   canvas("legend").replaceChildren(...data.groups.flatMap(([name], g) => {
     if (!present[g]) return [];
     const made = chip(name, `Show or fade: ${name}`);
@@ -75,6 +75,7 @@ for (const t of data.timelines) t.badge = several ? t.caption : t.label;
 radios("align", "align", (value) => { view.align = value; rebuild(false); });
 radios("group", "group", (value) => { view.grouping = value; rebuild(); });
 canvas("align").hidden = canvas("group").hidden = data.timelines.length < 2;
+listenFind(canvas("find"), canvas("found"), canvas("messages"));
 listen(canvas("view"), canvas("overlay"), canvas("minimap"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 new ResizeObserver(() => { if (canvas("view").clientWidth !== view.width) rebuild(); }).observe(canvas("view"));

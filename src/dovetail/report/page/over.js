@@ -1,6 +1,6 @@
 // Over: the minimap, and what floats above the rows: the hovered and the kept span, its messages, the pointer's time.
 
-const MAP_STRIP = 18;
+const MAP_STRIP = 18, MOST_MESSAGES = 400;
 
 // Share of all lanes busy with each group, in each pixel column, for each shown timeline; painted once a layout.
 function paintMinimap(timelines) {
@@ -74,6 +74,7 @@ function drawOverlay() {
   g.beginPath();
   g.rect(gutter, RULER, width - gutter, height - RULER);
   g.clip();
+  if (view.messages) drawMessages(g);
   for (const span of [view.kept, view.hover]) if (span?.timeline.shown) drawRelations(g, span);
   if (view.cursor) {
     g.fillStyle = theme.faint;
@@ -92,8 +93,25 @@ function drawRelations(g, { timeline: t, index }) {
   for (const other of data.timelines) if (other !== t && other.shown && sameProgram(other, t)) outlineSpan(g, other, spanOf(other, op), theme.muted, 1.25);
   if (!p) return;
   for (let d = p.depStart[op]; d < p.depStart[op + 1]; d++) drawLink(g, t, spanOf(t, p.dep[d]), index, theme.muted, [3, 3]);
-  if (p.out[op] >= 0) drawLink(g, t, index, spanOf(t, p.out[op]), theme.ink, []);
-  if (p.into[op] >= 0) drawLink(g, t, spanOf(t, p.into[op]), index, theme.ink, []);
+  for (const to of p.out(op)) drawLink(g, t, index, spanOf(t, to), theme.ink, []);
+  for (const from of p.into(op)) drawLink(g, t, spanOf(t, from), index, theme.ink, []);
+}
+
+// All messages of the window, where they are few enough to be told apart.
+function drawMessages(g) {
+  const found = [];
+  for (const t of data.timelines) {
+    if (!t.shown || !t.program) continue;
+    const low = toOwn(t, view.t0), high = toOwn(t, view.t1), { sender, taker } = t.program;
+    for (let i = 0; i < sender.length; i++) {
+      const a = spanOf(t, sender[i]), b = spanOf(t, taker[i]);
+      if (a < 0 || b < 0 || t.start[b] + t.dur[b] < low || t.start[a] > high) continue;
+      if (found.push([t, a, b]) > MOST_MESSAGES) return;
+    }
+  }
+  g.globalAlpha = 0.55;
+  for (const [t, a, b] of found) drawLink(g, t, a, b, view.theme.muted, []);
+  g.globalAlpha = 1;
 }
 
 const sameProgram = (a, b) => a.program === b.program;

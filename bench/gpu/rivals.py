@@ -1,0 +1,108 @@
+"""What Dovetail is held against on a CUDA device: PyTorch's own way to overlap, with the same transfers."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from dovetail.matmul import AllGatherMatmul
+
+CHUNKS = (1, 2, 4, 8)
+
+
+def two_streams(wish: Any, ranks: int) -> float | None:
+    """Seconds of the best of some chunkings, by PyTorch on two streams; None where there is no PyTorch with a device.
+
+    Copies from and to pinned memory of the host on one stream, products of what has come on another, as a careful user
+    would write it: an event for each chunk.
+    """
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    run = _gathered if isinstance(wish, AllGatherMatmul) else _scattered
+    return min(run(torch, wish, ranks, chunks) for chunks in CHUNKS)
+
+
+def _median_s(torch: Any, once: Any, repeats: int = 7) -> float:
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        once()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(1e-3 * begin.elapsed_time(end))
+    return statistics.median(times[2:])
+
+
+def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
+    """Each peer's rows come in chunks; each chunk is multiplied once it is there; our own rows go to every peer."""
+    dtype, rows = getattr(torch, wish.dtype), wish.m // ranks
+    mine, b = torch.randn(rows, wish.k, device="cuda").to(dtype), torch.randn(wish.k, wish.n, device="cuda").to(dtype)
+    peers = [torch.randn(rows, wish.k).to(dtype).pin_memory() for _ in range(ranks - 1)]
+    sinks = [torch.empty(rows, wish.k, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
+    whole, c = (
+        torch.empty(wish.m, wish.k, dtype=dtype, device="cuda"),
+        torch.empty(wish.m, wish.n, dtype=dtype, device="cuda"),
+    )
+    copies, sends = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def once() -> None:
+        main = torch.cuda.current_stream()
+        copies.wait_stream(main), sends.wait_stream(main)
+        with torch.cuda.stream(sends):
+            for sink in sinks:
+                sink.copy_(mine, non_blocking=True)
+        torch.mm(mine, b, out=c[:rows])
+        for peer, held in enumerate(peers, 1):
+            span = slice(peer * rows, (peer + 1) * rows)
+            cut = (part.chunk(chunks) for part in (held, whole[span], c[span]))
+            for there, here, out in zip(*cut, strict=True):
+                with torch.cuda.stream(copies):
+                    here.copy_(there, non_blocking=True)
+                    came = torch.cuda.Event()
+                    came.record()
+                main.wait_event(came)
+                torch.mm(here, b, out=out)
+        main.wait_stream(copies), main.wait_stream(sends)
+
+    return _median_s(torch, once)
+
+
+def _scattered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
+    """Each peer's part is multiplied and sent in chunks; the peers' parts for us come and are added up."""
+    dtype, rows, depth = getattr(torch, wish.dtype), wish.m // ranks, wish.k // ranks
+    a, b = torch.randn(wish.m, depth, device="cuda").to(dtype), torch.randn(depth, wish.n, device="cuda").to(dtype)
+    partial = torch.empty(wish.m, wish.n, dtype=dtype, device="cuda")
+    theirs = [torch.randn(rows, wish.n).to(dtype).pin_memory() for _ in range(ranks - 1)]
+    sinks = [torch.empty(rows, wish.n, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
+    here = [torch.empty(rows, wish.n, dtype=dtype, device="cuda") for _ in range(ranks - 1)]
+    copies, sends = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def once() -> None:
+        main = torch.cuda.current_stream()
+        copies.wait_stream(main), sends.wait_stream(main)
+        with torch.cuda.stream(copies):
+            for there, to in zip(theirs, here, strict=True):
+                to.copy_(there, non_blocking=True)
+        for peer, sink in enumerate(sinks, 1):
+            span = slice(peer * rows, (peer + 1) * rows)
+            cut = (part.chunk(chunks) for part in (a[span], partial[span], sink))
+            for rows_of, out, to in zip(*cut, strict=True):
+                torch.mm(rows_of, b, out=out)
+                made = torch.cuda.Event()
+                made.record()
+                with torch.cuda.stream(sends):
+                    sends.wait_event(made)
+                    to.copy_(out, non_blocking=True)
+        torch.mm(a[:rows], b, out=partial[:rows])
+        main.wait_stream(copies)
+        for part in here:
+            partial[:rows] += part
+        main.wait_stream(sends)
+
+    return _median_s(torch, once)

@@ -1,0 +1,159 @@
+"""Jacobi's step on two ranks of one machine: ours beside a C program written by hand, and Devito where one is given.
+
+    bench/stencils.py [--devito PATH/ENVIRONMENT] [--grids 2x4096,3x256,3x64] [--rounds 3] [--out FILE]
+
+Every round runs all of them one after the other in a random order, each alone, and each tells the best of five runs of
+so many steps (ours with arrays in and out); figures are medians over the rounds. `--devito` is a virtual environment
+with devito, mpi4py and an MPI's wheel; of its MPI modes the fastest counts. All must give the same sum. `exact` is ours
+with ghosts before every sweep, `tuned` what `dovetail tune` finds, which it does first. `bandwidth`: 12 bytes a point,
+over what STREAM's triad moves (16 bytes an element) in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tuned import HERE, commit, table
+
+from dovetail.plan import wish_class
+from dovetail.tune import tune
+
+BIN = Path(sys.prefix) / "bin"
+HERE_TOO = HERE / "stencils"
+STEPS = {"2x4096": 100, "3x256": 40, "3x64": 1000}
+MODES = ("basic", "diag2", "overlap", "full")
+RANKS = 2
+TRIAD_BYTES = 3 << 27
+NEAR = 1e-5  # of the sums: ours and C agree to the bit of each point, Devito rounds otherwise
+
+
+class Way(NamedTuple):
+    """One program: how it is called, and what its environment has beside."""
+
+    name: str
+    command: list[str]
+    environment: Mapping[str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devito", type=Path)
+    parser.add_argument("--grids", default=",".join(STEPS))
+    parser.add_argument("--kept", action="store_true", help="what an earlier call has tuned is not tuned again")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "stencils.json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        program = compiled(Path(folder))
+        for grid in [] if args.kept else args.grids.split(","):
+            tuned_for(grid)
+        rows = [row(grid, ways(grid, program, args.devito), args.rounds, program) for grid in args.grids.split(",")]
+    about = {"label": "measured", "machine": cpu(), "ranks": RANKS, "dtype": "float32", **commit()}
+    rows = [each | about | {"rounds": args.rounds} for each in rows] + earlier(
+        args.out, {each["grid"] for each in rows}
+    )
+    args.out.write_text(json.dumps({"bench": "stencils", "rows": rows}, indent=1) + "\n")
+    print(table(rows, ("grid", "c_s", "exact_s", "tuned_s", "devito_s", "over_c", "over_devito", "tuned_over_c",
+                       "bandwidth", "ready_s", "devito_ready_s")))  # fmt: skip
+    sys.exit(any(not each["same"] for each in rows))
+
+
+def earlier(place: Path, grids: set[str]) -> list[dict[str, Any]]:
+    """The rows of other grids that the file has."""
+    known = json.loads(place.read_text())["rows"] if place.exists() else []
+    return [row for row in known if row["grid"] not in grids]
+
+
+def compiled(folder: Path) -> str:
+    """The C program."""
+    target = folder / "jacobi"
+    flags = ["-O3", "-march=native", "-o", str(target)]
+    subprocess.run([BIN / "mpicc", *flags, str(HERE_TOO / "jacobi.c")], check=True)
+    return str(target)
+
+
+def ways(grid: str, program: str, devito: Path | None) -> list[Way]:
+    """All that is run in a round."""
+    axes, n = grid.split("x")
+    about, found = [axes, n, str(STEPS[grid])], list[Way]()
+    for name in ("blocking", "nonblocking"):
+        found.append(Way(f"c {name}", [str(BIN / "mpiexec"), "-n", str(RANKS), program, *about, name], {}))
+    ours = [str(BIN / "mpiexec"), "-n", str(RANKS), sys.executable, str(HERE_TOO / "ours.py"), *about]
+    found += [Way("exact", [*ours, '{"depth": 0}'], {}), Way("tuned", [*ours, "{}"], {})]
+    for mode in MODES if devito else ():
+        theirs = [str(devito / "bin/mpiexec"), "-n", str(RANKS), str(devito / "bin/python")]
+        settings = {"DEVITO_MPI": mode, "DEVITO_LANGUAGE": "C", "PATH": f"{devito}/bin:{os.environ['PATH']}"}
+        found.append(Way(f"devito {mode}", [*theirs, str(HERE_TOO / "with_devito.py"), *about], settings))
+    return found
+
+
+def tuned_for(grid: str) -> None:
+    """Tune, which keeps what it finds."""
+    axes, n = map(int, grid.split("x"))
+    wish = wish_class(f"jacobi{axes}d")("x".join([str(n)] * axes), STEPS[grid])
+    with tempfile.TemporaryDirectory() as folder:
+        print(tune(wish, RANKS, out=folder, budget_s=60).plan.schedule, file=sys.stderr)
+
+
+def row(grid: str, found: list[Way], rounds: int, program: str) -> dict[str, Any]:
+    """What each way took, and how ours compare."""
+    triad = Way("triad", [str(BIN / "mpiexec"), "-n", str(RANKS), program, "triad", str(TRIAD_BYTES)], {})
+    told: dict[str, list[list[float]]] = {way.name: [] for way in (*found, triad)}
+    for _ in range(rounds):
+        for way in random.sample([*found, triad], len(found) + 1):
+            told[way.name].append(run(way))
+            print(grid, way.name, *told[way.name][-1], file=sys.stderr)
+    seconds = {name: statistics.median(each[0] for each in all_of) for name, all_of in told.items()}
+    spread = {name: max(e[0] for e in all_of) / min(e[0] for e in all_of) - 1 for name, all_of in told.items()}
+    sums = [each[1] for name, all_of in told.items() if name != "triad" for each in all_of]
+    c_s = min(seconds["c blocking"], seconds["c nonblocking"])
+    theirs = {name: s for name, s in seconds.items() if name.startswith("devito")}
+    axes, n = map(int, grid.split("x"))
+    ready = [
+        statistics.median(e[2] for e in told[name]) for name in ("exact", min(theirs, key=theirs.get, default="exact"))
+    ]  # type: ignore[arg-type]
+    about = {
+        "grid": " x ".join([str(n)] * axes),
+        "steps": STEPS[grid],
+        "c_s": c_s,
+        "seconds": seconds,
+        "spread": spread,
+    }
+    about |= {"exact_s": seconds["exact"], "tuned_s": seconds["tuned"], "devito_s": min(theirs.values(), default=None)}
+    about |= {"over_c": c_s / seconds["exact"], "tuned_over_c": c_s / seconds["tuned"]}
+    about |= {"over_devito": about["devito_s"] and about["devito_s"] / seconds["tuned"]}
+    about |= {"bandwidth": 12 * n**axes / seconds["exact"] / seconds["triad"], "triad_bytes_per_s": seconds["triad"]}
+    about |= {"ready_s": ready[0], "devito_ready_s": ready[1] if theirs else None}
+    return about | {"same": max(sums) - min(sums) <= NEAR * abs(max(sums))}
+
+
+def run(way: Way) -> list[float]:
+    """The numbers that a way prints first."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **way.environment}
+    done = subprocess.run(way.command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{way.name} failed: {done.stderr.strip().splitlines()[-1:]}")
+    words = done.stdout.split(" {")[0].split()
+    return [float(word) for word in words]
+
+
+def cpu() -> str:
+    """The machine's CPU and its cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return (
+        f"{next(line.split(':')[1].strip() for line in lines if line.startswith('model name'))}, {os.cpu_count()} cores"
+    )
+
+
+if __name__ == "__main__":
+    main()

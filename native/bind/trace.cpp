@@ -1,0 +1,33 @@
+// Python bindings of native/trace: the calls of dovetail_trace.h under names of their own.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "trace/dovetail_trace.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+void bind_trace(nb::module_& m) {
+    m.def(
+        "trace_init",
+        [](const std::optional<std::string>& folder) {
+            return dovetail_trace_init(folder ? folder->c_str() : nullptr);
+        },
+        "folder"_a.none(), "0, or an errno value.");
+    m.def("trace_finalize", [] {
+        const nb::gil_scoped_release release;
+        dovetail_trace_finalize();
+    });
+    m.def("trace_name", [](const std::string& text) { return dovetail_trace_name(text.c_str()); }, "text"_a);
+    m.def("trace_point", dovetail_trace_point, "name"_a, "arg"_a);
+    m.def("trace_begin", dovetail_trace_begin, "name"_a, "arg"_a);
+    m.def("trace_end", dovetail_trace_end, "name"_a, "arg"_a);
+    m.def("trace_on", dovetail_trace_on);
+    m.def("trace_off", dovetail_trace_off);
+    m.def("trace_rank", dovetail_trace_rank, "rank"_a, "num_ranks"_a);
+    m.def("trace_dropped", dovetail_trace_dropped);
+    m.def("trace_file", dovetail_trace_file, "Path of this process's file; empty where nothing is traced.");
+}

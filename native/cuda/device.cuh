@@ -1,0 +1,90 @@
+// Lanes on a device: a group is a threadblock, with what host.hpp gives a group of host threads.
+#pragma once
+
+#include "cuda/lane.hpp"
+
+namespace dovetail::cuda {
+
+class DeviceGroup {
+  public:
+    __device__ explicit DeviceGroup(const Image& image) : image_(image) {}
+    __device__ bool leads() const { return threadIdx.x == 0; }
+    __device__ bool all(bool good) { return __syncthreads_and(good); }
+    __device__ std::int64_t unit(std::int64_t turn, int) const { return turn * blockDim.x + threadIdx.x; }
+
+    static __device__ std::uint64_t load_relaxed(std::uint64_t& word) {
+        std::uint64_t value;
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(&word) : "memory");
+        return value;
+    }
+    static __device__ std::uint64_t load_acquire(std::uint64_t& word) {
+        std::uint64_t value;
+        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(&word) : "memory");
+        return value;
+    }
+    static __device__ void store_relaxed(std::uint64_t& word, std::uint64_t value) {
+        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(&word), "l"(value) : "memory");
+    }
+    static __device__ void store_release(std::uint64_t& word, std::uint64_t value) {
+        asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(&word), "l"(value) : "memory");
+    }
+    static __device__ std::uint64_t now_ns() {
+        std::uint64_t value;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
+        return value;
+    }
+
+    template <class F>
+    __device__ bool spin(F ready) {
+        std::uint64_t begin_ns = 0;
+        for (unsigned turn = 1; !ready(); ++turn)
+            if (turn % 1024 == 0 && !patient(begin_ns)) return false;
+        return true;
+    }
+    // Of the eight threads that move a line: all go on when all are ready.
+    template <class F>
+    __device__ bool spin_together(F ready) {
+        const unsigned line = 0xffu << (threadIdx.x & 24);
+        std::uint64_t begin_ns = 0;
+        for (unsigned turn = 1; !__all_sync(line, ready()); ++turn)
+            if (turn % 1024 == 0 && __any_sync(line, !patient(begin_ns))) return false;
+        return true;
+    }
+
+    static __device__ void load_pair(const std::uint64_t* line, std::uint64_t& low, std::uint64_t& high) {
+        asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(line) : "memory");
+    }
+    static __device__ void store_pair(std::uint64_t* line, std::uint64_t low, std::uint64_t high) {
+        asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(line), "l"(low), "l"(high) : "memory");
+    }
+
+    // Eight threads of a warp load, or store, 16 bytes each of one line of 128 at once: they become visible together.
+    static __device__ bool load_line(const std::uint64_t* line, int place, std::uint64_t flag, Unit& data) {
+        load_pair(line + 2 * place, data.word[0], data.word[1]);
+        return place < 7 || data.word[1] == flag;
+    }
+    static __device__ void store_line(std::uint64_t* line, int place, std::uint64_t flag, const Unit& data) {
+        __syncwarp(0xffu << (threadIdx.x & 24));
+        store_pair(line + 2 * place, data.word[0], place < 7 ? data.word[1] : flag);
+    }
+
+  private:
+    __device__ bool patient(std::uint64_t& begin_ns) const {
+        std::uint64_t& stop = image_.at<Counter>(image_.stop)->value;
+        if (load_relaxed(stop)) return false;
+        const std::uint64_t now = now_ns();
+        if (begin_ns == 0) begin_ns = now;
+        if (now - begin_ns < image_.stall_ns) return true;
+        for (int lane = 0; lane < image_.num_lanes; ++lane) {
+            const std::uint64_t moved = load_relaxed(image_.at<Watch>(image_.watch)[lane].moved_ns);
+            if (moved > begin_ns) begin_ns = moved;
+        }
+        if (now < begin_ns + image_.stall_ns) return true;
+        store_relaxed(stop, 1);
+        return false;
+    }
+
+    const Image& image_;
+};
+
+}  // namespace dovetail::cuda

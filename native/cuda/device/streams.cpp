@@ -1,0 +1,229 @@
+// Commands on streams: see streams.hpp.
+#include "cuda/device/streams.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace dovetail::cuda {
+
+namespace {
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+Place piece(std::uintptr_t at, std::int64_t width, std::int64_t height, std::int64_t pitch, int element) {
+    Place made;
+    made.present = true, made.base = reinterpret_cast<std::byte*>(at), made.slot = element;
+    made.count = width / element, made.blocks = height, made.stride = pitch / element;
+    return made;
+}
+
+// A copy as a kernel does it, in elements as large as all its places allow.
+Move as_move(const Copy& copy) {
+    const auto all = copy.to | copy.from | static_cast<std::uintptr_t>(copy.width) |
+                     (copy.height > 1 ? static_cast<std::uintptr_t>(copy.to_pitch | copy.from_pitch) : 0);
+    const int element = all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+    Move made;
+    made.to = piece(copy.to, copy.width, copy.height, copy.to_pitch, element);
+    made.a = piece(copy.from, copy.width, copy.height, copy.from_pitch, element);
+    made.dtype = element == 8 ? DT_UINT64 : element == 4 ? DT_UINT32 : element == 2 ? DT_UINT16 : DT_UINT8;
+    return made;
+}
+
+}  // namespace
+
+Streams::Streams(std::shared_ptr<Device> device, std::shared_ptr<Blas> blas, int num_streams,
+                 std::vector<Command> commands, const StreamOptions& options)
+    : device_(std::move(device)),
+      blas_(std::move(blas)),
+      commands_(std::move(commands)),
+      options_(options),
+      awaited_(commands_.size()) {
+    device_->enter();
+    for (int i = 0; i < num_streams; ++i) streams_.emplace_back(*device_), joins_.emplace_back(false);
+    workspaces_.resize(streams_.size());
+    for (const Command& command : commands_) {
+        for (const auto other : command.waits) awaited_[static_cast<std::size_t>(other)] = true;
+        auto& space = workspaces_[static_cast<std::size_t>(command.stream)];
+        if (std::holds_alternative<Product>(command.action) && !space)
+            space = std::make_unique<Block>(device_, Blas::workspace_bytes, false);
+    }
+    for (std::size_t i = 0; i < commands_.size(); ++i) {
+        done_.emplace_back(false);
+        if (!options_.stamps) continue;
+        began_.emplace_back(true), ended_.emplace_back(true);
+    }
+    origin_ = std::make_unique<Stream>(*device_);
+    start_ = std::make_unique<Event>(true), finish_ = std::make_unique<Event>(true),
+    fork_ = std::make_unique<Event>(false);
+    warm_up();
+}
+
+// Launches each kernel once, with no effect: what is loaded at a first launch cannot be loaded within a graph.
+void Streams::warm_up() {
+    Move nothing;
+    nothing.to.present = nothing.a.present = true;
+    move(nothing, 1, *origin_);
+    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::uintptr_t>, std::pair<const Command*, Product>>
+        met;
+    std::int64_t most = 0;
+    for (const Command& command : commands_)
+        if (const auto* product = std::get_if<Product>(&command.action)) {
+            const auto places = (product->a.address | product->b.address | product->c.address) % 256;
+            met.try_emplace({product->m, product->k, product->n, places}, &command, *product);
+            most = std::max(most, element_bytes(product->dtype) * product->m * product->c.ld + 256);
+        }
+    const Block result(device_, most, false);
+    for (auto& [key, each] : met) {
+        auto& [command, product] = each;
+        product.c.address = result.address() + product.c.address % 256;
+        blas_->multiply(product, options_.product_processors, *workspaces_[static_cast<std::size_t>(command->stream)],
+                        *origin_);
+    }
+    origin_->synchronize();
+}
+
+Streams::~Streams() {
+    device_->enter();
+    driver().cuCtxSynchronize();
+    if (replayed_) driver().cuGraphExecDestroy(replayed_);
+    if (graph_) driver().cuGraphDestroy(graph_);
+}
+
+void Streams::stamp(const Event& event, CUstream stream, bool captured) const {
+    // Within a graph an event that is to be read from outside must be recorded as such.
+    check(captured ? driver().cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL)
+                   : driver().cuEventRecord(event, stream),
+          "recording an event");
+}
+
+void Streams::enqueue(bool captured) {
+    const Driver& cuda = driver();
+    if (!captured) stamp(*start_, *origin_, false);
+    check(cuda.cuEventRecord(*fork_, *origin_), "recording an event");
+    for (const Stream& stream : streams_) check(cuda.cuStreamWaitEvent(stream, *fork_, 0), "waiting for an event");
+    for (std::size_t i = 0; i < commands_.size(); ++i) enqueue(i, captured);
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+        check(cuda.cuEventRecord(joins_[i], streams_[i]), "recording an event");
+        check(cuda.cuStreamWaitEvent(*origin_, joins_[i], 0), "waiting for an event");
+    }
+    if (!captured) stamp(*finish_, *origin_, false);
+}
+
+void Streams::enqueue(std::size_t index, bool captured) {
+    const Command& command = commands_[index];
+    const Stream& stream = streams_[static_cast<std::size_t>(command.stream)];
+    for (const auto other : command.waits)
+        check(driver().cuStreamWaitEvent(stream, done_[static_cast<std::size_t>(other)], 0), "waiting for an event");
+    if (options_.stamps) stamp(began_[index], stream, captured);
+    perform(command, stream);
+    if (options_.stamps) stamp(ended_[index], stream, captured);
+    if (awaited_[index]) check(driver().cuEventRecord(done_[index], stream), "recording an event");
+}
+
+void Streams::perform(const Command& command, CUstream stream) {
+    if (const auto* what = std::get_if<Copy>(&command.action)) {
+        copy(*what, stream);
+    } else if (const auto* what = std::get_if<Move>(&command.action)) {
+        move(*what, options_.move_blocks, stream);
+    } else if (const auto* what = std::get_if<Product>(&command.action)) {
+        blas_->multiply(*what, options_.product_processors, *workspaces_[static_cast<std::size_t>(command.stream)],
+                        stream);
+    } else if (const auto* what = std::get_if<Clear>(&command.action)) {
+        check(driver().cuMemsetD8Async(what->at, 0, static_cast<std::size_t>(what->bytes), stream), "clearing memory");
+    }
+}
+
+void Streams::copy(const Copy& copy, CUstream stream) {
+    if (copy.width * copy.height == 0) return;
+    if (options_.copy_blocks > 0) return move(as_move(copy), options_.copy_blocks, stream);
+    if (copy.height == 1 && options_.overlapping && driver().cuMemcpyBatchAsync) {
+        CUdeviceptr to = copy.to, from = copy.from;
+        std::size_t bytes = static_cast<std::size_t>(copy.width), first = 0;
+        CUmemcpyAttributes how{};
+        how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        how.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+        check(driver().cuMemcpyBatchAsync(&to, &from, &bytes, 1, &how, &first, 1, stream), "copying");
+        return;
+    }
+    if (copy.height == 1) return device_->copy(copy.to, copy.from, copy.width, stream);
+    CUDA_MEMCPY2D how{};
+    how.srcMemoryType = how.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    how.srcDevice = copy.from, how.dstDevice = copy.to;
+    how.srcPitch = static_cast<std::size_t>(copy.from_pitch), how.dstPitch = static_cast<std::size_t>(copy.to_pitch);
+    how.WidthInBytes = static_cast<std::size_t>(copy.width), how.Height = static_cast<std::size_t>(copy.height);
+    check(driver().cuMemcpy2DAsync(&how, stream), "copying rows");
+}
+
+void Streams::move(const Move& move, int blocks, CUstream stream) {
+    void* arguments[] = {const_cast<Move*>(&move)};
+    device_->launch("dovetail_move", blocks, 512, arguments, stream);
+}
+
+void Streams::start() {
+    device_->enter();
+    const double begin = now_s();
+    enqueue(false);
+    enqueue_s_ = now_s() - begin;
+}
+
+bool Streams::ended() const {
+    const CUresult found = driver().cuEventQuery(*finish_);
+    if (found != CUDA_ERROR_NOT_READY) check(found, "asking an event");
+    return found == CUDA_SUCCESS;
+}
+
+void Streams::wait() { origin_->synchronize(); }
+
+void Streams::capture() {
+    if (replayed_) return;
+    if (options_.overlapping && options_.copy_blocks == 0)
+        throw DeviceFault("copies that ask for a copy engine cannot be captured", "run them without a graph");
+    device_->enter();
+    check(driver().cuStreamBeginCapture(*origin_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "beginning a graph");
+    try {
+        enqueue(true);
+    } catch (...) {
+        CUgraph broken{};
+        driver().cuStreamEndCapture(*origin_, &broken);
+        if (broken) driver().cuGraphDestroy(broken);
+        throw;
+    }
+    check(driver().cuStreamEndCapture(*origin_, &graph_), "ending a graph");
+    check(driver().cuGraphInstantiate(&replayed_, graph_, 0), "making a graph ready");
+}
+
+void Streams::replay() {
+    capture();
+    const double begin = now_s();
+    stamp(*start_, *origin_, false);
+    check(driver().cuGraphLaunch(replayed_, *origin_), "launching a graph");
+    stamp(*finish_, *origin_, false);
+    enqueue_s_ = now_s() - begin;
+    origin_->synchronize();
+}
+
+void Streams::spans(std::vector<std::int64_t>& rows, std::vector<double>& begin_s, std::vector<double>& end_s) const {
+    if (!options_.stamps) return;
+    device_->enter();
+    const auto since = [&](const Event& event) {
+        float milliseconds = 0;
+        check(driver().cuEventElapsedTime(&milliseconds, *start_, event), "reading an event");
+        return 1e-3 * static_cast<double>(milliseconds);
+    };
+    for (std::size_t i = 0; i < commands_.size(); ++i) {
+        if (commands_[i].row < 0) continue;
+        rows.push_back(commands_[i].row), begin_s.push_back(since(began_[i])), end_s.push_back(since(ended_[i]));
+    }
+}
+
+double Streams::total_s() const {
+    device_->enter();
+    float milliseconds = 0;
+    check(driver().cuEventElapsedTime(&milliseconds, *start_, *finish_), "reading an event");
+    return 1e-3 * static_cast<double>(milliseconds);
+}
+
+}  // namespace dovetail::cuda

@@ -1,0 +1,155 @@
+// Lanes on host threads: a group is one thread, or several that meet at barriers as those of a threadblock do.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/lane.hpp"
+
+namespace dovetail::cuda {
+
+// What the threads of one group share.
+class Barrier {
+  public:
+    explicit Barrier(int threads) : threads_(threads) {}
+    // Whether all threads of the group say so; none goes on before all have come.
+    bool all(bool good) {
+        if (threads_ == 1) return good;
+        const unsigned phase = phase_.load(std::memory_order_relaxed);
+        if (!good) bad_[phase & 1] = true;
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+            arrived_.store(0, std::memory_order_relaxed);
+            bad_[(phase + 1) & 1] = false;
+            phase_.store(phase + 1, std::memory_order_release);
+        }
+        while (phase_.load(std::memory_order_acquire) == phase) sched_yield();
+        return !bad_[phase & 1];
+    }
+
+  private:
+    const int threads_;
+    std::atomic<int> arrived_{0};
+    std::atomic<unsigned> phase_{0};
+    std::atomic<bool> bad_[2] = {false, false};
+};
+
+class HostGroup {
+  public:
+    HostGroup(const Image& image, Barrier& barrier, int thread, int size)
+        : image_(image), barrier_(barrier), thread_(thread), size_(size) {}
+    bool leads() const { return thread_ == 0; }
+    bool all(bool good) { return barrier_.all(good); }
+    // The units that this thread moves, in turn; those that make one line go to one thread.
+    std::int64_t unit(std::int64_t turn, int together) const {
+        return (turn / together * size_ + thread_) * together + turn % together;
+    }
+
+    static std::uint64_t load_relaxed(std::uint64_t& word) {
+        return std::atomic_ref(word).load(std::memory_order_relaxed);
+    }
+    static std::uint64_t load_acquire(std::uint64_t& word) {
+        return std::atomic_ref(word).load(std::memory_order_acquire);
+    }
+    static void store_relaxed(std::uint64_t& word, std::uint64_t value) {
+        std::atomic_ref(word).store(value, std::memory_order_relaxed);
+    }
+    static void store_release(std::uint64_t& word, std::uint64_t value) {
+        std::atomic_ref(word).store(value, std::memory_order_release);
+    }
+    static std::uint64_t now_ns() {
+        const auto since = std::chrono::steady_clock::now().time_since_epoch();
+        return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+    }
+
+    // Until `ready` says so; false where the run was stopped, or was given up here because nothing moved for too long.
+    template <class F>
+    bool spin(F ready) {
+        std::uint64_t begin_ns = 0;
+        for (unsigned turn = 1; !ready(); ++turn) {
+            if (turn > 16) sched_yield();
+            if (turn % 64 == 0 && !patient(begin_ns)) return false;
+        }
+        return true;
+    }
+    template <class F>
+    bool spin_together(F ready) {
+        return spin(ready);
+    }
+
+    // Both words of an LL line; each tells by its flag whether it is new.
+    static void load_pair(const std::uint64_t* line, std::uint64_t& low, std::uint64_t& high) {
+        low = load_relaxed(const_cast<std::uint64_t&>(line[0]));
+        high = load_relaxed(const_cast<std::uint64_t&>(line[1]));
+    }
+    static void store_pair(std::uint64_t* line, std::uint64_t low, std::uint64_t high) {
+        store_relaxed(line[0], low);
+        store_relaxed(line[1], high);
+    }
+
+    // A unit of an LL128 line, whose flag is stored last.
+    static bool load_line(const std::uint64_t* line, int place, std::uint64_t flag, Unit& data) {
+        if (load_acquire(const_cast<std::uint64_t&>(line[15])) != flag) return false;
+        load_pair(line + 2 * place, data.word[0], data.word[1]);
+        return true;
+    }
+    static void store_line(std::uint64_t* line, int place, std::uint64_t flag, const Unit& data) {
+        store_relaxed(line[2 * place], data.word[0]);
+        if (place < 7)
+            store_relaxed(line[2 * place + 1], data.word[1]);
+        else
+            store_release(line[15], flag);
+    }
+
+  private:
+    bool patient(std::uint64_t& begin_ns) const {
+        std::uint64_t& stop = image_.at<Counter>(image_.stop)->value;
+        if (load_relaxed(stop)) return false;
+        const std::uint64_t now = now_ns();
+        if (begin_ns == 0) begin_ns = now;
+        if (now - begin_ns < image_.stall_ns) return true;
+        for (int lane = 0; lane < image_.num_lanes; ++lane) {
+            const std::uint64_t moved = load_relaxed(image_.at<Watch>(image_.watch)[lane].moved_ns);
+            if (moved > begin_ns) begin_ns = moved;
+        }
+        if (now < begin_ns + image_.stall_ns) return true;
+        store_relaxed(stop, 1);
+        return false;
+    }
+
+    const Image& image_;
+    Barrier& barrier_;
+    const int thread_, size_;
+};
+
+template <class Group, class Wire>
+bool run_lanes(const Image& image, int threads_of_lane) {
+    std::vector<std::unique_ptr<Barrier>> barriers;
+    std::vector<std::thread> threads;
+    std::atomic<bool> good{true};
+    for (int lane = 0; lane < image.num_lanes; ++lane) {
+        barriers.push_back(std::make_unique<Barrier>(threads_of_lane));
+        for (int thread = 0; thread < threads_of_lane; ++thread)
+            threads.emplace_back([&image, &good, &barrier = *barriers.back(), lane, thread, threads_of_lane] {
+                Group group(image, barrier, thread, threads_of_lane);
+                if (!LaneRun<Wire, Group>(image, group, lane).run()) good = false;
+            });
+    }
+    for (auto& thread : threads) thread.join();
+    return good;
+}
+
+// Runs the image's lanes, each on a group of its own; false where the run stalled.
+template <class Group = HostGroup>
+bool run_on_threads(const Image& image, Protocol protocol, int threads_of_lane) {
+    if (protocol == Protocol::ll) return run_lanes<Group, Ll>(image, threads_of_lane);
+    if (protocol == Protocol::ll128) return run_lanes<Group, Ll128>(image, threads_of_lane);
+    return run_lanes<Group, Simple>(image, threads_of_lane);
+}
+
+}  // namespace dovetail::cuda

@@ -1,0 +1,214 @@
+// LaneRun: the state machine by which the threads of a group run one lane of a Program. The same source runs on host
+// threads (host.hpp), where it is tested, and as a threadblock on a device (device.cuh).
+//
+// Within a group every thread takes the same path: a decision that depends on memory is the leader's, told to all at a
+// barrier. A slice ends with one barrier, after which the leader posts what others wait for.
+#pragma once
+
+#include "cuda/view.hpp"
+#include "cuda/wire.hpp"
+#include "run/op.hpp"
+
+namespace dovetail::cuda {
+
+using run::Kind;
+
+DOVETAIL_INLINE bool takes_message(Kind kind) { return kind >= Kind::recv && kind <= Kind::recv_reduce_copy_send; }
+DOVETAIL_INLINE bool sends_message(Kind kind) {
+    return kind == Kind::send || (kind >= Kind::recv_copy_send && kind <= Kind::recv_reduce_copy_send);
+}
+DOVETAIL_INLINE bool reduces(Kind kind) {
+    return kind == Kind::reduce || kind == Kind::recv_reduce || kind == Kind::recv_reduce_send ||
+           kind == Kind::recv_reduce_copy_send;
+}
+DOVETAIL_INLINE bool stores(Kind kind) {
+    return kind != Kind::send && kind != Kind::recv_reduce_send && kind != Kind::nop && kind != Kind::signal &&
+           kind != Kind::wait;
+}
+
+template <class Wire, class Group>
+class LaneRun {
+  public:
+    DOVETAIL_INLINE LaneRun(const Image& image, Group& group, int lane)
+        : image_(image), group_(group), number_(lane), lane_(image.at<const Lane>(image.lanes)[lane]) {}
+
+    // Runs all steps in every round; false where the run was stopped.
+    DOVETAIL_INLINE bool run() {
+        for (std::int32_t round = 0; round < image_.rounds; ++round)
+            for (std::int32_t index = 0; index < lane_.count; ++index)
+                if (!run_step(round, index)) return false;
+        if (group_.leads()) group_.store_release(watch().at, finished);
+        return true;
+    }
+
+    static constexpr std::uint64_t finished = ~std::uint64_t{0};
+
+  private:
+    DOVETAIL_INLINE bool run_step(std::int32_t round, std::int32_t index) {
+        const Step& step = image_.at<const Step>(image_.steps)[lane_.first + index];
+        const auto kind = static_cast<Kind>(step.kind);
+        const std::uint64_t turn = image_.first_round + static_cast<std::uint64_t>(round);
+        at_ = static_cast<std::uint64_t>(index + 1) << 32;
+        if (group_.leads()) tell(Wait::nothing);
+        for (std::int32_t i = 0; i < step.num_deps; ++i)
+            if (!await_dep(image_.at<const Dep>(image_.deps)[step.dep + i], turn)) return false;
+        Span* span = image_.stamps && group_.leads()
+                         ? image_.at<Span>(image_.spans) + std::int64_t{round} * image_.num_steps + step.row
+                         : nullptr;
+        if (span) span->begin_ns = group_.now_ns();
+        bool goes_on = true;
+        if (kind == Kind::wait)
+            goes_on = await_signal(step, turn);
+        else if (kind == Kind::signal)
+            signal(step);
+        else if (kind != Kind::nop)
+            goes_on = move(step, kind, round, turn);
+        if (!goes_on) return false;
+        if (span) span->end_ns = group_.now_ns();
+        if (step.publishes && group_.leads())
+            group_.store_release(counter(image_.done, number_), turn * count() + static_cast<std::uint64_t>(index) + 1);
+        return true;
+    }
+
+    DOVETAIL_INLINE std::uint64_t count() const { return static_cast<std::uint64_t>(lane_.count); }
+    DOVETAIL_INLINE Watch& watch() const { return image_.at<Watch>(image_.watch)[number_]; }
+    DOVETAIL_INLINE std::uint64_t& counter(std::int64_t table, std::int32_t number) const {
+        return image_.at<Counter>(table)[number].value;
+    }
+    DOVETAIL_INLINE void tell(Wait what) {
+        group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
+        group_.store_relaxed(watch().moved_ns, group_.now_ns());
+    }
+
+    // Until the counter has come to `wanted`: all threads of the group learn of it, or that the run was stopped.
+    DOVETAIL_INLINE bool await(std::uint64_t& counter, std::uint64_t wanted, Wait what) {
+        bool came = true;
+        if (group_.leads() && group_.load_acquire(counter) < wanted) {
+            group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
+            came = group_.spin([&] { return group_.load_acquire(counter) >= wanted; });
+        }
+        return group_.all(came);
+    }
+
+    DOVETAIL_INLINE bool await_dep(const Dep& dep, std::uint64_t turn) {
+        const Lane& other = image_.at<const Lane>(image_.lanes)[dep.lane];
+        const std::uint64_t wanted =
+            turn * static_cast<std::uint64_t>(other.count) + static_cast<std::uint64_t>(dep.index) + 1;
+        return await(counter(image_.done, dep.lane), wanted, Wait::op);
+    }
+
+    DOVETAIL_INLINE bool await_signal(const Step& step, std::uint64_t turn) {
+        const auto per_round = static_cast<std::uint64_t>(channel(step.in).signals);
+        const std::uint64_t wanted = turn * per_round + static_cast<std::uint64_t>(step.in_first) + 1;
+        return await(counter(image_.signals, step.in), wanted, Wait::signal);
+    }
+
+    // What came before in the group was ended by a barrier, so the leader's release covers it.
+    DOVETAIL_INLINE void signal(const Step& step) {
+        if (!group_.leads()) return;
+        std::uint64_t& count = counter(image_.signals, step.out);
+        group_.store_release(count, group_.load_relaxed(count) + 1);
+    }
+
+    DOVETAIL_INLINE const Channel& channel(std::int32_t number) const {
+        return image_.at<const Channel>(image_.channels)[number];
+    }
+
+    // Where a slice of a channel lies; `number` counts from 1 on.
+    DOVETAIL_INLINE Crossing crossing(const Channel& channel, std::uint64_t number) const {
+        const std::uint64_t place = (number - 1) % static_cast<std::uint64_t>(channel.capacity);
+        return {image_.base + channel.ring + static_cast<std::int64_t>(place) * image_.pitch, number};
+    }
+
+    DOVETAIL_INLINE std::uint64_t first_slice(std::int32_t number, std::int64_t first, std::uint64_t turn) const {
+        if (number < 0) return 0;
+        return turn * static_cast<std::uint64_t>(channel(number).per_round) + static_cast<std::uint64_t>(first) + 1;
+    }
+
+    // An op that moves bytes, slice by slice.
+    DOVETAIL_INLINE bool move(const Step& step, Kind kind, std::int32_t round, std::uint64_t turn) {
+        const bool reads = step.from.present;
+        const View from = reads ? View(image_, step.from, round) : View();
+        const View to = stores(kind) ? View(image_, step.to, round) : View();
+        const std::int64_t bytes = reads ? from.bytes() : to.bytes();
+        const bool takes = takes_message(kind), sends = sends_message(kind);
+        const std::uint64_t in = first_slice(step.in, step.in_first, turn);
+        const std::uint64_t out = first_slice(step.out, step.out_first, turn);
+        const auto slices = static_cast<std::uint64_t>(step.slices);
+        for (std::uint64_t slice = 0;; ++slice) {
+            const std::int64_t begin = static_cast<std::int64_t>(slice) * image_.slice_bytes;
+            const std::int64_t left = bytes - begin, size = left < image_.slice_bytes ? left : image_.slice_bytes;
+            const bool last = left <= image_.slice_bytes;
+            if (takes && Wire::counts_sent && !await(counter(image_.sent, step.in), in + slice, Wait::message))
+                return false;
+            if (sends && !await_place(step.out, out + slice)) return false;
+            const Ends ends{takes ? crossing(channel(step.in), in + slice) : Crossing{},
+                            sends ? crossing(channel(step.out), out + slice) : Crossing{}};
+            if (takes && !Wire::counts_sent && group_.leads())
+                group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(Wait::message));
+            if (!group_.all(move_slice(step, kind, from, to, begin, size, ends))) return false;
+            if (group_.leads()) {  // slices that are empty are never waited for, but count
+                const std::uint64_t moved = last ? slices : slice + 1;
+                if (takes) group_.store_release(counter(image_.taken, step.in), in + moved - 1);
+                if (sends && Wire::counts_sent) group_.store_release(counter(image_.sent, step.out), out + moved - 1);
+                tell(Wait::nothing);
+            }
+            if (last) return true;
+        }
+    }
+
+    DOVETAIL_INLINE bool await_place(std::int32_t out, std::uint64_t number) {
+        const auto capacity = static_cast<std::uint64_t>(channel(out).capacity);
+        return number <= capacity || await(counter(image_.taken, out), number - capacity, Wait::place);
+    }
+
+    struct Ends {
+        Crossing in, out;
+    };
+
+    DOVETAIL_INLINE bool move_slice(const Step& step, Kind kind, const View& from, const View& to, std::int64_t begin,
+                                    std::int64_t size, const Ends& ends) {
+        const bool takes = takes_message(kind), sends = sends_message(kind), adds = reduces(kind), keeps = stores(kind);
+        const int element = element_bytes(step.dtype);
+        const std::int64_t units = takes || sends ? Wire::units(size) : Simple::units(size);
+        const int together = takes || sends ? Wire::threads_together : 1;
+        constexpr int batch = Wire::batch;  // units on their way at once
+        for (std::int64_t turn = 0; group_.unit(turn, together) < units; turn += batch) {
+            Unit data[batch] = {}, came[batch] = {};
+            Part part[batch];
+            DOVETAIL_UNROLL
+            for (int i = 0; i < batch; ++i) {
+                const std::int64_t unit = group_.unit(turn + i, together);
+                part[i] = takes || sends ? Wire::part(unit) : Simple::part(unit);
+                const std::int64_t left = unit < units ? size - part[i].begin : 0;
+                part[i].bytes = left <= 0 ? 0 : left < part[i].bytes ? static_cast<int>(left) : part[i].bytes;
+                part[i].begin += begin;
+                if (unit >= units) continue;
+                if (step.from.present && part[i].bytes > 0) data[i] = load(from, part[i].begin, part[i].bytes, element);
+                if (takes && !Wire::take(group_, ends.in, unit, came[i])) return false;
+                if (kind == Kind::reduce && part[i].bytes > 0)
+                    came[i] = data[i], data[i] = load(to, part[i].begin, part[i].bytes, element);
+            }
+            DOVETAIL_UNROLL
+            for (int i = 0; i < batch; ++i) {
+                const std::int64_t unit = group_.unit(turn + i, together);
+                if (unit >= units) continue;
+                if (adds)
+                    data[i] = combine(step.dtype, image_.reduce_op, data[i], came[i]);
+                else if (takes)
+                    data[i] = came[i];
+                if (keeps && part[i].bytes > 0) store(to, part[i].begin, part[i].bytes, element, data[i]);
+                if (sends) Wire::put(group_, ends.out, unit, data[i]);
+            }
+        }
+        return true;
+    }
+
+    const Image& image_;
+    Group& group_;
+    const int number_;
+    const Lane& lane_;
+    std::uint64_t at_ = 0;
+};
+
+}  // namespace dovetail::cuda

@@ -1,0 +1,291 @@
+// The CUDA driver's entry points that we call, over a pretended device (world.hpp). Built as libcuda.so.1 for tests.
+#include <cuda.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "cuda/host.hpp"
+#include "cuda/move.hpp"
+#include "test/device/world.hpp"
+
+namespace cuda = dovetail::cuda;
+using pretended::Engine;
+using pretended::Event;
+using pretended::Graph;
+using pretended::Stream;
+using pretended::World;
+
+namespace {
+
+std::recursive_mutex mutex;
+std::map<std::uintptr_t, std::size_t> taken;  // on the device
+
+long long setting(const char* name, long long otherwise) {
+    const char* value = std::getenv(name);
+    return value ? std::atoll(value) : otherwise;
+}
+
+std::size_t memory_bytes() { return static_cast<std::size_t>(setting("PRETENDED_MEMORY", 1ll << 30)); }
+std::size_t taken_bytes() {
+    std::size_t sum = 0;
+    for (const auto& [at, bytes] : taken) sum += bytes;
+    return sum;
+}
+bool on_device(std::uintptr_t address) {
+    auto it = taken.upper_bound(address);
+    return it != taken.begin() && (--it, address < it->first + it->second);
+}
+Stream& of(CUstream stream) { return *reinterpret_cast<Stream*>(stream); }
+Event& of(CUevent event) { return *reinterpret_cast<Event*>(event); }
+
+void copy_rows(const CUDA_MEMCPY2D& how) {
+    for (std::size_t row = 0; row < how.Height; ++row)
+        std::memcpy(reinterpret_cast<std::byte*>(how.dstDevice) + row * how.dstPitch,
+                    reinterpret_cast<const std::byte*>(how.srcDevice) + row * how.srcPitch, how.WidthInBytes);
+}
+
+// As a large H100 seems to: within a device by kernels, unless asked to overlap; to and from the host by copy engines.
+Engine engine_of(CUdeviceptr to, CUdeviceptr from) {
+    return on_device(to) && on_device(from) ? Engine::processors : Engine::copies;
+}
+
+bool all_joined(const Graph& graph, const Stream& origin) {
+    std::vector<bool> seen(graph.nodes.size());
+    std::vector<int> open = origin.waits;
+    if (origin.last >= 0) open.push_back(origin.last);
+    std::size_t count = 0;
+    while (!open.empty()) {
+        const int next = open.back();
+        open.pop_back();
+        if (seen[static_cast<std::size_t>(next)]) continue;
+        seen[static_cast<std::size_t>(next)] = true, ++count;
+        const auto& after = graph.nodes[static_cast<std::size_t>(next)].after;
+        open.insert(open.end(), after.begin(), after.end());
+    }
+    return count == graph.nodes.size();
+}
+
+std::function<void()> kernel(const std::string& name, void** arguments, unsigned lanes) {
+    if (name == "dovetail_move")
+        return [move = *static_cast<cuda::Move*>(arguments[0])] {
+            for (const int first : {2, 0, 3, 1}) cuda::run_move(move, first, 4);
+        };
+    if (name.starts_with("dovetail_interpret")) {
+        const auto protocol = name.ends_with("128")  ? cuda::Protocol::ll128
+                              : name.ends_with("ll") ? cuda::Protocol::ll
+                                                     : cuda::Protocol::simple;
+        cuda::Image image = *static_cast<cuda::Image*>(arguments[0]);
+        if (static_cast<unsigned>(image.num_lanes) != lanes) std::abort();
+        return [image, protocol] { cuda::run_on_threads(image, protocol, 2); };
+    }
+    return [] {};
+}
+
+CUresult launch(CUfunction function, unsigned blocks, void** arguments, CUstream stream) {
+    const auto& name = *reinterpret_cast<const std::string*>(function);
+    std::function<bool()> holds;
+    if (name == "dovetail_spin")
+        holds = [flag = *static_cast<volatile unsigned**>(arguments[0])] { return *flag == 0; };
+    World::get().add(of(stream), Engine::processors, kernel(name, arguments, blocks), holds);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+#define LOCKED const std::lock_guard<std::recursive_mutex> lock(mutex)
+
+// For the pretended library of products.
+extern "C" void pretended_enqueue(void* stream, std::function<void()>* run) {
+    LOCKED;
+    World::get().add(*static_cast<Stream*>(stream), Engine::processors, std::move(*run));
+}
+
+extern "C" {
+
+CUresult cuInit(unsigned) { return setting("PRETENDED_DEVICES", 1) > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE; }
+CUresult cuDriverGetVersion(int* version) {
+    *version = static_cast<int>(setting("PRETENDED_VERSION", 13000));
+    return CUDA_SUCCESS;
+}
+CUresult cuGetErrorName(CUresult, const char** text) { return *text = "CUDA_ERROR", CUDA_SUCCESS; }
+CUresult cuGetErrorString(CUresult error, const char** text) {
+    *text = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "an error that was pretended";
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice* device, int index) { return *device = index, CUDA_SUCCESS; }
+CUresult cuDeviceGetName(char* name, int, CUdevice) { return std::strcpy(name, "pretended device"), CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
+    *value = which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? static_cast<int>(setting("PRETENDED_PROCESSORS", 132))
+             : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9
+                                                                     : 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) { return *bytes = memory_bytes(), CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return *context = nullptr, CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+CUresult cuCtxSynchronize() {
+    LOCKED;
+    return World::get().run(true), CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
+    LOCKED;
+    return *total = memory_bytes(), *available = *total - taken_bytes(), CUDA_SUCCESS;
+}
+CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
+    LOCKED;
+    if (taken_bytes() + bytes > memory_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+    void* found = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(found, 0xa5, bytes);
+    *at = reinterpret_cast<CUdeviceptr>(found);
+    taken[*at] = bytes;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr at) {
+    LOCKED;
+    World::get().run(true);
+    taken.erase(at);
+    std::free(reinterpret_cast<void*>(at));
+    return CUDA_SUCCESS;
+}
+CUresult cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
+    *at = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemFreeHost(void* at) { return std::free(at), CUDA_SUCCESS; }
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+    LOCKED;
+    World::get().add(of(stream), engine_of(to, from),
+                     [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+    return CUDA_SUCCESS;
+}
+CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
+                            CUmemcpyAttributes*, std::size_t*, std::size_t, CUstream stream) {
+    LOCKED;
+    if (of(stream).captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    for (std::size_t i = 0; i < count; ++i)
+        World::get().add(of(stream), Engine::copies, [a = to[i], b = from[i], n = bytes[i]] {
+            std::memmove(reinterpret_cast<void*>(a), reinterpret_cast<const void*>(b), n);
+        });
+    return CUDA_SUCCESS;
+}
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* how, CUstream stream) {
+    LOCKED;
+    if (how->srcPitch < how->WidthInBytes || how->dstPitch < how->WidthInBytes) return CUDA_ERROR_INVALID_VALUE;
+    World::get().add(of(stream), engine_of(how->dstDevice, how->srcDevice), [how = *how] { copy_rows(how); });
+    return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, std::size_t bytes, CUstream stream) {
+    LOCKED;
+    World::get().add(of(stream), Engine::processors, [=] { std::memset(reinterpret_cast<void*>(at), value, bytes); });
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+    LOCKED;
+    auto* made = new Stream;
+    World::get().streams.insert(made);
+    return *stream = reinterpret_cast<CUstream>(made), CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream stream) {
+    LOCKED;
+    World::get().run(true);
+    World::get().streams.erase(&of(stream));
+    return delete &of(stream), CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+    LOCKED;
+    if (of(stream).captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return World::get().run(true), CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+    LOCKED;
+    Stream& waits = of(stream);
+    const Event& other = of(event);
+    if (other.graph && !waits.captured) waits = {other.graph, -1, {}};
+    if (waits.captured != other.graph) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (other.task >= 0) waits.waits.push_back(other.task);
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+    of(stream) = {new Graph, -1, {}};
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+    LOCKED;
+    Graph* made = of(stream).captured;
+    const bool joined = all_joined(*made, of(stream));
+    for (Stream* each : World::get().streams)
+        if (each->captured == made) *each = {};
+    *graph = joined ? reinterpret_cast<CUgraph>(made) : nullptr;
+    return joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+}
+CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(new Event), CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent event) {
+    LOCKED;
+    World::get().run(true);
+    return delete &of(event), CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+    LOCKED;
+    Event* made = &of(event);
+    made->graph = of(stream).captured;
+    made->task = World::get().add(of(stream), Engine::none, [made] {
+        made->time_s = World::get().now_s();
+        made->recorded = true;
+    });
+    return CUDA_SUCCESS;
+}
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    LOCKED;
+    if (flags != CU_EVENT_RECORD_EXTERNAL || !of(stream).captured) return cuEventRecord(event, stream);
+    World::get().add(of(stream), Engine::none, [made = &of(event)] {
+        made->time_s = World::get().now_s();
+        made->recorded = true;
+    });
+    return CUDA_SUCCESS;
+}
+CUresult cuEventQuery(CUevent event) {
+    LOCKED;
+    World::get().run(false);
+    return World::get().done(of(event).task) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
+    LOCKED;
+    if (!of(from).recorded || !of(to).recorded) return CUDA_ERROR_INVALID_HANDLE;
+    return *milliseconds = static_cast<float>(1e3 * (of(to).time_s - of(from).time_s)), CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long) {
+    return *made = reinterpret_cast<CUgraphExec>(graph), CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+    LOCKED;
+    World::get().add(of(stream), Engine::processors,
+                     [graph] { World::get().run_graph(*reinterpret_cast<const Graph*>(graph)); });
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphDestroy(CUgraph graph) { return delete reinterpret_cast<Graph*>(graph), CUDA_SUCCESS; }
+CUresult cuGraphExecDestroy(CUgraphExec) { return CUDA_SUCCESS; }
+CUresult cuModuleLoadData(CUmodule* module, const void*) { return *module = nullptr, CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
+    return *function = reinterpret_cast<CUfunction>(new std::string(name)), CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        unsigned, CUstream stream, void** arguments, void**) {
+    LOCKED;
+    return launch(function, blocks, arguments, stream);
+}
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
+                                   unsigned, unsigned, CUstream stream, void** arguments) {
+    LOCKED;
+    return launch(function, blocks, arguments, stream);
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads, std::size_t) {
+    return *blocks = 2048 / threads, CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,51 @@
+/* Tracing for any C, C++ or Fortran program: 16-byte events in ring buffers that are a file, some 20 ns each.
+
+   Link with -ldovetail_trace. No function throws, or ends the program. Those marked [fast] take no lock, allocate
+   nothing and make no system call; they may be called in signal handlers. What there is no room for is counted and left
+   out. */
+#ifndef DOVETAIL_TRACE_H
+#define DOVETAIL_TRACE_H
+
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Starts tracing into a new file in `folder`; NULL: $DOVETAIL_TRACE_DIR, else ./dovetail-trace. Returns 0 or an errno
+   value, after which all other calls do nothing. Calls may nest with those of `finalize`; the first one counts.
+
+   DOVETAIL_TRACE_KEEP=newest keeps the newest events of each thread (DOVETAIL_TRACE_BUFFER bytes, 16 MiB unless said);
+   otherwise all events are kept, and a background thread makes room ahead (pieces of DOVETAIL_TRACE_BUFFER bytes, 1
+   MiB). DOVETAIL_TRACE_CLOCK=system reads the system's clock, not the processor's counter. */
+int dovetail_trace_init(const char* folder);
+
+/* Ends tracing at the last of nested calls. A program that never gets here leaves a readable trace all the same. After
+   fork, the child is not traced until it calls `init` for a file of its own. */
+void dovetail_trace_finalize(void);
+
+/* The number of a name, always the same for the same text; 0 where there are 4095 already. */
+int dovetail_trace_name(const char* text);
+
+/* `arg` is any number of 48 bits, signed; what a program wants to see beside the event. */
+void dovetail_trace_point(int name, int64_t arg); /* [fast] something happened */
+void dovetail_trace_begin(int name, int64_t arg); /* [fast] an interval begins on this thread; intervals nest */
+void dovetail_trace_end(int name, int64_t arg);   /* [fast] the innermost interval of this thread ends */
+
+/* Adds to the innermost open interval: see `dvt_kind` in dovetail_trace_file.h. */
+void dovetail_trace_detail(int kind, int field, uint64_t word, int64_t arg); /* [fast] */
+
+void dovetail_trace_on(void);  /* [fast] all threads' events are recorded (as they are after init) */
+void dovetail_trace_off(void); /* [fast] they are not, at some 2 ns each */
+
+void dovetail_trace_rank(int rank, int num_ranks); /* of this process in its job */
+void dovetail_trace_note(const char* json);        /* one line, a JSON object, kept beside the events */
+uint64_t dovetail_trace_dropped(void);             /* events that there was no room for, so far */
+const char* dovetail_trace_file(void);             /* path of this process's file; "" where nothing is traced */
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
+#endif

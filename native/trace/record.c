@@ -1,0 +1,268 @@
+/* The calls of dovetail_trace.h: events into this thread's segment; names; on, off, begin, end and fork. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "dovetail_trace.h"
+#include "writer.h"
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+enum { MAX_NAMES = 4096, NUM_SLOTS = 2 * MAX_NAMES };
+
+static int on;
+static int depth; /* of nested init */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t at_exit; /* gives back what a thread has when it ends */
+static uint32_t num_threads;
+static uint32_t generation; /* of files: a thread's segment belongs to one */
+
+static __thread struct {
+    dvt_segment *segment, *before; /* the one before this: a signal may have come while an event was put into it */
+    uint32_t thread, part, generation;
+} mine __attribute__((tls_model("initial-exec")));
+
+static uint64_t about(int kind, int field, int64_t arg) {
+    return (uint64_t)arg << 16 | ((uint64_t)field & 4095) << 4 | (uint64_t)kind;
+}
+
+static uint64_t now(void) {
+    return LIKELY(dvt_writer.counter) ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW);
+}
+
+static void count_lost(void) { __atomic_fetch_add(&dvt_writer.header->dropped, 1, __ATOMIC_RELAXED); }
+
+/* Gives this thread a segment with room for `needed` events; false where there is none to be had. */
+static int next_segment(int needed) {
+    if (mine.generation != generation) mine.segment = mine.before = NULL;
+    dvt_segment* fresh = dvt_take();
+    while (fresh && fresh->count + (uint64_t)needed > dvt_writer.limit) {
+        dvt_discard(fresh);
+        fresh = dvt_take();
+    }
+    if (!fresh) return 0;
+    if (mine.generation != generation || !mine.thread) {
+        mine.generation = generation;
+        mine.thread = __atomic_add_fetch(&num_threads, 1, __ATOMIC_RELAXED);
+        mine.part = 0;
+        pthread_setspecific(at_exit, &mine);
+    }
+    if (!fresh->thread) fresh->thread = mine.thread;
+    dvt_event* event = &fresh->events[dvt_next(&fresh->count) & dvt_writer.mask];
+    event->word = (uint64_t)mine.thread << 32 | mine.part++;
+    event->about = about(DVT_THREAD, 0, 0);
+    if (mine.before) dvt_discard(mine.before);
+    mine.before = mine.segment;
+    mine.segment = fresh;
+    return 1;
+}
+
+/* A place for an event, or NULL after counting it as lost. */
+static dvt_event* place(void) {
+    for (int tried = 0;; ++tried) {
+        dvt_segment* segment = mine.segment;
+        if (LIKELY(segment && mine.generation == generation)) {
+            const uint64_t at = dvt_next(&segment->count);
+            if (LIKELY(at < dvt_writer.limit)) return &segment->events[at & dvt_writer.mask];
+        }
+        if (tried || !next_segment(2)) break;
+        if (segment) --segment->count; /* what was counted there goes into the new one */
+    }
+    count_lost();
+    return NULL;
+}
+
+static inline void put(int kind, int field, uint64_t word, int64_t arg) {
+    dvt_event* event = place();
+    if (!event) return;
+    event->word = word;
+    event->about = about(kind, field, arg);
+}
+
+static inline void stamp(int kind, int name, int64_t arg) {
+    dvt_event* event = place();
+    if (!event) return;
+    event->about = about(kind, name, arg);
+    event->word = now();
+}
+
+static inline int is_on(void) { return __atomic_load_n(&on, __ATOMIC_RELAXED); }
+
+void dovetail_trace_point(int name, int64_t arg) {
+    if (is_on()) stamp(DVT_POINT, name, arg);
+}
+
+void dovetail_trace_begin(int name, int64_t arg) {
+    if (is_on()) stamp(DVT_BEGIN, name, arg);
+}
+
+void dovetail_trace_end(int name, int64_t arg) {
+    if (is_on()) stamp(DVT_END, name, arg);
+}
+
+void dovetail_trace_detail(int kind, int field, uint64_t word, int64_t arg) {
+    if (!is_on()) return;
+    if (field < 0 || field >= 4095) {
+        put(DVT_WIDE, 0, (uint64_t)(int64_t)field, 0);
+        field = 4095;
+    }
+    put(kind, field, word, arg);
+}
+
+void dovetail_trace_on(void) { __atomic_store_n(&on, depth > 0, __ATOMIC_RELAXED); }
+
+void dovetail_trace_off(void) { __atomic_store_n(&on, 0, __ATOMIC_RELAXED); }
+
+/* What an ended thread has left goes to the next; of a ring its newest events are kept. */
+static void give_back(void* unused) {
+    (void)unused;
+    dvt_segment* segment = mine.segment;
+    mine.segment = NULL;
+    if (!segment || mine.generation != generation || dvt_writer.limit == UINT64_MAX) return;
+    if (segment->count < dvt_writer.capacity) dvt_give_back(segment);
+}
+
+static struct {
+    char* text[MAX_NAMES];
+    uint16_t slot[NUM_SLOTS]; /* by hash: the number of a name, 0 where free */
+    int count;                /* the numbers 1 to `count` are given */
+} names;
+
+static void write_name(int number) {
+    char line[1200] = "", *to = line;
+    to += snprintf(line, sizeof line, "{\"name\": %d, \"text\": \"", number);
+    for (const char* from = names.text[number]; *from && to < line + sizeof line - 16; ++from) {
+        const unsigned char c = (unsigned char)*from;
+        if (c == '"' || c == '\\' || c < 32)
+            to += sprintf(to, "\\u%04x", c);
+        else
+            *to++ = (char)c;
+    }
+    strcpy(to, "\"}");
+    dvt_line(line);
+}
+
+static int name_number(const char* text) {
+    uint32_t hash = 2166136261u;
+    for (const char* c = text; *c; ++c) hash = (hash ^ (unsigned char)*c) * 16777619u;
+    uint32_t at = hash % NUM_SLOTS;
+    for (; names.slot[at]; at = (at + 1) % NUM_SLOTS)
+        if (strcmp(names.text[names.slot[at]], text) == 0) return names.slot[at];
+    if (names.count + 1 >= MAX_NAMES || !(names.text[names.count + 1] = strdup(text))) return 0;
+    names.slot[at] = (uint16_t)++names.count;
+    write_name(names.count);
+    return names.count;
+}
+
+int dovetail_trace_name(const char* text) {
+    pthread_mutex_lock(&lock);
+    const int number = text ? name_number(text) : 0;
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+void dovetail_trace_rank(int rank, int num_ranks) {
+    if (!is_on()) return;
+    dvt_writer.header->rank = rank;
+    dvt_writer.header->num_ranks = num_ranks;
+}
+
+void dovetail_trace_note(const char* json) {
+    pthread_mutex_lock(&lock);
+    if (depth && json) dvt_line(json);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t dovetail_trace_dropped(void) { return dvt_lost(); }
+
+const char* dovetail_trace_file(void) { return dvt_path(); }
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+static void in_child(void) {
+    on = depth = 0;
+    mine.segment = mine.before = NULL;
+    dvt_forget();
+    pthread_mutex_unlock(&lock);
+}
+
+static int prepare_once(void) {
+    static int done, code;
+    if (done) return code;
+    done = 1;
+    code = pthread_key_create(&at_exit, give_back);
+    if (!code) code = pthread_atfork(before_fork, after_fork, in_child);
+    return code;
+}
+
+/* Where the code of the program and its libraries lies, for the addresses of calls. */
+static void note_maps(void) {
+    char line[4400], path[4096];
+    unsigned long start, end, offset;
+    char mode[8];
+    FILE* maps = fopen("/proc/self/maps", "re");
+    if (!maps) return;
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %4095[^\n]", &start, &end, mode, &offset, path) != 5) continue;
+        if (mode[2] != 'x' || path[0] != '/' || strpbrk(path, "\"\\")) continue;
+        snprintf(line, sizeof line, "{\"map\": \"%s\", \"start\": %lu, \"end\": %lu, \"offset\": %lu}", path, start,
+                 end, offset);
+        dvt_line(line);
+    }
+    fclose(maps);
+}
+
+/* Which clock this process reads: all of one kernel and one time namespace read the same. */
+static void note_clock(void) {
+    char boot[64] = "", space[64] = "", line[200];
+    FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file) return;
+    const int is_read = fscanf(file, "%63s", boot) == 1 && readlink("/proc/self/ns/time", space, sizeof space - 1) > 0;
+    fclose(file);
+    snprintf(line, sizeof line, "{\"clock_of\": \"%s %s\"}", boot, space);
+    if (is_read) dvt_line(line);
+}
+
+int dovetail_trace_init(const char* folder) {
+    const int kept = errno;
+    int code = 0;
+    pthread_mutex_lock(&lock);
+    if (depth == 0) {
+        code = prepare_once();
+        if (!code) code = dvt_open(folder);
+        if (!code) {
+            ++generation;
+            for (int i = 1; i <= names.count; ++i) write_name(i);
+            note_maps();
+            note_clock();
+            __atomic_store_n(&on, 1, __ATOMIC_RELEASE);
+        }
+    }
+    if (!code) ++depth;
+    pthread_mutex_unlock(&lock);
+    errno = kept;
+    return code;
+}
+
+void dovetail_trace_finalize(void) {
+    const int kept = errno;
+    pthread_mutex_lock(&lock);
+    if (depth && --depth == 0) {
+        __atomic_store_n(&on, 0, __ATOMIC_RELAXED);
+        note_maps();
+        dvt_close();
+    }
+    pthread_mutex_unlock(&lock);
+    errno = kept;
+}
+
+/* A program that ends in order without `finalize`. */
+__attribute__((destructor)) static void at_end(void) {
+    while (depth) dovetail_trace_finalize();
+}

@@ -1,0 +1,316 @@
+/* The traced process's file: made, mapped segment by segment ahead of need by a helper thread, and closed. */
+#define _GNU_SOURCE
+#include "writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+enum { MAX_SPARES = 8, MAX_FULL = 64, TOUCHED = 256, LEAST_EVENTS = 256 };
+enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
+
+static struct {
+    int fd, lines;
+    int num_spares; /* kept ready */
+    int stop, helps;
+    uint64_t segment_bytes;
+    off_t end; /* of the file; the helper's, once it runs */
+    pthread_t helper;
+    char path[4096];
+    dvt_segment* spare[MAX_SPARES];
+    off_t spare_at[MAX_SPARES]; /* offsets in the file, read by dvt_close only */
+    dvt_segment* full[MAX_FULL];
+} file = {.fd = -1, .lines = -1};
+
+static dvt_header nowhere; /* where there is no file */
+
+struct dvt_writer dvt_writer = {.header = &nowhere};
+
+static uint64_t now(void) { return dvt_writer.counter ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW); }
+
+/* The tightest of some readings of all clocks. */
+static dvt_anchor read_anchor(void) {
+    dvt_anchor best = {0, 0, 0};
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 5; ++i) {
+        const uint64_t before = now();
+        const int64_t raw = dvt_system_ns(CLOCK_MONOTONIC_RAW);
+        const uint64_t after = now();
+        if (after - before >= least) continue;
+        least = after - before;
+        best = (dvt_anchor){before + (after - before) / 2, raw, dvt_system_ns(CLOCK_REALTIME)};
+    }
+    return best;
+}
+
+/* Whether the kernel trusts the counter on all processors. */
+static int counter_is_steady(void) {
+#if defined(__x86_64__)
+    char text[256] = "";
+    const int fd = open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    return size > 0 && strstr(text, "tsc") != NULL;
+#elif defined(__aarch64__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* Beyond the limit on file sizes the system would signal the program. */
+static int is_within_limit(off_t end) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || (rlim_t)end <= limit.rlim_cur;
+}
+
+static dvt_segment* make_segment(off_t at) {
+    if (!is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
+    if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* so that no write finds the disk full */
+    void* memory = mmap(NULL, file.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, at);
+    if (memory == MAP_FAILED) return NULL;
+    for (uint64_t page = 0; page < TOUCHED && page * DVT_PAGE < file.segment_bytes; ++page)
+        ((volatile char*)memory)[page * DVT_PAGE] = 0;
+    return memory;
+}
+
+/* Fills what is empty of the spares; how many were. */
+static int make_spares(void) {
+    int made = 0;
+    for (int i = 0; i < file.num_spares; ++i) {
+        if (__atomic_load_n(&file.spare[i], __ATOMIC_RELAXED)) continue;
+        dvt_segment* fresh = make_segment(file.end);
+        if (!fresh) return made;
+        file.spare_at[i] = file.end;
+        file.end += (off_t)file.segment_bytes;
+        __atomic_store_n(&dvt_writer.header->num_segments, dvt_writer.header->num_segments + 1, __ATOMIC_RELAXED);
+        dvt_segment* empty = NULL;
+        if (!__atomic_compare_exchange_n(&file.spare[i], &empty, fresh, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            munmap(fresh, file.segment_bytes); /* a thread gave one back meanwhile; this one stays empty in the file */
+        ++made;
+    }
+    return made;
+}
+
+static void unmap_full(void) {
+    for (int i = 0; i < MAX_FULL; ++i) {
+        dvt_segment* full = __atomic_exchange_n(&file.full[i], NULL, __ATOMIC_ACQUIRE);
+        if (full) munmap(full, file.segment_bytes);
+    }
+}
+
+static void* help(void* unused) {
+    int quiet = 0;
+    while (!__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) {
+        quiet = make_spares() ? 0 : quiet + 1;
+        unmap_full();
+        dvt_writer.header->last = read_anchor();
+        const struct timespec pause = {0, quiet < ROUNDS_TO_IDLE ? BUSY_NS : IDLE_NS};
+        nanosleep(&pause, NULL);
+    }
+    return unused;
+}
+
+/* Starts the helper with all signals blocked: they are the program's. Without one, what was made ahead must do. */
+static void start_helper(void) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    file.stop = 0;
+    file.helps = pthread_create(&file.helper, NULL, help, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* The files HOST-PID.dvt and .jsonl in the folder; with a number where those are there already. */
+static int create(const char* folder) {
+    char host[64] = "host";
+    gethostname(host, sizeof host - 1);
+    for (char* c = host; *c; ++c)
+        if (*c == '/') *c = '_';
+    for (int i = 1; i < 1000; ++i) {
+        char more[16] = "";
+        if (i > 1) snprintf(more, sizeof more, "-%d", i);
+        const int length = snprintf(file.path, sizeof file.path - 8, "%s/%s-%d%s.dvt", folder, host, getpid(), more);
+        if (length < 0 || (size_t)length >= sizeof file.path - 8) return ENAMETOOLONG;
+        file.fd = open(file.path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        if (file.fd >= 0 || errno != EEXIST) break;
+    }
+    if (file.fd < 0) return errno;
+    char beside[sizeof file.path];
+    snprintf(beside, sizeof beside, "%.*s.jsonl", (int)strlen(file.path) - 4, file.path);
+    file.lines = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    return file.lines < 0 ? errno : 0;
+}
+
+static int make_folders(const char* folder) {
+    char path[sizeof file.path];
+    if (snprintf(path, sizeof path, "%s", folder) >= (int)sizeof path) return ENAMETOOLONG;
+    for (char* c = path + 1; *c; ++c) {
+        if (*c != '/') continue;
+        *c = 0;
+        if (mkdir(path, 0777) && errno != EEXIST) return errno;
+        *c = '/';
+    }
+    return mkdir(path, 0777) && errno != EEXIST ? errno : 0;
+}
+
+static uint64_t wanted_bytes(uint64_t otherwise) {
+    const char* text = getenv("DOVETAIL_TRACE_BUFFER");
+    const unsigned long long bytes = text ? strtoull(text, NULL, 10) : 0;
+    return bytes ? bytes : otherwise;
+}
+
+/* Segments hold a power of two of events, at least as many bytes as were asked for. */
+static void set_sizes(int keep) {
+    const uint64_t bytes = wanted_bytes(keep == DVT_KEEP_NEWEST ? 16 << 20 : 1 << 20);
+    uint64_t capacity = LEAST_EVENTS;
+    while (capacity * sizeof(dvt_event) < bytes && capacity < (1u << 26)) capacity *= 2;
+    dvt_writer.capacity = capacity;
+    dvt_writer.limit = keep == DVT_KEEP_NEWEST ? UINT64_MAX : capacity;
+    dvt_writer.mask = capacity - 1;
+    file.segment_bytes = DVT_PAGE + capacity * sizeof(dvt_event);
+    file.num_spares = keep == DVT_KEEP_NEWEST ? 2 : 6;
+}
+
+static void fill_header(dvt_header* header, int keep) {
+    memcpy(header->magic, DVT_MAGIC, sizeof header->magic);
+    header->byte_order = 0x01020304;
+    header->header_bytes = DVT_PAGE;
+    header->segment_bytes = (uint32_t)file.segment_bytes;
+    header->keep = (uint32_t)keep;
+    header->clock_kind = dvt_writer.counter ? DVT_CLOCK_COUNTER : DVT_CLOCK_SYSTEM;
+    header->pid = (uint32_t)getpid();
+    header->rank = header->num_ranks = -1;
+    gethostname(header->host, sizeof header->host - 1);
+    const ssize_t length = readlink("/proc/self/exe", header->program, sizeof header->program - 1);
+    header->program[length > 0 ? length : 0] = 0;
+    header->first = header->last = read_anchor();
+    header->state = DVT_OPEN;
+}
+
+static int map_header(int keep) {
+    _Static_assert(sizeof(dvt_header) <= DVT_PAGE, "the header is one page");
+    _Static_assert(offsetof(dvt_segment, events) == DVT_PAGE, "events begin on a page");
+    const int code = is_within_limit(DVT_PAGE) ? posix_fallocate(file.fd, 0, DVT_PAGE) : EFBIG;
+    if (code) return code;
+    void* memory = mmap(NULL, DVT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+    if (memory == MAP_FAILED) return errno;
+    dvt_writer.header = memory;
+    fill_header(memory, keep);
+    file.end = DVT_PAGE;
+    return make_spares() ? 0 : ENOSPC;
+}
+
+int dvt_open(const char* folder) {
+    const char* said = getenv("DOVETAIL_TRACE_DIR");
+    const char *kept = getenv("DOVETAIL_TRACE_KEEP"), *clock = getenv("DOVETAIL_TRACE_CLOCK");
+    const int keep = kept && strcmp(kept, "newest") == 0 ? DVT_KEEP_NEWEST : DVT_KEEP_ALL;
+    folder = folder ? folder : said && *said ? said : "dovetail-trace";
+    dvt_writer.header = &nowhere;
+    dvt_writer.counter = !(clock && strcmp(clock, "system") == 0) && counter_is_steady();
+    set_sizes(keep);
+    int code = make_folders(folder);
+    if (!code) code = create(folder);
+    if (!code) code = map_header(keep);
+    if (code) {
+        dvt_close();
+        return code;
+    }
+    start_helper();
+    return 0;
+}
+
+/* Spares at the very end of the file are cut off; threads may still be writing into all others. */
+static void cut_spares(void) {
+    off_t unused[MAX_SPARES];
+    int count = 0;
+    for (int i = 0; i < file.num_spares; ++i) {
+        dvt_segment* spare = __atomic_exchange_n(&file.spare[i], NULL, __ATOMIC_ACQUIRE);
+        if (spare && !spare->thread) unused[count++] = file.spare_at[i];
+    }
+    for (int cut = 1; cut;) {
+        cut = 0;
+        for (int i = 0; i < count; ++i) {
+            if (unused[i] + (off_t)file.segment_bytes != file.end) continue;
+            file.end = unused[i];
+            cut = 1;
+        }
+    }
+    if (ftruncate(file.fd, file.end) == 0)
+        dvt_writer.header->num_segments = (uint32_t)((uint64_t)(file.end - DVT_PAGE) / file.segment_bytes);
+}
+
+void dvt_close(void) {
+    if (file.helps) {
+        __atomic_store_n(&file.stop, 1, __ATOMIC_RELAXED);
+        pthread_join(file.helper, NULL);
+        file.helps = 0;
+    }
+    if (dvt_writer.header != &nowhere) {
+        cut_spares();
+        dvt_writer.header->last = read_anchor();
+        dvt_writer.header->state = DVT_FINALIZED; /* it stays mapped: a late thread may count what it drops */
+    }
+    dvt_forget();
+}
+
+void dvt_forget(void) {
+    if (file.fd >= 0) close(file.fd);
+    if (file.lines >= 0) close(file.lines);
+    file.fd = file.lines = -1;
+    file.helps = 0;
+    for (int i = 0; i < MAX_SPARES; ++i) file.spare[i] = NULL;
+    for (int i = 0; i < MAX_FULL; ++i) file.full[i] = NULL;
+}
+
+dvt_segment* dvt_take(void) {
+    for (int i = 0; i < file.num_spares; ++i) {
+        if (!__atomic_load_n(&file.spare[i], __ATOMIC_RELAXED)) continue;
+        dvt_segment* taken = __atomic_exchange_n(&file.spare[i], NULL, __ATOMIC_ACQUIRE);
+        if (taken) return taken;
+    }
+    return NULL;
+}
+
+void dvt_give_back(dvt_segment* part) {
+    for (int i = 0; i < file.num_spares; ++i) {
+        dvt_segment* empty = NULL;
+        if (__atomic_compare_exchange_n(&file.spare[i], &empty, part, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+    }
+    dvt_discard(part);
+}
+
+void dvt_discard(dvt_segment* full) {
+    for (int i = 0; i < MAX_FULL; ++i) {
+        dvt_segment* empty = NULL;
+        if (__atomic_compare_exchange_n(&file.full[i], &empty, full, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+    }
+}
+
+uint64_t dvt_lost(void) { return __atomic_load_n(&dvt_writer.header->dropped, __ATOMIC_RELAXED); }
+
+const char* dvt_path(void) { return file.fd >= 0 ? file.path : ""; }
+
+void dvt_line(const char* text) {
+    char line[4096];
+    const size_t length = strlen(text);
+    char* whole = length + 2 <= sizeof line ? line : malloc(length + 2);
+    if (!whole || file.lines < 0) return;
+    memcpy(whole, text, length);
+    whole[length] = '\n';
+    ssize_t done = write(file.lines, whole, length + 1); /* one write: lines of threads do not mix */
+    (void)done;                                          /* a full disk costs a name, not the program */
+    if (whole != line) free(whole);
+}

@@ -1,0 +1,223 @@
+"""`dovetail tile`: a tiling of a loop nest: is it legal, what leaves a tile, how many time steps, which is the best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dovetail.cli import output
+from dovetail.cli.options import Json, nearest
+from dovetail.core import WishError, save_text
+
+if TYPE_CHECKING:
+    from dovetail.loops.matrices import Matrix, Vector
+    from dovetail.loops.spaces import Space
+    from dovetail.loops.tile_facts import Bounded, Counts, TileFacts
+    from dovetail.loops.tile_search import BestTile
+    from dovetail.loops.tiling import Tiling
+
+
+def _criterion(value: str) -> str:
+    from dovetail.loops.tile_search import CRITERIA
+
+    return nearest(value, CRITERIA, "criterion")
+
+
+def tile(
+    deps: Annotated[str, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')],
+    sides: Annotated[
+        str | None, typer.Option("--tile", help='P, row by row; its columns are the sides: "6,2;2,4", or 4x4x444.')
+    ] = None,
+    volume: Annotated[
+        int | None, typer.Option("--volume", help="Find the best tile of so many points instead.", min=1)
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="What the best tile has least of: V_comm by the formula, (point, dependence) pairs, or values sent.",
+            callback=_criterion,
+        ),
+    ] = "formula",
+    mapped: Annotated[
+        int | None,
+        typer.Option("--map", help="Dimension, from 0, whose tiles are on one processor: it sends nothing.", min=0),
+    ] = None,
+    space: Annotated[
+        str | None,
+        typer.Option("--space", help="Bounds: 16x16x16384, or 0:16,1:20, or '{ [i, j] : 0 <= i <= j < 9 }'."),
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", help="With --volume, --space and --map: chains of tiles, at least.", min=1)
+    ] = None,
+    points: Annotated[
+        bool, typer.Option("--points", help="With --json: list the points of each message.", show_default=False)
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw tile, dependences, neighbours and time steps to this SVG.")
+    ] = None,
+    emit_c: Annotated[
+        Path | None,
+        typer.Option(
+            "--emit-c",
+            help="Write a standalone MPI program of these tiles to this C file; where sizes are left open, the loops.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Tile a loop nest: legality, exact communication, time steps; or find the best tile. Exit code 1 if illegal."""
+    from dovetail.loops.matrices import parse_matrix
+    from dovetail.loops.spaces import Space
+    from dovetail.loops.tile_facts import tile_facts
+    from dovetail.loops.tiling import Tiling
+
+    matrix, bounds = parse_matrix(deps, "--deps"), None if space is None else Space.parse(space)
+    _check(matrix, sides, volume, plot, emit_c, bounds)
+    found = None if volume is None else _search(matrix, volume, by, mapped, bounds, ranks)
+    tiling = found.tiling if found else Tiling(matrix, parse_matrix(sides or "", "--tile"))
+    if not json:
+        tiling.check_legal(_hint(tiling))
+    facts = tile_facts(tiling, None if bounds is None or bounds.parameters else bounds, mapped)
+    written = _write(facts, plot, emit_c, bounds) if tiling.is_legal else []
+    if json:
+        output.emit(facts.to_json(points) | {"search": found and _searched(found)})
+    else:
+        print("\n\n".join([render(facts, found), *map(str, written)]))
+    return 0 if tiling.is_legal else 1
+
+
+def _check(
+    deps: Matrix, sides: str | None, volume: int | None, plot: Path | None, emit_c: Path | None, space: Space | None
+) -> None:
+    """WishError where the options do not go together: said before anything is computed or written."""
+    if (sides is None) == (volume is None):
+        raise WishError("name either a tile or a volume", hint='--tile "6,2;2,4", or --volume 20 to find the best one')
+    if plot is not None:
+        from dovetail.report.tile_picture import check_drawable
+
+        check_drawable(len(deps))
+        if plot.suffix != ".svg":
+            raise WishError(f"a tile is drawn as SVG, not as '{plot.suffix}'", found=str(plot), hint="call it tile.svg")
+    if emit_c is not None and space is None:
+        raise WishError("loops need bounds", hint="--space '[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }', say")
+    if space is not None and emit_c is None:
+        space.need_sizes()
+
+
+def _search(deps: Matrix, volume: int, by: str, mapped: int | None, space: Space | None, ranks: int | None) -> BestTile:
+    from dovetail.loops.tile_search import best_tile
+
+    return best_tile(deps, volume, by=by, mapped=mapped, space=space, ranks=ranks)
+
+
+def _searched(found: BestTile) -> dict[str, Any]:
+    return {"by": found.by, "cost": found.cost, "bound": found.bound, "proved": found.is_proved}
+
+
+def _hint(tiling: Tiling) -> str:
+    """What to do about an illegal tile: one of its volume that is legal."""
+    if tiling.is_legal:
+        return ""
+    sides = _search(tiling.deps, tiling.volume, "formula", None, None, None).tiling.sides
+    return f'--tile "{_written(sides)}", the best of the {tiling.volume} points that this one has'
+
+
+def _written(matrix: Matrix) -> str:
+    return ";".join(",".join(map(str, row)) for row in matrix)
+
+
+def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Space | None) -> list[Path]:
+    """The picture and the C file, where they were asked for."""
+    written = []
+    if plot is not None:
+        from dovetail.report.tile_picture import write_tile_svg
+
+        written.append(write_tile_svg(plot, facts))
+    if emit_c is not None and space is not None:
+        from dovetail.loops.mpi_code import program
+        from dovetail.loops.tile_code import source
+
+        text = source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped)
+        written.append(save_text(emit_c, text))
+    return written
+
+
+def render(facts: TileFacts, found: BestTile | None = None) -> str:
+    """All facts in words and tables."""
+    parts = [_matrices(facts.tiling)]
+    if found is not None:
+        parts.append(_verdict(found))
+    if facts.counts is not None:
+        parts += [_volumes(facts, facts.counts), _messages(facts, facts.counts)]
+    if facts.bounded is not None:
+        parts.append(_bounded(facts.bounded))
+    return "\n\n".join([*parts, *facts.notes])
+
+
+def _matrices(tiling: Tiling) -> str:
+    hd = "all of HD at least 0: legal"
+    hd += ", and at most 1: a dependence ends in the tile or in a next one" if tiling.contains_dependences else ""
+    rows = [
+        ("D", tiling.deps, f"dependences {_vectors(tiling.vectors)}"),
+        ("P", tiling.sides, f"sides {_vectors(tiling.edges)}; V_comp {tiling.volume} points"),
+        ("H", tiling.h, "P inverted: rows are normal to the faces"),
+        ("HD", tiling.hd, hd),
+    ]
+    cells = [
+        [name, "[" + "; ".join(" ".join(map(str, row)) for row in matrix) + "]", text] for name, matrix, text in rows
+    ]
+    return _table(["", "rows", ""], cells)
+
+
+def _verdict(found: BestTile) -> str:
+    what = {"formula": "V_comm by the formula", "pairs": "pairs that leave", "values": "values sent"}[found.by]
+    text = f"{what} {found.cost}"
+    if found.is_free:
+        return (
+            f"{text}, by a tile that may be thin along the mapped dimension and wide across it: "
+            "--ranks, with --space, keeps a chain of tiles for each rank."
+        )
+    if found.is_proved:
+        return f"{text}: no tile of this volume has less."
+    bound = f"; none can have less than {found.bound}" if found.bound else ""
+    return f"{text}: the least of the tiles tried{bound}."
+
+
+def _volumes(facts: TileFacts, counts: Counts) -> str:
+    tiling = facts.tiling
+    rows = [["to all neighbours", str(tiling.formula()), str(counts.all.pairs), str(counts.all.values)]]
+    for k, each in enumerate(counts.mapped):
+        rows.append([f"tiles along {k} on one processor", str(tiling.formula(k)), str(each.pairs), str(each.values)])
+    return _table(["V_comm", "formula", "exact", "values sent"], rows, 1)
+
+
+def _messages(facts: TileFacts, counts: Counts) -> str:
+    to = "to tile" if facts.mapped is None else "to processor"
+    rows = [[str(each.to), str(len(each.points)), str(each.num_pairs)] for each in counts.messages]
+    return _table([to, "values", "pairs"], rows, 1)
+
+
+def _bounded(bounded: Bounded) -> str:
+    tiles = bounded.tiles
+    extents = " x ".join(map(str, tiles.extents))
+    text = f"{tiles.num_tiles} tiles ({extents}), {tiles.num_whole} whole and {tiles.num_cut} cut by the bounds; "
+    text += f"{bounded.processors} processors with the tiles along {bounded.mapped} on one."
+    rows = [
+        [name, str(list(schedule.pi)).replace(",", ""), str(schedule.steps), str(schedule.steps_from_1)]
+        for name, schedule in (("not overlapping", bounded.non_overlapping), ("overlapping", bounded.overlapping))
+    ]
+    return text + "\n\n" + _table(["schedule", "Π", "time steps", "counted from 1"], rows, 2)
+
+
+def _vectors(vectors: tuple[Vector, ...]) -> str:
+    return ", ".join(map(str, vectors))
+
+
+def _table(headers: list[str], rows: list[list[str]], left: int = 3) -> str:
+    """A table whose first columns are words, the others numbers."""
+    from dovetail.report import render_table
+
+    aligns: list[Literal["left", "right"]] = ["left" if k < left else "right" for k in range(len(headers))]
+    return render_table(headers, rows, aligns, terminal=output.is_terminal(), width=output.width())

@@ -1,0 +1,173 @@
+"""`dovetail trace`: record an MPI program as it stands, and see what its ranks did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli import output
+from dovetail.cli.options import Json
+from dovetail.core import DovetailError
+
+if TYPE_CHECKING:
+    from dovetail.trace import TraceFile
+
+NAME = "trace.dovetail"
+TraceArgument = Annotated[Path, typer.Argument(help="A trace, or the folder of `trace run`.")]
+
+
+def run(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace.", file_okay=False)] = Path(
+        "dovetail-trace"
+    ),
+) -> int:
+    """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
+
+    The command stands after `--`. Its exit code is passed on; what a rank did before it was killed is kept.
+    """
+    from dovetail.trace.launch import run_traced
+
+    command = list(context.args)
+    if not command:
+        raise DovetailError("no command to trace", hint="dovetail trace run -- mpirun -n 4 ./a.out")
+    if any(out.glob("*.dvt")):
+        raise DovetailError(f"{out} holds a trace already", hint="choose another folder with -o")
+    code = run_traced(command, out)
+    _note_trace(_merged(out))
+    return code
+
+
+def merge(
+    folder: Annotated[Path, typer.Argument(help="The folder of `trace run`.", file_okay=False)],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; FOLDER/trace.dovetail.")] = None,
+) -> None:
+    """Merge what the processes of a run left in a folder, on one clock, into one file."""
+    from dovetail.trace import merge as merged
+
+    _note_trace(merged(folder, out))
+
+
+def stats(trace: TraceArgument, json: Json = False) -> None:
+    """Time by call, time in MPI by rank, sizes of messages, and who sends how much to whom."""
+    from dovetail.report.trace_tables import stats_text
+    from dovetail.trace.stats import stats as added_up
+
+    found = added_up(_open(trace))
+    if json:
+        output.emit(found.to_json())
+    else:
+        print(stats_text(found, terminal=output.is_terminal(), width=output.width()))
+
+
+def view(
+    traces: Annotated[list[Path], typer.Argument(help="Traces, or folders of `trace run`, to be seen side by side.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.", dir_okay=False)] = Path("trace.html"),
+) -> None:
+    """Write a page that shows what the ranks did, call by call, and what it adds up to; it works offline."""
+    from dovetail.report.trace_page import write_trace_page
+
+    titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
+    opened = [_open(path).read() for path in traces]
+    print(write_trace_page(out, opened, titles))
+
+
+def advise(
+    trace: TraceArgument,
+    machine: Annotated[
+        str | None, typer.Option("--machine", help="A preset, or a machine's JSON file, whose curve prices changes.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What to change, first what saves most: each change is weighed by replaying the trace with it in the simulator."""
+    from dovetail.cli.machines import find
+    from dovetail.plan.advise import advise as advised
+    from dovetail.report.advice import advice_text
+
+    found = advised(_open(trace).read(), None if machine is None else find(machine))
+    if json:
+        output.emit(found.to_json())
+    else:
+        print(advice_text(found))
+
+
+def export(
+    trace: TraceArgument,
+    perfetto: Annotated[Path | None, typer.Option("--perfetto", help="Chrome's trace format, for Perfetto.")] = None,
+    tlog: Annotated[Path | None, typer.Option("--tlog", help="The trace.log that tlogview shows.")] = None,
+    otf2: Annotated[Path | None, typer.Option("--otf2", help="A folder for an archive of OTF2.")] = None,
+) -> None:
+    """Write a trace in the form of another tool."""
+    if perfetto is None and tlog is None and otf2 is None:
+        raise DovetailError("nothing to write", hint="--perfetto FILE, --tlog FILE or --otf2 FOLDER")
+    opened = _open(trace)
+    if perfetto is not None:
+        from dovetail.report.trace_perfetto import write_trace_perfetto
+
+        print(write_trace_perfetto(perfetto, opened))
+    if otf2 is not None:
+        from dovetail.report.trace_otf2 import write_trace_otf2
+
+        print(write_trace_otf2(otf2, opened.read()))
+    if tlog is not None:
+        from dovetail.trace.tlog import write_tlog
+
+        numbers = write_tlog(tlog, opened.read())
+        print(tlog)
+        for name, number in numbers.items():
+            output.note(f"event {number}: {name}")
+
+
+def take(
+    files: Annotated[list[Path], typer.Argument(help="traces.otf2, trace.log, or Chrome's format (.json, .json.gz).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The trace to write.", dir_okay=False)] = Path(NAME),
+) -> None:
+    """Make a trace of what other tools wrote: OTF2, tlog, Chrome's format; of PyTorch's profiler a file a rank."""
+    from dovetail.trace import save_trace
+    from dovetail.trace.chrome import read_chrome
+    from dovetail.trace.otf2_read import read_otf2
+    from dovetail.trace.tlog import read_tlog
+
+    readers = {".otf2": read_otf2, ".log": read_tlog}
+    alone = readers.get(files[0].suffix)
+    if alone and len(files) > 1:
+        raise DovetailError(f"{files[0].suffix} files hold all ranks", hint="give one of them")
+    _note_trace(save_trace(out, alone(files[0]) if alone else read_chrome(files)))
+
+
+def _open(path: Path) -> TraceFile:
+    """The trace at a place; what a run left in a folder is merged first."""
+    from dovetail.trace import open_trace
+
+    if path.is_dir():
+        return open_trace(path / NAME) if (path / NAME).exists() else _merged(path)
+    return open_trace(path)
+
+
+def _merged(folder: Path) -> TraceFile:
+    from dovetail.trace import merge as merged
+
+    return merged(folder)
+
+
+def _note_trace(trace: TraceFile) -> None:
+    """Where the trace is, on stdout; what is wrong with it, as a warning."""
+    print(trace.path)
+    output.note(f"{trace.num_rows} rows of {trace.num_ranks} ranks; `dovetail trace stats {trace.path}` adds them up")
+    for fault in trace.meta.get("faults", ()):
+        output.warn(fault)
+
+
+def group() -> typer.Typer:
+    """The verbs of `trace`."""
+    from dovetail.cli.wishes import HELP
+
+    made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
+    passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    made.command("run", context_settings={**HELP, **passes_on})(run)
+    for verb in (merge, stats, view, advise, export):
+        made.command(verb.__name__)(verb)
+    made.command("import")(take)
+    return made

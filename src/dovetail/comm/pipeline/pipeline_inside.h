@@ -1,0 +1,66 @@
+/* What the files of dovetail_pipeline share. */
+#ifndef DOVETAIL_PIPELINE_INSIDE_H
+#define DOVETAIL_PIPELINE_INSIDE_H
+
+#include "dovetail_pipeline.h"
+
+enum { LEVELS = 32, LOOKS = 3, TEXT = 1024 }; /* level l: 2^l positions */
+
+/* All messages of this rank to one other, or from it: faces of the same peer travel together. */
+typedef struct {
+    int peer, num_faces;
+    dovetail_face* faces;
+    size_t bytes; /* of one position */
+    char* buffers[2];
+    MPI_Request requests[2];
+} side;
+
+/* Messages of one rank to another, the same list on every rank; `bytes` of one position. */
+typedef struct {
+    int64_t source, target, bytes;
+} link;
+
+/* What a message of one size takes: see Link in dovetail/loops/recurrence.py. */
+typedef struct {
+    int source, target;
+    double half_s, gap_s, send_s, recv_s;
+    int waits, progresses;
+} link_cost;
+
+struct dovetail_pipeline {
+    MPI_Comm comm;
+    int rank, size;
+    int64_t length, most; /* most: positions that a message may hold */
+    int num_from, num_to, num_links;
+    side *from, *to;
+    link* links;
+    link_cost* costs; /* LEVELS of each link; those that were not measured have half_s 0 */
+    double* tiles_s;  /* LEVELS of each rank, 0 where not measured */
+    int runs, is_fixed;
+    int64_t reserved; /* positions that the buffers hold */
+    dovetail_choice choice;
+    char text[TEXT];
+};
+
+static inline double lesser(double a, double b) { return a < b ? a : b; }
+static inline double greater(double a, double b) { return a > b ? a : b; }
+
+/* pipeline_links.c: who exchanges what with whom. */
+int dovetail_pipeline_link(dovetail_pipeline* p, const dovetail_face* from, int num_from, const dovetail_face* to,
+                           int num_to, char* fault);
+void dovetail_pipeline_unlink(dovetail_pipeline* p);
+
+/* pipeline_costs.c: what messages and tiles take. */
+void dovetail_pipeline_probe(dovetail_pipeline* p);
+void dovetail_pipeline_gather_tiles(dovetail_pipeline* p, const double* tiles_s);
+double dovetail_pipeline_tile_s(const double* levels, int64_t grain);
+link_cost dovetail_pipeline_message(const link_cost* levels, int64_t grain);
+
+/* pipeline_grain.c: how many positions at once. */
+void dovetail_pipeline_choose(dovetail_pipeline* p);
+
+/* pipeline_recurrence.c: when a pipeline of so many steps is done; the same as pipeline_s in Python. */
+double dovetail_pipeline_s(int64_t steps, int ranks, const double* compute_s, int num_links, const link_cost* links,
+                           int overlapped);
+
+#endif

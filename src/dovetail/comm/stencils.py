@@ -1,0 +1,159 @@
+"""stencils: a stencil on the ranks of a communicator, each with its block of the arrays, called again and again."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from dovetail.core import ProgramError, WishError
+from dovetail.ir import Program, Schedule
+from dovetail.loops import Nest
+from dovetail.loops.wish import StencilWish
+from dovetail.plan.kept import kept_schedule
+from dovetail.plan.wishes import prove
+from dovetail.run.embedded import STALL_S, Embedded, ranks_of
+from dovetail.run.options import RunOptions
+from dovetail.run.world import World
+
+MEASURED = 4  # runs of a part, of which the fastest tells a rank's speed
+
+
+class StencilOnRanks:
+    """What `Nest.on` returns: called with this rank's blocks of the arrays, it returns those of the results.
+
+    `block`: where they lie in the grid. Planned, proved, compiled and bound once.
+    """
+
+    def __init__(self, wish: StencilWish, schedule: Schedule, world: World) -> None:
+        self.wish, self.schedule = wish, schedule
+        self.program = wish.program(schedule, world.size)
+        _prove(wish, schedule, self.program, world)
+        options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes, stall_s=STALL_S)
+        self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
+        self.rank = world.rank
+        box = wish.decomposition(schedule, world.size).owned[world.rank]
+        rest = (slice(None),) if wish.width else ()
+        self.block = (*(slice(low, high) for low, high in box), *rest)
+
+    def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
+        """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
+        try:
+            given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
+        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+            self._embedded.agree(str(error) or type(error).__name__)
+            raise
+        held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
+        return self.wish.result(self.program, self.rank, held)
+
+    def until(self, *arrays: Any, change: float, calls: int = 1000) -> tuple[Any, int, float]:
+        """Called again and again, each time with what came out, until its last step changes the grid by no more than
+        `change` (the root of the sum of squares over all ranks), or so many calls were made.
+
+        Returns what came out, the steps that were made, and what the last of them changed. For one that was asked for
+        with `test`, the steps of which are a multiple of it.
+        """
+        wish = self.wish
+        if not wish.test or wish.steps % wish.test or not wish.steps:
+            found = f"steps={wish.steps}, test={wish.test}"
+            raise WishError(f"{wish.name} does not test its last step", found=found, hint="on(…, steps=20, test=20)")
+        held = dict(zip(wish.nest.arrays, arrays, strict=False))
+        done, changed = 0, float("inf")
+        while done < calls and not changed <= change:
+            *results, changes = self(*held.values() if done else arrays)
+            held |= dict(zip(wish.stencil.written, results, strict=True))
+            done, changed = done + 1, float(changes[-1])
+        kept = tuple(held[name] for name in wish.stencil.written)
+        return kept[0] if len(kept) == 1 else kept, done * wish.steps, changed
+
+
+def stencil_on_ranks(
+    nest: Nest,
+    comm: Any,
+    grid: Sequence[int],
+    *,
+    dtype: str = "float32",
+    test: int = 0,
+    cut: Sequence[int] | None = None,
+    depth: int | None = None,
+    overlapped: bool | None = None,
+    tile: int | None = None,
+    shares: Sequence[int] | Literal["measured"] | None = None,
+    **parameters: int,
+) -> StencilOnRanks:
+    """See `Nest.on`."""
+    world = ranks_of(comm, blas=False)
+    wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
+    if parameters:
+        raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
+    if all(each is None for each in (cut, depth, overlapped, tile, shares)):
+        return StencilOnRanks(wish, _schedule(wish, world), world)
+    slabs = (world.size, *[1] * (len(wish.rows) - 1)) if shares is not None else wish.serial(world.size)["cut"]
+    own = tuple(cut) if cut is not None else slabs
+    asked = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None, tile=tile)
+    if shares is not None:
+        rows = measured_shares(wish, own, world) if shares == "measured" else tuple(map(int, shares))
+        asked = asked.with_parameters(shares=rows)
+    return StencilOnRanks(wish, asked, world)
+
+
+def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tuple[int, ...]:
+    """Rows along the first axis in proportion to the speeds of the ranks, each of which computes a part alone."""
+    box = wish.decomposition(Schedule.of("even", cut=tuple(cut), depth=0), world.size).owned[world.rank]
+    sides = [high - low for low, high in box]
+    alone = replace(wish, grid="x".join(map(str, [*sides, *([wish.width] if wish.width else [])])), steps=2, test=0)
+    program = alone.program(alone.serial(1), 1)
+    given = [np.ones(shape, dtype) for shape, dtype in alone.shapes()]
+    run = Embedded(program, alone.workload(program), RunOptions(), None)
+    held, _ = alone.arguments(program, 0, given, None)
+    taken = []
+    for _ in range(MEASURED):
+        world.barrier(STALL_S)
+        begin = time.perf_counter()
+        run(held, allow_nonfinite=True)
+        taken.append(time.perf_counter() - begin)
+    told = world.gather(sides[0] / min(taken))
+    each = world.size // cut[0]  # parts in a slab, which go at the pace of the slowest
+    slabs = [min(told[place : place + each]) for place in range(0, world.size, each)] if told else []
+    found: list[int] = json.loads(world.share(json.dumps(proportional(wish.rows[0], slabs)) if told else ""))
+    return tuple(found)
+
+
+def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
+    """So many rows in proportion to these, at least one each.
+
+    >>> proportional(12, [1.0, 3.0]), proportional(3, [1.0, 1.0, 98.0])
+    ([3, 9], [1, 1, 1])
+    """
+    ends = [round(rows * end / sum(speeds)) for end in accumulate(speeds)]
+    found = [high - low for low, high in pairwise([0, *ends])]
+    while min(found) < 1 < max(found):
+        found[found.index(max(found))] -= 1
+        found[found.index(min(found))] += 1
+    return found
+
+
+def _prove(wish: StencilWish, schedule: Schedule, program: Program, world: World) -> None:
+    """On one rank: all have the same program. ProgramError, on every rank, where it does not hold."""
+    fault = ""
+    if world.rank == 0:
+        try:
+            prove(wish, schedule, program).raise_if_bad()
+        except ProgramError as error:
+            fault = str(error)
+    if fault := world.share(fault):
+        raise ProgramError(fault)
+
+
+def _schedule(wish: StencilWish, world: World) -> Schedule:
+    """What rank 0 finds in the cache for this wish, on every rank; else the serial schedule."""
+    hosts = world.gather(platform.node())
+    found = kept_schedule(wish, world.library, hosts) if world.rank == 0 else None
+    text = world.share(json.dumps(found.to_json()) if found else "")
+    return Schedule.from_json(json.loads(text)) if text else wish.serial(world.size)

@@ -1,0 +1,22 @@
+"""loops: nests and stencils as a Python function of loops; dependences, tiles, C, and Programs for ranks."""
+
+from dovetail.loops.dependences import Dependence
+from dovetail.loops.expressions import cos, exp, maximum, minimum, sin, sqrt, where
+from dovetail.loops.nest import Nest, array, nest
+from dovetail.loops.record import Array, loop
+
+__all__ = [
+    "Array",
+    "Dependence",
+    "Nest",
+    "array",
+    "cos",
+    "exp",
+    "loop",
+    "maximum",
+    "minimum",
+    "nest",
+    "sin",
+    "sqrt",
+    "where",
+]

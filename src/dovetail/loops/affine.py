@@ -1,0 +1,132 @@
+"""Affine: a whole number that is linear in sizes and loop indices, as subscripts and loop bounds are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dovetail.core import WishError
+
+_HERE = Path(__file__).parent
+
+
+def caller() -> str:
+    """File and line of the user's code that is running: the innermost frame outside this room, problems aside."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == _HERE:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """The sum of `terms` (symbol, factor) and a constant; `owner`: the recording that its symbols belong to.
+
+    >>> i, n = Affine((("i", 1),)), Affine((("n", 1),))
+    >>> str(2 * i - n + 1 - i), (i + 1).at({"i": 4})
+    ('i - n + 1', 5)
+    """
+
+    terms: tuple[tuple[str, int], ...] = ()
+    constant: int = 0
+    owner: Any = field(default=None, repr=False)
+
+    @staticmethod
+    def of(value: Any, owner: Any = None) -> Affine:
+        """A subscript or bound as it was written; WishError where it is none."""
+        if isinstance(value, Affine):
+            return value
+        if hasattr(value, "__index__") and not isinstance(value, bool):
+            return Affine((), int(value.__index__()), owner)
+        what = "an index must be a sum of loop indices, sizes and whole numbers"
+        hint = "data cannot say where data lies" if hasattr(value, "children") else "write i, i + 1, 2 * i or n - 1 - i"
+        raise WishError(f"non-affine index: {what}", where=caller(), found=str(value), hint=hint)
+
+    def __add__(self, other: Any) -> Affine:
+        return self._plus(Affine.of(other), 1)
+
+    def __sub__(self, other: Any) -> Affine:
+        return self._plus(Affine.of(other), -1)
+
+    def __rsub__(self, other: Any) -> Affine:
+        return Affine.of(other)._plus(self, -1)
+
+    def __neg__(self) -> Affine:
+        return self * -1
+
+    def __mul__(self, other: Any) -> Affine:
+        factor, whole = Affine.of(other), self
+        if factor.terms:
+            factor, whole = whole, factor
+        if factor.terms:
+            _refuse(f"({self}) * ({other})", "one of two factors must be a number")
+        k = factor.constant
+        terms = tuple((name, k * f) for name, f in whole.terms if k)
+        return Affine(terms, k * whole.constant, whole.owner or factor.owner)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: Any) -> NoReturn:
+        _refuse(f"({self}) // {other}", "indices cannot be divided: let the loop run over the quotient")
+
+    def __mod__(self, other: Any) -> NoReturn:
+        _refuse(f"({self}) % {other}", "an index that wraps around is what boundary='periodic' is for")
+
+    __truediv__, __rfloordiv__, __rmod__, __rtruediv__ = __floordiv__, __floordiv__, __mod__, __floordiv__
+
+    def _compared(self, other: Any) -> NoReturn:
+        hint = "write loops of their own for the parts of the space that differ"
+        raise WishError("a condition on an index", where=caller(), found=f"{self} compared with {other}", hint=hint)
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        self._compared("zero")
+
+    def _plus(self, other: Affine, sign: int) -> Affine:
+        sums = dict(self.terms)
+        for name, factor in other.terms:
+            sums[name] = sums.get(name, 0) + sign * factor
+        terms = tuple((name, factor) for name, factor in sums.items() if factor)
+        return Affine(terms, self.constant + sign * other.constant, self.owner or other.owner)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The symbols that it depends on."""
+        return tuple(name for name, _ in self.terms)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return tuple(sorted(self.terms)), self.constant
+
+    def factor(self, name: str) -> int:
+        """What the symbol is multiplied by."""
+        return dict(self.terms).get(name, 0)
+
+    def at(self, values: Mapping[str, int]) -> int:
+        """Its value where every symbol has one."""
+        return self.constant + sum(factor * values[name] for name, factor in self.terms)
+
+    def put(self, name: str, value: Affine) -> Affine:
+        """The same with `value` in the place of a symbol."""
+        factor = self.factor(name)
+        return self if not factor else self - Affine(((name, factor),)) + value * factor
+
+    def __str__(self) -> str:
+        return "".join(self._words()) or "0"
+
+    def _words(self) -> Iterator[str]:
+        shown = [(f, name if abs(f) == 1 else f"{abs(f)} * {name}") for name, f in self.terms]
+        shown += [(self.constant, str(abs(self.constant)))] if self.constant else []
+        for place, (sign, text) in enumerate(shown):
+            yield (" - " if sign < 0 else " + ") if place else "-" * (sign < 0)
+            yield text
+
+
+def _refuse(found: str, hint: str) -> NoReturn:
+    raise WishError("non-affine index: it must be linear", where=caller(), found=found, hint=hint)

@@ -1,0 +1,115 @@
+"""arguments: the arrays and parameters of a call, held against what a nest declares, and how long its axes are then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import WishError, parse_count
+from dovetail.loops.checks import WRAPS, check_bounds, reaches
+from dovetail.loops.nest import Nest
+from dovetail.loops.types import DTYPES, check_types
+
+Given = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A nest with arrays and sizes: what each executor runs. `steps` past the last of the time loop, if it has one."""
+
+    nest: Nest
+    arrays: Mapping[str, Given]
+    sizes: Mapping[str, int]
+    dtypes: Mapping[str, str]
+
+    def last_level(self, name: str) -> int:
+        """The newest level when all is done."""
+        levels = self.nest.levels[name]
+        low, high = levels.loop.low.at(self.sizes), levels.loop.high.at(self.sizes)
+        return max(high, low) - 1 + levels.ahead
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of one level."""
+        return tuple(self.sizes[s] if isinstance(s, str) else s for s in self.nest.arrays[name].shape)
+
+
+def bound(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Call:
+    """The call, or a WishError that says which argument does not fit, and why."""
+    sizes = _sizes(nest, arrays, parameters)
+    given = dict(zip(nest.arrays, arrays, strict=True))
+    dtypes = _dtypes(nest, given)
+    check_types(nest, dtypes)
+    check_bounds(nest, sizes)
+    return Call(nest, given, sizes, dtypes)
+
+
+def results(call: Call, held: Mapping[str, Given]) -> Any:
+    """What a call returns: the written arrays; alone where there is one."""
+    found = tuple(held[name] for name in call.nest.written)
+    return found[0] if len(found) == 1 else found
+
+
+def margins(nest: Nest, name: str) -> list[tuple[int, int]]:
+    """How many elements are read outside of each axis of an array, below and beyond."""
+    shape = nest.arrays[name].shape
+    found = [(0, 0)] * len(shape)
+    if nest.arrays[name].boundary in WRAPS:
+        for statement, each in nest.accesses(name):
+            sides = [(reach.below.constant, reach.beyond.constant) for reach in reaches(nest, statement, each)]
+            found = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(found, sides, strict=True)]
+    return found
+
+
+def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> dict[str, int]:
+    if len(arrays) != len(nest.arrays):
+        found = f"{len(arrays)} arrays"
+        raise WishError(f"{nest.name} takes {len(nest.arrays)} arrays: {', '.join(nest.arrays)}", found=found)
+    sizes: dict[str, int] = {}
+    said: dict[str, str] = {}
+    for (name, array), given in zip(nest.arrays.items(), arrays, strict=True):
+        for axis, (asked, length) in enumerate(zip(array.shape, _lengths(nest, name, given), strict=True)):
+            known = sizes.setdefault(asked, length) if isinstance(asked, str) else asked
+            if known != length:
+                first = f", as {said[asked]} is" if isinstance(asked, str) and asked in said else ""
+                what = f"axis {axis} of {name} must have {known} elements{first}"
+                raise WishError(what, found=f"{name} of shape {given.shape}", hint=f"{name} is {_asked(array.shape)}")
+            said.setdefault(str(asked), f"axis {axis} of {name}")
+    if missing := [name for name in nest.parameters if name not in {*parameters, *sizes}]:
+        raise WishError(f"{nest.name} needs {missing[0]}=…", hint="a whole number")
+    if strange := [name for name in parameters if name not in nest.parameters]:
+        raise WishError(f"{nest.name} has no parameter '{strange[0]}'", hint=f"it has {', '.join(nest.parameters)}")
+    return sizes | {name: parse_count(value, name) for name, value in parameters.items()}
+
+
+def _asked(shape: Sequence[str | int]) -> str:
+    return " × ".join(map(str, shape))
+
+
+def _lengths(nest: Nest, name: str, given: Any) -> tuple[int, ...]:
+    """The axes of an array, levels aside."""
+    array, levels = nest.arrays[name], nest.levels[name].given if name in nest.levels else 1
+    if not isinstance(given, np.ndarray):
+        raise WishError(f"{name} must be a NumPy array", found=type(given).__name__)
+    lead = (levels,) if levels > 1 else ()
+    if given.ndim != len(lead) + len(array.shape) or given.shape[: len(lead)] != lead:
+        first = f"{levels} levels (of the first steps), each " if lead else ""
+        raise WishError(f"{name} must be {first}{_asked(array.shape)}", found=f"an array of shape {given.shape}")
+    return tuple(given.shape[len(lead) :])
+
+
+def _dtypes(nest: Nest, given: Mapping[str, Given]) -> dict[str, str]:
+    free = [name for name, array in nest.arrays.items() if array.dtype is None]
+    wanted = given[free[0]].dtype.name if free else ""
+    found = {}
+    for name, array in nest.arrays.items():
+        found[name], has = array.dtype or wanted, given[name].dtype.name
+        if has not in DTYPES:
+            raise WishError(f"{name} has dtype {has}", hint=f"one of {', '.join(DTYPES)}")
+        if has != found[name]:
+            why = f", as {free[0]} is" if array.dtype is None else ""
+            raise WishError(f"{name} must be {found[name]}{why}", found=has, hint=f"{name}.astype('{found[name]}')")
+    return found

@@ -1,0 +1,138 @@
+"""blocks: which rows of a grid each rank owns, and where they lie in its memory, ghost rows included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise, product
+from math import prod
+from typing import NamedTuple
+
+from dovetail.core import WishError
+from dovetail.ir import Region
+
+Range = tuple[int, int]
+Box = tuple[Range, ...]
+
+
+def shares(size: int, parts: int) -> list[Range]:
+    """`size` cut evenly, the longer parts first.
+
+    >>> shares(7, 3)
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    each, more = divmod(size, parts)
+    ends = list(accumulate([each + (part < more) for part in range(parts)], initial=0))
+    return list(pairwise(ends))
+
+
+def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
+    """Every way to cut so many axes into `ranks` parts together.
+
+    >>> cuts(4, 2)
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    counts = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    return [cut for cut in product(counts, repeat=axes) if prod(cut) == ranks]
+
+
+def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) -> list[Box]:
+    """What each part owns, the last axis changing fastest; `first`: rows of each part along the first axis, which is
+    cut evenly without them.
+
+    >>> boxes((6, 2), (2, 1), (4, 2))
+    [((0, 4), (0, 2)), ((4, 6), (0, 2))]
+    """
+    sides = [shares(size, parts) for size, parts in zip(rows, cut, strict=True)]
+    if first:
+        sides[0] = list(pairwise(accumulate(first, initial=0)))
+    return [tuple(box) for box in product(*sides)]
+
+
+class Ghosts(NamedTuple):
+    """How many rows below and above its own a part holds, by axis."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows of a buffer: the box that is owned, and ghost rows around it."""
+
+    own: Box
+    ghosts: Ghosts
+
+    @cached_property
+    def held(self) -> Box:
+        sides = zip(self.own, *self.ghosts, strict=True)
+        return tuple((low - below, high + above) for (low, high), below, above in sides)
+
+    @property
+    def slots(self) -> int:
+        return volume(self.held)
+
+    def region(self, buffer: str, box: Box) -> Region:
+        """The rows of a box, which must be held."""
+        assert all(a <= c <= d <= b for (a, b), (c, d) in zip(self.held, box, strict=True)), (self, box)
+        if len(box) == 1:
+            return Region(buffer, box[0][0] - self.held[0][0], box[0][1] - box[0][0])
+        (first, last), (begin, end) = box
+        (top, _), (left, right) = self.held
+        stride = right - left
+        offset = (first - top) * stride + begin - left
+        if last - first == 1 or end - begin == stride:
+            return Region(buffer, offset, (last - first - 1) * stride + end - begin)
+        return Region(buffer, offset, end - begin, stride, last - first)
+
+
+def volume(box: Box) -> int:
+    """Rows in a box; 0 where it is empty."""
+    return prod(max(high - low, 0) for low, high in box)
+
+
+def shifted(box: Box, shift: Sequence[int]) -> Box:
+    return tuple((low + by, high + by) for (low, high), by in zip(box, shift, strict=True))
+
+
+def meet(one: Box, other: Box) -> Box:
+    """What two boxes share; of no volume where they share nothing."""
+    return tuple((max(a, c), max(min(b, d), max(a, c))) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def replaced(box: Box, axis: int, part: Range) -> Box:
+    return (*box[:axis], part, *box[axis + 1 :])
+
+
+def around(box: Box, inner: Box) -> list[Box]:
+    """What is left of a box without one within it, in slabs, axis after axis; all of it without an empty one.
+
+    >>> around(((0, 4), (0, 3)), ((1, 4), (1, 2)))
+    [((0, 1), (0, 3)), ((1, 4), (0, 1)), ((1, 4), (2, 3))]
+    """
+    found = []
+    for axis, ((low, high), (begin, end)) in enumerate(zip(box, inner if volume(inner) else _none(box), strict=True)):
+        found += [replaced(box, axis, (low, begin)), replaced(box, axis, (end, high))]
+        box = replaced(box, axis, (begin, end))
+    return [each for each in found if volume(each)]
+
+
+def _none(box: Box) -> Box:
+    """The empty box at the beginning of another."""
+    return tuple((low, low) for low, _ in box)
+
+
+def grid_of(text: str) -> tuple[int, ...]:
+    """Points by axis.
+
+    >>> grid_of("301x203")
+    (301, 203)
+    """
+    try:
+        found = tuple(int(word) for word in str(text).lower().split("x"))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise WishError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
+    return found

@@ -1,0 +1,161 @@
+"""dependences: which iterations must come before which, by isl; distances that are not uniform are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dovetail.core import WishError
+from dovetail.loops.expressions import Read
+from dovetail.loops.record import Loop, Statement
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+Kind = Literal["flow", "anti", "output"]
+
+
+class Dependence(NamedTuple):
+    """Iteration j + `distance` of `sink` must come after iteration j of `source`, because of these two accesses.
+
+    Of loops that the two statements do not share the indices are compared in order, the outermost first.
+    """
+
+    kind: Kind
+    source: Statement
+    sink: Statement
+    distance: tuple[int, ...]
+    source_access: Read
+    sink_access: Read
+
+
+class _Access(NamedTuple):
+    """One access of a statement, which isl takes for a statement of its own."""
+
+    name: str
+    statement: Statement
+    read: Read
+    writes: bool
+
+
+def dependences(nest: Nest) -> tuple[Dependence, ...]:
+    """Flow (read after write, of the last write), anti and output dependences of a nest, each of which is uniform.
+
+    WishError where a distance depends on the iteration or on sizes, with the pair of accesses.
+    """
+    accesses = {each.name: each for each in _accesses(nest)}
+    writes = [each for each in accesses.values() if each.writes]
+    reads = [each for each in accesses.values() if not each.writes]
+    found: list[Dependence] = []
+    for kind, sinks, sources in (("flow", reads, writes), ("output", writes, writes), ("anti", writes, reads)):
+        for pair in _flow(nest, sinks, writes, reads if kind == "anti" else []):
+            source, sink = (accesses[name] for name in (pair.get_tuple_name(_dim().in_), _sink_name(pair)))
+            if any(source is each for each in sources):
+                found += _uniform(nest, kind, source, sink, pair)  # type: ignore[arg-type]
+    return tuple(sorted(found, key=lambda d: (d.kind != "flow", d.kind, d.source.name, d.sink.name, d.distance)))
+
+
+def read_too_early(nest: Nest, statement: Statement, read: Read) -> Statement | None:
+    """A statement that writes elements after this statement has read them here, if any does."""
+    import islpy as isl
+
+    name = f"{statement.name}r{[str(each) for each in statement.reads].index(str(read))}"
+    accesses = list(_accesses(nest))
+    sink = next(each for each in accesses if each.name == name)
+    for writer in (each for each in accesses if each.writes and each.read.array == read.array):
+        same = _map(nest, "access", [sink]).apply_range(_map(nest, "access", [writer]).reverse())
+        order = _map(nest, "schedule", accesses)
+        later = order.lex_le_union_map(order)
+        if not isl.UnionMap.is_empty(same.intersect(later)):
+            return writer.statement
+    return None
+
+
+def _accesses(nest: Nest) -> Iterator[_Access]:
+    for statement in nest.statements:
+        for number, each in enumerate(statement.reads):
+            yield _Access(f"{statement.name}r{number}", statement, each, False)
+        yield _Access(f"{statement.name}w", statement, statement.target, True)
+
+
+def _dim() -> Any:
+    import islpy as isl
+
+    return isl.dim_type
+
+
+def _sink_name(pair: Any) -> str:
+    return str(pair.get_tuple_name(_dim().out))
+
+
+def _flow(nest: Nest, sinks: Sequence[_Access], must: Sequence[_Access], may: Sequence[_Access]) -> Iterator[Any]:
+    """isl's maps from the accesses that come last before each sink to that sink, one for each pair."""
+    import islpy as isl
+
+    info = isl.UnionAccessInfo.from_sink(_map(nest, "access", sinks))
+    info = info.set_must_source(_map(nest, "access", must)).set_schedule_map(_map(nest, "schedule", [*_accesses(nest)]))
+    if may:
+        info = info.set_may_source(_map(nest, "access", may))
+    flow = info.compute_flow()
+    found = flow.get_may_dependence() if may else flow.get_must_dependence()
+    maps: list[Any] = []
+    found.foreach_map(maps.append)
+    yield from maps
+
+
+def _map(nest: Nest, which: str, accesses: Sequence[_Access]) -> Any:
+    """The elements, or the moments, of accesses."""
+    import islpy as isl
+
+    parts = []
+    for each in accesses:
+        indices = ", ".join(loop.index for loop in each.statement.loops)
+        bounds = [f"{loop.low} <= {loop.index} < {loop.high}" for loop in each.statement.loops]
+        if which == "access":
+            to = f"{each.read.array}[{', '.join(map(str, each.read.at))}]"
+        else:
+            to = f"[{', '.join(_moment(nest, each))}]"
+        parts.append(f"{each.name}[{indices}] -> {to} : {' and '.join(bounds) or 'true'}")
+    symbols = ", ".join(sorted(nest.recorder.symbols))
+    return isl.UnionMap(f"[{symbols}] -> {{ {'; '.join(parts)} }}")
+
+
+def _moment(nest: Nest, each: _Access) -> list[str]:
+    """When an access is made: places in bodies and indices in turn; reads before the write."""
+    deepest = max(len(statement.loops) for statement in nest.statements)
+    body, words = nest.body, list[str]()
+    for loop in each.statement.loops:
+        words += [str(_place(body, loop)), loop.index]
+        body = loop.body
+    words.append(str(_place(body, each.statement)))
+    words += ["0"] * (2 * deepest + 1 - len(words))
+    return [*words, str(int(each.writes))]
+
+
+def _place(body: Sequence[Loop | Statement], wanted: Loop | Statement) -> int:
+    return next(place for place, each in enumerate(body) if each is wanted)
+
+
+def _uniform(nest: Nest, kind: Kind, source: _Access, sink: _Access, pair: Any) -> Iterator[Dependence]:
+    """The one distance of a pair of accesses; none within one iteration of one statement."""
+    dim = _dim()
+    depth = min(len(source.statement.loops), len(sink.statement.loops))
+    for side in (dim.in_, dim.out):
+        pair = pair.project_out(side, depth, pair.dim(side) - depth).reset_tuple_id(side)
+    distances = pair.project_out(dim.param, 0, pair.dim(dim.param)).deltas()
+    if not distances.is_singleton():
+        raise _not_uniform(nest, source, sink, distances)
+    point = distances.sample_point()
+    distance = tuple(point.get_coordinate_val(dim.set, at).to_python() for at in range(depth))
+    if any(distance) or source.statement is not sink.statement:
+        yield Dependence(kind, source.statement, sink.statement, distance, source.read, sink.read)
+
+
+def _not_uniform(nest: Nest, source: _Access, sink: _Access, distances: Any) -> WishError:
+    indices = [loop.index for loop in sink.statement.loops]
+    text = str(distances.coalesce()).replace("{ ", "").replace(" }", "")
+    verbs = ["writes" if each.writes else "reads" for each in (source, sink)]
+    found = f"{source.statement.name} {verbs[0]} {source.read}, {sink.statement.name} {verbs[1]} {sink.read}: {text}"
+    what = f"{nest.name} has dependences that are not uniform: their distance changes with ({', '.join(indices)})"
+    hint = "tiles and halos need constant distances; nest(…) still runs it in order"
+    return WishError(what, where=sink.statement.line, found=found, hint=hint)

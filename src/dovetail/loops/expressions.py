@@ -1,0 +1,226 @@
+"""Expressions on array elements, written with Python's operators: what a statement computes, as a tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dovetail.core import WishError
+from dovetail.loops.affine import Affine, caller
+
+ARITHMETIC = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
+COMPARISONS = {
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+}
+FUNCTIONS = {"sqrt": np.sqrt, "exp": np.exp, "sin": np.sin, "cos": np.cos, "abs": np.abs}
+CHOICES = {"minimum": np.minimum, "maximum": np.maximum}
+_RANKS = dict.fromkeys(COMPARISONS, 1) | {"+": 2, "-": 2, "*": 3, "/": 3, "neg": 4}
+ATOM = 5
+
+
+class Value:
+    """An element, a number, or what operators make of them; arithmetic and comparisons are recorded."""
+
+    def __add__(self, other: Any) -> Value:
+        return _binary("+", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return _binary("+", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return _binary("-", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return _binary("-", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return _binary("*", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return _binary("*", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return _binary("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return _binary("/", other, self)
+
+    def __lt__(self, other: Any) -> Value:
+        return _binary("<", self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return _binary("<=", self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return _binary(">", self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return _binary(">=", self, other)
+
+    def __eq__(self, other: Any) -> Value:  # type: ignore[override]
+        return _binary("==", self, other)
+
+    def __ne__(self, other: Any) -> Value:  # type: ignore[override]
+        return _binary("!=", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> Value:
+        return Apply("neg", (self,))
+
+    def __abs__(self) -> Value:
+        return Apply("abs", (self,))
+
+    def __bool__(self) -> NoReturn:
+        hint = "where(condition, a, b), maximum(a, b) and minimum(a, b) choose element by element"
+        raise WishError("a statement cannot branch on data", where=caller(), found=str(self), hint=hint)
+
+    def __pow__(self, power: Any) -> Value:
+        if power == 2:
+            return self * self
+        raise WishError("only squares are powers here", where=caller(), found=f"{self} ** {power}", hint="multiply")
+
+    @property
+    def children(self) -> tuple[Value, ...]:
+        """The values that it is made of."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Value):
+    """A number, written in the program or known when it was recorded."""
+
+    value: int | float
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Read(Value):
+    """An element of an array."""
+
+    array: str
+    at: tuple[Affine, ...]
+
+    def __str__(self) -> str:
+        return f"{self.array}[{', '.join(map(str, self.at))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Value):
+    """An operator or function on values."""
+
+    name: str
+    of: tuple[Value, ...]
+
+    @property
+    def children(self) -> tuple[Value, ...]:
+        return self.of
+
+    def __str__(self) -> str:
+        if rank(self) < ATOM:
+            return bracketed(self, [str(child) for child in self.of])
+        return f"{self.name}({', '.join(map(str, self.of))})"
+
+
+def rank(value: Value) -> int:
+    """How tightly an expression holds together where it is written with operators."""
+    return _RANKS.get(value.name, ATOM) if isinstance(value, Apply) else ATOM
+
+
+def bracketed(value: Apply, of: Sequence[str]) -> str:
+    """An operator between its operands, with brackets where Python and C need them to keep this order.
+
+    >>> a, b = Read("a", ()), Read("b", ())
+    >>> str(a - (b - 2) * -a), str(a - b - 2 < b)
+    ('a[] - (b[] - 2) * -a[]', 'a[] - b[] - 2 < b[]')
+    """
+    own = rank(value)
+    if value.name == "neg":
+        return f"-{of[0] if rank(value.of[0]) >= ATOM else f'({of[0]})'}"
+    left, right = value.of
+    texts = (of[0] if rank(left) >= own + (own == 1) else f"({of[0]})", of[1] if rank(right) > own else f"({of[1]})")
+    return f" {value.name} ".join(texts)
+
+
+def value_of(given: Any) -> Value:
+    """What was written in an expression, as a Value; WishError where it is none."""
+    if isinstance(given, Value):
+        return given
+    if isinstance(given, Affine):
+        hint = "give the numbers in an array of their own, and read that"
+        raise WishError("an index is where data lies, not data", where=caller(), found=str(given), hint=hint)
+    if isinstance(given, bool | int | float | np.integer | np.floating):
+        number = given.item() if isinstance(given, np.generic) else given
+        if math.isfinite(number):
+            return Number(number)
+    raise WishError("a statement takes elements and finite numbers", where=caller(), found=repr(given))
+
+
+def _binary(name: str, left: Any, right: Any) -> Value:
+    return Apply(name, (value_of(left), value_of(right)))
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The greater of two values.
+
+    >>> int(maximum(3, 4)), str(maximum(Read("u", ()), 0))
+    (4, 'maximum(u[], 0)')
+    """
+    return _call("maximum", np.maximum, a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two values."""
+    return _call("minimum", np.minimum, a, b)
+
+
+def where(condition: Any, then: Any, otherwise: Any) -> Any:
+    """`then` where the condition holds, else `otherwise`; both are computed."""
+    if isinstance(condition, Value):
+        return Apply("where", (condition, value_of(then), value_of(otherwise)))
+    return then if condition else otherwise
+
+
+def sqrt(a: Any) -> Any:
+    """The square root of a floating value."""
+    return _call("sqrt", np.sqrt, a)
+
+
+def exp(a: Any) -> Any:
+    """The exponential of a floating value."""
+    return _call("exp", np.exp, a)
+
+
+def sin(a: Any) -> Any:
+    """The sine of a floating value."""
+    return _call("sin", np.sin, a)
+
+
+def cos(a: Any) -> Any:
+    """The cosine of a floating value."""
+    return _call("cos", np.cos, a)
+
+
+def _call(name: str, plain: Any, *given: Any) -> Any:
+    if any(isinstance(each, Value) for each in given):
+        return Apply(name, tuple(map(value_of, given)))
+    return plain(*given)
+
+
+def reads(value: Value) -> Iterator[Read]:
+    """Every element that a value is made of, from left to right."""
+    if isinstance(value, Read):
+        yield value
+    for child in value.children:
+        yield from reads(child)

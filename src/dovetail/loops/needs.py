@@ -1,0 +1,85 @@
+"""needs: the sweeps between two exchanges of ghost rows: how far beyond its own rows a part computes, and what it
+needs for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dovetail.loops.blocks import Ghosts
+from dovetail.loops.stencil import Event, Stencil, Sweep, events
+
+Widths = Ghosts
+Key = tuple[str, int]  # an array and a version of it
+
+
+class Block(NamedTuple):
+    """Sweeps between two exchanges: how far beyond its own rows each part computes, and what it must have received."""
+
+    events: list[Event]
+    beyond: list[Widths]
+    needs: dict[Key, Widths]
+
+
+def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0) -> Iterator[Block]:
+    """The sweeps of a run, so many between two exchanges; a block ends with the run, and with each `test`-th step."""
+    all_events = list(events(stencil, steps))
+    window = test * len(stencil.sweeps) or max(len(all_events), 1)
+    for begin in range(0, len(all_events), window):
+        for start in range(begin, min(begin + window, len(all_events)), sweeps):
+            yield _block(all_events[start : min(start + sweeps, begin + window)], stencil.row_axes)
+
+
+def _block(some: list[Event], axes: int) -> Block:
+    """Backwards from the last sweep, which computes its own rows only."""
+    none, needs, beyond = Widths((0,) * axes, (0,) * axes), dict[Key, Widths](), list[Widths]()
+    for event in reversed(some):
+        wide = needs.pop((event.sweep.target, event.version), none)
+        beyond.insert(0, wide)
+        for operand, version in zip(event.sweep.operands, event.reads, strict=True):
+            low = tuple(width + max(-by, 0) for width, by in zip(wide.low, operand.shift, strict=True))
+            high = tuple(width + max(by, 0) for width, by in zip(wide.high, operand.shift, strict=True))
+            key = operand.array, version
+            needs[key] = wider(needs.get(key, none), Widths(low, high))
+    return Block(some, beyond, needs)
+
+
+def wider(one: Widths, other: Widths) -> Widths:
+    return Widths(*(tuple(map(max, a, b)) for a, b in zip(one, other, strict=True)))
+
+
+def reach(sweep: Sweep) -> Widths:
+    """How far beyond a row a sweep reads."""
+    shifts = [operand.shift for operand in sweep.operands]
+    low = tuple(max(0, *(-shift[axis] for shift in shifts)) for axis in range(len(shifts[0])))
+    return Widths(low, tuple(max(0, *(shift[axis] for shift in shifts)) for axis in range(len(shifts[0]))))
+
+
+def lags(some: Sequence[Event], depth: Mapping[str, int]) -> list[int]:
+    """How many rows each sweep must stay behind the first, where tiles of rows are taken by all of them in turn.
+
+    A row is computed after those that it needs, and after those that need what its plane held before.
+
+    >>> from dovetail.loops.problems import acoustic3d_of, jacobi2d
+    >>> from dovetail.loops.stencil import stencil_of
+    >>> for made in (jacobi2d, acoustic3d_of(4)):
+    ...     found = stencil_of(made)
+    ...     print(lags([*events(found, 3)], found.depth))
+    [0, 1, 2]
+    [0, 2, 4]
+    """
+    found = list[int]()
+    for event in some:
+        target = event.sweep.target
+        least = 0
+        for before, lag in zip(some, found, strict=False):
+            for operand, version in zip(event.sweep.operands, event.reads, strict=True):
+                if (operand.array, version) == (before.sweep.target, before.version):
+                    least = max(least, lag + operand.shift[0])
+            for operand, version in zip(before.sweep.operands, before.reads, strict=True):
+                if operand.array == target and (event.version - version) % depth[target] == 0:
+                    least = max(least, lag - operand.shift[0])
+            if before.sweep.target == target and (event.version - before.version) % depth[target] == 0:
+                least = max(least, lag)
+        found.append(least)
+    return found

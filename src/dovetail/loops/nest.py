@@ -1,0 +1,175 @@
+"""Nest: loops over arrays, written as a Python function, and everything that is known of them before sizes are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from dovetail.core import WishError
+from dovetail.ir import dtype_bytes
+from dovetail.loops.checks import check_nest
+from dovetail.loops.expressions import Read
+from dovetail.loops.levels import Levels, levels_of
+from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
+
+if TYPE_CHECKING:
+    from dovetail.loops.dependences import Dependence
+    from dovetail.loops.wish import StencilWish
+
+Given = NDArray[Any]
+
+
+def array(*shape: str | int, dtype: str | None = None, time: bool = False, boundary: str | None = None) -> Array:
+    """An array of a nest, for `nest`: its axes by the names of their sizes, or by plain numbers.
+
+    dtype: None takes that of the arrays that are given, one for all. `time`: the first subscript is the step. A level's
+    elements that no statement writes keep what the level before has (`boundary` "fixed"), subscripts outside wrap
+    around ("periodic") or are mirrored at the outermost element ("reflecting": u[-1] is u[1]).
+    """
+    if dtype is not None:
+        dtype_bytes(dtype)
+    if boundary is not None and boundary not in BOUNDARIES:
+        raise WishError(f"unknown boundary '{boundary}'", hint=f"one of {', '.join(BOUNDARIES)}")
+    if boundary is not None and not time:
+        hint = "an array without a time axis has only the elements that are in it: give it time=True"
+        raise WishError(f"boundary '{boundary}' of an array without a time axis", hint=hint)
+    return Array(shape, dtype, time, boundary)
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops over arrays. Called with arrays and the parameters of its function, it returns the arrays that it writes.
+
+    `arrays` in the order of the arguments; `parameters`: whole numbers that the function takes beside them. Results are
+    new arrays; of one with a time axis the last levels, as many as were given (one: without that axis).
+    """
+
+    name: str
+    function: Callable[..., Any] = field(repr=False)
+    arrays: Mapping[str, Array]
+    parameters: tuple[str, ...]
+    recorder: Recorder = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_nest(self)
+
+    @property
+    def body(self) -> Sequence[Loop | Statement]:
+        return self.recorder.body
+
+    @property
+    def statements(self) -> Sequence[Statement]:
+        return self.recorder.statements
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arrays that it writes, in the order of the arguments."""
+        targets = {statement.target.array for statement in self.statements}
+        return tuple(name for name in self.arrays if name in targets)
+
+    @cached_property
+    def levels(self) -> Mapping[str, Levels]:
+        """Of each array with a time axis, which levels are kept."""
+        return levels_of(self)
+
+    def accesses(self, name: str) -> Iterator[tuple[Statement, Read]]:
+        """Every element of an array that a statement reads or writes."""
+        for statement in self.statements:
+            yield from ((statement, each) for each in (*statement.reads, statement.target) if each.array == name)
+
+    def dependences(self) -> tuple[Dependence, ...]:
+        """Which iteration must come before which (see `dovetail.loops.dependences`)."""
+        from dovetail.loops.dependences import dependences
+
+        return dependences(self)
+
+    def vectors(self, memory: bool = False) -> tuple[tuple[int, ...], ...]:
+        """The distances of all flow dependences, sorted; with `memory` those of anti and output dependences too."""
+        kinds = ("flow", "anti", "output") if memory else ("flow",)
+        return tuple(sorted({each.distance for each in self.dependences() if each.kind in kinds}))
+
+    def __call__(self, *arrays: Given, **parameters: int) -> Any:
+        """By compiled C, or by NumPy where there is no compiler, which is told once."""
+        from dovetail.loops.run import by_best
+
+        return by_best(self, arrays, parameters)
+
+    @cached_property
+    def wish(self) -> type[StencilWish]:
+        """The class of wishes for it, where it is a stencil; WishError that says why where it is none."""
+        from dovetail.loops.wish import stencil_wish
+
+        return stencil_wish(self)
+
+    def on(self, comm: Any, grid: Sequence[int], **asked: Any) -> Any:
+        """The stencil on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
+
+        What comes back has `block`, where this rank's part lies, and is called with this rank's blocks of the arrays.
+        Asked for may be `steps`, `dtype`, `cut` (parts by axis), `depth` (steps between exchanges), `overlapped`,
+        `tile` (rows that take these steps together), `test` (steps between tests of convergence), and `shares` (rows of
+        each part along the first axis, or "measured": by the speeds of the ranks). What is not, is as `dovetail tune`
+        found it on these ranks, else ghosts come before every sweep.
+        """
+        from dovetail import find_call
+
+        return find_call("stencil_on_ranks")(self, comm, grid, **asked)
+
+    def reference(self, *arrays: Given, **parameters: int) -> Any:
+        """The function itself, element by element: slow, and right by definition."""
+        from dovetail.loops.reference import by_function
+
+        return by_function(self, arrays, parameters)
+
+    def numpy(self, *arrays: Given, **parameters: int) -> Any:
+        """By NumPy, whole inner loops at once where their order allows."""
+        from dovetail.loops.vectorised import by_numpy
+
+        return by_numpy(self, arrays, parameters)
+
+    def c_text(self, dtype: str = "float64") -> str:
+        """The C of the whole nest, where arrays without a dtype of their own are of this one."""
+        from dovetail.loops.generate import c_text
+
+        return c_text(self, dtype)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self.body, ""))
+
+
+def _lines(body: Sequence[Loop | Statement], indent: str) -> Iterator[str]:
+    for each in body:
+        yield f"{indent}{each}{':' if isinstance(each, Loop) else ''}"
+        if isinstance(each, Loop):
+            yield from _lines(each.body, indent + "    ")
+
+
+def nest(**arrays: Array) -> Callable[[Callable[..., Any]], Nest]:
+    """Make a Nest of a function of loops; its arguments that are no arrays are whole numbers (steps, a size).
+
+    >>> import numpy as np
+    >>> from dovetail.loops import array, loop, nest
+    >>> @nest(u=array("n", time=True, boundary="fixed"))
+    ... def heat(u, steps):
+    ...     for t in loop(steps):
+    ...         for i in loop(1, u.shape[0] - 1):
+    ...             u[t + 1, i] = u[t, i] + 0.25 * (u[t, i - 1] - 2 * u[t, i] + u[t, i + 1])
+    >>> heat(np.array([0.0, 4.0, 0.0, 0.0]), steps=2).tolist()
+    [0.0, 1.25, 1.0, 0.0]
+    >>> heat.vectors()
+    ((1, -1), (1, 0), (1, 1))
+    """
+    return partial(_made, arrays)
+
+
+def _made(arrays: Mapping[str, Array], function: Callable[..., Any]) -> Nest:
+    named = list(inspect.signature(function).parameters)
+    if missing := [name for name in arrays if name not in named]:
+        raise WishError(f"{function.__name__} takes no argument '{missing[0]}'", hint="declare its arrays by name")
+    ordered = {name: arrays[name] for name in named if name in arrays}
+    parameters = tuple(name for name in named if name not in arrays)
+    return Nest(function.__name__, function, ordered, parameters, record(function, ordered, parameters))

@@ -1,0 +1,50 @@
+"""order: whether the iterations of a loop may be run in any order, seen from its accesses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dovetail.loops.expressions import Read
+from dovetail.loops.levels import time_offset
+from dovetail.loops.record import Loop, Statement
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+
+def carries(nest: Nest, loop: Loop) -> bool:
+    """Whether some iteration of this loop may need another one first. Errs on the safe side.
+
+    It carries nothing where each of its statements writes an element of its own in every iteration, of which the other
+    accesses to that array (and level) in the loop touch that same one only.
+    """
+    if any(levels.loop is loop for levels in nest.levels.values()):
+        return True
+    inside = list(statements(loop))
+    for statement in inside:
+        target = statement.target
+        space = place(nest, target)
+        inner = {each.index for each in statement.loops[statement.loops.index(loop) + 1 :]}
+        if not any(abs(at.factor(loop.index)) == 1 and inner.isdisjoint(at.names) for at in target.at):
+            return True
+        others = (read for other in inside for read in (*other.reads, other.target) if place(nest, read) == space)
+        if any([at.key for at in read.at] != [at.key for at in target.at] for read in others):
+            return True
+    return False
+
+
+def place(nest: Nest, read: Read) -> tuple[str, int]:
+    """The array, and of one with a time axis the level, that an access touches."""
+    if read.array in nest.levels:
+        return read.array, time_offset(read, nest.levels[read.array].loop)
+    return read.array, 0
+
+
+def statements(each: Loop | Statement) -> Iterator[Statement]:
+    """All statements of a loop, in order."""
+    if isinstance(each, Statement):
+        yield each
+    else:
+        for child in each.body:
+            yield from statements(child)

@@ -1,0 +1,91 @@
+"""ordered: a Builder that orders each op after those of its rank that touched the same slots before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Builder, Kind, Region
+
+Ints = NDArray[np.int64]
+FEW = 64  # slots that are faster seen one by one
+
+
+class OrderedBuilder(Builder):
+    """Ops are added as each rank would do them alone; lanes go ahead of one another where nothing is shared.
+
+    >>> b = OrderedBuilder("swap", 2)
+    >>> x, y = b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+    >>> net, compute = b.lane("n", "net"), b.lane("c", "copy")
+    >>> for rank in (0, 1):
+    ...     _ = b.add(Kind.recv, rank, net, writes=[Region("x", 0, 1)], chan_in=b.channel(1 - rank, rank))
+    ...     _ = b.add(Kind.copy, rank, compute, reads=[Region("x", 0, 1)], writes=[Region("y", 0, 1)])
+    >>> [op.after for op in b.build().ops()]
+    [(), (0,), (), (2,)]
+    """
+
+    def __init__(self, name: str, num_ranks: int) -> None:
+        super().__init__(name, num_ranks)
+        self._writers: dict[tuple[int, str], Ints] = {}
+        self._readers: dict[tuple[int, str, int], Ints] = {}
+        self._lane_of: list[int] = []
+
+    def add(
+        self,
+        kind: Kind,
+        rank: int,
+        lane: int,
+        *,
+        reads: Sequence[Region] = (),
+        writes: Sequence[Region] = (),
+        after: Sequence[int] = (),
+        **rest: Any,
+    ) -> int:
+        """Append one op; `after` is added to."""
+        found = set(after)
+        for region in (*reads, *writes):
+            found |= self._rows(self._writer(rank, region.buffer)[_slots(region)])
+        for region in writes:
+            for (owner, buffer, other), rows in self._readers.items():
+                if (owner, buffer) == (rank, region.buffer) and other != lane:
+                    found |= self._rows(rows[_slots(region)])
+        latest = dict[int, int]()
+        for row in sorted(found):
+            latest[self._lane_of[row]] = row
+        waits = sorted(row for other, row in latest.items() if other != lane)
+        row = super().add(kind, rank, lane, reads=reads, writes=writes, after=waits, **rest)
+        self._lane_of.append(lane)
+        for region in reads:
+            self._reader(rank, region.buffer, lane)[_slots(region)] = row
+        for region in writes:
+            self._writer(rank, region.buffer)[_slots(region)] = row
+        return row
+
+    def _rows(self, found: Ints) -> set[int]:
+        """The rows that are found, of which many slots in a row have the same."""
+        if len(found) < FEW:
+            return {row for row in found.tolist() if row >= 0}
+        changes = np.flatnonzero(found[1:] != found[:-1])
+        return {row for row in (int(found[0]), *found[changes + 1].tolist()) if row >= 0}
+
+    def _writer(self, rank: int, buffer: str) -> Ints:
+        if (rank, buffer) not in self._writers:
+            self._writers[rank, buffer] = self._none(rank, buffer)
+        return self._writers[rank, buffer]
+
+    def _reader(self, rank: int, buffer: str, lane: int) -> Ints:
+        if (rank, buffer, lane) not in self._readers:
+            self._readers[rank, buffer, lane] = self._none(rank, buffer)
+        return self._readers[rank, buffer, lane]
+
+    def _none(self, rank: int, buffer: str) -> Ints:
+        return np.full(self._buffers[buffer].slots[rank], -1, np.int64)
+
+
+def _slots(region: Region) -> slice | Ints:
+    if region.blocks == 1:
+        return slice(region.offset, region.offset + region.count)
+    return region.slots()

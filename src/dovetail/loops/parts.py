@@ -1,0 +1,216 @@
+"""parts: the parts of a grid in the memory of ranks: their planes and ghost rows, and how arrays come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from dovetail.core import PlanError
+from dovetail.ir import Kind, Region
+from dovetail.loops.blocks import Box, Ghosts, Layout, boxes, meet, volume
+from dovetail.loops.checks import WRAPS
+from dovetail.loops.needs import Widths, blocks_of, wider
+from dovetail.loops.ordered import OrderedBuilder
+from dovetail.loops.stencil import Stencil, last_version
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """How a stencil of these rows (by axis) is run: cut into parts by axis, ghosts exchanged every `sweeps` sweeps, and
+    whether what needs no ghosts is computed while they travel.
+
+    `tile`: rows along the first axis that all sweeps between two exchanges take in turn, 0: each sweep takes all rows.
+    `test`: steps from one test of convergence to the next, 0: none (see `convergence`).
+    `shares`: rows of each part along the first axis, where it is not cut evenly.
+    `priced`: for a prediction, in which the first sweep of a tile goes by the name of rows that come from memory.
+    """
+
+    rows: tuple[int, ...]
+    boxes: Mapping[str, Box]  # by sweep: what it computes, rows only
+    cut: tuple[int, ...]
+    steps: int
+    sweeps: int = 1
+    overlapped: bool = False
+    tile: int = 0
+    test: int = 0
+    shares: tuple[int, ...] = ()
+    priced: bool = False
+
+    @property
+    def owned(self) -> list[Box]:
+        """What each part owns."""
+        return boxes(self.rows, self.cut, self.shares)
+
+
+@dataclass
+class Part:
+    """One part of the grid, in the memory of a rank."""
+
+    rank: int
+    place: tuple[int, ...]
+    own: Box
+    layouts: dict[str, Layout] = field(default_factory=dict)
+
+
+class Parts:
+    """Where everything lies, and a builder whose ops are written in the order in which each rank does them alone."""
+
+    def __init__(
+        self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()
+    ) -> None:
+        self.stencil, self.how, self.axes = stencil, how, stencil.row_axes
+        self.builder = b = OrderedBuilder(f"{stencil.name}_{'x'.join(map(str, how.cut))}", ranks)
+        self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
+        self.blocks = list(blocks_of(stencil, how.steps, how.sweeps, how.test))
+        own = how.owned
+        places = product(*map(range, how.cut))
+        self.parts = [Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]
+        self.at = {part.place: part for part in self.parts}
+        self.given, self.gathers = list(given) or own, bool(given)
+        for name in stencil.depth:
+            self._declare(name)
+
+    def _declare(self, name: str) -> None:
+        """The buffers of an array: what is given, its planes, and its result."""
+        ghosts = self._ghosts(name)
+        for part in self.parts:
+            low, high = (
+                tuple(g if self.beyond(part, name, axis, side) else 0 for axis, g in enumerate(width))
+                for side, width in ((-1, ghosts.low), (1, ghosts.high))
+            )
+            part.layouts[name] = Layout(part.own, Ghosts(low, high))
+        self._check_ghosts(name)
+        b, ranks, given = self.builder, self.builder.num_ranks, self.stencil.given[name]
+        rows = [volume(box) * given for box in self.given]
+        b.buffer(name, "input", rows)
+        held = [0] * ranks
+        for part in self.parts:
+            held[part.rank] = part.layouts[name].slots
+        for plane in range(self.stencil.depth[name]):
+            b.buffer(plane_name(name, plane), "scratch", held)
+        if name in self.stencil.written:
+            b.buffer(f"{name}_out", "output", rows)
+        if self.gathers:
+            b.buffer(f"{name}_all", "scratch", [sum(rows), *[0] * (ranks - 1)])
+
+    def _ghosts(self, name: str) -> Ghosts:
+        none = Widths((0,) * self.axes, (0,) * self.axes)
+        for block in self.blocks:
+            for (array, _), width in block.needs.items():
+                none = wider(none, width) if array == name else none
+            for event, width in zip(block.events, block.beyond, strict=True):
+                none = wider(none, width) if event.sweep.target == name else none
+        return none
+
+    def beyond(self, part: Part, name: str, axis: int, side: int) -> bool:
+        """Whether an array goes on beyond this side of a part."""
+        return self.neighbour(part, name, axis, side) is not None or self.stencil.boundary[name] in WRAPS
+
+    def neighbour(self, part: Part, name: str, axis: int, side: int) -> Part | None:
+        """The part beyond a side: of a periodic array the one at the other end, which may be the part itself."""
+        place = list(part.place)
+        place[axis] += side
+        if self.stencil.boundary[name] == "periodic":
+            place[axis] %= self.how.cut[axis]
+        return self.at.get(tuple(place))
+
+    def _check_ghosts(self, name: str) -> None:
+        """Refuse parts that have fewer rows than others need of them."""
+        computed = [self.how.boxes[s.name] for s in self.stencil.sweeps if s.target == name]
+        for part in self.parts:
+            ghosts = part.layouts[name].ghosts
+            for axis in range(self.axes):
+                for side, width in ((-1, ghosts.low[axis]), (1, ghosts.high[axis])):
+                    other = self.neighbour(part, name, axis, side)
+                    if other is None:
+                        continue
+                    own = other.own
+                    if computed and self.stencil.depth[name] > 1:
+                        own = meet(own, computed[0])
+                    has = own[axis][1] - own[axis][0]
+                    if has < width:
+                        what = f"part {other.place} has {has} rows along axis {axis}, and the next one needs {width}"
+                        hint = "fewer parts along this axis, or fewer sweeps between exchanges"
+                        raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+                if self.stencil.boundary[name] == "reflecting":
+                    low, high = part.own[axis]
+                    if high - low <= max(ghosts.low[axis], ghosts.high[axis]):
+                        what = f"part {part.place} is too narrow along axis {axis} to be mirrored"
+                        raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint="fewer parts")
+
+    # Arrays come and go
+
+    def enter(self, name: str, source: str) -> None:
+        """The versions that are given, into their planes."""
+        for part in self.parts:
+            layout, plain = part.layouts[name], Layout(part.own, Ghosts((0,) * self.axes, (0,) * self.axes))
+            for version in range(self.stencil.given[name]):
+                region = _later(plain.region(source, part.own), version * plain.slots)
+                self._move(part.rank, name, region, layout.region(self.plane(name, version), part.own), "enter")
+
+    def leave(self, name: str, target: str) -> None:
+        """The last versions, as many as were given, out of their planes."""
+        last = last_version(self.stencil, name, self.how.steps)
+        for part in self.parts:
+            layout, plain = part.layouts[name], Layout(part.own, Ghosts((0,) * self.axes, (0,) * self.axes))
+            for number in range(given := self.stencil.given[name]):
+                version = last - given + 1 + number
+                region = _later(plain.region(target, part.own), number * plain.slots)
+                self._move(part.rank, name, layout.region(self.plane(name, version), part.own), region, "leave")
+
+    def _move(self, rank: int, name: str, source: Region, target: Region, way: str) -> None:
+        about = {"reads": [source], "writes": [target], "line": f"{way} {name}"}
+        if any(self.stencil.margins[name]):
+            call = self.builder.kernel(f"{way}_{name}", ("each",))
+            self.builder.add(Kind.compute, rank, self.compute, call=call, **about)  # type: ignore[arg-type]
+        else:
+            self.builder.add(Kind.copy, rank, self.compute, **about)  # type: ignore[arg-type]
+
+    def collect(self, name: str) -> None:
+        """All ranks' blocks, to rank 0."""
+        for rank, (own, version, there) in self._pieces(name):
+            here = Region(name, version * volume(own), volume(own))
+            if rank == 0:
+                self.builder.add(Kind.copy, 0, self.compute, reads=[here], writes=[there])
+            else:
+                self.message(rank, here, 0, there, f"collect {name}")
+
+    def distribute(self, name: str) -> None:
+        """The result, from rank 0 to all ranks."""
+        for rank, (own, version, there) in self._pieces(name):
+            here = Region(f"{name}_out", version * volume(own), volume(own))
+            if rank == 0:
+                self.builder.add(Kind.copy, 0, self.compute, reads=[there], writes=[here])
+            else:
+                self.message(0, there, rank, here, f"distribute {name}")
+
+    def _pieces(self, name: str) -> Iterator[tuple[int, tuple[Box, int, Region]]]:
+        """Each rank's box of each version, and where it lies on rank 0."""
+        whole = Layout(self.parts[0].own, Ghosts((0,) * self.axes, (0,) * self.axes))
+        for rank, own in enumerate(self.given):
+            for version in range(self.stencil.given[name]):
+                there = _later(whole.region(f"{name}_all", own), version * whole.slots)
+                yield rank, (own, version, there)
+
+    def message(self, source: int, here: Region, target: int, there: Region, line: str) -> None:
+        channel = self.builder.channel(source, target)
+        self.builder.add(Kind.send, source, self.send, reads=[here], chan_out=channel, line=line)
+        self.builder.add(Kind.recv, target, self.recv, writes=[there], chan_in=channel, line=line)
+
+    def plane(self, name: str, version: int) -> str:
+        return plane_name(name, version % self.stencil.depth[name])
+
+
+def far_name(sweep: str) -> str:
+    """What the kernel of a sweep is called where its rows come from memory, not from a cache."""
+    return f"{sweep}_far"
+
+
+def plane_name(name: str, plane: int) -> str:
+    """What the buffer of a plane is called."""
+    return f"{name}_level{plane}"
+
+
+def _later(region: Region, slots: int) -> Region:
+    return region._replace(offset=region.offset + slots)

@@ -1,0 +1,45 @@
+"""acoustic3d: the wave equation, of second order in time and of order 2, 4, 6 or 8 in space; c is (speed·dt/dx)²."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from dovetail.core import WishError
+from dovetail.loops.nest import Nest, array, nest
+from dovetail.loops.record import loop
+
+# Of the second derivative: the point itself, then its neighbours outwards (Fornberg 1988).
+WEIGHTS = {
+    2: (-2.0, 1.0),
+    4: (-5 / 2, 4 / 3, -1 / 12),
+    6: (-49 / 18, 3 / 2, -3 / 20, 1 / 90),
+    8: (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560),
+}
+
+
+@cache
+def acoustic3d_of(order: int) -> Nest:
+    """The nest of one order, which goes by the name `acoustic3d` and, but for order 2, `_4`, `_6` or `_8`."""
+    if order not in WEIGHTS:
+        raise WishError(f"no acoustic wave of order {order}", hint=f"one of {', '.join(map(str, WEIGHTS))}")
+    own, *outward = WEIGHTS[order]
+    r = len(outward)
+
+    def acoustic3d(u: Any, c: Any, steps: int) -> None:
+        n, m, l = u.shape  # noqa: E741
+        for t in loop(1, steps + 1):
+            for i in loop(r, n - r):
+                for j in loop(r, m - r):
+                    for k in loop(r, l - r):
+                        around = 3 * own * u[t, i, j, k]
+                        for d, weight in enumerate(outward, 1):
+                            pairs = u[t, i - d, j, k] + u[t, i + d, j, k] + u[t, i, j - d, k] + u[t, i, j + d, k]
+                            around = around + weight * (pairs + u[t, i, j, k - d] + u[t, i, j, k + d])
+                        u[t + 1, i, j, k] = 2 * u[t, i, j, k] - u[t - 1, i, j, k] + c[i, j, k] * around
+
+    acoustic3d.__name__ = "acoustic3d" if order == 2 else f"acoustic3d_{order}"
+    return nest(u=array("n", "m", "l", time=True, boundary="fixed"), c=array("n", "m", "l"))(acoustic3d)
+
+
+acoustic3d = acoustic3d_of(2)

@@ -1,0 +1,18 @@
+"""laplace2d: Laplace's equation by damped Jacobi steps, with its edge kept; ask for tests of convergence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dovetail.loops.nest import array, nest
+from dovetail.loops.record import loop
+
+
+@nest(u=array("n", "m", time=True, boundary="fixed"))
+def laplace2d(u: Any, steps: int) -> None:
+    n, m = u.shape
+    for t in loop(steps):
+        for i in loop(1, n - 1):
+            for j in loop(1, m - 1):
+                mean = 0.25 * (u[t, i - 1, j] + u[t, i + 1, j] + u[t, i, j - 1] + u[t, i, j + 1])
+                u[t + 1, i, j] = 0.1 * u[t, i, j] + 0.9 * mean

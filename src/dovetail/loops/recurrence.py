@@ -1,0 +1,167 @@
+"""When a pipeline of ranks is done, step by step: the max-plus recurrence of its receives, computations and sends.
+
+Source: seed 003, "Blocking primitives" and "Non-blocking primitives", with the protocol of the messages, which decides
+whether blocking sends already overlap. The same recurrence is in `comm/pipeline/recurrence.c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Times = list[list[float | None]]
+MODELLED = 96  # steps, and 4 for each link of the longest chain; further ones go on as the last of these did
+PERIOD = 32
+
+
+class Link(NamedTuple):
+    """Messages of one rank to another, one each step, all of one size.
+
+    `half_s`: half a round trip; `gap_s`: the least time from one arrival to the next; `send_s`, `recv_s`: what the
+    calls take of a message that waits for nobody. `waits`: a send waits until the receiver asks for it; `progresses`:
+    such a message travels while both ranks compute.
+    """
+
+    source: int
+    target: int
+    half_s: float
+    gap_s: float
+    send_s: float
+    recv_s: float
+    waits: bool = False
+    progresses: bool = True
+
+
+def pipeline_s(steps: int, compute_s: Sequence[float], links: Sequence[Link], *, overlapped: bool) -> float:
+    """Seconds until the last of the ranks has done its last step. The links must not go round in a circle.
+
+    Blocking: receive, compute, send, and wait. Overlapped: the next receive is posted before a step is computed, and a
+    send is waited for when its buffer is needed again, two steps later.
+
+    >>> pipeline_s(3, [1.0, 1.0], [Link(0, 1, 0.5, 0.5, 0.0, 0.0)], overlapped=False)
+    4.5
+    >>> [pipeline_s(3, [1.0, 1.0], [Link(0, 1, 0.5, 0.5, 0.0, 0.0, waits=True)], overlapped=o) for o in (False, True)]
+    [5.5, 4.5]
+    """
+    modelled = min(steps, MODELLED + 4 * _depth(links))
+    ends = _Recurrence(modelled, compute_s, links, overlapped).ends()
+    if modelled == steps:
+        return ends[-1]
+    return ends[-1] + (steps - modelled) * (ends[-1] - ends[-1 - PERIOD]) / PERIOD
+
+
+class _Recurrence:
+    """Times of every rank's steps, None until they are known: each rank goes on as far as the others let it.
+
+    `posted`, `asked`: when the receives of a step are posted and waited for; `computed`: when its tile is; `sent`: when
+    its messages begin, by link; `done`: when the rank goes on to the next step.
+    """
+
+    def __init__(self, steps: int, compute_s: Sequence[float], links: Sequence[Link], overlapped: bool) -> None:
+        self.steps, self.compute_s, self.links, self.overlapped = steps, compute_s, links, overlapped
+        ranks = range(len(compute_s))
+        self.into = [[i for i, link in enumerate(links) if link.target == rank] for rank in ranks]
+        self.out = [[i for i, link in enumerate(links) if link.source == rank] for rank in ranks]
+        self.posted, self.asked, self.computed, self.done = (_unknown(len(ranks), steps) for _ in range(4))
+        self.sent, self.arrived = (_unknown(len(links), steps) for _ in range(2))
+
+    def ends(self) -> list[float]:
+        """When all ranks have done each step."""
+        ranks = range(len(self.compute_s))
+        at = [0 for _ in ranks]
+        while any(step < self.steps for step in at):
+            before = list(at)
+            for rank in ranks:
+                while at[rank] < self.steps and self._does(rank, at[rank]):
+                    at[rank] += 1
+            assert at != before, "the links go round in a circle"
+        last = [self._last(rank) for rank in ranks]
+        ends = [max(self.done[rank][step] or 0.0 for rank in ranks) for step in range(self.steps)]
+        return [*ends[:-1], max(last)] if self.steps else [0.0]
+
+    def _last(self, rank: int) -> float:
+        """When the sends of the last steps are done too."""
+        end = self.done[rank][self.steps - 1] if self.steps else 0.0
+        waited = [self._arrival(i, self.steps - 1) for i in self.out[rank] if self.links[i].waits and self.steps]
+        return max([end or 0.0, *(time or 0.0 for time in waited)])
+
+    def _does(self, rank: int, step: int) -> bool:
+        """Go through one step of a rank as far as can be known; whether that is to its end."""
+        if self.computed[rank][step] is None and not self._computes(rank, step):
+            return False
+        free = self.computed[rank][step]
+        assert free is not None
+        if self.overlapped and step >= 2:
+            free = self._waited(rank, step - 2, free)
+            if free is None:
+                return False
+        for i in self.out[rank]:
+            self.sent[i][step] = free
+            free += self.links[i].send_s
+        if not self.overlapped:
+            free = self._waited(rank, step, free)
+        self.done[rank][step] = free
+        return free is not None
+
+    def _computes(self, rank: int, step: int) -> bool:
+        asked = self.done[rank][step - 1] if step else 0.0
+        assert asked is not None
+        self.asked[rank][step] = asked
+        if not self.overlapped or not step:
+            self.posted[rank][step] = asked
+        ready = asked + sum(self.links[i].recv_s for i in self.into[rank])
+        for i in self.into[rank]:
+            arrival = self._arrival(i, step)
+            if arrival is None:
+                return False
+            ready = max(ready, arrival)
+        if self.overlapped and step + 1 < self.steps:
+            self.posted[rank][step + 1] = ready
+        self.computed[rank][step] = ready + self.compute_s[rank]
+        return True
+
+    def _waited(self, rank: int, step: int, free: float) -> float | None:
+        """When the messages of a step that wait for their receivers are gone; None where that is not known yet."""
+        for i in self.out[rank]:
+            if self.links[i].waits:
+                arrival = self._arrival(i, step)
+                if arrival is None:
+                    return None
+                free = max(free, arrival)
+        return free
+
+    def _arrival(self, i: int, step: int) -> float | None:
+        if self.arrived[i][step] is None:
+            link, start = self.links[i], self._start(i, step)
+            if start is None:
+                return None
+            before = self.arrived[i][step - 1] if step else None
+            self.arrived[i][step] = max(start + link.half_s, start if before is None else before + link.gap_s)
+        return self.arrived[i][step]
+
+    def _start(self, i: int, step: int) -> float | None:
+        """When a message starts to travel."""
+        link, sent = self.links[i], self.sent[i][step]
+        if sent is None or not link.waits:
+            return sent
+        other = self.posted[link.target][step]
+        if self.overlapped and not link.progresses:
+            other = self.asked[link.target][step]
+            at = self.computed[link.source][step + 1] if step + 1 < self.steps else sent
+            if at is None:
+                return None
+            sent = max(sent, at)
+        return None if other is None else max(sent, other)
+
+
+def _unknown(rows: int, steps: int) -> Times:
+    return [[None] * steps for _ in range(rows)]
+
+
+def _depth(links: Sequence[Link]) -> int:
+    """The most links that come one after another."""
+    depth = [0] * (1 + max((max(link.source, link.target) for link in links), default=0))
+    for _ in depth:
+        for link in links:
+            depth[link.target] = max(depth[link.target], depth[link.source] + 1)
+    return max(depth) if links else 0

@@ -1,0 +1,84 @@
+"""reference: the user's function run as it stands, on arrays that know levels and boundaries. Slow, and right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.loops.arguments import Call, bound, results
+from dovetail.loops.nest import Nest
+
+Given = NDArray[Any]
+
+
+def by_function(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
+    """What the function makes of copies of the arrays, one element after the other."""
+    call = bound(nest, arrays, parameters)
+    views = {name: Timed(call, name) if array.time else Plain(call, name) for name, array in nest.arrays.items()}
+    with np.errstate(over="ignore"):  # integers wrap around, as they do in every executor
+        nest.function(**views, **{name: call.sizes[name] for name in nest.parameters})
+    return results(call, {name: view.result() for name, view in views.items()})
+
+
+class Plain:
+    """An array without a time axis. Negative subscripts are refused, where NumPy would count them from the end."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        self.shape, self._data = call.shape(name), call.arrays[name].copy()
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._data[self._inside(at)]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self._data[self._inside(at)] = value
+
+    def result(self) -> Given:
+        return self._data
+
+    def _inside(self, at: Any) -> tuple[int, ...]:
+        index = at if isinstance(at, tuple) else (at,)
+        assert all(0 <= i < size for i, size in zip(index, self.shape, strict=True)), (index, self.shape)
+        return index
+
+
+class Timed:
+    """An array with a time axis. A new level starts as a copy of the one before."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        levels, given = call.nest.levels[name], call.arrays[name]
+        self.shape, self._boundary = call.shape(name), call.nest.arrays[name].boundary
+        self._given, self._last = levels.given, call.last_level(name)
+        self._levels = dict(enumerate(given.copy() if levels.given > 1 else [given.copy()]))
+
+    def __getitem__(self, at: Any) -> Any:
+        level, *index = at
+        return self._until(level)[self._wrapped(index)]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        level, *index = at
+        assert all(0 <= i < size for i, size in zip(index, self.shape, strict=True)), (index, self.shape)
+        self._until(level)[tuple(index)] = value
+
+    def result(self) -> Given:
+        self._until(self._last)
+        kept = [self._levels[self._last - back] for back in reversed(range(self._given))]
+        return kept[0] if len(kept) == 1 else np.stack(kept)
+
+    def _until(self, level: int) -> Given:
+        for each in range(max(self._levels) + 1, level + 1):
+            self._levels[each] = self._levels[each - 1].copy()
+            self._levels.pop(each - self._given - 1, None)
+        found: Given = self._levels[level]
+        return found
+
+    def _wrapped(self, index: Sequence[int]) -> tuple[int, ...]:
+        if self._boundary == "periodic":
+            return tuple(i % size for i, size in zip(index, self.shape, strict=True))
+        if self._boundary == "reflecting":
+            mirrored = [abs(i) for i in index]
+            return tuple(min(i, 2 * (size - 1) - i) for i, size in zip(mirrored, self.shape, strict=True))
+        assert all(0 <= i < size for i, size in zip(index, self.shape, strict=True)), (index, self.shape)
+        return tuple(index)

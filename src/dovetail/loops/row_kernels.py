@@ -1,0 +1,185 @@
+"""row_kernels: one sweep of a stencil as a kernel on rows: NumPy reference, readable C, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
+from dovetail.loops.expressions import ARITHMETIC, CHOICES, COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
+from dovetail.loops.generate import Expressions, c_type
+from dovetail.loops.run import address
+from dovetail.loops.stencil import Source
+
+Array = NDArray[Any]
+Margins = tuple[int, int]
+OPERATORS: Mapping[str, Any] = ARITHMETIC | COMPARISONS | FUNCTIONS | CHOICES | {"neg": np.negative, "where": np.where}
+
+
+@dataclass(frozen=True, eq=False)
+class RowKernel:
+    """Computes columns `low` to `high` of each row of the result from rows of its operands.
+
+    `width`: elements of a row, 0 where a row is one element; `margins`: what operands, and last the result, have beyond
+    both ends of a row. `keeps`: the other columns are those of the first operand. `boundary`: how the margins of the
+    result are derived from it. `dtypes`: of the arrays that the expression reads, by name.
+    """
+
+    name: str
+    value: Value
+    sources: Mapping[str, Source]
+    dtypes: Mapping[str, str]
+    dtype: str
+    width: int
+    low: int
+    high: int
+    margins: tuple[Margins, ...]
+    keeps: bool = False
+    boundary: str | None = None
+
+    @property
+    def form(self) -> KernelForm:
+        return KernelForm(self.name, self.call, self.work, self.native)
+
+    def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
+        """The reference: whole columns of rows at once."""
+        (out,) = writes
+        with np.errstate(over="ignore"):
+            result = self._evaluate(self.value, reads)
+        if not self.width:
+            out[...] = result
+            return
+        below, beyond = self.margins[-1]
+        row = out[:, below : below + self.width]
+        row[:, self.low : self.high] = result
+        if self.keeps:
+            row[:, : self.low], row[:, self.high :] = reads[0][:, : self.low], reads[0][:, self.high :]
+        if below or beyond:
+            mode: Any = "wrap" if self.boundary == "periodic" else "reflect"
+            out[...] = np.pad(row, ((0, 0), (below, beyond)), mode)
+
+    def _evaluate(self, value: Value, reads: Sequence[Array]) -> Any:
+        if isinstance(value, Read):
+            operand, along = self.sources[str(value)]
+            if not self.width:
+                return reads[operand]
+            start = self.margins[operand][0] + along
+            return reads[operand][:, start + self.low : start + self.high]
+        if isinstance(value, Number):
+            return value.value
+        assert isinstance(value, Apply)
+        found = OPERATORS[value.name](*(self._evaluate(child, reads) for child in value.of))
+        return found if value.name in COMPARISONS else np.asarray(found).astype(self._dtype(value), copy=False)
+
+    def _dtype(self, value: Value) -> str:
+        from dovetail.loops.types import DTYPES, dtype_of
+
+        found = dtype_of(value, self.dtypes)
+        return found if found in DTYPES else self.dtype
+
+    def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        """Rows, on the curve of this sweep for rows of this width."""
+        rows = writes[0].slots
+        points = rows * max(self.high - self.low, 1)
+        arrays = len({text.split("[")[0] for text in self.sources}) + 1
+        num_bytes = arrays * points * dtype_bytes(self.dtype)
+        key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"
+        return Work(key, rows, points * _operations(self.value), num_bytes)
+
+    @cached_property
+    def mark(self) -> str:
+        """Tells what is computed: costs of one kernel are not for another of the same name."""
+        about = str(self.value), self.low, self.width - self.high, self.margins, self.boundary
+        return sha256(repr(about).encode()).hexdigest()[:6]
+
+    def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
+        """The compiled C; None, with a warning, where it cannot be compiled."""
+        found = address(self.c_text(), self.name)
+        return CFunction(found, (writes[0].slots, self.width, self.low, self.high)) if found else None
+
+    def c_text(self) -> str:
+        return _RowWriter(self).text()
+
+
+def _operations(value: Value) -> int:
+    return isinstance(value, Apply) + sum(map(_operations, value.children))
+
+
+class _RowWriter(Expressions):
+    """The C of one kernel."""
+
+    def __init__(self, kernel: RowKernel) -> None:
+        super().__init__(kernel.dtypes)
+        self.kernel = kernel
+
+    def element(self, read: Read) -> str:
+        operand, along = self.kernel.sources[str(read)]
+        shift = f" {'-' if along < 0 else '+'} {abs(along)}" if along else ""
+        return f"r{operand}[j{shift}]"
+
+    def text(self) -> str:
+        kernel, value = self.kernel, self.expression(self.kernel.value, self.kernel.dtype)
+        last = len(kernel.margins) - 1
+        names = {source.operand: text for text, source in reversed([*kernel.sources.items()])}
+        notes = [f" *   r{number} is the row of {text}" for number, text in sorted(names.items())]
+        head = "\n".join([f"/* {kernel.name}: rows of {kernel.value}, where", *notes, " */"])
+        struct = "struct rows { char *data; int64_t stride, blocks; };  // bytes from one block of rows to the next"
+        lines = [
+            f"void {kernel.name}(const struct rows *o, const int64_t *sizes)",
+            "{",
+            f"    const int64_t count = sizes[0] / o[{last}].blocks, m = sizes[1], low = sizes[2], high = sizes[3];",
+            "    (void)m, (void)low, (void)high;",
+            f"    for (int64_t b = 0; b < o[{last}].blocks; ++b) {{",
+            *(self._rows(value) if kernel.width else self._points(value)),
+            "    }",
+            "}",
+        ]
+        includes = "#include <math.h>\n#include <stdint.h>"
+        return "\n\n".join([head, includes, struct, *self.helpers, "\n".join(lines)]) + "\n"
+
+    def _pointers(self, indent: str, row: str) -> list[str]:
+        """`const float *r0 = …` for each operand, and `out`."""
+        found = []
+        for number, (below, beyond) in enumerate(self.kernel.margins):
+            is_out = number == len(self.kernel.margins) - 1
+            kind = c_type(self.kernel.dtype) if is_out else f"const {c_type(self._dtype(number))}"
+            width = f"(m + {below + beyond})" if below + beyond else "m"
+            place = f" + {row} * {width}{f' + {below}' if below else ''}" if row else ""
+            start = f"({kind} *)(o[{number}].data + b * o[{number}].stride)"
+            found.append(f"{indent}{kind} *{'out' if is_out else f'r{number}'} = {start}{place};")
+        return found
+
+    def _dtype(self, number: int) -> str:
+        arrays = [text.split("[")[0] for text, source in self.kernel.sources.items() if source.operand == number]
+        return self.dtypes[arrays[0]] if arrays else self.kernel.dtype
+
+    def _points(self, value: str) -> list[str]:
+        loop = ["#pragma GCC ivdep", "        for (int64_t j = 0; j < count; ++j)", f"            out[j] = {value};"]
+        return [*self._pointers("        ", ""), *loop]
+
+    def _rows(self, value: str) -> list[str]:
+        indent = " " * 12
+        body = [*self._pointers(indent, "r"), "#pragma GCC ivdep", f"{indent}for (int64_t j = low; j < high; ++j)"]
+        body.append(f"{indent}    out[j] = {value};")
+        if self.kernel.keeps:
+            for first, last in (("0", "low"), ("high", "m")):
+                body += [f"{indent}for (int64_t j = {first}; j < {last}; ++j)", f"{indent}    out[j] = r0[j];"]
+        below, beyond = self.kernel.margins[-1]
+        mirrored = self.kernel.boundary == "reflecting"
+        body += [f"{indent}out[{-k}] = out[{k if mirrored else f'm - {k}'}];" for k in range(1, below + 1)]
+        body += [f"{indent}out[m + {k}] = out[{f'm - {k + 2}' if mirrored else k}];" for k in range(beyond)]
+        return ["        for (int64_t r = 0; r < count; ++r) {", *body, "        }"]
+
+
+def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], boundary: str | None) -> RowKernel:
+    """A kernel that moves rows to where they have other margins."""
+    row = Read(name, ())
+    return RowKernel(
+        name, row, {str(row): Source(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary
+    )

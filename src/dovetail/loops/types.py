@@ -1,0 +1,87 @@
+"""types: which dtype each expression has; one statement computes in one, and numbers take that of their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dovetail.core import WishError
+from dovetail.loops.expressions import COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
+from dovetail.loops.record import Statement
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+WHOLE, REAL, TRUTH = "whole number", "real number", "condition"
+DTYPES = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+def check_types(nest: Nest, dtypes: Mapping[str, str]) -> None:
+    """WishError, naming the statement, where dtypes are mixed or an operation is not for them."""
+    for statement in nest.statements:
+        try:
+            one_of(dtypes[statement.target.array], dtype_of(statement.value, dtypes), statement.value)
+        except _MixedError as mixed:
+            raise WishError(mixed.what, where=statement.line, found=mixed.found, hint=mixed.hint) from None
+
+
+def computed_in(statement: Statement, dtypes: Mapping[str, str]) -> str:
+    """The dtype that a statement computes in."""
+    return dtypes[statement.target.array]
+
+
+class _MixedError(Exception):
+    def __init__(self, what: str, found: str, hint: str) -> None:
+        self.what, self.found, self.hint = what, found, hint
+
+
+def dtype_of(value: Value, dtypes: Mapping[str, str]) -> str:
+    """The dtype of an expression; WHOLE or REAL of one of numbers only, TRUTH of a condition."""
+    if isinstance(value, Read):
+        return dtypes[value.array]
+    if isinstance(value, Number):
+        return REAL if isinstance(value.value, float) else WHOLE
+    assert isinstance(value, Apply)
+    of = [dtype_of(child, dtypes) for child in value.of]
+    if value.name == "where":
+        if of[0] != TRUTH:
+            raise _MixedError("where takes a condition first", str(value.of[0]), "compare it: where(a > 0, …)")
+        return one_of(of[1], of[2], value)
+    found = one_of(of[0], of[-1], value)
+    if found == TRUTH:
+        raise _MixedError("a condition is not a number", str(value), "where(condition, 1, 0)")
+    if value.name in COMPARISONS:
+        return TRUTH
+    if (value.name == "/" or value.name in set(FUNCTIONS) - {"abs"}) and not is_real(found):
+        raise _MixedError(f"{value.name} is for floating values", f"{value} of {found}", "use an array of floats")
+    return found
+
+
+def is_real(dtype: str) -> bool:
+    return dtype == REAL or dtype.startswith("float")
+
+
+def one_of(left: str, right: str, value: Value) -> str:
+    """The dtype that two operands have together."""
+    weak = {WHOLE: 0, REAL: 1}
+    if left in weak and right in weak:
+        return left if weak[left] >= weak[right] else right
+    if left in weak:
+        left, right = right, left
+    if left == right or right == WHOLE or (right == REAL and is_real(left)):
+        _check_range(value, left)
+        return left
+    hint = "one dtype in a statement: arrays of another must be converted before"
+    raise _MixedError(f"{left} and {right} in one expression", str(value), hint)
+
+
+def _check_range(value: Value, dtype: str) -> None:
+    """Numbers must be ones of the dtype."""
+    for number in value.of if isinstance(value, Apply) else (value,):
+        if isinstance(number, Number) and not is_real(dtype):
+            info = np.iinfo(dtype)
+            if not info.min <= number.value <= info.max:
+                hint = f"{info.min} to {info.max}"
+                raise _MixedError(f"{number} is no {dtype}", str(value), hint)

@@ -1,0 +1,116 @@
+"""advise: what a traced program could do otherwise, each remedy weighed by replaying the trace with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dovetail.cost import CostModel
+from dovetail.machine import Machine
+from dovetail.plan import remedies_balance, remedies_traffic, remedies_waiting
+from dovetail.plan.remedy import KINDS, Remedy, Site
+from dovetail.sim import simulate
+from dovetail.trace import Trace
+from dovetail.trace.delays import from_curve
+from dovetail.trace.sites import call_sites
+from dovetail.trace.story import Story, story_of
+from dovetail.trace.to_program import to_program
+
+SCHEMA = "dovetail.advice/1"
+LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be told
+MUCH_THE_SAME = 0.2  # savings that differ by less come in the order of their effort
+SOURCES: tuple[Callable[[Story, Site], Iterator[Remedy]], ...] = (
+    *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
+    *(remedies_waiting.progress, remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
+    *(remedies_balance.balance, remedies_balance.slow_link),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to change: its kind, where it is called from, what shows it, what to do, and what a replay saves."""
+
+    kind: str
+    where: str
+    evidence: str
+    action: str
+    saves_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("kind", "where", "evidence", "action", "saves_s")}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Findings, the first to be done first; the makespan as traced and as a replay of the untouched trace gives it."""
+
+    findings: tuple[Finding, ...]
+    traced_s: float
+    replayed_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s}
+        return {"schema": SCHEMA, **times, "findings": [finding.to_json() for finding in self.findings]}
+
+
+def advise(trace: Trace, machine: Machine | None = None) -> Advice:
+    """Every remedy that saves at least a hundredth of the makespan, ranked by seconds and then by effort.
+
+    Messages and work that a remedy leaves alone keep the times that the trace saw; what it changes is priced by the
+    curve through them, or by that of a machine. Whether work needs what it is moved ahead of is for the reader to know.
+    """
+    where, story = _Places(trace), story_of(trace)
+    if machine is not None:
+        kind = machine.route(0, machine.ranks - 1)[0]
+        curve = CostModel.of(machine).curve(f"p2p:{kind}")
+        told = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, 1 << 26, story.delays)
+        story = replace(story, delays=told)
+    return advise_story(story, where.site, where.of)
+
+
+def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str]) -> Advice:
+    """The same of a story; `site` tells where a row's call is made, `where` of several."""
+    replayed = makespan_s(story)
+    found = []
+    for source in SOURCES:
+        for remedy in source(story, site):
+            saved = replayed - makespan_s(remedy.changed)
+            if saved >= LEAST_SHARE * replayed:
+                found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
+    return Advice(tuple(_ranked(found)), story.makespan_s, replayed)
+
+
+def makespan_s(story: Story) -> float:
+    """The makespan that the simulator gives a story."""
+    return simulate(*to_program(story)).makespan_s
+
+
+def _ranked(found: list[Finding]) -> Iterator[Finding]:
+    """The largest first; among those that save much the same, the least effort."""
+    rest = sorted(found, key=lambda finding: -finding.saves_s)
+    while rest:
+        near = [finding for finding in rest if finding.saves_s >= (1 - MUCH_THE_SAME) * rest[0].saves_s]
+        best = min(near, key=lambda finding: KINDS.index(finding.kind))
+        yield best
+        rest.remove(best)
+
+
+class _Places:
+    """Where calls are made from, looked up once for all."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        rows = np.flatnonzero(trace.columns["part"] == 0)
+        self.sites = dict(zip(rows.tolist(), call_sites(trace, rows), strict=True))
+
+    def site(self, row: int) -> str:
+        return self.sites.get(row) or self.trace.names[int(self.trace.columns["name"][row])]
+
+    def of(self, rows: tuple[int, ...]) -> str:
+        """The places of some calls, and their names."""
+        names = {self.trace.names[int(self.trace.columns["name"][row])] for row in rows if row >= 0}
+        places = {self.sites.get(row, "") for row in rows if row >= 0} - {""}
+        return ", ".join([*sorted(places)[:3], *sorted(names)[:3]])

@@ -1,0 +1,188 @@
+"""Remedies for traffic: fewer and larger collectives and messages, and exchanges for several steps at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import log2
+
+from dovetail.plan.remedy import GRAIN_S, Remedy, Site, dropped, gap_s, told
+from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
+
+
+def merge(story: Story, site: Site) -> Iterator[Remedy]:
+    """Collectives of one kind that follow one another at once, as one."""
+    runs = _collective_runs(story)
+    if not runs:
+        return
+    steps, gatherings = [list(s) for s in story.steps], list(story.gatherings)
+    rows: list[int] = []
+    gone: list[set[int]] = [set() for _ in steps]
+    for run in runs:
+        for rank, at in run.items():  # places of the joins of one rank, in their order
+            those = [story.gatherings[steps[rank][i].number] for i in at]
+            more = sum(it.num_bytes for it in those[1:]) * story.delays.slope * max(log2(len(those[0].group)), 1)
+            kept = steps[rank][at[0]].number
+            gatherings[kept] = replace(those[0], seconds=_usual(story, those[0].name) + more)
+            gone[rank] |= {i for k in at[1:] for i in (k, k + 1)}
+            rows += [steps[rank][i].row for i in at]
+    changed = [list(dropped(s, g)) for s, g in zip(steps, gone, strict=True)]
+    name, count = story.gatherings[steps[0][runs[0][min(runs[0])][0]].number].name, len(rows) // len(steps)
+    evidence = (
+        f"{count} calls of {name} on a rank, {count // len(runs)} at a time at {site(rows[0])}, with no work between"
+    )
+    action = f"one {name} of all their elements; or dovetail.comm, which chooses the collective by its size"
+    yield Remedy("merge", tuple(rows), evidence, action, story.with_steps(changed, gatherings=tuple(gatherings)))
+
+
+def _usual(story: Story, name: str) -> float:
+    seconds = sorted(it.seconds for it in story.gatherings if it.name == name)
+    return seconds[len(seconds) // 2]
+
+
+def _collective_runs(story: Story) -> list[dict[int, list[int]]]:
+    """Runs of two or more blocking collectives that are alike and follow one another on all ranks of their group."""
+    place = [
+        {story.gatherings[s.number].meeting: i for i, s in enumerate(steps) if s.does == "join"}
+        for steps in story.steps
+    ]
+    runs: list[dict[int, list[int]]] = []
+    for rank, steps in enumerate(story.steps):
+        run: list[int] = []
+        for i, step in enumerate(steps):
+            if step.does != "join" or min(story.gatherings[step.number].group, default=-1) != rank:
+                continue
+            if run and not _follows(story, place, rank, run[-1], i):
+                runs += _whole(story, place, rank, run)
+                run = []
+            run.append(i)
+        runs += _whole(story, place, rank, run)
+    return runs
+
+
+def _follows(story: Story, place: Sequence[dict[int, int]], rank: int, before: int, at: int) -> bool:
+    """Whether on every rank of the group the one collective is directly after the other, and of the same kind."""
+    a, b = (story.gatherings[story.steps[rank][i].number] for i in (before, at))
+    alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
+    if not alike or a.name == "MPI_Barrier" or a.way != SYNCHRONOUS:
+        return False
+    for other in a.group:
+        i, j = place[other].get(a.meeting, -1), place[other].get(b.meeting, -1)
+        if i < 0 or j != i + 2 or gap_s(story.steps[other][j]) > GRAIN_S:
+            return False
+    return True
+
+
+def _whole(story: Story, place: Sequence[dict[int, int]], rank: int, run: list[int]) -> Iterator[dict[int, list[int]]]:
+    """A run as places on all ranks, where it is one of several."""
+    if len(run) > 1:
+        met = [story.gatherings[story.steps[rank][i].number] for i in run]
+        yield {other: [place[other][it.meeting] for it in met] for other in met[0].group}
+
+
+def block(story: Story, site: Site) -> Iterator[Remedy]:
+    """Messages from one rank to another that follow one another at once, as one."""
+    messages, gone = list(story.messages), [set[int]() for _ in story.steps]
+    where: list[dict[tuple[Does, int], int]]
+    where = [{(s.does, s.number): i for i, s in enumerate(steps)} for steps in story.steps]
+    rows: list[int] = []
+    runs = 0
+    for rank, steps in enumerate(story.steps):
+        for run in _send_runs(story, rank, where):
+            sizes = [story.messages[n].num_bytes for n in run]
+            first = story.messages[run[0]]
+            total = sum(sizes)
+            is_held = bool(story.delays.is_rendezvous(total)) and first.rendezvous
+            messages[run[0]] = replace(first, num_bytes=total, delay_s=_joint_s(story, run), rendezvous=is_held)
+            runs += 1
+            for n in run[1:]:
+                gone[rank] |= {where[rank][key] for key in (("send", n), ("sent", n)) if key in where[rank]}
+                taken = where[first.dst]
+                gone[first.dst] |= {taken[key] for key in (("recv", n), ("taken", n)) if key in taken}
+            rows += [steps[where[rank]["send", n]].row for n in run]
+    if not runs:
+        return
+    changed = [list(dropped(s, g)) for s, g in zip(story.steps, gone, strict=True)]
+    each = len(rows) // runs
+    evidence = f"{len(rows)} messages at {site(rows[0])} follow one another, {each} at a time, with no work between"
+    action = "pack them into one message"
+    yield Remedy("block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
+
+
+def _joint_s(story: Story, run: Sequence[int]) -> float:
+    """How long one message of all bytes takes: as the quickest of them, and the bytes by the slope."""
+    least = min(story.messages[n].delay_s or 0.0 for n in run)
+    return least + sum(story.messages[n].num_bytes for n in run[1:]) * story.delays.slope
+
+
+def _send_runs(story: Story, rank: int, where: Sequence[Mapping[tuple[Does, int], int]]) -> Iterator[list[int]]:
+    """Messages to one rank that its sender sends, and its receiver takes, one directly after the other."""
+    run: list[int] = []
+    for step in story.steps[rank]:
+        if step.does == "sent" and step.number in run:
+            continue
+        if step.does == "send" and run and _next(story, where, run[-1], step):
+            run.append(step.number)
+            continue
+        if len(run) > 1:
+            yield run
+        run = [step.number] if step.does == "send" else []
+    if len(run) > 1:
+        yield run
+
+
+def _next(story: Story, where: Sequence[Mapping[tuple[Does, int], int]], before: int, step: Step) -> bool:
+    a, b = story.messages[before], story.messages[step.number]
+    if (a.dst, a.key) != (b.dst, b.key) or gap_s(step) > GRAIN_S:
+        return False
+    at, posted = where[a.dst].get(("taken", before)), where[a.dst].get(("recv", step.number))
+    if at is None or posted is None or posted <= at:
+        return posted is not None and at is not None
+    between = story.steps[a.dst][at + 1 : posted + 1]
+    return all(gap_s(s) <= GRAIN_S for s in between) and len(between) <= 2
+
+
+def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
+    """Exchanges with neighbours at every step, as larger ones at every second step."""
+    series: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for steps in story.steps:
+        for step in steps:
+            if step.does == "send":
+                m = story.messages[step.number]
+                series[m.src, m.dst, m.key].append(step.number)
+    halo = {key: numbers for key, numbers in series.items() if _is_halo(story, key, numbers, series)}
+    if not halo:
+        return
+    messages, drop = list(story.messages), set[int]()
+    for numbers in halo.values():
+        for first, second in zip(numbers[::2], numbers[1::2], strict=False):
+            m = story.messages[first]
+            more = story.delays.slope * story.messages[second].num_bytes
+            messages[first] = replace(m, num_bytes=2 * m.num_bytes, delay_s=(m.delay_s or 0.0) + more)
+            drop.add(second)
+    does = ("send", "sent", "recv", "taken")
+    gone = [{i for i, s in enumerate(steps) if s.does in does and s.number in drop} for steps in story.steps]
+    changed = [list(dropped(s, g)) for s, g in zip(story.steps, gone, strict=True)]
+    rows = [s.row for steps in story.steps for s in steps if s.does == "send" and s.number in drop]
+    each = sorted(story.messages[n].delay_s or 0.0 for n in drop)[len(drop) // 2]
+    evidence = (
+        f"{2 * len(drop)} messages at {site(rows[0])} cross borders at every step, {told(each)} each, mostly latency"
+    )
+    action = (
+        "exchange twice as wide a border every second step, and compute the border twice (dovetail.loops: ghost zones)"
+    )
+    yield Remedy("temporal_block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
+
+
+def _is_halo(
+    story: Story, key: tuple[int, int, int], numbers: Sequence[int], series: dict[tuple[int, int, int], list[int]]
+) -> bool:
+    """Many messages of one size there and back, whose time is mostly latency."""
+    src, dst, _ = key
+    back = [n for (a, b, _), n in series.items() if (a, b) == (dst, src)]
+    sizes = {story.messages[n].num_bytes for n in numbers}
+    if len(numbers) < 8 or len(sizes) != 1 or not any(len(n) == len(numbers) for n in back):
+        return False
+    size = sizes.pop()
+    return float(story.delays(2 * size)) < 1.5 * float(story.delays(size)) and not story.messages[numbers[0]].rendezvous

@@ -1,0 +1,91 @@
+"""Remedy: a change to what the ranks of a trace do, in words and in their story, so that a replay can weigh it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dovetail.trace.story import Does, Step, Story
+
+# What little work a remedy makes comes first where two save much the same.
+KINDS = (
+    *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "nonblocking", "overlap"),
+    *("rendezvous", "temporal_block", "imbalance"),
+)
+GRAIN_S = 5e-6  # own work between two calls, below which they follow one another at once
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change: of what kind, which rows of the trace show why, in words, what to do, and the story with it."""
+
+    kind: str
+    rows: tuple[int, ...]
+    evidence: str
+    action: str
+    changed: Story
+
+
+Site = Callable[[int], str]  # of a row of the trace: where it was called from
+
+
+def own_s(steps: Sequence[Step]) -> float:
+    """Seconds of a rank's own outside MPI."""
+    return sum(step.seconds - step.within_s for step in steps)
+
+
+def gap_s(step: Step) -> float:
+    """Own work before a step, outside calls."""
+    return step.seconds - step.within_s
+
+
+def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
+    """The steps but those at the indices `gone`: work before these stays, the time of their calls does not."""
+    carried, from_gone = 0.0, False
+    for i, step in enumerate(steps):
+        within = 0.0 if from_gone else step.within_s
+        seconds = step.seconds - step.within_s + within
+        if i in gone:
+            carried += seconds
+            from_gone = True
+        else:
+            yield step._replace(seconds=seconds + carried, within_s=within)
+            carried, from_gone = 0.0, False
+
+
+def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step]:
+    """The steps with the waits that are `moved` after the work that follows them."""
+    held: list[Step] = []
+    for step in steps:
+        if moved(step):
+            if not held and step.seconds > 0:
+                yield step._replace(seconds=step.seconds, does="own", number=-1)
+                step = step._replace(seconds=0.0, within_s=0.0)
+            held.append(step)
+            continue
+        if held and (gap_s(step) > GRAIN_S or step.does == "end"):
+            yield held[0]._replace(seconds=step.seconds, within_s=step.within_s)
+            yield from held[1:]
+            held, step = [], step._replace(seconds=0.0, within_s=0.0)
+        yield step
+    yield from held
+
+
+def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tuple[int, Step]]]:
+    """Steps of these kinds, with their ranks, by the place that they are called from."""
+    found: dict[str, list[tuple[int, Step]]] = {}
+    for rank, steps in enumerate(story.steps):
+        for step in steps:
+            if step.does in does:
+                found.setdefault(site(step.row), []).append((rank, step))
+    return found
+
+
+def told(value: float) -> str:
+    """Seconds in words.
+
+    >>> told(0.00125), told(3e-6)
+    ('1.25 ms', '3.00 us')
+    """
+    scale, unit = next(((s, u) for s, u in ((1, "s"), (1e-3, "ms"), (1e-6, "us")) if value >= s), (1e-9, "ns"))
+    return f"{value / scale:.3g} {unit}" if value / scale >= 100 else f"{value / scale:.2f} {unit}"

@@ -1,0 +1,59 @@
+// Find: spans whose name or text holds what is typed; the others fade, and Enter goes from one to the next.
+
+let FADED = -1; // the last group: what is not found
+
+function listenFind(field, told, messages) {
+  let waiting = 0;
+  FADED = data.groups.length - 1;
+  view.hidden.add(FADED);
+  field.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => find(field.value, told), 120); });
+  field.addEventListener("keydown", (e) => {
+    e.stopPropagation();
+    if (e.key === "Escape") { field.value = ""; find("", told); }
+    if (e.key === "Enter") { clearTimeout(waiting); if (view.sought !== field.value) find(field.value, told); nextFound(e.shiftKey ? -1 : 1); }
+  });
+  messages.hidden = !data.timelines.some((t) => t.program?.sender.length);
+  messages.onclick = () => {
+    view.messages = !view.messages;
+    messages.setAttribute("aria-pressed", String(view.messages));
+    drawOverlay();
+  };
+}
+
+function find(text, told) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  let count = 0, lasting = 0;
+  view.sought = text;
+  for (const t of data.timelines) {
+    const fits = matcherOf(t, words);
+    t.group = words.length ? t.kind.map((kind, i) => (fits(i) ? kind : FADED)) : t.kind;
+    sumGroups(t);
+    if (words.length) t.group.forEach((g, i) => { if (g !== FADED) { count++; lasting += t.dur[i]; } });
+  }
+  told.textContent = words.length ? `${count} span${count === 1 ? "" : "s"}, ${seconds(lasting)}` : "";
+  paintLegend();
+  rebuild();
+}
+
+// All words, in the span's text where there is one, else in its name, which is looked at once for all of that name.
+function matcherOf(t, words) {
+  const holds = (text) => { const low = text.toLowerCase(); return words.every((word) => low.includes(word)); };
+  const byName = t.names.map(holds);
+  return (i) => byName[t.name[i]] || (t.op[i] >= 0 && t.program !== null && holds(t.program.text(t.op[i])));
+}
+
+// The next span found, by its start, after the kept one (or before it).
+function nextFound(by) {
+  const from = view.kept ? toView(view.kept.timeline, view.kept.timeline.start[view.kept.index]) * by : -Infinity;
+  let best = null, nearest = Infinity;
+  for (const t of data.timelines.filter((t) => t.shown)) {
+    for (let i = 0; i < t.start.length; i++) {
+      const at = toView(t, t.start[i]) * by;
+      if (t.group[i] !== FADED && at > from && at < nearest) { nearest = at; best = { timeline: t, index: i }; }
+    }
+  }
+  if (!best) return;
+  keep(best);
+  const a = toView(best.timeline, best.timeline.start[best.index]), span = view.t1 - view.t0;
+  if (a < view.t0 || a > view.t1) flyTo(a - span / 2, a + span / 2);
+}

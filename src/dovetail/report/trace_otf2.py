@@ -1,0 +1,119 @@
+"""A Trace as an archive of OTF2, through the `otf2` package: for Vampir, Scalasca and their like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import EnvironmentFault
+from dovetail.trace import Trace
+from dovetail.trace.decode import KINDS
+from dovetail.trace.matching import messages
+from dovetail.trace.otf2_read import otf2_package
+
+_ENTER, _DETAIL, _LEAVE = 2, 1, 0  # at one moment: what ends before what begins
+_OPS = {
+    "Barrier": "BARRIER", "Bcast": "BCAST", "Gather": "GATHER", "Gatherv": "GATHERV", "Scatter": "SCATTER",
+    "Scatterv": "SCATTERV", "Allgather": "ALLGATHER", "Allgatherv": "ALLGATHERV", "Alltoall": "ALLTOALL",
+    "Alltoallv": "ALLTOALLV", "Alltoallw": "ALLTOALLW", "Allreduce": "ALLREDUCE", "Reduce": "REDUCE",
+    "Reduce_scatter": "REDUCE_SCATTER", "Reduce_scatter_block": "REDUCE_SCATTER_BLOCK", "Scan": "SCAN",
+    "Exscan": "EXSCAN",
+}  # fmt: skip
+
+
+def write_trace_otf2(folder: str | Path, trace: Trace) -> Path:
+    """Write calls and intervals as regions, messages that were received, and collectives; returns `traces.otf2`.
+
+    A message is told in the call that sends it and in the one that takes it, whether these block or not.
+    """
+    otf2 = otf2_package()
+    target = Path(folder)
+    if target.exists():
+        raise EnvironmentFault(f"cannot write {target}", found="it is there already", hint="name a new folder")
+    with otf2.writer.open(str(target), timer_resolution=1_000_000_000) as archive:
+        _Writer(otf2, archive, trace).write()
+    return target / "traces.otf2"
+
+
+class _Writer:
+    def __init__(self, otf2: Any, archive: Any, trace: Trace) -> None:
+        self.otf2, self.archive, self.trace = otf2, archive, trace
+        made = archive.definitions
+        root = made.system_tree_node("machine")
+        hosts = {about["rank"]: about["host"] for about in trace.meta.get("ranks", ())}
+        nodes = {host: made.system_tree_node(host, parent=root) for host in dict.fromkeys(hosts.values())}
+        col = trace.columns
+        self.threads = sorted(set(zip(col["rank"].tolist(), col["thread"].tolist(), strict=True)))
+        groups = [
+            made.location_group(f"rank {rank}", system_tree_parent=nodes.get(hosts.get(rank), root))
+            for rank in range(trace.num_ranks)
+        ]
+        self.locations = {
+            (rank, thread): made.location(f"thread {thread}" if thread else "main", group=groups[rank])
+            for rank, thread in self.threads
+        }
+        mpi, user = otf2.Paradigm.MPI, otf2.Paradigm.USER
+        self.regions = [made.region(name, paradigm=mpi if name.startswith("MPI_") else user) for name in trace.names]
+        main = [min((at for at in self.threads if at[0] == r), default=None) for r in range(trace.num_ranks)]
+        self.mains = [self.locations[at] for at in main if at is not None]
+        made.group("", group_type=otf2.GroupType.COMM_LOCATIONS, paradigm=mpi, members=self.mains)
+        self.comms = [self._comm(i) for i in range(len(trace.comms))]
+
+    def _comm(self, number: int) -> Any:
+        mpi, made = self.otf2.Paradigm.MPI, self.archive.definitions
+        ranks = [self.mains[r] for r in self.trace.comms[number].ranks if 0 <= r < len(self.mains)]
+        group = made.group("", group_type=self.otf2.GroupType.COMM_GROUP, paradigm=mpi, members=ranks)
+        return made.comm(f"communicator {number}", group=group)
+
+    def write(self) -> None:
+        told: dict[tuple[int, int], list[tuple[int, int, int, str, tuple[Any, ...]]]] = {at: [] for at in self.threads}
+        self._regions(told)
+        self._messages(told)
+        self._collectives(told)
+        for at, events in told.items():
+            writer = self.archive.event_writer_from_location(self.locations[at])
+            for time_ns, _, _, name, args in sorted(events, key=lambda event: event[:3]):
+                getattr(writer, name)(time_ns, *args)
+
+    def _regions(self, told: Any) -> None:
+        col = self.trace.columns
+        rows = np.flatnonzero((col["part"] == 0) & ~self.trace.of_kind("point"))
+        start, end = (np.rint(col[name][rows] * 1e9).astype("i8").tolist() for name in ("start_s", "end_s"))
+        values = (col[name][rows].tolist() for name in ("rank", "thread", "name"))
+        for a, b, rank, thread, name in zip(start, end, *values, strict=True):
+            region, length = self.regions[name], max(b, a + 1) - a
+            told[rank, thread].append((a, _ENTER, -length, "enter", (region,)))
+            told[rank, thread].append((a + length, _LEAVE, length, "leave", (region,)))
+
+    def _messages(self, told: Any) -> None:
+        col, found = self.trace.columns, messages(self.trace)
+        for i in np.flatnonzero(found.taken_row >= 0).tolist():
+            row, taken = int(found.sent_row[i]), int(found.taken_row[i])
+            number = int(col["comm"][taken] if col["comm"][taken] >= 0 else col["comm"][row])
+            ranks = self.trace.comms[number].ranks
+            src, dst, tag = int(found.src[i]), int(found.dst[i]), max(int(col["tag"][taken]), 0)
+            if src not in ranks or dst not in ranks:
+                continue
+            sent, came = round(float(found.sent_s[i]) * 1e9), round(float(found.taken_s[i]) * 1e9)
+            about = (self.comms[number], tag, int(found.num_bytes[i]))
+            told[src, int(found.src_thread[i])].append((sent, _ENTER + 1, 0, "mpi_send", (ranks.index(dst), *about)))
+            at = max(came, round(float(found.waited_s[i]) * 1e9) + 1)
+            told[dst, int(found.dst_thread[i])].append((at, _LEAVE - 1, 0, "mpi_recv", (ranks.index(src), *about)))
+
+    def _collectives(self, told: Any) -> None:
+        col, kinds = self.trace.columns, self.otf2.CollectiveOp
+        for row in np.flatnonzero(col["kind"] == KINDS.index("collective")).tolist():
+            name = self.trace.names[col["name"][row]].removeprefix("MPI_").removesuffix("_c")
+            op = getattr(kinds, _OPS.get(name, ""), None)
+            number = int(col["comm"][row])
+            if op is None or number < 0:
+                continue
+            ranks, root = self.trace.comms[number].ranks, int(col["peer"][row])
+            known = ranks.index(root) if root in ranks else self.otf2.CollectiveRoot.NONE
+            at = (int(col["rank"][row]), int(col["thread"][row]))
+            start, end = round(float(col["start_s"][row]) * 1e9), round(float(col["end_s"][row]) * 1e9)
+            told[at].append((start, _ENTER + 1, 0, "mpi_collective_begin", ()))
+            given = (op, self.comms[number], known, int(col["num_bytes"][row]), int(col["received_bytes"][row]))
+            told[at].append((max(end, start + 1), _LEAVE - 1, 0, "mpi_collective_end", given))

@@ -1,0 +1,117 @@
+"""The page of a trace: what it adds up to, and its calls on the timeline, with messages and who was waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.report.html import write_page
+from dovetail.report.told import Told
+from dovetail.report.trace_tables import Table, remarks, tables
+from dovetail.timeline import Timeline
+from dovetail.trace import Trace
+from dovetail.trace.decode import KINDS
+from dovetail.trace.matching import messages
+from dovetail.trace.meetings import meetings
+from dovetail.trace.sites import call_sites
+from dovetail.trace.stats import Stats, stats
+from dovetail.trace.to_timeline import span_rows, to_timeline
+
+
+def write_trace_page(path: str | Path, traces: Sequence[Trace], titles: Sequence[str]) -> Path:
+    """Write one page of some traces, which are shown above one another; it asks for nothing from outside."""
+    timelines = [_named(to_timeline(trace), title) for trace, title in zip(traces, titles, strict=True)]
+    further = "".join(
+        _section(title, found) for title, found in zip(titles, [stats(trace) for trace in traces], strict=True)
+    )
+    told = [trace_told(trace) for trace in traces]
+    return write_page(path, title=" and ".join(titles), timelines=timelines, program=told, further=further)
+
+
+def _named(timeline: Timeline, title: str) -> Timeline:
+    """Each span is an op of its own, so that texts and messages find it."""
+    columns = {**timeline.columns, "op": np.arange(timeline.num_spans, dtype="i8")}
+    return replace(timeline, columns=columns, meta={**timeline.meta, "schedule": title})
+
+
+def trace_told(trace: Trace) -> Told:
+    """Texts, call sites and messages of the spans, and for each wait whom it was for."""
+    rows = span_rows(trace)
+    span = np.full(trace.num_rows, -1, "i8")
+    span[rows] = np.arange(len(rows))
+    sites = call_sites(trace, rows)
+    lines = tuple(dict.fromkeys(site for site in sites if site))
+    number = {line: i for i, line in enumerate(lines)}
+    line = np.array([number.get(site, -1) for site in sites], "i4")
+    found = messages(trace)
+    both = found.taken_row >= 0
+    first = np.arange(trace.num_rows) - trace.columns["part"]  # the first row of each row's call
+    sender, taker = span[first[found.sent_row[both]]], span[first[found.taken_row[both]]]
+    dep_start, dep = _waited_for(trace, span, first, len(rows))
+    return Told("trace", lines, _texts(trace, rows), line, sender, taker, dep_start, dep)
+
+
+def _waited_for(
+    trace: Trace, span: NDArray[Any], first: NDArray[Any], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each call of a collective the call of the last to come, in compressed rows."""
+    met = meetings(trace)
+    of_last = np.full(int(met.meeting.max(initial=-1)) + 1, -1, "i8")
+    is_last = met.start_s == met.last_start_s
+    of_last[met.meeting[is_last]] = span[first[met.row[is_last]]]
+    waiting, cause = span[first[met.row]], of_last[met.meeting]
+    at = np.flatnonzero((waiting != cause) & (waiting >= 0) & (cause >= 0))
+    at = at[np.argsort(waiting[at], kind="stable")]
+    start = np.searchsorted(waiting[at], np.arange(count + 1))
+    return start.astype("i8"), cause[at]
+
+
+def _texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
+    """What each span did, in a few words."""
+    col = trace.columns
+    parts = np.zeros(trace.num_rows, "i8")
+    np.add.at(parts, np.arange(trace.num_rows) - col["part"], 1)
+    used = ("kind", "name", "peer", "tag", "comm", "arg")
+    values = (col[name][rows].tolist() for name in used)
+    sizes = [len(comm.ranks) for comm in trace.comms]
+    return [
+        f"{trace.names[name]}{_words(KINDS[kind], peer, tag, sizes[comm] if comm >= 0 else 0, arg, count)}"
+        for kind, name, peer, tag, comm, arg, count in zip(*values, parts[rows].tolist(), strict=True)
+    ]
+
+
+def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> str:
+    more = f", {count} requests" if count > 1 and kind in ("done", "request") else ""
+    other = str(peer) if peer >= 0 else "nobody" if peer == -2 else "any"
+    if kind == "send":
+        return f" to {other}, tag {tag}{more}"
+    if kind == "recv" or (kind == "done" and peer >= 0):
+        return f" from {other}, tag {'any' if tag < 0 else tag}{more}"
+    if kind == "collective":
+        return f" of {size} ranks" + (f", root {peer}" if peer >= 0 else "")
+    if kind in ("put", "get"):
+        return f" {'to' if kind == 'put' else 'from'} {other}"
+    return f" {arg}" if kind == "interval" and arg else more
+
+
+def _section(title: str, found: Stats) -> str:
+    """The tables of `trace stats`, then what a reader should know."""
+    shown = "".join(_table(table) for table in tables(found))
+    notes = "".join(f"<p>{escape(note)}</p>" for note in remarks(found))
+    return f'<section class="notes"><h2>{escape(title)}</h2><div class="sums">{shown}</div>{notes}</section>'
+
+
+def _table(table: Table) -> str:
+    marks = ["" if align == "left" else ' class="number"' for align in table.aligns]
+    head = "".join(f"<th{mark}>{escape(text)}</th>" for text, mark in zip(table.headers, marks, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

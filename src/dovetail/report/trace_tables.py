@@ -1,0 +1,126 @@
+"""What a trace adds up to, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.report.tables import Align, render_table
+from dovetail.report.units import num_bytes, percent, seconds
+from dovetail.trace.stats import Stats
+
+OVERLAP = {"hta": "HTA", "imb_nbc": "IMB-NBC", "imb": "IMB", "osu": "OSU"}
+MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30
+
+
+class Table(NamedTuple):
+    headers: list[str]
+    rows: list[list[str]]
+    aligns: list[Align]
+
+
+def tables(stats: Stats) -> list[Table]:
+    """Calls by their time, ranks, waits, sizes of messages, and who sends to whom."""
+    found = [_calls(stats), _ranks(stats)]
+    if stats.waits:
+        found.append(_waits(stats))
+    return [*found, _sizes(stats), _matrix(stats)] if sum(stats.sizes) else found
+
+
+def stats_text(stats: Stats, *, terminal: bool = False, width: int = 100) -> str:
+    """The tables, then what is to be known of how far the trace can be trusted."""
+    parts = [render_table(*table, terminal=terminal, width=width) for table in tables(stats)]
+    return "\n\n".join([*parts, *([text] if (text := "\n".join(remarks(stats))) else [])])
+
+
+def remarks(stats: Stats) -> Iterator[str]:
+    """What a reader should know of how far the trace can be trusted, a sentence a line."""
+    meta, shares = stats.meta, stats.overlap
+    if any(shares.values()):
+        words = ", ".join(f"{percent(share)} as {OVERLAP[name]} counts" for name, share in shares.items())
+        yield f"Hidden behind work: {words}."
+    clocks = meta.get("clocks", {})
+    errors = [rank.get("clock_error_s") for rank in meta.get("ranks", ())]
+    if errors and all(error == 0 for error in errors):
+        yield "All ranks read one clock."
+    elif errors and all(error is not None for error in errors):
+        yield f"Clocks agree within {seconds(max(errors))} (half round trips)."
+    elif errors:
+        yield "The ranks' clocks were never compared: the hosts' dates had to do."
+    if clocks.get("received_before_sent"):
+        early = seconds(clocks["earliest_s"])
+        count = f"{clocks['received_before_sent']} of {clocks['messages']} messages"
+        yield f"{count} were received before they were sent, by up to {early}."
+    if clocks.get("without_partner"):
+        yield f"{clocks['without_partner']} sends and receives have no partner in the trace."
+    if meta.get("lost"):
+        yield f"{meta['lost']} events were lost: there was no room for them, or newer ones took their place."
+    for rank in stats.ranks:
+        if rank.open_calls:
+            yield f"Rank {rank.rank} ended within {', '.join(rank.open_calls)}."
+    yield from meta.get("faults", ())
+
+
+def _calls(stats: Stats) -> Table:
+    whole = sum(rank.seconds for rank in stats.ranks) or 1.0
+    rows = [
+        [
+            *(call.name, str(call.count), num_bytes(call.num_bytes), seconds(call.seconds)),
+            *(seconds(call.seconds / call.count), percent(call.seconds / whole)),
+        ]
+        for call in stats.calls[:MOST_CALLS]
+    ]
+    rest = stats.calls[MOST_CALLS:]
+    if rest:
+        spent, count = sum(call.seconds for call in rest), sum(call.count for call in rest)
+        rows.append([f"{len(rest)} others", str(count), "", seconds(spent), "", percent(spent / whole)])
+    aligns: list[Align] = ["left", "right", "right", "right", "right", "right"]
+    return Table(["call", "count", "bytes", "time", "each", "of all ranks"], rows, aligns)
+
+
+def _ranks(stats: Stats) -> Table:
+    shown = sorted(stats.ranks, key=lambda rank: rank.mpi_s)
+    if len(shown) > MOST_RANKS:
+        half = MOST_RANKS // 2
+        shown = [*shown[:half], *shown[-half:]]
+    rows = [
+        [str(rank.rank), seconds(rank.seconds), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seconds or 1)),
+         seconds(rank.waited_s), seconds(rank.critical_s), percent(rank.hidden_s / (rank.under_way_s or 1))]
+        for rank in sorted(shown, key=lambda rank: rank.rank)
+    ]  # fmt: skip
+    return Table(["rank", "seen", "in MPI", "share", "waited", "critical path", "overlap"], rows, ["right"] * 7)
+
+
+def _waits(stats: Stats) -> Table:
+    rows = [
+        [wait.state.replace("_", " "), wait.name, str(wait.count), seconds(wait.seconds),
+         f"{wait.most_rank}: {seconds(wait.most_s)}", f"{wait.cause_rank}: {seconds(wait.cause_s)}"]
+        for wait in stats.waits[:MOST_CALLS]
+    ]  # fmt: skip
+    aligns: list[Align] = ["left", "left", "right", "right", "right", "right"]
+    return Table(["waits", "in", "count", "time", "most on rank", "most for rank"], rows, aligns)
+
+
+def _sizes(stats: Stats) -> Table:
+    used = np.flatnonzero(stats.sizes)
+    most = max(stats.sizes)
+    rows = [
+        [num_bytes(1 << (i - 1)) if i else "0 B", str(stats.sizes[i]), "#" * -(-BAR * stats.sizes[i] // most)]
+        for i in range(int(used[0]), int(used[-1]) + 1)
+    ]
+    return Table(["size from", "messages", ""], rows, ["right", "right", "left"])
+
+
+def _matrix(stats: Stats) -> Table:
+    """Bytes by sender and receiver; of many ranks the pairs that exchange most."""
+    n, sent = stats.num_ranks, stats.matrix_bytes
+    if n <= 8:
+        rows = [[f"{src}", *(num_bytes(int(x)) if c else "·" for x, c in zip(*pair, strict=True))]
+                for src, pair in enumerate(zip(sent, stats.matrix_messages, strict=True))]  # fmt: skip
+        return Table(["from \\ to", *map(str, range(n))], rows, ["right"] * (n + 1))
+    order = np.argsort(-sent, axis=None, kind="stable")[:MOST_PAIRS].tolist()
+    pairs = [divmod(cell, n) for cell in order if stats.matrix_messages.flat[cell]]
+    rows = [[str(a), str(b), str(int(stats.matrix_messages[a, b])), num_bytes(int(sent[a, b]))] for a, b in pairs]
+    return Table(["from", "to", "messages", "bytes"], rows, ["right"] * 4)

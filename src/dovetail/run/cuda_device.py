@@ -1,0 +1,201 @@
+"""A CUDA device and what lies in its memory. The native module is loaded, and the driver sought, when first used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import EnvironmentFault, RunError
+from dovetail.ir import Program, Workload
+from dovetail.run.arrays import Array, poison, shape_of, workload_slots
+from dovetail.run.spots import Spot
+from dovetail.run.streams import Homes
+
+ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
+_CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own
+_BFLOAT = 4
+
+
+@cache
+def native() -> Any:
+    """The compiled module for CUDA, or an EnvironmentFault where Dovetail was built without."""
+    try:
+        from dovetail._native import _cuda  # type: ignore[attr-defined]
+
+        return _cuda
+    except ImportError as error:
+        hint = "install CUDA 12.8 or later (nvcc), then build and install Dovetail again"
+        raise EnvironmentFault("Dovetail was built without CUDA", found=str(error), hint=hint) from error
+
+
+@dataclass
+class Gpu:
+    """One device, opened. Raises EnvironmentFault where there is no driver, or no such device."""
+
+    index: int = 0
+    device: Any = field(init=False, repr=False)
+    _blas: Any = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.device = native().open_device(self.index)
+
+    @property
+    def blas(self) -> Any:
+        """cuBLASLt, opened when first asked for."""
+        if self._blas is None:
+            self._blas = native().open_blas(self.device, blas_paths())
+        return self._blas
+
+    def facts(self) -> dict[str, Any]:
+        """What the device is, and by what it is driven."""
+        return dict(self.device.facts())
+
+    def allocate(self, num_bytes: int, on_host: bool = False) -> Any:
+        """Memory; `on_host`: pinned, where the device's copies reach."""
+        return native().allocate(self.device, num_bytes, on_host)
+
+    def upload(self, address: int, array: Array) -> None:
+        self.device.copy(address, int(array.ctypes.data), array.nbytes)
+
+    def download(self, array: Array, address: int) -> None:
+        self.device.copy(int(array.ctypes.data), address, array.nbytes)
+
+
+def blas_paths() -> list[str]:
+    """Where cuBLASLt may be: beside the toolkit, or in the wheels of PyPI."""
+    names = ["libcublasLt.so.13", "libcublasLt.so.12"]
+    folders: list[Path] = []
+    spec = find_spec("nvidia")
+    for root in spec.submodule_search_locations if spec and spec.submodule_search_locations else ():
+        folders += [Path(root) / "cu13" / "lib", Path(root) / "cublas" / "lib"]
+    toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    folders += [Path(found) / "lib64" for found in toolkits if found]
+    return names + [str(path) for folder in folders for name in names if (path := folder / name).exists()]
+
+
+@dataclass
+class DeviceMemory:
+    """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
+
+    `given`: arrays on the device, by buffer and rank, which are used where they lie (`checked`). `lent`: blocks that
+    already hold what they are to hold. `keep_host`: holds the host's memory that runs take, for whoever reads it later.
+    """
+
+    gpu: Gpu
+    program: Program
+    workload: Workload
+    given: dict[tuple[str, int], Any] = field(default_factory=dict)
+    lent: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    keep_host: list[Any] = field(default_factory=list, repr=False)
+    _blocks: list[Any] = field(default_factory=list, repr=False)
+    _homes: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+    _starts: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.ranks = self.ranks or tuple(range(self.program.num_ranks))
+        for buffer in self.program.buffers:
+            for rank in self.ranks:
+                self._keep(buffer.name, rank)
+
+    def _keep(self, name: str, rank: int) -> None:
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        key = (name, rank)
+        if key in self.lent:
+            self._homes[key] = int(self.lent[key].address)
+        elif key in self.given:
+            self._homes[key] = checked(self.gpu, self.given[key], name, rank, shape, dtype)
+        else:
+            self._homes[key] = self.take(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        starts = self.workload.starts(name, rank)
+        if starts is not None:
+            table = np.ascontiguousarray(starts * dtype.itemsize)
+            self._starts[key] = self.take(table.nbytes)
+            self.gpu.upload(self._starts[key], table)
+
+    def take(self, num_bytes: int, on_host: bool = False) -> int:
+        block = self.gpu.allocate(num_bytes, on_host)
+        (self.keep_host if on_host else self._blocks).append(block)
+        return int(block.address)
+
+    def homes(self) -> Homes:
+        """The same, as commands are made from it."""
+        return Homes(self.address, lambda rank, name: self._starts.get((name, rank), 0), self.take, self.take_on_host)
+
+    def take_on_host(self, num_bytes: int) -> int:
+        return self.take(num_bytes, True)
+
+    def address(self, rank: int, name: str) -> int:
+        return self._homes[name, rank]
+
+    def put(self, name: str, rank: int, array: Array) -> None:
+        """Copy an array of the host into a buffer."""
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        if array.shape != shape or array.dtype != dtype:
+            found = f"{array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
+            raise RunError(f"input buffer '{name}' of rank {rank} has another size or dtype", found=found)
+        self.gpu.upload(self._homes[name, rank], np.ascontiguousarray(array))
+
+    def poison(self, name: str, rank: int) -> None:
+        """Fill a buffer with what no correct run leaves behind."""
+        array = np.empty(*shape_of(self.program, self.workload, name, rank))
+        poison(array)
+        self.gpu.upload(self._homes[name, rank], array)
+
+    def fetch(self, name: str, rank: int) -> Array:
+        """A copy of a buffer for the host."""
+        array = np.empty(*shape_of(self.program, self.workload, name, rank))
+        self.gpu.download(array, self._homes[name, rank])
+        return array
+
+    def on_device(self, name: str, rank: int) -> Any:
+        """A buffer as an array that other libraries take by DLPack where it lies; it keeps the memory."""
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        code, bits = dlpack_type(dtype)
+        return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu.index, self)
+
+    def spot(self, rank: int, name: str) -> Spot:
+        """A whole buffer."""
+        slot = workload_slots(self.workload, name, self.program.num_ranks)[rank]
+        size = self.workload.length(name, rank, self.program.slots_of(name, rank)) * slot.num_bytes
+        return Spot.at(self._homes[name, rank], size)
+
+
+def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Code and bits of a dtype, as DLPack numbers them.
+
+    >>> dlpack_type(np.dtype("float32"))
+    (2, 32)
+    """
+    return (_BFLOAT if dtype.name == "bfloat16" else _CODES[dtype.kind]), 8 * dtype.itemsize
+
+
+def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """The address of an array that lies on the device, row after row, as a buffer needs it; else a RunError."""
+    where = f"the array for buffer '{name}' of rank {rank}"
+    try:
+        address, kind, index, found, code, bits, in_rows = native().describe(array)
+    except TypeError as error:
+        raise RunError(f"{where} does not speak DLPack", found=type(array).__name__) from error
+    if kind != ON_CUDA or index != gpu.index:
+        place = (
+            f"CUDA device {index}"
+            if kind == ON_CUDA
+            else "the host"
+            if kind in (1, PINNED)
+            else f"a device of kind {kind}"
+        )
+        raise RunError(f"{where} lies on another device", found=place, hint=f"move it to CUDA device {gpu.index}")
+    if tuple(found) != tuple(shape) or (code, bits) != dlpack_type(dtype):
+        text = f"shape {list(found)} of {bits} bits, not {list(shape)} of {dtype}"
+        raise RunError(f"{where} has another size or dtype", found=text)
+    if not in_rows:
+        raise RunError(f"{where} must be C-contiguous", hint="its .contiguous(), or its copy in C order")
+    return int(address)

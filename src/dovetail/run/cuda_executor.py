@@ -1,0 +1,166 @@
+"""The `cuda` executor: jobs on one CUDA device, their ranks virtual; or one of them real, its peers in host memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Agreement, Slot
+from dovetail.run.arrays import Array, random_slots
+from dovetail.run.check import check_rank
+from dovetail.run.cuda_device import DeviceMemory, Gpu
+from dovetail.run.cuda_runs import ONE_RANK, OneRank, StreamsOptions, StreamsRun, fill, outputs
+from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds, verify_job
+from dovetail.timeline import Timeline
+
+Inputs = dict[str, list[Array]]
+
+
+@dataclass
+class CudaExecutor:
+    """Runs jobs on device `index`, by streams. All ranks are virtual there; with `real`, only that rank runs, and what
+    its peers would send lies in pinned memory of the host: measured, one rank, peers emulated in host memory.
+
+    The library's collectives are plain copies and sums here. Raises EnvironmentFault where there is no device.
+    """
+
+    index: int = 0
+    options: StreamsOptions = field(default_factory=StreamsOptions)
+    real: int | None = None
+    name: str = "cuda"
+    buffers_early_sends: bool = False  # a message goes from memory to memory: no send ends before its receive begins
+    _gpu: Gpu | None = field(default=None, repr=False)
+    _kept: _Kept | None = field(default=None, repr=False)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The device, opened when first asked for."""
+        if self._gpu is None:
+            self._gpu = Gpu(self.index)
+        return self._gpu
+
+    def execute(self, job: Job) -> JobResult:
+        """Run a job to its end. Raises ProgramError for a program that `verify` refuses."""
+        verify_job(job)
+        return self.execute_unverified(job)
+
+    def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
+        """`execute` for a job whose Programs have just been verified."""
+        if self._kept is None or self._kept.seed != job.seed:
+            self._kept = _Kept(self.gpu, job.seed)
+        bound = {variant.name: _Bound(self, self._kept, variant) for variant in job.variants}
+        ran = run_rounds(job, lambda variant, index: bound[variant.name].once(), time.monotonic)
+        outcomes = [bound[v.name].outcome(job, ran.seconds[:, i], ran.kept) for i, v in enumerate(job.variants)]
+        return JobResult(tuple(outcomes), len(ran.seconds), ran.disturbed, self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        about = self.gpu.facts()
+        label = {} if self.real is None else {"label": ONE_RANK}
+        how = {"copies": self.options.copies, "graph": self.options.graph, **label}
+        cores = len(os.sched_getaffinity(0))
+        return {"host": platform.node(), "cpu": about["device"], "mpi": "", "cores": cores, **about, **how}
+
+
+class _Kept:
+    """Inputs of one seed, on the host and on the device: alike for all variants, and for one job after another."""
+
+    def __init__(self, gpu: Gpu, seed: int) -> None:
+        self.gpu, self.seed = gpu, seed
+        self._host: dict[Any, Array] = {}
+        self._device: dict[Any, Any] = {}
+
+    def inputs(self, variant: Variant) -> Inputs:
+        """What every rank's inputs hold at first."""
+        return {
+            buffer.name: [self._array(*key) for key in self._keys(variant, buffer.name)]
+            for buffer in variant.program.buffers
+            if buffer.role == "input"
+        }
+
+    def lent(self, variant: Variant) -> dict[tuple[str, int], Any]:
+        """Those that no op of a variant writes, on the device."""
+        program = variant.program
+        owned = {program.buffers[row].name for row in np.unique(program.columns["write_buffer"])}
+        found = {}
+        for buffer in program.buffers:
+            if buffer.role == "input" and buffer.name not in owned:
+                for rank, key in enumerate(self._keys(variant, buffer.name)):
+                    found[buffer.name, rank] = self._block(key)
+        return found
+
+    def _keys(self, variant: Variant, name: str) -> list[tuple[str, int, int, Slot]]:
+        workload, slots = variant.workload, variant.program.buffer(name).slots
+        return [
+            (name, rank, workload.length(name, rank, n), workload.slots[name][rank]) for rank, n in enumerate(slots)
+        ]
+
+    def _array(self, name: str, rank: int, length: int, slot: Slot) -> Array:
+        key = (name, rank, length, slot)
+        if key not in self._host:
+            number = int.from_bytes(name.encode(), "little") % (1 << 32)
+            self._host[key] = random_slots(np.random.default_rng([self.seed, rank, number]), length, slot)
+        return self._host[key]
+
+    def _block(self, key: tuple[str, int, int, Slot]) -> Any:
+        if key not in self._device:
+            array = self._array(*key)
+            self._device[key] = self.gpu.allocate(array.nbytes)
+            self.gpu.upload(int(self._device[key].address), array)
+        return self._device[key]
+
+
+class _Bound:
+    """One variant on the device, run again and again."""
+
+    def __init__(self, executor: CudaExecutor, kept: _Kept, variant: Variant) -> None:
+        self.variant, self.real = variant, executor.real
+        self.inputs, lent = kept.inputs(variant), kept.lent(variant)
+        self.alone: OneRank | None = None
+        about = executor.gpu, variant.program, variant.workload
+        reduce_op = variant.options.reduce_op
+        if executor.real is None:
+            memory = DeviceMemory(*about, lent=lent)
+            self.run = StreamsRun(memory, executor.options, reduce_op, variant.options.spans)
+            fill(memory, self.inputs)
+        else:
+            self.alone = OneRank(*about, self.inputs, executor.real, executor.options, reduce_op, lent)
+            self.run = self.alone.run
+        self.timelines: list[Timeline] = []
+
+    def once(self) -> float:
+        """Seconds of a run: of several one after the other, over their number."""
+        repeats = self.variant.options.repeats
+        seconds = sum(self.run.run() for _ in range(repeats)) / repeats
+        if self.variant.options.spans:
+            self.timelines.append(self.run.timeline())
+        return seconds
+
+    def outcome(self, job: Job, seconds: NDArray[np.float64], kept: list[int]) -> Outcome:
+        timelines = [self.timelines[index] for index in kept] if self.variant.options.spans else []
+        if timelines and not job.keep_all:
+            timelines = [timelines[int(np.argmin(np.abs(seconds - np.median(seconds))))]]
+        found = self.check() if self.variant.check else None
+        checked = (found.max_rel_error, found.tolerance, found.num_wrong) if found else ()
+        return Outcome(self.variant.name, tuple(map(float, seconds)), tuple(timelines), *checked)
+
+    def check(self) -> Agreement:
+        """Run once from fresh inputs, then hold all that post-conditions name against float64."""
+        program, workload = self.variant.program, self.variant.workload
+        fill(self.run.memory, self.inputs)
+        self.run.run()
+        held = outputs(self.run.memory, self.variant.options)
+        reduce_op, ranks = self.variant.options.reduce_op, self.run.memory.ranks
+
+        def given(name: str, rank: int) -> Array:
+            return self.inputs[name][rank]
+
+        return Agreement.total(
+            check_rank(program, workload, rank, {name: parts[i] for name, parts in held.items()}, given, reduce_op)
+            for i, rank in enumerate(ranks)
+        )

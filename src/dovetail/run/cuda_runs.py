@@ -1,0 +1,256 @@
+"""Runs of Programs on a CUDA device: a lane is a stream, or a threadblock of the kernel that interprets the program.
+
+All ranks are virtual, on one device; or one rank is real, and its peers' messages lie in the host's memory, from where
+copies of the device fetch them, and where they bring its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import RunError
+from dovetail.ir import Kind, Program, Workload, verify
+from dovetail.run.arrays import Array, Arrays, numpy_dtype
+from dovetail.run.cuda_device import DeviceMemory, Gpu, native
+from dovetail.run.engine import DTYPES, timeline_of
+from dovetail.run.interpreter import Layout, image, stall, timeline
+from dovetail.run.interpreter import check as check_interpreted
+from dovetail.run.options import RunOptions
+from dovetail.run.reduce import REDUCE_OPS, average, check_average
+from dovetail.run.streams import Lowering
+from dovetail.timeline import Timeline
+
+THREADS = 512  # of a lane in the kernel
+ONE_RANK = "measured, one rank, peers emulated in host memory"
+
+
+@dataclass(frozen=True)
+class StreamsOptions:
+    """How streams do what a program asks; changes no result.
+
+    `graph`: as one CUDA graph, captured once. `copies`: by the driver's "memcpy"; by "overlapping", the same asked to
+    prefer a copy engine, which no graph takes; or by a "kernel" of `copy_blocks` threadblocks. Moves that only a kernel
+    does (reductions, scattered regions) have `move_blocks`. `processors`: as many multiprocessors are to be used by
+    products (0: all).
+    """
+
+    graph: bool = True
+    copies: str = "memcpy"
+    copy_blocks: int = 16
+    move_blocks: int = 32
+    processors: int = 0
+
+    def __post_init__(self) -> None:
+        if self.copies not in ("memcpy", "overlapping", "kernel"):
+            raise RunError(f"unknown way to copy '{self.copies}'", hint="memcpy, overlapping or kernel")
+        if min(self.copy_blocks, self.move_blocks) < 1 or self.processors < 0:
+            raise RunError("options of streams out of range", found=str(self))
+        if self.graph and self.copies == "overlapping":
+            raise RunError("copies that ask for a copy engine fit in no graph", hint="graph=False")
+
+
+@dataclass
+class StreamsRun:
+    """A program bound to streams and memory, to be run again and again. It must have passed `verify`."""
+
+    memory: DeviceMemory
+    options: StreamsOptions = field(default_factory=StreamsOptions)
+    reduce_op: str = "sum"
+    stamps: bool = True
+    real: int | None = None
+    listens: int | None = None
+    heard: dict[tuple[int, int], int] = field(default_factory=dict)
+    bound: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        program, workload, how = self.memory.program, self.memory.workload, self.options
+        if self.real is not None and bool(np.isin(program.columns["kind"], [Kind.put, Kind.get]).any()):
+            hint = "dovetail.passes.two_sided makes messages of them"
+            raise RunError("one rank alone has no peers to put to, or get from", hint=hint)
+        for slots in workload.slots.values():
+            check_average(self.reduce_op, numpy_dtype(slots[0].dtype))
+        one = self.real, self.listens, self.heard
+        lower = Lowering(program, workload, self.memory.homes(), self.reduce_op, *one)
+        commands, num_streams = lower()
+        blas = self.memory.gpu.blas if any(command.what == "product" for command in commands) else None
+        blocks = how.copy_blocks if how.copies == "kernel" else 0
+        about = num_streams, [tuple(command) for command in commands], blocks, how.move_blocks, how.processors
+        self.bound = native().streams(self.memory.gpu.device, blas, *about, how.copies == "overlapping", self.stamps)
+
+    def run(self) -> float:
+        """Run once; its seconds on the device."""
+        if self.options.graph:
+            self.bound.replay()
+        else:
+            self.bound.run()
+        return float(self.bound.total_s())
+
+    @property
+    def enqueue_s(self) -> float:
+        """Seconds of the calling thread in the last run, until all was under way."""
+        return float(self.bound.enqueue_s())
+
+    def spans(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Rows of the last run's ops, and when each began and ended."""
+        rows, start, end = (np.array(part) for part in self.bound.spans())
+        found, which = np.unique(rows.astype(np.int64), return_inverse=True)
+        first, last = np.full(len(found), np.inf), np.full(len(found), -np.inf)
+        np.minimum.at(first, which, start)
+        np.maximum.at(last, which, end)
+        return found, first, last
+
+    def timeline(self) -> Timeline:
+        about = {"executor": "streams on a CUDA device", "copies": self.options.copies, "graph": self.options.graph}
+        if self.real is not None:
+            about["label"] = ONE_RANK
+        meta = {**about, **self.memory.gpu.facts(), "clock_error_s": 0.0}
+        return timeline_of(self.memory.program, self.memory.workload, [self.spans()], meta)
+
+
+def run_streams(
+    program: Program,
+    workload: Workload,
+    inputs: Arrays,
+    options: RunOptions | None = None,
+    how: StreamsOptions | None = None,
+    gpu: Gpu | None = None,
+) -> tuple[dict[str, list[Array]], Timeline]:
+    """Run `program` on a device, all its ranks virtual; as `execute_local`, it takes and returns arrays of the host.
+
+    Raises ProgramError for a program that `verify` refuses, RunError for ops that streams do not have, EnvironmentFault
+    where there is no device or too little of its memory.
+    """
+    verify(program).raise_if_bad()
+    options = options or RunOptions()
+    memory = DeviceMemory(gpu or Gpu(), program, workload)
+    bound = StreamsRun(memory, how or StreamsOptions(), options.reduce_op, options.spans)
+    fill(memory, inputs)
+    bound.run()
+    return outputs(memory, options), bound.timeline()
+
+
+def run_interpreted(
+    program: Program,
+    workload: Workload,
+    inputs: Arrays,
+    layout: Layout | None = None,
+    options: RunOptions | None = None,
+    gpu: Gpu | None = None,
+) -> tuple[dict[str, list[Array]], Timeline]:
+    """The same by the kernel that interprets the program, with a threadblock for each lane (see `run.interpreter`)."""
+    verify(program).raise_if_bad()
+    options = options or RunOptions()
+    memory = DeviceMemory(gpu or Gpu(), program, workload)
+    bound = InterpretedRun(memory, layout or Layout(), options)
+    fill(memory, inputs)
+    bound.run()
+    return outputs(memory, options), bound.timeline()
+
+
+@dataclass
+class InterpretedRun:
+    """A collective program bound to the kernel that interprets it, to be run again and again."""
+
+    memory: DeviceMemory
+    layout: Layout = field(default_factory=Layout)
+    options: RunOptions = field(default_factory=RunOptions)
+    bound: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        memory, threads = self.memory, self.layout.threads if self.layout.threads > 1 else THREADS
+        check_interpreted(memory.program, memory.workload, self.options)
+        made = image(memory.program, memory.workload, self.layout, memory.address)
+        self.bound = native().device_interpreter(memory.gpu.device, -(-threads // 32) * 32, *made)
+
+    def run(self) -> float:
+        """Run once; the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
+        number = REDUCE_OPS.index("sum" if self.options.reduce_op == "avg" else self.options.reduce_op)
+        failure = self.bound.run(number, self.options.stall_s, self.options.spans)
+        if failure:
+            raise stall(self.options, failure)
+        return float(self.bound.total_s())
+
+    def timeline(self) -> Timeline:
+        meta = {"executor": "interpreter on a CUDA device", "protocol": self.layout.protocol, "clock_error_s": 0.0}
+        return timeline(self.memory.program, self.memory.workload, self.bound, meta | self.memory.gpu.facts())
+
+
+def fill(memory: DeviceMemory, inputs: Arrays) -> None:
+    """Poison all buffers of the memory's ranks, and copy the inputs into theirs."""
+    for buffer in memory.program.buffers:
+        parts = inputs.get(buffer.name, ())
+        if buffer.role == "input" and len(parts) != memory.program.num_ranks:
+            raise RunError(f"no array for input buffer '{buffer.name}'", hint="give one array for each rank")
+        for rank in memory.ranks:
+            if (buffer.name, rank) in memory.lent:
+                continue
+            if buffer.role == "input":
+                memory.put(buffer.name, rank, parts[rank])
+            else:
+                memory.poison(buffer.name, rank)
+
+
+def outputs(memory: DeviceMemory, options: RunOptions) -> dict[str, list[Array]]:
+    """All buffers, by rank, brought to the host."""
+    found = {b.name: [memory.fetch(b.name, rank) for rank in memory.ranks] for b in memory.program.buffers}
+    if options.reduce_op == "avg":
+        for name, held in found.items():
+            for rank, array in zip(memory.ranks, held, strict=True):
+                average(memory.program, memory.workload, name, rank, array)
+    return found
+
+
+@dataclass
+class OneRank:
+    """One rank of a program on the device, its peers' messages in the host's memory.
+
+    All ranks are run once on the device, virtual, and what is sent to this one is noted in pinned memory of the host:
+    that run must fit on the device. After it only this rank runs: its products and moves, and each message as a copy
+    between device and host, on its own lane. Peers are always ready: how long they would take is not in these times.
+    """
+
+    gpu: Gpu
+    program: Program
+    workload: Workload
+    inputs: Mapping[str, list[Array]]
+    rank: int = 0
+    options: StreamsOptions = field(default_factory=StreamsOptions)
+    reduce_op: str = "sum"
+    lent: Mapping[tuple[str, int], Any] = field(default_factory=dict, repr=False)
+    run: StreamsRun = field(init=False, repr=False)
+    _heard: list[Any] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        heard = self._listen()
+        memory = DeviceMemory(self.gpu, self.program, self.workload, lent=self.lent, ranks=(self.rank,))
+        self.run = StreamsRun(memory, self.options, self.reduce_op, True, self.rank, None, heard)
+        fill(memory, self.inputs)
+
+    def _listen(self) -> dict[tuple[int, int], int]:
+        """Run all ranks once, and note what comes to this one."""
+        heard: dict[tuple[int, int], int] = {}
+        everyone = DeviceMemory(self.gpu, self.program, self.workload, lent=self.lent, keep_host=self._heard)
+        how = replace(self.options, graph=False)
+        listening = StreamsRun(everyone, how, self.reduce_op, False, None, self.rank, heard)
+        fill(everyone, self.inputs)
+        listening.run()
+        return heard
+
+
+def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", repeats: int = 5) -> float:
+    """Seconds of a kernel that adds an array of so many bytes to another: what a reduction cannot beat."""
+    places = [gpu.allocate(num_bytes) for _ in range(2)]
+    size = numpy_dtype(dtype).itemsize
+    a, b = ((int(place.address), 0, size, 0, num_bytes // size, 0, 1) for place in places)
+    command: tuple[Any, ...] = (0, 0, [], "move", (a, a, b, DTYPES.index(dtype), 0))
+    bound = native().streams(gpu.device, None, 1, [command], 0, blocks, 0, False, False)
+    times = []
+    for _ in range(repeats + 1):
+        bound.run()
+        times.append(bound.total_s())
+    return float(np.median(times[1:]))

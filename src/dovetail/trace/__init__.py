@@ -1,0 +1,23 @@
+"""trace: what a program does on a real clock, recorded, merged and read."""
+
+from dovetail.trace.merge import merge
+from dovetail.trace.record import dropped, finalize, init, interval, off, on, point, traced
+from dovetail.trace.store import TraceFile, open_trace, save_trace
+from dovetail.trace.trace import Comm, Trace
+
+__all__ = [
+    "Comm",
+    "Trace",
+    "TraceFile",
+    "dropped",
+    "finalize",
+    "init",
+    "interval",
+    "merge",
+    "off",
+    "on",
+    "open_trace",
+    "point",
+    "save_trace",
+    "traced",
+]

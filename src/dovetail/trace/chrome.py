@@ -1,0 +1,114 @@
+"""Traces in Chrome's format, as Kineto (the profiler of PyTorch), Perfetto and our own export write them: read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import DovetailError
+from dovetail.trace.decode import KINDS
+from dovetail.trace.trace import COLUMNS, Comm, Trace
+
+_NUM_BYTES = {"Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Long": 8, "Char": 1, "Byte": 1}
+
+
+def read_chrome(paths: Sequence[str | Path]) -> Trace:
+    """One trace of some files. A file that tells its rank (Kineto's do) is one rank; of the others each process is one.
+
+    Spans (`X`, and `B` with its `E`) and points (`i`) are read; of Kineto's collectives also bytes and ranks. Raises
+    DovetailError for a file of another kind.
+    """
+    table = _Table()
+    for path in map(Path, paths):
+        document = _document(path)
+        events = document.get("traceEvents", []) if isinstance(document, dict) else document
+        if not isinstance(events, list) or not any(isinstance(e, dict) and "ph" in e for e in events):
+            raise DovetailError(f"{path} is no trace in Chrome's format", hint="it has a list `traceEvents`")
+        about = document.get("distributedInfo") if isinstance(document, dict) else None
+        table.add([e for e in events if isinstance(e, dict)], None if not about else int(about.get("rank", 0)))
+    return table.trace({"source": ", ".join(map(str, paths)), "faults": table.faults()})
+
+
+def _document(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        return json.loads(text)
+    except OSError as error:
+        raise DovetailError(f"cannot read {path}", found=error.strerror or str(error)) from error
+    except (ValueError, EOFError) as error:
+        raise DovetailError(f"{path} is no trace in Chrome's format", found=str(error)) from error
+
+
+class _Table:
+    """Rows as they come."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int, float, float, int, int, int]] = []
+        self.names: dict[str, int] = {}
+        self.comms: dict[Comm, int] = {}
+        self.threads: dict[tuple[int, Any], int] = {}
+        self.pids: dict[Any, int] = {}
+        self.unended = self.broken = 0
+
+    def add(self, events: list[dict[str, Any]], rank: int | None) -> None:
+        open_: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+        for event in events:
+            phase, thread = event.get("ph"), (event.get("pid"), event.get("tid"))
+            try:
+                if phase == "X":
+                    self._row(event, rank, float(event["ts"]), float(event.get("dur", 0.0)))
+                elif phase in ("i", "I"):
+                    self._row(event, rank, float(event["ts"]), 0.0, "point")
+                elif phase == "B":
+                    open_.setdefault(thread, []).append(event)
+                elif phase == "E" and open_.get(thread):
+                    begun = open_[thread].pop()
+                    self._row(begun, rank, float(begun["ts"]), float(event["ts"]) - float(begun["ts"]))
+            except (KeyError, TypeError, ValueError):
+                self.broken += 1
+        self.unended += sum(map(len, open_.values()))
+
+    def _row(self, event: dict[str, Any], rank: int | None, ts: float, dur: float, kind: str = "interval") -> None:
+        at = self.pids.setdefault(event.get("pid"), len(self.pids)) if rank is None else rank
+        thread = self.threads.setdefault((at, event.get("tid")), sum(1 for r, _ in self.threads if r == at))
+        name = self.names.setdefault(str(event.get("name", "?")), len(self.names))
+        told = event.get("args") if isinstance(event.get("args"), dict) else {}
+        sent, got, comm = self._collective(told or {})
+        kind = "collective" if comm >= 0 and kind == "interval" else kind
+        self.rows.append((KINDS.index(kind), name, at, thread, ts * 1e-6, (ts + dur) * 1e-6, sent, got, comm))
+
+    def _collective(self, args: dict[str, Any]) -> tuple[int, int, int]:
+        """Bytes given and got, and the communicator, of one of Kineto's collectives; (0, 0, -1) of all else."""
+        if "Collective name" not in args:
+            return 0, 0, -1
+        size = _NUM_BYTES.get(str(args.get("dtype", "")), 1)
+        text = str(args.get("Process Group Ranks", "")).strip("[]")
+        ranks = tuple(int(r) for r in text.split(",") if r.strip().isdigit()) or tuple(
+            range(int(args.get("Group size", 0)))
+        )
+        comm = self.comms.setdefault(Comm(ranks), len(self.comms))
+        return int(args.get("In msg nelems", 0)) * size, int(args.get("Out msg nelems", 0)) * size, comm
+
+    def faults(self) -> list[str]:
+        found = [f"{self.unended} spans never end"] if self.unended else []
+        return [*found, *([f"{self.broken} events are broken"] if self.broken else [])]
+
+    def trace(self, meta: dict[str, Any]) -> Trace:
+        count = len(self.rows)
+        found = [np.array(column) for column in zip(*self.rows, strict=True)] if count else [np.zeros(0)] * 9
+        fields = ("kind", "name", "rank", "thread", "start_s", "end_s", "num_bytes", "received_bytes", "comm")
+        columns = {name: np.zeros(count, dtype) for name, dtype in COLUMNS.items()}
+        columns |= {name: column.astype(COLUMNS[name]) for name, column in zip(fields, found, strict=True)}
+        columns["peer"][:] = columns["request"][:] = -1
+        order = np.argsort(columns["end_s"], kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+        first = columns["start_s"].min(initial=0.0) if not count else columns["start_s"].min()
+        columns["start_s"], columns["end_s"] = columns["start_s"] - first, columns["end_s"] - first
+        num_ranks = int(columns["rank"].max(initial=-1)) + 1
+        return Trace(num_ranks, tuple(self.names), tuple(self.comms), columns, meta)

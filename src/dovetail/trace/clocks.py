@@ -1,0 +1,131 @@
+"""One clock for all ranks: every process's event clock as a line in seconds of rank 0's clock.
+
+Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
+cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between
+two meetings both clocks are taken as straight lines, so that drift is followed where it shows. Processes of one kernel
+read one clock, and need not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dovetail.trace.process_file import ProcessFile
+
+
+class Meeting(NamedTuple):
+    """A moment read on this rank's clock and on its parent's, and half the round trip that bounds the error."""
+
+    mine_ns: int
+    peer_ns: int
+    half_trip_ns: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """`time_ns - origin_ns` times `rate`, plus `offset_ns`, is the time on the other clock."""
+
+    origin_ns: int = 0
+    offset_ns: float = 0.0
+    rate: float = 1.0
+
+    def __call__(self, time_ns: float) -> float:
+        return (time_ns - self.origin_ns) * self.rate + self.offset_ns
+
+    def then(self, after: Line) -> Line:
+        """This line, and what it gives through another."""
+        return Line(self.origin_ns, after(self.offset_ns), self.rate * after.rate)
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """A process's event clock in nanoseconds of the common clock. `error_ns`: half round trips up the tree, added up;
+    None where the clocks never met and the hosts' dates had to do. `has_drift`: whether they met twice."""
+
+    line: Line
+    error_ns: float | None
+    has_drift: bool
+
+
+def line_through(meetings: Sequence[Meeting]) -> Line:
+    """The line through the first and the last meeting; a shift where there is one, or no drift shows beyond the errors.
+
+    >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1210, 4)])(300)
+    1320.0
+    >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1202, 4)])(300)
+    1301.0
+    """
+    first, last = meetings[0], meetings[-1]
+    shifts = [meeting.peer_ns - meeting.mine_ns for meeting in (first, last)]
+    errors = [max(meeting.half_trip_ns, 1) for meeting in (first, last)]
+    if abs(shifts[1] - shifts[0]) > sum(errors) and last.mine_ns > first.mine_ns:
+        return Line(first.mine_ns, float(first.peer_ns), 1 + (shifts[1] - shifts[0]) / (last.mine_ns - first.mine_ns))
+    weights = [error**-2 for error in errors]  # both agree with one shift, that of the smaller error most
+    shift = (shifts[0] * weights[0] + shifts[1] * weights[1]) / sum(weights)
+    return Line(first.mine_ns, first.mine_ns + shift)
+
+
+def parent(rank: int) -> int:
+    """Whom a rank meets: itself with the lowest set bit cleared.
+
+    >>> [parent(rank) for rank in range(1, 8)]
+    [0, 0, 2, 0, 4, 4, 6]
+    """
+    return rank & (rank - 1)
+
+
+def meetings_of(notes: Sequence[Mapping[str, Any]]) -> list[Meeting]:
+    """The meetings among a process's notes."""
+    found = (note["clock"] for note in notes if isinstance(note.get("clock"), dict))
+    return [Meeting(int(c["mine_ns"]), int(c["peer_ns"]), int(c["half_trip_ns"])) for c in found]
+
+
+def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
+    """The clock of each process. Rank 0's, or the date of the hosts where ranks never met, is the common one."""
+    by_rank = {process.rank: process for process in processes}
+    met = 0 in by_rank and all(_way(by_rank, rank) is not None for rank in by_rank) and len(by_rank) == len(processes)
+    day = min((process.first.real_ns for process in processes), default=0)
+    return [_met(process, by_rank) if met else _dated(process, day) for process in processes]
+
+
+def _way(by_rank: Mapping[int, ProcessFile], rank: int) -> list[list[Meeting]] | None:
+    """The meetings on the way up to rank 0's clock; None where a rank on it left none."""
+    way = []
+    top = _clock_of(by_rank[0])
+    while rank > 0 and (rank not in by_rank or _clock_of(by_rank[rank]) != top):
+        meetings = meetings_of(by_rank[rank].notes) if rank in by_rank else []
+        if not meetings:
+            return None
+        way.append(meetings)
+        rank = parent(rank)
+    return way
+
+
+def _clock_of(process: ProcessFile) -> object:
+    """What processes that read the same clock have in common; each has its own where that is not known."""
+    return next((note["clock_of"] for note in process.notes if "clock_of" in note), process.path)
+
+
+def _event_line(process: ProcessFile) -> Line:
+    """The event clock in nanoseconds of CLOCK_MONOTONIC_RAW."""
+    first, last = process.first, process.last
+    ticks = last.clock - first.clock
+    rate = (last.raw_ns - first.raw_ns) / ticks if ticks > 0 else 1.0
+    return Line(first.clock, float(first.raw_ns), rate)
+
+
+def _dated(process: ProcessFile, day_ns: int) -> RankClock:
+    line = _event_line(process).then(Line(process.first.raw_ns, float(process.first.real_ns - day_ns)))
+    return RankClock(line, None, False)
+
+
+def _met(process: ProcessFile, by_rank: Mapping[int, ProcessFile]) -> RankClock:
+    """Up the tree to the clock of rank 0."""
+    line, error, has_drift = _event_line(process), 0.0, True
+    for meetings in _way(by_rank, process.rank) or []:
+        line = line.then(line_through(meetings))
+        error += max(meeting.half_trip_ns for meeting in meetings)
+        has_drift = has_drift and len(meetings) > 1
+    return RankClock(line, error, has_drift)

@@ -1,0 +1,103 @@
+"""How long messages took, by their size, and from which size on they wait for their receive: read from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dovetail.trace.matching import Messages
+
+LEAST_HELD_S = 20e-6  # a wait shorter than this tells nothing of how a message got on
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds by message size, between sizes that were seen on a line; `eager_bytes`: the most that did not wait for
+    its receive, `rendezvous_bytes`: the least that did, each None where none was seen."""
+
+    num_bytes: NDArray[Any] = field(repr=False)
+    seconds: NDArray[Any] = field(repr=False)
+    eager_bytes: int | None = None
+    rendezvous_bytes: int | None = None
+
+    def __call__(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
+        """Beyond the largest size, the last slope goes on; where nothing was seen, no time."""
+        sizes = np.asarray(num_bytes, "f8")
+        if not len(self.num_bytes):
+            return np.zeros(sizes.shape)
+        told: NDArray[np.float64] = np.interp(sizes, self.num_bytes, self.seconds)
+        found: NDArray[np.float64] = told + np.maximum(sizes - self.num_bytes[-1], 0) * self.slope
+        return found
+
+    @property
+    def slope(self) -> float:
+        """Seconds for a further byte of the largest messages."""
+        if len(self.num_bytes) < 2:
+            return 0.0
+        return float((self.seconds[-1] - self.seconds[0]) / (self.num_bytes[-1] - self.num_bytes[0]))
+
+    @property
+    def latency_s(self) -> float:
+        return float(self.seconds[0]) if len(self.seconds) else 0.0
+
+    def is_rendezvous(self, num_bytes: ArrayLike) -> NDArray[np.bool_]:
+        """Whether messages of these sizes wait for their receive, by those that were seen to."""
+        sizes = np.asarray(num_bytes)
+        if self.rendezvous_bytes is None:
+            return np.zeros(sizes.shape, bool)
+        return sizes >= self.rendezvous_bytes
+
+
+def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, most: float, seen: Delays) -> Delays:
+    """The delays that a machine's curve tells between two sizes; protocols as `seen`."""
+    sizes = np.unique(np.geomspace(max(least, 1), max(most, 2), 64).astype("i8"))
+    return replace(seen, num_bytes=sizes.astype("f8"), seconds=np.maximum.accumulate(seconds(sizes)))
+
+
+def delays_of(found: Messages, plain: NDArray[np.bool_]) -> Delays:
+    """The curve through the mean of each size, of messages that their receivers waited for; it never falls.
+
+    `plain`: whether a message's call does nothing but send it, and need not wait for its receive whatever the size.
+    """
+    whole = found.taken_row >= 0
+    late = whole & (found.sent_s >= found.waited_s)
+    size, took = found.num_bytes[late], (found.taken_s - found.sent_s)[late]
+    if not len(size):  # nobody waited: what a message took at most
+        size, took = found.num_bytes[whole], (found.taken_s - np.fmax(found.sent_s, found.waited_s))[whole]
+    sizes = np.unique(size)
+    means = np.array([_trimmed(took[size == n]) for n in sizes.tolist()])
+    tells = _tells(found, plain)
+    most, least = None, None
+    for n in np.unique(found.num_bytes[tells]).tolist():
+        held = is_held(found, plain)[tells & (found.num_bytes == n)]
+        if held.mean() > 0.5:
+            least = n if least is None else least
+        else:
+            most = n
+    return Delays(sizes.astype("f8"), np.maximum.accumulate(means) if len(means) else means, most, least)
+
+
+def _tells(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether it shows if a message waits for its receive: that was posted late, and the send is known to be over.
+
+    Where nobody looked whether it was sent until its receive was there, nothing is seen.
+    """
+    blocking = (found.sent_end_s == found.away_s) & plain
+    late: NDArray[np.bool_] = (found.taken_row >= 0) & (found.posted_s > found.sent_s + LEAST_HELD_S)
+    tells: NDArray[np.bool_] = late & (blocking | (found.away_s < found.posted_s))
+    return tells
+
+
+def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a message was seen to wait for its receive: the call that sends it ended after that was posted."""
+    held: NDArray[np.bool_] = _tells(found, plain) & (found.away_s > found.posted_s)
+    return held
+
+
+def _trimmed(values: NDArray[Any]) -> float:
+    """The mean, with what lies beyond the tenth and the ninetieth percentile drawn in to these."""
+    return float(np.clip(values, *np.percentile(values, (10, 90))).mean())

@@ -1,0 +1,69 @@
+"""Traces from other tools: their events as native/trace would write them, through the decoder that reads those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.trace.decode import RAW, ThreadDecoder, joined
+from dovetail.trace.merge import Requests, name_peers
+from dovetail.trace.process_file import EventKind
+from dovetail.trace.trace import COLUMNS, Comm, Trace, no_columns
+
+EVENT = np.dtype([("word", "u8"), ("about", "u8")])
+_WIDE = 4095
+
+
+class Events:
+    """The events of one thread, in the order of time."""
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.abouts: list[int] = []
+
+    def add(self, kind: EventKind, word: int, field: int = 0, arg: int = 0) -> None:
+        if field >= _WIDE:
+            self.add(EventKind.wide, field)
+            field = _WIDE
+        self.words.append(word & 0xFFFFFFFFFFFFFFFF)
+        self.abouts.append((arg << 16 | field << 4 | int(kind)) & 0xFFFFFFFFFFFFFFFF)
+
+    def array(self) -> Any:
+        found = np.zeros(len(self.words), EVENT)
+        found["word"], found["about"] = self.words, self.abouts
+        return found
+
+
+def pair(high: int, low: int) -> int:
+    """Two numbers of 32 bits as a word of an event."""
+    return (high & 0xFFFFFFFF) << 32 | (low & 0xFFFFFFFF)
+
+
+def trace_of(
+    threads: Mapping[tuple[int, int], Events], names: Sequence[str], comms: Sequence[Comm], meta: dict[str, Any]
+) -> Trace:
+    """The trace of events by (rank, thread); clocks are nanoseconds, fields are rows of names and of comms."""
+    parts = [_columns(rank, thread, events) for (rank, thread), events in threads.items()]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS} if parts else no_columns()
+    order = np.argsort(columns["end_s"], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    Requests().settle(columns)
+    name_peers(columns, comms)
+    first = float(columns["start_s"].min(initial=np.inf))
+    for name in ("start_s", "end_s"):
+        columns[name] -= first if np.isfinite(first) else 0.0
+    num_ranks = max((rank for rank, _ in threads), default=-1) + 1
+    return Trace(num_ranks, tuple(names), tuple(comms), columns, meta)
+
+
+def _columns(rank: int, thread: int, events: Events) -> dict[str, Any]:
+    decoder, found = ThreadDecoder(), events.array()
+    rows = decoder.take(found)
+    last = max((w for w, a in zip(events.words, events.abouts, strict=True) if a & 15 in (2, 3, 4)), default=0)
+    rows = joined([rows, decoder.rest(last)])
+    count = len(rows["kind"])
+    columns = no_columns() | {name: rows[name] for name in COLUMNS if name in RAW}
+    columns |= {"rank": np.full(count, rank, "i4"), "thread": np.full(count, thread, "i4")}
+    return columns | {"start_s": rows["start"] * 1e-9, "end_s": rows["end"] * 1e-9}

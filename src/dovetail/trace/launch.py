@@ -1,0 +1,178 @@
+"""Tracing a program as it stands: the wrappers for its MPI library, preloaded into the ranks of a command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault, compile_c, find_tool
+from dovetail.trace.mpi_wrappers import wrappers
+
+SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpi.so.40": "openmpi"}
+TITLES = {"abi": "the MPI ABI", "mpich": "MPICH", "openmpi": "Open MPI"}
+_ASK_PYTHON = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(open('/proc/self/maps').read())"
+)
+_MARKS = {"openmpi": "OPEN_MPI", "mpich": "MPICH_VERSION", "abi": "MPI_ABI_VERSION"}
+_LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi\.so\.12|libmpi\.so\.40)")
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI library that a program uses: which kind, and the folder that it is loaded from, where that is known."""
+
+    kind: str
+    folder: Path | None = None
+
+
+def library_of(command: Sequence[str]) -> Library:
+    """The MPI library of the program in a command line: of the first word that uses one, else of the launcher."""
+    for word in command:
+        path = _executable(word)
+        if path is not None and (found := _used_by(path)) is not None:
+            return found
+    launcher = _executable(command[0])
+    if launcher is None:
+        raise EnvironmentFault(f"there is no command {command[0]}")
+    mpicc = find_beside(launcher.parent, "mpicc")
+    kind = flavour(mpicc) if mpicc else None
+    if kind is None:
+        hint = "programs must be linked with a shared MPI library, or be Python with mpi4py"
+        raise EnvironmentFault("no program in this command uses MPI", found=" ".join(command), hint=hint)
+    return Library(kind)
+
+
+def build_wrappers(library: Library, near: Path | None = None) -> Path:
+    """The wrappers for a library, compiled with its mpicc, or found in the cache. `near`: where else to look for it."""
+    mpicc = _compiler(library, near)
+    asked = [mpicc, "-E", "-x", "c", "-"]
+    header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
+    native = trace_folder()
+    frame = Path(__file__).with_name("mpi_frame.h")
+    flags = ["-O2", "-fvisibility=hidden", f"-I{frame.parent}", f"-I{native}", f"-L{native}", "-ldovetail_trace"]
+    flags += [f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "mpi_wrappers.c"
+        source.write_text(wrappers(header), encoding="utf-8")
+        sources = [source, frame, *sorted(native.glob("*.h"))]
+        return compile_c(mpicc, sources, "mpi_trace", "the wrappers of MPI calls", about="-show", flags=flags)
+
+
+def trace_folder() -> Path:
+    """Where `dovetail_trace.h` and `libdovetail_trace` are."""
+    return Path(str(_native._core.__file__)).parent
+
+
+def environment(wrapped: Path, folder: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which ranks are traced into `folder`."""
+    before = base.get("LD_PRELOAD")
+    preload = f"{wrapped}:{before}" if before else str(wrapped)
+    return {**base, "LD_PRELOAD": preload, "DOVETAIL_TRACE_DIR": str(folder.resolve())}
+
+
+def run_traced(command: Sequence[str], folder: Path) -> int:
+    """Run a command with its MPI ranks traced into `folder`; its exit code."""
+    library = library_of(command)
+    launcher = _executable(command[0])
+    wrapped = build_wrappers(library, launcher.parent if launcher else None)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(forwarded(command), env=environment(wrapped, folder), check=False)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot run {command[0]}", found=error.strerror) from error
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def forwarded(command: Sequence[str]) -> list[str]:
+    """The command, told to pass our variables on to other hosts where its launcher must be: Open MPI's."""
+    launcher = _executable(command[0])
+    if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
+        return list(command)
+    asked = subprocess.run([str(launcher), "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in asked.stdout and "prte" not in asked.stdout.lower():
+        return list(command)
+    names = ["LD_PRELOAD", "DOVETAIL_TRACE_DIR", *(name for name in os.environ if name.startswith("DOVETAIL_TRACE_"))]
+    told = [word for name in dict.fromkeys(names) for word in ("-x", name)]
+    return [command[0], *told, *command[1:]]
+
+
+def find_beside(folder: Path, name: str) -> str | None:
+    path = folder / name
+    return str(path) if os.access(path, os.X_OK) and path.is_file() else None
+
+
+def flavour(mpicc: str) -> str | None:
+    """For which library a compiler compiles, by its header's macros; None where it has none that we know."""
+    asked = [mpicc, "-E", "-dM", "-x", "c", "-"]
+    done = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False)
+    macros = set(re.findall(r"#define (\w+)", done.stdout))
+    return next((kind for kind, mark in _MARKS.items() if mark in macros), None)
+
+
+def _compiler(library: Library, near: Path | None) -> str:
+    """The mpicc for a library: beside it, beside the launcher, or at hand."""
+    names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc",)
+    folders = [place.parent / "bin" for place in (library.folder,) if place] + [place for place in (near,) if place]
+    beside = [find_beside(folder, name) for folder in folders for name in names]
+    for mpicc in [*beside, *map(find_tool, names)]:
+        if mpicc and flavour(mpicc) == library.kind:
+            return mpicc
+    tried = ", ".join(dict.fromkeys(filter(None, [*beside, *map(find_tool, names)]))) or "no mpicc"
+    hint = "the wrappers are compiled with the mpicc of the program's MPI; put it on PATH"
+    raise EnvironmentFault(f"no mpicc for {TITLES[library.kind]}", found=tried, hint=hint)
+
+
+def _executable(word: str) -> Path | None:
+    path = shutil.which(word) if os.sep not in word else word
+    return Path(path) if path and os.path.isfile(path) and os.access(path, os.X_OK) else None
+
+
+def _used_by(path: Path) -> Library | None:
+    """The MPI library that a program loads: linked with, or imported by mpi4py; None for other programs."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(256)
+    except OSError:
+        return None
+    if start.startswith(b"#!"):
+        words = start[2:].split(b"\n")[0].decode(errors="replace").split()
+        words = words[1:] if words and Path(words[0]).name == "env" else words
+        interpreter = _executable(words[0]) if words else None
+        return _of_python(interpreter) if interpreter and _is_python(interpreter) else None
+    if not start.startswith(b"\x7fELF"):
+        return None
+    if _is_python(path):
+        return _of_python(path)
+    return next(_libraries(_output(["ldd", str(path)])), None)
+
+
+def _is_python(path: Path) -> bool:
+    return path.name.startswith("python")
+
+
+def _of_python(python: Path) -> Library | None:
+    return next(_libraries(_output([str(python), "-c", _ASK_PYTHON])), None)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _libraries(text: str) -> Iterator[Library]:
+    """MPI libraries that a text of paths names, those with a folder first.
+
+    >>> list(_libraries("libmpi.so.12 => /opt/mpi/lib/libmpi.so.12 (0x7f)"))[0]
+    Library(kind='mpich', folder=PosixPath('/opt/mpi/lib'))
+    """
+    found = [Library(SONAMES[name], Path(folder) if folder else None) for folder, name in _LIBRARY.findall(text)]
+    yield from sorted(found, key=lambda library: library.folder is None)

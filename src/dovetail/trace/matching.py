@@ -1,0 +1,188 @@
+"""Which receive takes which send, as MPI's order says; and whether any message came before it was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.decode import KINDS
+from dovetail.trace.trace import Comm, Trace
+
+Array = NDArray[Any]
+SEND, RECV, DONE, REQUEST = (KINDS.index(kind) for kind in ("send", "recv", "done", "request"))
+_USED = ("kind", "name", "rank", "thread", "peer", "tag", "comm", "start_s", "end_s", "num_bytes", "request", "begins")
+
+
+class Messages(NamedTuple):
+    """One entry for each message that was sent; what a receive knows of it is NaN, or -1, where none took it."""
+
+    src: Array
+    src_thread: Array
+    dst: Array
+    dst_thread: Array
+    sent_s: Array  # the sending call begins
+    sent_end_s: Array  # and ends
+    away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
+    posted_s: Array  # the call that asks for it begins
+    waited_s: Array  # the call in which it was found to be there begins
+    taken_s: Array  # and ends
+    num_bytes: Array
+    sent_name: Array  # the sending call's, a row of the trace's names
+    taken_name: Array
+    sent_row: Array  # of the trace
+    posted_row: Array
+    taken_row: Array
+
+
+class Matcher:
+    """Collects sends and receives, and pairs those of one sender, receiver, communicator and tag in their order.
+
+    A receive stands where it was posted in that order, and ends where it was found to be complete.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[dict[str, Array]] = []
+        self._num_rows = 0
+
+    def take(self, columns: dict[str, Array]) -> None:
+        """Rows in the order of their ends."""
+        about = np.isin(columns["kind"], (SEND, RECV, DONE)) | (
+            (columns["kind"] == REQUEST) & (columns["request"] >= 0)
+        )
+        at = np.flatnonzero(about)
+        if len(at):
+            self._kept.append({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+        self._num_rows += len(about)
+
+    def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
+        """The messages, and how many receives are of none of them. What was collected is given up for it."""
+        if not self._kept:
+            return Messages(*no_columns(Messages._fields)), 0
+        rows = {name: np.concatenate([part.pop(name) for part in self._kept]) for name in (*_USED, "row")}
+        self._kept = []
+        is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
+        is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
+        return _paired(*_sides(rows, is_init, is_start, np.array(alike(comms), "i4")))
+
+    def check(self, names: Sequence[str], comms: Sequence[Comm]) -> dict[str, Any]:
+        """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
+        found, strays = self.messages(names, comms)
+        early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
+        return {
+            "messages": len(found.src),
+            "without_partner": len(found.src) - len(early) + strays,
+            "received_before_sent": int(np.count_nonzero(early > 0)),
+            "earliest_s": float(max(early.max(initial=0.0), 0.0)),
+        }
+
+
+def messages(trace: Trace) -> Messages:
+    """The messages of a trace."""
+    matcher = Matcher()
+    matcher.take(trace.columns)
+    return matcher.messages(trace.names, trace.comms)[0]
+
+
+def no_columns(names: Sequence[str]) -> Iterator[Array]:
+    """Empty columns: of seconds those whose names say so, else of whole numbers."""
+    return (np.zeros(0, "f8" if name.endswith("_s") else "i8") for name in names)
+
+
+def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Of each name, whether it passes."""
+    return np.array([test(name) for name in names], bool)
+
+
+def alike(comms: Sequence[Comm]) -> list[int]:
+    """A number for each communicator, the same for both sides of one that joins two groups; 0 for one unknown."""
+    numbers: dict[object, int] = {}
+    keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
+    return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
+
+
+def _sides(
+    rows: dict[str, Array], is_init: Array, is_start: Array, alike: Array
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Messages as sent and as received: communicator, sender, receiver, tag, bytes, and when."""
+    made, started = _beginnings(rows, is_start)
+    has_start = np.isin(rows["kind"], (REQUEST, DONE)) & (made >= 0)
+    of_send = has_start & (rows["kind"][made] == SEND)
+    sent = np.flatnonzero(((rows["kind"] == SEND) & ~is_init) | (of_send & is_start & is_init[made]))
+    by = np.where(rows["kind"][sent] == SEND, sent, made[sent])  # the row that tells whereto
+    sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
+    sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
+    sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
+    away = np.where(rows["request"] >= 0, np.nan, rows["end_s"])
+    over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
+    away[started[over]] = rows["end_s"][over]
+    sends["away_s"] = away[sent]
+    taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
+    takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
+    asked = np.where(started[taken] >= 0, started[taken], taken)
+    takes |= {"tag": rows["tag"][taken], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
+    takes |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
+    real = sends["dst"] >= 0
+    return {name: column[real] for name, column in sends.items()}, takes
+
+
+def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
+    """Of each row with a request: the row where that was made, and the latest where it was started; -1 for none."""
+    count = len(rows["kind"])
+    made, started = np.full(count, -1, "i8"), np.full(count, -1, "i8")
+    at = np.flatnonzero(rows["request"] >= 0)
+    order = at[np.argsort(rows["request"][at], kind="stable")]
+    if not len(order):
+        return made, started
+    request, place = rows["request"][order], np.arange(len(order))
+    first = np.concatenate([[0], np.flatnonzero(np.diff(request)) + 1])
+    group = np.repeat(first, np.diff(np.append(first, len(order))))
+    begins = rows["begins"][order]
+    for found, starts in ((made, begins), (started, begins | is_start[order])):
+        latest = np.maximum.accumulate(np.where(starts, place, -1))
+        found[order] = np.where(latest >= group, order[latest], -1)
+    return made, started
+
+
+def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages, int]:
+    """The k-th send of each sender, receiver, communicator and tag with the k-th receive."""
+    count = len(sends["src"])
+    keys = ("comm", "src", "dst", "tag", "at_s")
+    both = {name: np.concatenate([sends[name], takes[name]]) for name in keys}
+    side = np.repeat(np.array([0, 1], "u1"), (count, len(takes["src"])))
+    order = np.lexsort((both["at_s"], side, both["tag"], both["dst"], both["src"], both["comm"]))
+    changed = np.zeros(len(order), bool)
+    for name in keys[:-1]:
+        changed[1:] |= np.diff(both[name][order]) != 0
+    changed[:1] = True
+    group = np.flatnonzero(changed)
+    group_of = np.cumsum(changed) - 1
+    num_sends = np.add.reduceat(side[order] == 0, group) if len(group) else np.zeros(0, int)
+    at = np.flatnonzero(side[order] == 1)
+    nth = at - group[group_of[at]] - num_sends[group_of[at]]
+    met = at[nth < num_sends[group_of[at]]]
+    a = order[met - num_sends[group_of[met]]]
+    b = order[met] - count
+
+    def of_take(name: str, other: float) -> Array:
+        column = np.full(count, other, takes[name].dtype)
+        column[a] = takes[name][b]
+        return column
+
+    found = Messages(
+        *(
+            sends["src"],
+            sends["thread"],
+            sends["dst"],
+            of_take("thread", -1),
+            sends["at_s"],
+            sends["end_s"],
+            sends["away_s"],
+        ),
+        *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
+        *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),
+        of_take("row", -1),
+    )
+    return found, len(takes["src"]) - len(met)

@@ -1,0 +1,97 @@
+"""Collectives met: which calls of the ranks are one collective, and who came last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.decode import KINDS
+from dovetail.trace.matching import alike, no_columns, of_name
+from dovetail.trace.trace import Comm, Trace
+
+Array = NDArray[Any]
+COLLECTIVE = KINDS.index("collective")
+_USED = ("name", "rank", "comm", "peer", "start_s", "end_s", "num_bytes", "received_bytes", "request")
+
+
+class Meetings(NamedTuple):
+    """One entry for each call of a rank; those of one collective have the same `meeting`, a number from 0 on."""
+
+    meeting: Array
+    name: Array
+    rank: Array
+    root: Array  # a rank of the job, or -1
+    start_s: Array
+    end_s: Array
+    num_bytes: Array
+    received_bytes: Array
+    last_start_s: Array  # of all calls of the meeting
+    last_rank: Array  # whose call that is
+    root_start_s: Array  # NaN where there is no root, or its call is not known
+    comm: Array
+    request: Array
+    row: Array  # of the trace
+
+
+class Gatherer:
+    """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the others."""
+
+    def __init__(self) -> None:
+        self._kept: list[dict[str, Array]] = []
+        self._num_rows = 0
+
+    def take(self, columns: dict[str, Array]) -> None:
+        """Rows in the order of their ends."""
+        at = np.flatnonzero(columns["kind"] == COLLECTIVE)
+        if len(at):
+            self._kept.append({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+        self._num_rows += len(columns["kind"])
+
+    def meetings(self, names: Sequence[str], comms: Sequence[Comm]) -> Meetings:
+        """All calls but those that only make a persistent request, in the order of meetings."""
+        if not self._kept:
+            return Meetings(*no_columns(Meetings._fields))
+        rows = {name: np.concatenate([part[name] for part in self._kept]) for name in (*_USED, "row")}
+        is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
+        rows = {name: column[~is_init] for name, column in rows.items()}
+        comm = np.array(alike(comms), "i4")[rows["comm"]]
+        order = np.lexsort((rows["start_s"], rows["rank"], comm))
+        rows, comm = {name: column[order] for name, column in rows.items()}, comm[order]
+        nth = _number_within(comm, rows["rank"])
+        _, meeting = np.unique(comm.astype("i8") << 32 | nth, return_inverse=True)
+        return _met(rows, meeting)
+
+
+def meetings(trace: Trace) -> Meetings:
+    """The collectives of a trace."""
+    gatherer = Gatherer()
+    gatherer.take(trace.columns)
+    return gatherer.meetings(trace.names, trace.comms)
+
+
+def _number_within(*keys: Array) -> Array:
+    """0, 1, 2, … within each stretch of equal keys."""
+    count = len(keys[0])
+    changed = np.zeros(count, bool)
+    changed[:1] = True
+    for key in keys:
+        changed[1:] |= np.diff(key) != 0
+    return np.arange(count) - np.maximum.accumulate(np.where(changed, np.arange(count), 0))
+
+
+def _met(rows: dict[str, Array], meeting: Array) -> Meetings:
+    """Calls in the order of meetings and starts, each told of the last and of the root's."""
+    order = np.lexsort((rows["start_s"], meeting))
+    rows, meeting = {name: column[order] for name, column in rows.items()}, meeting[order]
+    last = np.append(np.flatnonzero(np.diff(meeting)), len(meeting) - 1)[: len(meeting)]
+    root_start = np.full(len(last), np.nan)
+    is_root = (rows["rank"] == rows["peer"]) & (rows["peer"] >= 0)
+    root_start[meeting[is_root]] = rows["start_s"][is_root]
+    return Meetings(
+        *(meeting, rows["name"], rows["rank"], rows["peer"], rows["start_s"], rows["end_s"], rows["num_bytes"]),
+        *(rows["received_bytes"], rows["start_s"][last][meeting], rows["rank"][last][meeting], root_start[meeting]),
+        *(rows["comm"], rows["request"], rows["row"]),
+    )

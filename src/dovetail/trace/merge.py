@@ -1,0 +1,256 @@
+"""The files of all processes into one trace: on one clock, in one order, a chunk at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import DovetailError
+from dovetail.trace.clocks import Line, RankClock, rank_clocks
+from dovetail.trace.decode import Rows, ThreadDecoder
+from dovetail.trace.matching import DONE, RECV, Matcher
+from dovetail.trace.process_file import ProcessFile, read_process
+from dovetail.trace.store import TraceFile, TraceWriter
+from dovetail.trace.trace import COLUMNS, Comm
+
+Columns = dict[str, NDArray[Any]]
+PIECE_EVENTS = 1 << 16
+
+
+def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
+    """Merge what the processes of a run left in `folder` into one file: `path`, or `trace.dovetail` there."""
+    folder = Path(folder)
+    files = sorted(folder.glob("*.dvt"))
+    target = Path(path) if path is not None else folder / "trace.dovetail"
+    if not files:
+        hint = "was the program linked with the MPI library as a shared one?" if folder.is_dir() else None
+        raise DovetailError(f"no process left a trace in {folder}", found="no file *.dvt", hint=hint)
+    faults: list[str] = []
+    processes = [process for path in files if (process := _read(path, faults)) is not None]
+    if not processes:
+        raise DovetailError(f"no trace in {folder} can be read", found="; ".join(faults))
+    return _Merge(processes, faults).write(target)
+
+
+def _read(path: Path, faults: list[str]) -> ProcessFile | None:
+    try:
+        return read_process(path)
+    except DovetailError as error:
+        faults.append(f"{path.name}: {error.what} ({error.found})")
+        return None
+
+
+@dataclass
+class _Table:
+    """Numbers what is alike with the same number, in the order of first appearance."""
+
+    rows: dict[Any, int] = field(default_factory=dict)
+
+    def number(self, key: Any) -> int:
+        return self.rows.setdefault(key, len(self.rows))
+
+
+class _Merge:
+    def __init__(self, processes: Sequence[ProcessFile], faults: list[str]) -> None:
+        self.processes = _ranked(processes)
+        self.faults = [*faults, *(fault for process in processes for fault in process.faults)]
+        self.clocks = rank_clocks(self.processes)
+        self.names, self.comms = _Table(), _Table()
+        starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
+        self.start_ns = min(starts)
+        self.unmatched = 0
+        self.requests, self.matcher = Requests(), Matcher()
+
+    def write(self, target: Path) -> TraceFile:
+        with TraceWriter(target) as writer:
+            for batch in in_order([lane for index in range(len(self.processes)) for lane in self._lanes(index)]):
+                self.requests.settle(batch)
+                name_peers(batch, list(self.comms.rows))
+                self.matcher.take(batch)
+                writer.add(batch)
+            comms = tuple(self.comms.rows)
+            return writer.close(len(self.processes), tuple(self.names.rows), comms, self._meta(comms))
+
+    def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
+        told = zip(self.processes, self.clocks, strict=True)
+        check = self.matcher.check(tuple(self.names.rows), comms)
+        meta = {"ranks": [_about(process, clock) for process, clock in told], "clocks": check}
+        return {
+            **meta,
+            "lost": sum(p.lost for p in self.processes),
+            "ends_without_begin": self.unmatched,
+            "faults": self.faults,
+        }
+
+    def _lanes(self, index: int) -> Iterator[Iterator[Columns]]:
+        process = self.processes[index]
+        line, tables = self.clocks[index].line, _Numbers(process, self.names, self.comms)
+        for thread in dict.fromkeys(piece.thread for piece in process.pieces):
+            yield self._lane(process, thread, line, tables)
+
+    def _lane(self, process: ProcessFile, thread: int, line: Line, numbers: _Numbers) -> Iterator[Columns]:
+        """The rows of a thread, piece by piece."""
+        decoder = ThreadDecoder()
+        for piece in process.pieces:
+            if piece.thread == thread:
+                for events, lost in _bites(process, piece):
+                    yield self._told(decoder.take(events, lost), process, thread, line, numbers)
+        self.unmatched += decoder.unmatched
+        yield self._told(decoder.rest(process.last.clock), process, thread, line, numbers)
+
+    def _told(self, rows: Rows, process: ProcessFile, thread: int, line: Line, numbers: _Numbers) -> Columns:
+        count = len(rows["kind"])
+        columns = {name: rows[name] for name in COLUMNS if name in rows}
+        for name in ("start", "end"):
+            since = (rows[name] - np.uint64(line.origin_ns)).view("i8")
+            columns[f"{name}_s"] = (since * line.rate + (line.offset_ns - self.start_ns)) * 1e-9
+        columns["rank"] = np.full(count, process.rank, "i4")
+        columns["thread"] = np.full(count, thread - 1, "i4")
+        return numbers.settle(columns, rows)
+
+
+def _bites(process: ProcessFile, piece: Any) -> Iterator[tuple[NDArray[Any], int]]:
+    """A piece in parts that are not too large; the loss comes after the last."""
+    events = process.events(piece)
+    for at in range(0, max(len(events), 1), PIECE_EVENTS):
+        is_last = at + PIECE_EVENTS >= len(events)
+        yield events[at : at + PIECE_EVENTS], piece.lost if is_last else 0
+
+
+def _ranked(processes: Sequence[ProcessFile]) -> list[ProcessFile]:
+    """In the order of ranks; where they are not told, or two say the same, by their start."""
+    ranks = [process.rank for process in processes]
+    if min(ranks) >= 0 and len(set(ranks)) == len(ranks):
+        return sorted(processes, key=lambda process: process.rank)
+    by_start = sorted(processes, key=lambda process: (process.rank < 0, process.rank, process.first.real_ns))
+    return [replace(process, rank=rank) for rank, process in enumerate(by_start)]
+
+
+def _about(process: ProcessFile, clock: RankClock) -> dict[str, Any]:
+    error_s = None if clock.error_ns is None else clock.error_ns * 1e-9
+    about = {"rank": process.rank, "host": process.host, "pid": process.pid, "program": process.program}
+    about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
+    maps = [note for note in process.notes if "map" in note]
+    return {**about, "clock_error_s": error_s, "has_drift": clock.has_drift, "maps": maps}
+
+
+class _Numbers:
+    """The process's numbers of names and communicators in those of the whole trace."""
+
+    def __init__(self, process: ProcessFile, names: _Table, comms: _Table) -> None:
+        self.texts, self.trace_names = process.names, names
+        self.names = np.full(1, -1, "i4")
+        found = {int(note["comm"]): _comm(note) for note in process.notes if "comm" in note}
+        self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
+
+    @staticmethod
+    def _table(rows: dict[int, int], other: int) -> NDArray[Any]:
+        table = np.full(max(rows, default=0) + 2, other, "i4")
+        table[list(rows)] = list(rows.values())
+        return table
+
+    def settle(self, columns: Columns, rows: Rows) -> Columns:
+        columns["name"] = self._names(rows["name"])
+        columns["comm"] = np.where(rows["comm"] >= 0, self.comms[np.clip(rows["comm"], -1, len(self.comms) - 1)], -1)
+        return columns
+
+    def _names(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Names as those of the trace, which has only what is used."""
+        used = np.unique(numbers)
+        if len(used) and used[-1] >= len(self.names):
+            more = np.full(int(used[-1]) + 1 - len(self.names), -1, "i4")
+            self.names = np.concatenate([self.names, more])
+        for number in used[self.names[used] < 0].tolist():
+            self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
+        found: NDArray[Any] = self.names[numbers]
+        return found
+
+
+def _comm(note: dict[str, Any]) -> Comm:
+    ranks = tuple(note["ranks"]) if "ranks" in note else tuple(range(int(note["size"])))
+    return Comm(ranks, int(note.get("number", 0)), tuple(note.get("remote", ())), bool(note.get("window")))
+
+
+def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
+    """Peers, told by communicators, as ranks of the job."""
+    for number in np.unique(columns["comm"]).tolist():
+        if number < 0:
+            continue
+        table = np.array(comms[number].peers, "i4")
+        inside = (columns["comm"] == number) & (columns["peer"] >= 0) & (columns["peer"] < len(table))
+        columns["peer"][inside] = table[columns["peer"][inside]]
+
+
+class Requests:
+    """Numbers requests, whose handles the library uses again and again, and tells what is over by what began it."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.latest: dict[tuple[int, int], tuple[int, int, bool]] = {}  # (rank, handle) → number, comm, receives
+
+    def settle(self, columns: Columns) -> None:
+        """Replace handles by numbers that are the same for all rows about one request, and for no others.
+
+        A receive that is over gets its communicator; of a send that is over, the status says nothing.
+        """
+        handle = columns["request"]
+        at = np.flatnonzero(handle)
+        order = at[np.lexsort((at, handle[at], columns["rank"][at]))]
+        number, comm, receives = self._numbers(columns, order)
+        columns["request"] = np.full(len(handle), -1, "i8")
+        columns["request"][order] = number
+        over = columns["kind"][order] == DONE
+        columns["comm"][order[over]] = comm[over]
+        other = order[over & ~receives]
+        columns["peer"][other], columns["tag"][other], columns["num_bytes"][other] = -1, 0, 0
+
+    def _numbers(self, columns: Columns, order: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Of rows in the order of rank, handle and time: number, communicator, whether it is of a receive."""
+        begins, rank, handle = (columns[name][order] for name in ("begins", "rank", "request"))
+        starts = np.append(True, (np.diff(rank) != 0) | (np.diff(handle) != 0))[: len(order)]
+        latest = np.maximum.accumulate(np.where(begins | starts, np.arange(len(order)), 0))
+        number = np.where(begins, self.next + np.cumsum(begins) - 1, -1)
+        comm, receives = columns["comm"][order], columns["kind"][order] == RECV
+        self.next += int(np.count_nonzero(begins))
+        for i in np.flatnonzero(starts & ~begins).tolist():  # begun in an earlier batch, or never seen to begin
+            number[i], comm[i], receives[i] = self.latest.get((int(rank[i]), int(handle[i])), (-1, -1, False))
+        number, comm, receives = number[latest], comm[latest], receives[latest]
+        for i in np.flatnonzero(np.append(starts[1:], True)[: len(order)]).tolist():
+            self.latest[int(rank[i]), int(handle[i])] = int(number[i]), int(comm[i]), bool(receives[i])
+        return number, comm, receives
+
+
+def in_order(lanes: Sequence[Iterator[Columns]]) -> Iterator[Columns]:
+    """Rows of all lanes, each in the order of its ends, in one order; no more than a batch of each lane is held."""
+    waiting: dict[int, Columns] = {}
+    active = set(range(len(lanes)))
+    while active:
+        for lane in [lane for lane in active if lane not in waiting]:
+            batch = next((found for found in lanes[lane] if len(found["kind"])), None)
+            if batch is None:
+                active.discard(lane)
+            else:
+                waiting[lane] = batch
+        if not waiting:
+            return
+        horizon = min(float(batch["end_s"][-1]) for batch in waiting.values())
+        yield _up_to(horizon, waiting)
+
+
+def _up_to(horizon: float, waiting: dict[int, Columns]) -> Columns:
+    """Take the rows that end by `horizon` out of the lanes."""
+    taken = []
+    for lane, batch in list(waiting.items()):
+        count = int(np.searchsorted(np.maximum.accumulate(batch["end_s"]), horizon, side="right"))
+        taken.append({name: column[:count] for name, column in batch.items()})
+        waiting[lane] = {name: column[count:] for name, column in batch.items()}
+        if count == len(batch["kind"]):
+            del waiting[lane]
+    joined = {name: np.concatenate([part[name] for part in taken]) for name in COLUMNS}
+    order = np.argsort(joined["end_s"], kind="stable")
+    return {name: column[order] for name, column in joined.items()}

@@ -1,0 +1,125 @@
+"""C source of the wrappers of MPI calls, from the table of calls and the header of the library at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.core import EnvironmentFault
+from dovetail.trace.mpi_calls import HELPERS, Call, calls
+
+_PROTOTYPE = re.compile(r"\bint\s+MPI_(\w+)\s*\(([^()]*)\)")
+_PARAM = re.compile(r"^(.*?)(\w+)\s*((?:\[\s*\d*\s*\])*)$", re.DOTALL)
+_GLOBALS = (
+    *("ompi_mpi_comm_world", "ompi_mpi_comm_self", "ompi_mpi_comm_null", "ompi_mpi_byte", "ompi_mpi_datatype_null"),
+    *("ompi_request_null", "ompi_message_null", "ompi_mpi_win_null"),
+)  # constants of Open MPI that are addresses within it
+_BEGIN = {"Init": "dm_before_init();", "Init_thread": "dm_before_init();", "Session_init": "dm_before_init();"}
+_END = {
+    "Init": "if (!code) dm_after_init();",
+    "Init_thread": "if (!code) dm_after_init();",
+    "Session_init": "if (!code) dm_after_session();",
+    "Finalize": "dm_after_finalize();",
+}
+
+
+def prototypes(header: str) -> dict[str, list[str]]:
+    """The parameters of every MPI call that the preprocessed header declares.
+
+    >>> prototypes("extern int MPI_Waitall(int count, MPI_Request reqs[], MPI_Status *st) __attribute__((x));")
+    {'Waitall': ['int count', 'MPI_Request reqs[]', 'MPI_Status *st']}
+    """
+    found = {}
+    for name, params in _PROTOTYPE.findall(header):
+        words = [" ".join(param.split()) for param in params.split(",")]
+        found[name] = [] if words == ["void"] else words
+    return found
+
+
+def wrappers(header: str) -> str:
+    """The source: a wrapper for each call of the table that the header declares, in its large form too."""
+    declared = prototypes(header)
+    if "Send" not in declared:
+        raise EnvironmentFault("this mpi.h declares no MPI_Send", found=f"{len(declared)} calls")
+    chosen = [(name, call) for call in calls() for name in (call.name, f"{call.name}_c") if name in declared]
+    made = [wrapper(i, name, call, declared[name]) for i, (name, call) in enumerate(chosen)]
+    return "\n".join([*_head([name for name, _ in chosen], [h for h in HELPERS if h in declared]), *made, ""])
+
+
+def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
+    """Pointers to the library's calls, the table that finds them, and the frame."""
+    yield "#define _GNU_SOURCE\n#include <mpi.h>\n#include <stdint.h>"
+    told = list(dict.fromkeys([*names, *helpers]))
+    yield from (f"static __typeof__(&MPI_{name}) real_{name};" for name in told)
+    yield "#ifdef OPEN_MPI"
+    for name in _GLOBALS:
+        yield f"static __typeof__({name})* dm_{name};\n#define {name} (*dm_{name})"
+    yield "#endif"
+    yield "static const struct { const char* name; void** real; } dm_table[] = {"
+    yield from (f'    {{"PMPI_{name}", (void**)&real_{name}}},' for name in told)
+    yield "#ifdef OPEN_MPI"
+    yield from (f'    {{"{name}", (void**)&dm_{name}}},' for name in _GLOBALS)
+    yield f"#endif\n}};\nenum {{ NUM_CALLS = {len(names)} }};"
+    yield '#include "mpi_frame.h"'
+
+
+def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
+    """The wrapper of one call; its parameters have the types of the header and the names of the standard."""
+    params = call.params.split()
+    if len(params) != len(declared):
+        raise EnvironmentFault(f"MPI_{name} has other parameters in this mpi.h", found=", ".join(declared))
+    typed = ", ".join(_renamed(text, param) for text, param in zip(declared, params, strict=True))
+    real = f"real_{name}({', '.join(params)})"
+    lines = [*_own_status(call), *_begun(number, call), f"const int code = {real};", *_ended(number, call)]
+    head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
+    return "\n".join([head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"])
+
+
+def _renamed(declared: str, name: str) -> str:
+    """A parameter's declaration under another name.
+
+    >>> _renamed("MPI_Request reqs[]", "array_of_requests")
+    'MPI_Request array_of_requests[]'
+    """
+    match = _PARAM.match(declared)
+    if not match or not match[1].strip():  # a type alone
+        return f"{declared} {name}"
+    return f"{match[1]}{name}{match[3]}"
+
+
+def _alone(call: Call, real: str) -> list[str]:
+    """What comes first: calls of the library's own are passed on."""
+    if call.name in _BEGIN:
+        return [_BEGIN[call.name]]
+    return [f"if (dm_leave_alone()) return {real};", "dm_inside = 1;"]
+
+
+def _own_status(call: Call) -> list[str]:
+    if not call.status:
+        return []
+    return ["MPI_Status own;", f"if ({call.status} == MPI_STATUS_IGNORE) {call.status} = &own;"]
+
+
+def _begun(number: int, call: Call) -> list[str]:
+    lines = [f"dovetail_trace_begin(dm_name[{number}], DM_SITE);"]
+    if call.waits:
+        statuses = "array_of_statuses" if "array_of_statuses" in call.params else "status"
+        requests = "array_of_requests" if "array_of_requests" in call.params else "request"
+        lines += ["dm_wait wait;", f"{statuses} = dm_ask(&wait, {call.waits}, {requests}, {statuses});"]
+    if call.name == "Finalize":
+        lines.append("dm_before_finalize();")
+    return [*lines, *([call.before] if call.before else [])]
+
+
+def _ended(number: int, call: Call) -> list[str]:
+    after = (
+        [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
+    )
+    lines = [line for line in after if line]
+    made = f"code ? 0 : {call.made}" if call.made else "0"
+    lines.append(f"dovetail_trace_end(dm_name[{number}], {made});")
+    if call.waits:
+        lines.append("free(wait.more);")
+    if call.name in _END:
+        lines.append(_END[call.name])
+    return [*lines, *([] if call.name in _BEGIN else ["dm_inside = 0;"]), "return code;"]

@@ -1,0 +1,187 @@
+"""The file that one traced process writes (native/trace/dovetail_trace_file.h), read piece by piece."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import DovetailError
+
+MAGIC = b"dovetrc1"
+PAGE = 4096
+KEEP_NEWEST = 1
+_HEAD = "8s8I2iQQqqQqq64s256s"
+
+
+class EventKind(IntEnum):
+    """What an event of the file is: `enum dvt_kind`."""
+
+    empty, thread, point, begin, end, send, recv, done, request, collective, root, put, get, window, wide, comm = range(
+        16
+    )
+
+
+class Anchor(NamedTuple):
+    """Three clocks read together: the event clock, CLOCK_MONOTONIC_RAW and CLOCK_REALTIME."""
+
+    clock: int
+    raw_ns: int
+    real_ns: int
+
+
+class Piece(NamedTuple):
+    """Events of one thread that lie together; `lost` more did not fit after them."""
+
+    thread: int
+    part: int
+    offset: int
+    num_events: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class ProcessFile:
+    """One process: who it was, and its events thread by thread. `faults` are what could not be read, in words."""
+
+    path: Path
+    host: str
+    pid: int
+    program: str
+    rank: int  # -1 where it was never told
+    num_ranks: int
+    finalized: bool
+    lost: int  # events that there was no room for, or that newer ones have overwritten
+    first: Anchor
+    last: Anchor
+    pieces: tuple[Piece, ...]
+    names: dict[int, str] = field(repr=False)
+    notes: tuple[dict[str, Any], ...] = field(repr=False)
+    event_type: np.dtype[Any] = field(repr=False)
+    faults: tuple[str, ...] = ()
+
+    def events(self, piece: Piece) -> NDArray[Any]:
+        """The events of a piece: fields `word` and `about`, in the machine's byte order."""
+        with self.path.open("rb") as file:
+            file.seek(piece.offset)
+            found = np.fromfile(file, self.event_type, piece.num_events)
+        return found.astype([("word", "u8"), ("about", "u8")], copy=False)
+
+
+def read_process(path: str | Path) -> ProcessFile:
+    """Read what there is of a process's file; a truncated or unfinished one is read as far as it goes.
+
+    Raises DovetailError for a file of another kind.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            page = file.read(PAGE)
+    except OSError as error:
+        raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
+    order, head = _head(path, page)
+    _, _, header_bytes, segment_bytes, declared, keep, _, state, pid, rank, num_ranks, dropped, *rest = head
+    event_type = np.dtype([("word", f"{order}u8"), ("about", f"{order}u8")])
+    if header_bytes != PAGE or segment_bytes <= PAGE or (segment_bytes - PAGE) % event_type.itemsize:
+        raise DovetailError(f"the trace {path} has a broken header", found=f"segments of {segment_bytes} bytes")
+    faults = []
+    if PAGE + declared * segment_bytes > size:
+        faults.append(f"{path.name} is cut short: {size} bytes of {PAGE + declared * segment_bytes}")
+    pieces, overwritten = _Scan(path, event_type, segment_bytes, keep == KEEP_NEWEST).pieces(size)
+    names, notes = _lines(path.with_suffix(".jsonl"), faults)
+    host, program = (text.split(b"\0")[0].decode(errors="replace") for text in rest[6:])
+    first, last = Anchor(*rest[:3]), Anchor(*rest[3:6])
+    return ProcessFile(
+        *(path, host, pid, program, rank, num_ranks, state == 2, dropped + overwritten, first, last),
+        *(pieces, names, notes, event_type, tuple(faults)),
+    )
+
+
+def _head(path: Path, page: bytes) -> tuple[str, tuple[Any, ...]]:
+    """Byte order and fields of the header."""
+    if page[: len(MAGIC)] != MAGIC:
+        found = "an empty file" if not page else f"it opens with {page[:8]!r}"
+        raise DovetailError(f"{path} is no trace of a process", found=found, hint="give the folder of `trace run`")
+    if len(page) < struct.calcsize("<" + _HEAD):
+        raise DovetailError(f"the trace {path} is cut short", found=f"{len(page)} bytes, less than its header")
+    order = "<" if page[8:12] == b"\4\3\2\1" else ">"
+    return order, struct.unpack_from(order + _HEAD, page)
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """Finds the pieces of the segments."""
+
+    path: Path
+    event_type: np.dtype[Any]
+    segment_bytes: int
+    is_ring: bool
+
+    def pieces(self, size: int) -> tuple[tuple[Piece, ...], int]:
+        """The pieces by thread and in order, and how many events newer ones have overwritten."""
+        found: list[Piece] = []
+        overwritten = 0
+        with self.path.open("rb") as file:
+            for at in range(PAGE, size - PAGE, self.segment_bytes):
+                file.seek(at)
+                count, thread = np.fromfile(file, self.event_type[0], 2).tolist()
+                room = (min(self.segment_bytes, size - at) - PAGE) // self.event_type.itemsize
+                if not thread:
+                    continue
+                if self.is_ring and count > room:
+                    found += self._ring(thread, at + PAGE, count, room)
+                    overwritten += count - room
+                else:
+                    file.seek(at + PAGE)
+                    events = np.fromfile(file, self.event_type, min(count, room))
+                    found += self._parts(events, at + PAGE, max(count - room, 0))
+        return tuple(sorted(found)), overwritten
+
+    def _ring(self, thread: int, start: int, count: int, room: int) -> Iterator[Piece]:
+        """A ring that has gone round: its older part, then its newer one."""
+        oldest, width = count % room, self.event_type.itemsize
+        yield Piece(thread, 0, start + oldest * width, room - oldest, 0)
+        if oldest:
+            yield Piece(thread, 1, start, oldest, 0)
+
+    def _parts(self, events: NDArray[Any], start: int, lost: int) -> Iterator[Piece]:
+        """A segment from its beginning: one piece for each thread that had it."""
+        kinds = events["about"] & 15
+        marks = [*np.flatnonzero(kinds == EventKind.thread).tolist(), len(events)]
+        for i, (at, end) in enumerate(pairwise(marks)):
+            word = int(events["word"][at])
+            missing = lost if i == len(marks) - 2 else 0
+            offset = start + (at + 1) * self.event_type.itemsize
+            yield Piece(word >> 32, word & 0xFFFFFFFF, offset, end - at - 1, missing)
+
+
+def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], tuple[dict[str, Any], ...]]:
+    """Names and notes; lines that are none are counted among the faults."""
+    names: dict[int, str] = {}
+    notes, bad = [], 0
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        faults.append(f"{path.name} cannot be read: {error.strerror}; names are missing")
+        text = ""
+    for line in text.splitlines():
+        try:
+            note = json.loads(line)
+            if "name" in note:
+                names[int(note["name"])] = str(note["text"])
+            else:
+                notes.append(note)
+        except (ValueError, TypeError, KeyError):
+            bad += 1
+    if bad:
+        faults.append(f"{path.name} has {bad} broken lines")
+    return names, tuple(notes)

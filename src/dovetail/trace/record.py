@@ -1,0 +1,72 @@
+"""Recording from Python: what `dovetail_trace.h` offers, as context managers and decorators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault
+
+P = ParamSpec("P")
+R = TypeVar("R")
+finalize, on, off, dropped = _native.trace_finalize, _native.trace_on, _native.trace_off, _native.trace_dropped
+
+
+def init(folder: str | Path | None = None) -> Path:
+    """Start tracing this process into a new file in `folder` (default $DOVETAIL_TRACE_DIR, else ./dovetail-trace).
+
+    Returns the file. Under `dovetail trace run` the events go beside the MPI calls, and `folder` is as given there.
+    """
+    code = _native.trace_init(None if folder is None else os.fspath(folder))
+    if code:
+        raise EnvironmentFault("cannot begin a trace", found=os.strerror(code), hint="give a folder that you may write")
+    return Path(_native.trace_file())
+
+
+class interval:
+    """An interval of this thread, named, with a number of 48 bits beside it.
+
+    with interval("assemble", rows):
+        ...
+    """
+
+    __slots__ = ("_arg", "_name")
+
+    def __init__(self, name: str, arg: int = 0) -> None:
+        self._name, self._arg = _number(name), arg
+
+    def __enter__(self) -> None:
+        _native.trace_begin(self._name, self._arg)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _native.trace_end(self._name, 0)
+
+
+def point(name: str, arg: int = 0) -> None:
+    """Something happened now on this thread."""
+    _native.trace_point(_number(name), arg)
+
+
+def traced(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose calls are intervals of its name."""
+    number = _number(function.__qualname__)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        _native.trace_begin(number, 0)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _native.trace_end(number, 0)
+
+    return call
+
+
+@cache
+def _number(name: str) -> int:
+    return int(_native.trace_name(name))

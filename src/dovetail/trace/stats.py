@@ -1,0 +1,222 @@
+"""What a trace adds up to: time by call, sizes of messages, who sends how much to whom, who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.decode import KINDS
+from dovetail.trace.delays import delays_of
+from dovetail.trace.flights import Log
+from dovetail.trace.matching import Matcher, Messages, of_name
+from dovetail.trace.meetings import Gatherer
+from dovetail.trace.store import TraceFile
+from dovetail.trace.trace import Trace
+from dovetail.trace.waits import STATES, Waits, critical_path, waits
+
+SCHEMA = "dovetail.trace_stats/1"
+_MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
+_POINT = KINDS.index("point")
+
+
+@dataclass(frozen=True)
+class CallStats:
+    """All calls of a name, on one rank or on all: bytes that they sent or received, seconds within them."""
+
+    name: str
+    count: int
+    num_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "count": self.count, "bytes": self.num_bytes, "seconds": self.seconds}
+
+
+@dataclass(frozen=True)
+class WaitStats:
+    """All waits of a kind in a call: how often, how long, the rank that waited most, and whom most was waited for."""
+
+    state: str
+    name: str
+    count: int
+    seconds: float
+    most_rank: int
+    most_s: float
+    cause_rank: int  # for whom most of it was
+    cause_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.state, **{key: getattr(self, key) for key in list(self.__dataclass_fields__)[1:]}}
+
+
+@dataclass(frozen=True)
+class RankStats:
+    """One rank: the time that it was seen, the part of it within MPI and of that in waits, seconds of the critical
+    path, seconds in which messages were under way and the part of it outside MPI, its calls, and those it never came
+    back from."""
+
+    rank: int
+    seconds: float
+    mpi_s: float
+    waited_s: float
+    critical_s: float
+    under_way_s: float
+    hidden_s: float
+    pure_s: float  # that its messages take by themselves, by the curve through those that were waited for
+    calls: tuple[CallStats, ...] = field(repr=False)
+    open_calls: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        calls = [call.to_json() for call in self.calls]
+        times = ("seconds", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s", "pure_s")
+        shown = {"rank": self.rank, **{name: getattr(self, name) for name in times}}
+        return {**shown, "calls": calls, "open_calls": list(self.open_calls)}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The whole trace. `sizes`: messages of less than 1, 2, 4, … bytes and no less than half that (the first: empty).
+    `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took longest first."""
+
+    num_ranks: int
+    calls: tuple[CallStats, ...]
+    ranks: tuple[RankStats, ...]
+    waits: tuple[WaitStats, ...]
+    sizes: tuple[int, ...]
+    matrix_bytes: NDArray[np.int64] = field(repr=False)
+    matrix_messages: NDArray[np.int64] = field(repr=False)
+    meta: dict[str, Any] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"schema": SCHEMA, "num_ranks": self.num_ranks, "calls": [call.to_json() for call in self.calls]}
+        sizes = [{"below_bytes": 1 << i, "messages": count} for i, count in enumerate(self.sizes)]
+        matrix = {"matrix_bytes": self.matrix_bytes.tolist(), "matrix_messages": self.matrix_messages.tolist()}
+        told = {"wait_states": [wait.to_json() for wait in self.waits], "overlap": self.overlap, "sizes": sizes}
+        about: dict[str, Any] = {key: self.meta[key] for key in ("clocks", "lost", "faults") if key in self.meta}
+        return {**head, "ranks": [rank.to_json() for rank in self.ranks], **told, **matrix, **about}
+
+    @property
+    def overlap(self) -> dict[str, float]:
+        """Share of communication that is hidden behind work, as others count it; the means of them differ.
+
+        `hta`: of the time in which something was under way, that outside MPI. With P the time that messages take by
+        themselves, C the work beside them and T both together: `imb_nbc` (P + C - T) / max(P, C), `imb` over min(P, C),
+        `osu` 1 - (T - C) / P; none is below 0 or above 1.
+        """
+        together, work, pure = (
+            sum(getattr(rank, name) for rank in self.ranks) for name in ("under_way_s", "hidden_s", "pure_s")
+        )
+        saved = pure + work - together
+        shares = {"hta": work / (together or 1.0), "imb_nbc": saved / (max(pure, work) or 1.0)}
+        shares |= {"imb": saved / (min(pure, work) or 1.0), "osu": saved / (pure or 1.0)}
+        return {name: min(max(share, 0.0), 1.0) for name, share in shares.items()}
+
+    @property
+    def imbalance(self) -> float:
+        """How much the rank that computes longest computes above the mean: (most - mean) / most of time outside MPI."""
+        own = [rank.seconds - rank.mpi_s for rank in self.ranks]
+        return 1 - sum(own) / len(own) / max(own) if own and max(own) > 0 else 0.0
+
+
+def stats(trace: Trace | TraceFile) -> Stats:
+    """Add up a trace; one on disk is read a chunk at a time."""
+    sums, matcher, gatherer, log = _Sums(trace.num_ranks, len(trace.names)), Matcher(), Gatherer(), Log()
+    is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
+    for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
+        sums.add(part.columns)
+        matcher.take(part.columns)
+        gatherer.take(part.columns)
+        log.take(part.columns, is_mpi)
+    found, _ = matcher.messages(trace.names, trace.comms)
+    waited = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
+    path = critical_path(waited, sums.first, sums.last).seconds_of(trace.num_ranks)
+    hidden = log.hidden(trace.names, trace.num_ranks)
+    pure = _pure(found, trace.num_ranks)
+    spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
+    calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
+    return Stats(trace.num_ranks, calls, ranks, _told(waited, trace), _sizes(found), *_matrix(found, trace), trace.meta)
+
+
+def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
+    """Of each rank: the seconds that what it receives takes by itself."""
+    whole = found.taken_row >= 0
+    took = delays_of(found, np.ones(len(whole), bool))(found.num_bytes[whole])
+    return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
+
+
+def _sizes(found: Messages) -> tuple[int, ...]:
+    size_class = np.frexp(found.num_bytes.astype("f8"))[1]
+    return tuple(np.bincount(size_class).tolist()) if len(size_class) else ()
+
+
+def _matrix(found: Messages, trace: Trace | TraceFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes and messages by sender and receiver."""
+    n = trace.num_ranks
+    src, dst = found.src.astype("i8"), found.dst.astype("i8")
+    inside = (dst >= 0) & (dst < n)
+    cells = (src * n + dst)[inside]
+    moved = np.bincount(cells, found.num_bytes[inside], n * n).astype("i8")
+    return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
+
+
+def _told(found: Waits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
+    """Waits by kind and call."""
+    key = found.state * len(trace.names) + found.name
+    told = []
+    for one in np.unique(key).tolist():
+        at = key == one
+        by_rank = np.bincount(found.rank[at], found.seconds[at], trace.num_ranks)
+        by_cause = np.bincount(found.cause[at], found.seconds[at], trace.num_ranks)
+        most, cause = int(np.argmax(by_rank)), int(np.argmax(by_cause))
+        state, name = divmod(one, len(trace.names))
+        head = (STATES[state], trace.names[name], int(np.count_nonzero(at)), float(by_rank.sum()))
+        told.append(WaitStats(*head, most, float(by_rank[most]), cause, float(by_cause[cause])))
+    return tuple(sorted(told, key=lambda wait: -wait.seconds))
+
+
+class _Sums:
+    """Counts, bytes and seconds by rank and name."""
+
+    def __init__(self, num_ranks: int, num_names: int) -> None:
+        self.shape = (num_ranks, num_names)
+        self.count, self.num_bytes = np.zeros(self.shape, "i8"), np.zeros(self.shape, "i8")
+        self.seconds = np.zeros(self.shape)
+        self.first, self.last = np.full(num_ranks, np.inf), np.full(num_ranks, -np.inf)
+        self.open: list[tuple[int, int]] = []
+
+    def add(self, col: dict[str, NDArray[Any]]) -> None:
+        cell = col["rank"].astype("i8") * self.shape[1] + col["name"]
+        once = (col["part"] == 0) & (col["kind"] != _POINT)
+        moves = np.isin(col["kind"], _MOVES)
+        length = self.shape[0] * self.shape[1]
+        self.count += np.bincount(cell[once], minlength=length).reshape(self.shape)
+        self.num_bytes += np.bincount(cell[moves], col["num_bytes"][moves], length).astype("i8").reshape(self.shape)
+        spent = (col["end_s"] - col["start_s"])[once]
+        self.seconds += np.bincount(cell[once], spent, length).reshape(self.shape)
+        np.minimum.at(self.first, col["rank"], col["start_s"])
+        np.maximum.at(self.last, col["rank"], col["end_s"])
+        left = once & col["is_open"]
+        self.open += zip(col["rank"][left].tolist(), col["name"][left].tolist(), strict=True)
+
+    def calls(self, names: tuple[str, ...], rank: int | None = None) -> tuple[CallStats, ...]:
+        """Of one rank, or of all together; those that took longest first."""
+        count, num_bytes, seconds = (
+            table.sum(axis=0) if rank is None else table[rank] for table in (self.count, self.num_bytes, self.seconds)
+        )
+        order = [i for i in np.argsort(-seconds, kind="stable").tolist() if count[i]]
+        return tuple(CallStats(names[i], int(count[i]), int(num_bytes[i]), float(seconds[i])) for i in order)
+
+    def ranks(self, names: tuple[str, ...], spent: Sequence[NDArray[Any]]) -> tuple[RankStats, ...]:
+        """`spent`: by rank, seconds in waits, on the critical path, with something under way, hidden, of messages."""
+        return tuple(self._rank(rank, names, [float(s[rank]) for s in spent]) for rank in range(self.shape[0]))
+
+    def _rank(self, rank: int, names: tuple[str, ...], spent: list[float]) -> RankStats:
+        calls = self.calls(names, rank)
+        seen = float(max(self.last[rank] - self.first[rank], 0.0))
+        open_calls = tuple(names[name] for at, name in self.open if at == rank)
+        mpi_s = sum(c.seconds for c in calls if c.name.startswith("MPI_"))
+        return RankStats(rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], spent[4], calls, open_calls)

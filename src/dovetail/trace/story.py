@@ -1,0 +1,302 @@
+"""A trace as what each rank did, step by step, and how long each message took: what a replay needs, and may change.
+
+A rank's story is a list of steps: so many seconds of its own, then a message or collective begun or waited for. How
+long a message took is known where its receiver waited for it; from these times a curve gives what others may have
+taken. Time within calls that did not wait is the rank's own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.decode import KINDS
+from dovetail.trace.delays import LEAST_HELD_S, Delays, delays_of, is_held
+from dovetail.trace.matching import Messages, messages, of_name
+from dovetail.trace.meetings import Meetings, meetings
+from dovetail.trace.trace import Trace
+
+Does = Literal["send", "recv", "sent", "taken", "join", "joined", "own", "end"]
+SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
+_FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "Gatherv")
+LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
+
+
+class Step(NamedTuple):
+    """`seconds` of the rank's own, `within_s` of them in calls before, then what it does in the call at `row`.
+
+    `send` and `recv` begin message `number`, `sent` and `taken` wait for it; `join` begins the rank's part in
+    collective `number`, `joined` waits for it to be over; `own` and `end` do nothing.
+    """
+
+    seconds: float
+    does: Does
+    number: int
+    row: int
+    within_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `delay_s` as seen, None where the curve is to tell; `rendezvous`: it waited for its receive;
+    `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: of MPI_Ssend."""
+
+    src: int
+    dst: int
+    key: int  # of communicator and tag: those of one key, source and destination keep their order
+    num_bytes: int
+    delay_s: float | None
+    rendezvous: bool
+    stalls: bool = False
+    synchronous: bool = False
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """One collective: `seconds` after the last came (or the root, or for the root each of the others) it was over."""
+
+    meeting: int
+    name: str
+    group: tuple[int, ...]
+    way: str
+    root: int
+    num_bytes: int
+    seconds: float
+    blocking: bool = True
+
+
+@dataclass(frozen=True)
+class Story:
+    """What all ranks did. `steps[r]` are rank r's; `makespan_s` from the first step to the last, as traced."""
+
+    steps: tuple[tuple[Step, ...], ...]
+    messages: tuple[Message, ...]
+    gatherings: tuple[Gathering, ...]
+    delays: Delays
+    makespan_s: float
+    names: tuple[str, ...] = field(repr=False)
+
+    def with_steps(self, steps: Any, **changes: Any) -> Story:
+        """The same with other steps, messages or collectives."""
+        return replace(self, steps=tuple(map(tuple, steps)), **changes)
+
+
+class _Call(NamedTuple):
+    """One MPI call: its first row, name, times, and which messages and collective it begins or ends."""
+
+    row: int
+    name: int
+    start_s: float
+    end_s: float
+
+
+def story_of(trace: Trace) -> Story:
+    """The story of a trace's main threads, from the end of MPI_Init to the beginning of MPI_Finalize."""
+    found, met = messages(trace), meetings(trace)
+    told = _Teller(trace, found, met)
+    steps = [told.steps(rank) for rank in range(trace.num_ranks)]
+    return Story(tuple(steps), told.messages(), told.gatherings(), told.delays, told.makespan_s, trace.names)
+
+
+class _Teller:
+    def __init__(self, trace: Trace, found: Messages, met: Meetings) -> None:
+        self.trace, self.found, self.met = trace, found, met
+        self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
+        combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
+        self.plain = ~combined & ~self.synchronous
+        self.delays = delays_of(found, self.plain)
+        first = np.arange(trace.num_rows) - trace.columns["part"]
+        whole = np.flatnonzero(found.taken_row >= 0)
+        self.sends = _grouped(first[found.sent_row[whole]], whole)
+        self.posts = _grouped(first[found.posted_row[whole]], whole)
+        self.takes = _grouped(first[found.taken_row[whole]], whole)
+        self.ends = self._send_ends(first)
+        self.meets = {int(first[row]): i for i, row in enumerate(met.row.tolist())}
+        self.joined = self._join_ends(first)
+        self.delay_s, self.rendezvous, self.stalls = self._judge()
+        self.calls = [self._calls(rank) for rank in range(trace.num_ranks)]
+        starts = [calls[0].start_s for calls in self.calls if calls]
+        self.start_s = min(starts, default=0.0)
+        self.makespan_s = max((calls[-1].end_s for calls in self.calls if calls), default=0.0) - self.start_s
+
+    def _send_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
+        """Of each call: the messages whose sending it finds to be over."""
+        col = self.trace.columns
+        done = (col["kind"] == KINDS.index("done")) & (col["peer"] == -1) & (col["request"] >= 0)
+        over: dict[int, list[int]] = defaultdict(list)
+        for row in np.flatnonzero(done).tolist():
+            over[int(col["request"][row])].append(row)
+        ends: dict[int, list[int]] = defaultdict(list)
+        for i in np.flatnonzero(self.found.taken_row >= 0).tolist():
+            rows = over.get(int(col["request"][self.found.sent_row[i]]), ())
+            later = [row for row in rows if col["end_s"][row] >= self.found.sent_s[i]]
+            if later:
+                ends[int(first[later[0]])].append(i)
+        return ends
+
+    def _join_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
+        """Of each call: the collective calls (rows of `met`) that it finds to be over."""
+        col = self.trace.columns
+        of_request = {int(r): i for i, r in enumerate(self.met.request.tolist()) if r >= 0}
+        ends: dict[int, list[int]] = defaultdict(list)
+        for row in np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0)).tolist():
+            i = of_request.get(int(col["request"][row]))
+            if i is not None:
+                ends[int(first[row])].append(i)
+        return ends
+
+    def _judge(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Of each message: its delay, whether it waited for its receive, whether it stalled for want of progress."""
+        f, usual = self.found, self.delays(self.found.num_bytes)
+        rendezvous = self.delays.is_rendezvous(f.num_bytes) | is_held(f, self.plain) | self.synchronous
+        ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
+        spent = f.taken_s - f.waited_s
+        under_way = ready + usual > f.waited_s
+        stalls = ~under_way & (spent > np.maximum(0.5 * usual, LEAST_HELD_S)) & (f.num_bytes >= LEAST_STALLED)
+        delay = np.where(stalls, spent, f.taken_s - ready)
+        arrived = ~under_way & ~stalls
+        delay[arrived] = np.minimum(usual, f.waited_s - ready)[arrived]
+        blocks = rendezvous & ~stalls & (f.away_s == f.sent_end_s)  # the sender knows too how long it took
+        delay = np.where(blocks, np.fmin(delay, f.away_s - ready), delay)
+        return np.maximum(delay, 0.0), rendezvous | stalls, stalls
+
+    def _calls(self, rank: int) -> list[_Call]:
+        """The MPI calls of a rank's main thread, without its first and its last."""
+        col, names = self.trace.columns, self.trace.names
+        is_mpi = of_name(names, lambda name: name.startswith("MPI_"))[col["name"]]
+        mine = is_mpi & (col["rank"] == rank) & (col["part"] == 0) & ~col["is_open"] & ~self.trace.of_kind("point")
+        if not mine.any():
+            return []
+        main = np.bincount(col["thread"][mine]).argmax()
+        rows = np.flatnonzero(mine & (col["thread"] == main))
+        rows = rows[np.argsort(col["start_s"][rows], kind="stable")]
+        told = zip(rows.tolist(), *(col[name][rows].tolist() for name in ("name", "start_s", "end_s")), strict=True)
+        calls = [_Call(*one) for one in told]
+        bounds = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
+        after = [_Call(c.row, c.name, c.end_s, c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
+        return [_Call(c.row, c.name, c.start_s, c.start_s) if names[c.name] == bounds[2] else c for c in after]
+
+    def steps(self, rank: int) -> tuple[Step, ...]:
+        told: list[Step] = []
+        own, within, before = 0.0, 0.0, self.start_s
+        for call in self.calls[rank]:
+            own += call.start_s - before
+            waited = self._waited(call)
+            for does, number in self._deeds(call):
+                told.append(Step(max(own, 0.0), does, number, call.row, within))
+                own = within = 0.0
+            spent = self._after(call) if waited else call.end_s - call.start_s
+            own, within, before = own + spent, within + spent, call.end_s
+        return (*told, Step(max(own, 0.0), "end", -1, -1))
+
+    def _deeds(self, call: _Call) -> list[tuple[Does, int]]:
+        """What a call begins, then what it waits for."""
+        row = call.row
+        deeds: list[tuple[Does, int]] = [("send", i) for i in self.sends.get(row, ())]
+        deeds += [("recv", i) for i in self.posts.get(row, ())]
+        if row in self.meets:
+            deeds.append(("join", self.meets[row]))
+            if self.met.request[self.meets[row]] < 0:
+                deeds.append(("joined", self.meets[row]))
+        deeds += [("joined", i) for i in self.joined.get(row, ())]
+        deeds += [("taken", i) for i in self.takes.get(row, ())]
+        blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self._blocks(i)]
+        return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
+
+    def _blocks(self, i: int) -> bool:
+        """Whether the call that sends a message is itself the one that waits for it to be sent."""
+        return int(self.trace.columns["request"][self.found.sent_row[i]]) < 0
+
+    def _waited(self, call: _Call) -> bool:
+        """Whether a call waited for something: its time is then not the rank's own."""
+        if call.row in self.meets or call.row in self.joined:
+            return True
+        awaited = [i for i in self.sends.get(call.row, ()) if self._blocks(i)] + self.ends.get(call.row, [])
+        awaited = [i for i in awaited if self.rendezvous[i]] + self.takes.get(call.row, [])
+        return any(self._arrived_s(i) > call.start_s + 1e-9 for i in awaited)
+
+    def _after(self, call: _Call) -> float:
+        """Time of the rank's own within a call that waited: what is left after all that it waited for."""
+        over = [call.start_s, *(self._over_s(i) for i in self.joined.get(call.row, ()))]
+        i = self.meets.get(call.row)
+        if i is not None and self.met.request[i] < 0:
+            over.append(self._over_s(i))
+        over += [self._arrived_s(i) for i in self.takes.get(call.row, ())]
+        blocked = [i for i in self.sends.get(call.row, ()) if self._blocks(i)]
+        over += [self._arrived_s(i) for i in (*blocked, *self.ends.get(call.row, ())) if self.rendezvous[i]]
+        return max(call.end_s - max(over), 0.0)
+
+    def _arrived_s(self, i: int) -> float:
+        """When a message was there, as its delay tells."""
+        f = self.found
+        if self.stalls[i]:
+            return float(f.waited_s[i] + self.delay_s[i])
+        return float(max(f.sent_s[i], f.posted_s[i] if self.rendezvous[i] else f.sent_s[i]) + self.delay_s[i])
+
+    def _over_s(self, i: int) -> float:
+        """When a collective let this rank go on, as far as its own kind of waiting goes."""
+        number, way = int(self.met.meeting[i]), self._way(i)
+        is_root = self.met.root[i] == self.met.rank[i]
+        seconds = self._seconds[number]
+        if way == FROM_ROOT:
+            begun = float(self.met.start_s[i])
+            return begun if is_root else max(float(self.met.root_start_s[i]) + seconds, begun)
+        if way == TO_ROOT:
+            return float(self.met.last_start_s[i] + seconds if is_root else self.met.start_s[i])
+        return float(self.met.last_start_s[i] + seconds)
+
+    def _way(self, i: int) -> str:
+        name = self.trace.names[self.met.name[i]].removeprefix("MPI_").removesuffix("_c")
+        if np.isnan(self.met.root_start_s[i]):
+            return SYNCHRONOUS
+        return FROM_ROOT if name in _FROM_ROOT else TO_ROOT if name in _TO_ROOT else SYNCHRONOUS
+
+    @cached_property
+    def _seconds(self) -> NDArray[Any]:
+        """Of each meeting: the least time that any rank was seen to wait from when it could be over."""
+        count, met = int(self.met.meeting.max(initial=-1)) + 1, self.met
+        ways = np.array([self._way(i) for i in range(len(met.meeting))], "U9")
+        is_root, looked, ends = met.root == met.rank, np.array(met.start_s, "f8"), np.array(met.end_s, "f8")
+        for row, waited in self.joined.items():
+            looked[waited], ends[waited] = self.trace.columns["start_s"][row], self.trace.columns["end_s"][row]
+        since = np.where(ways == FROM_ROOT, np.fmax(met.root_start_s, met.start_s), met.last_start_s)
+        waits = np.select([ways == FROM_ROOT, ways == TO_ROOT], [~is_root & (since > met.start_s), is_root], True)
+        waits &= (met.request < 0) | (ends - looked > LEAST_HELD_S)
+        least, most = np.full(count, np.inf), np.full(count, np.inf)
+        np.minimum.at(least, met.meeting[waits], np.maximum(ends - np.fmax(since, looked), 0.0)[waits])
+        np.minimum.at(most, met.meeting, np.maximum(looked - since, 0.0))
+        seen = np.isfinite(least)
+        least[~seen] = np.minimum(np.median(least[seen]) if seen.any() else 0.0, most[~seen])
+        return least
+
+    def messages(self) -> tuple[Message, ...]:
+        f = self.found
+        keys = np.stack([f.src, f.dst, self.trace.columns["comm"][f.sent_row], self.trace.columns["tag"][f.sent_row]])
+        _, key = np.unique(keys, axis=1, return_inverse=True)
+        told = (f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous)
+        return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
+
+    def gatherings(self) -> tuple[Gathering, ...]:
+        """One for each call in `met`; those of one meeting are equal."""
+        comms, seconds = self.trace.comms, self._seconds
+        most = np.zeros(len(seconds), "i8")
+        np.maximum.at(most, self.met.meeting, np.maximum(self.met.num_bytes, self.met.received_bytes))
+        told = []
+        for i, number in enumerate(self.met.meeting.tolist()):
+            group = comms[int(self.met.comm[i])].ranks if self.met.comm[i] >= 0 else ()
+            name = self.trace.names[self.met.name[i]]
+            head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
+            told.append(Gathering(*head, bool(self.met.request[i] < 0)))
+        return tuple(told)
+
+
+def _grouped(keys: NDArray[Any], values: NDArray[Any]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for key, value in zip(keys.tolist(), values.tolist(), strict=True):
+        found[key].append(value)
+    return found

@@ -1,0 +1,130 @@
+"""`trace.log`, the file of tlog, which tlogview shows: read and written.
+
+records of 16 bytes, big-endian: rank (16 bits), event (8), arg1 (8), arg2 (32), seconds (64), in blocks of 1 KiB
+whose rest is zero; intervals 1 to 9 are events 10 and 11, 12 and 13, …; single events 1 to 9 are 31 to 39
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import DovetailError, EnvironmentFault
+from dovetail.trace.decode import ThreadDecoder
+from dovetail.trace.process_file import EventKind
+from dovetail.trace.trace import COLUMNS, Trace, no_columns
+
+RECORD = np.dtype([("rank", ">u2"), ("event", "u1"), ("arg1", "u1"), ("arg2", ">i4"), ("time_s", ">f8")])
+BLOCK = 1024
+FIRST_IN, FIRST_SINGLE, COUNT, END = 10, 31, 9, 2
+
+
+def read_tlog(path: str | Path) -> Trace:
+    """The trace in a `trace.log`. Raises DovetailError for a file that is none."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DovetailError(f"cannot read {path}", found=error.strerror) from error
+    records = np.frombuffer(data[: len(data) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    records = records[records["event"] != 0]
+    sound = (records["event"] < FIRST_SINGLE + COUNT) & np.isfinite(records["time_s"]) & (records["time_s"] >= 0)
+    if not len(records) or not sound.all():
+        raise DovetailError(f"{path} is no trace.log of tlog", found=f"{np.count_nonzero(~sound)} impossible records")
+    faults = [f"{path.name} is cut short: {len(data)} bytes, not whole blocks"] if len(data) % BLOCK else []
+    ranks = np.unique(records["rank"]).tolist()
+    parts = [_columns_of(records[records["rank"] == rank], rank) for rank in ranks]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+    order = np.argsort(columns["end_s"], kind="stable")
+    names = tuple(f"{what} {n + 1}" for what in ("interval", "event") for n in range(COUNT))
+    meta = {"source": str(path), "faults": faults}
+    return Trace(max(ranks) + 1, names, (), {name: column[order] for name, column in columns.items()}, meta)
+
+
+def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
+    """The rows of one rank; names are numbered intervals first."""
+    event = records["event"].astype("i8")
+    is_single = event >= FIRST_SINGLE
+    nested = (event >= FIRST_IN) & (event < FIRST_IN + 2 * COUNT)
+    kind = np.where(is_single, EventKind.point, np.where(event % 2, EventKind.end, EventKind.begin))
+    field = np.where(is_single, COUNT + event - FIRST_SINGLE, (event - FIRST_IN) // 2)
+    events = np.zeros(len(records), [("word", "u8"), ("about", "u8")])
+    events["word"] = np.rint(records["time_s"] * 1e9).astype("u8")
+    events["about"] = (records["arg2"].astype("i8") << 16 | field << 4 | kind).view("u8")
+    decoder = ThreadDecoder()
+    chosen = events[is_single | nested]
+    rows = decoder.take(chosen)
+    left = decoder.rest(int(events["word"].max()))
+    joined = {name: np.concatenate([rows[name], left[name]]) for name in rows}
+    columns = no_columns() | {name: joined[name] for name in COLUMNS if name in joined}
+    count = len(joined["kind"])
+    columns["rank"], columns["thread"] = np.full(count, rank, "i4"), np.zeros(count, "i4")
+    columns["start_s"], columns["end_s"] = joined["start"] * 1e-9, joined["end"] * 1e-9
+    columns["request"] = np.full(count, -1, "i8")
+    return columns
+
+
+def write_tlog(path: str | Path, trace: Trace) -> dict[str, int]:
+    """Write intervals and points as a `trace.log`. It has room for nine names of each: those that take most time, and
+    those that come most often. Returns which number each of them got."""
+    chosen = {**_longest(trace), **_commonest(trace)}
+    blocks = [block for rank in range(trace.num_ranks) for block in _blocks(trace, rank, chosen)]
+    try:
+        Path(path).write_bytes(b"".join(blocks))
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {path}", found=error.strerror) from error
+    return {trace.names[name]: number for (_, name), number in chosen.items()}
+
+
+def _longest(trace: Trace) -> dict[tuple[bool, int], int]:
+    """Nine names of intervals, numbered: (False, name) → 1 to 9."""
+    col = trace.columns
+    rows = (col["part"] == 0) & ~trace.of_kind("point")
+    spent = np.bincount(col["name"][rows], (col["end_s"] - col["start_s"])[rows], len(trace.names))
+    used = np.bincount(col["name"][rows], minlength=len(trace.names)) > 0
+    order = [name for name in np.argsort(-spent, kind="stable").tolist() if used[name]][:COUNT]
+    return {(False, name): number for number, name in enumerate(sorted(order), 1)}
+
+
+def _commonest(trace: Trace) -> dict[tuple[bool, int], int]:
+    counts = np.bincount(trace.columns["name"][trace.of_kind("point")], minlength=len(trace.names))
+    order = [name for name in np.argsort(-counts, kind="stable").tolist() if counts[name]][:COUNT]
+    return {(True, name): number for number, name in enumerate(sorted(order), 1)}
+
+
+def _blocks(trace: Trace, rank: int, chosen: dict[tuple[bool, int], int]) -> Iterator[bytes]:
+    """The records of a rank in the order of time, then an end, in whole blocks."""
+    col = trace.columns
+    mine = trace.rows((col["rank"] == rank) & (col["part"] == 0))
+    single = np.zeros(len(trace.names), "u1")
+    into = np.zeros(len(trace.names), "u1")
+    for (is_point, name), number in chosen.items():
+        (single if is_point else into)[name] = FIRST_SINGLE + number - 1 if is_point else FIRST_IN + 2 * (number - 1)
+    col, points = mine.columns, mine.of_kind("point")
+    ins = ~points & (into[col["name"]] > 0)
+    at = points & (single[col["name"]] > 0)
+    events = [
+        (single[col["name"][at]], col["start_s"][at], col["arg"][at], np.zeros(np.count_nonzero(at))),
+        (into[col["name"][ins]], col["start_s"][ins], col["arg"][ins], -col["end_s"][ins]),
+        (into[col["name"][ins]] + 1, col["end_s"][ins], col["arg"][ins], -col["start_s"][ins]),
+    ]
+    event, time_s, arg, _ = (np.concatenate([part[i] for part in events]) for i in range(4))
+    order = np.lexsort((_inside_out(events), time_s))
+    records = np.zeros(len(order) + 1, RECORD)
+    records["rank"] = rank
+    records["event"][:-1], records["time_s"][:-1] = event[order], time_s[order]
+    records["arg2"][:-1] = np.clip(arg[order], -(1 << 31), (1 << 31) - 1)
+    records[-1] = (rank, END, 0, 0, time_s.max(initial=0.0))
+    data = records.tobytes()
+    yield data + bytes(-len(data) % BLOCK)
+
+
+def _inside_out(events: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[Any]:
+    """At one moment: ends first, inner before outer, then points, then beginnings, outer before inner."""
+    points, begins, ends = (part[3] for part in events)
+    far = max(np.abs(np.concatenate([begins, ends, [0.0]])).max(), 1.0) * 2
+    return np.concatenate([points, 2 * far + begins, -2 * far + ends])

@@ -1,0 +1,167 @@
+"""A story as a Program with its Prices, for the simulator: a compute lane for each rank, a lane for each channel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from dovetail.cost.prices import Prices
+from dovetail.ir import Builder, Kind, Program
+from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Story, story_of
+from dovetail.trace.trace import Trace
+
+
+def to_program(trace: Trace | Story) -> tuple[Program, Prices]:
+    """The Program that does what the ranks of a trace did, and what its ops cost as the trace saw them.
+
+    Compute ops are the ranks' own time; sends and receives run beside them from the call that began them, and the next
+    compute op is after those that were waited for. A collective is one op where all wait for all; where a root gives or
+    gets, it is messages.
+    """
+    story = trace if isinstance(trace, Story) else story_of(trace)
+    return _Writer(story).written()
+
+
+class _Writer:
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.builder = Builder("trace", len(story.steps))
+        self.cpu = self.builder.lane("own", "compute")
+        self.own = self.builder.kernel("own", ())
+        self.work: list[float] = []
+        self.wire: list[float] = []
+        self.latency: list[float] = []
+        self.rendezvous: list[bool] = []
+        self.bytes: list[int] = []
+        self.depth = Counter((m.src, m.dst, m.key) for m in story.messages)
+        self.lanes: dict[tuple[int, Any], int] = {}
+        self.num_lanes: Counter[int] = Counter()
+        self.rooted: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def written(self) -> tuple[Program, Prices]:
+        for rank, steps in enumerate(self.story.steps):
+            _Rank(self, rank).tell(steps)
+        program = self.builder.build()
+        columns = {"latency_s": self.latency, "rendezvous": self.rendezvous, "num_bytes": self.bytes}
+        given = {name: np.array(column) for name, column in columns.items()}
+        return program, Prices.plain(program, np.array(self.work), np.array(self.wire), **given)
+
+    def lane(self, rank: int, key: Any) -> int:
+        """The lane of a rank for what must keep its order with its like only."""
+        if (rank, key) not in self.lanes:
+            self.lanes[rank, key] = self.builder.lane(f"net {self.num_lanes[rank]}", "net")
+            self.num_lanes[rank] += 1
+        return self.lanes[rank, key]
+
+    def add(self, kind: Kind, rank: int, lane: int, **op: Any) -> int:
+        costs = {name: op.pop(name, 0) for name in ("work", "wire", "latency", "rendezvous", "bytes")}
+        for name, value in costs.items():
+            getattr(self, name).append(value)
+        return self.builder.add(kind, rank, lane, **op)
+
+    def times(self, number: int) -> tuple[float, float]:
+        """Seconds on the wire and of latency of a message."""
+        message = self.story.messages[number]
+        if message.delay_s is None:
+            least = min(self.story.delays.latency_s, float(self.story.delays(message.num_bytes)))
+            return float(self.story.delays(message.num_bytes)) - least, least
+        return (message.delay_s, 0.0) if message.rendezvous else (0.0, message.delay_s)
+
+
+class _Rank:
+    """Writes the ops of one rank, step by step."""
+
+    def __init__(self, writer: _Writer, rank: int) -> None:
+        self.to, self.rank = writer, rank
+        self.waiting: list[int] = []  # ops that the next one of the rank's own is after
+        self.last: list[int] = []  # the rank's own latest op
+        self.begun: dict[tuple[str, int], list[int]] = {}
+        self.own_s = 0.0
+
+    def tell(self, steps: Any) -> None:
+        for step in steps:
+            self.own_s += step.seconds
+            if step.seconds > 0:
+                self._here()  # what follows is waited for, or begun, after it
+            getattr(self, f"_{step.does}")(step.number)
+
+    def _here(self) -> list[int]:
+        """The rank's own op up to here, so that others can be after it."""
+        if self.own_s > 0 or self.waiting or not self.last:
+            after = sorted(set(self.waiting))
+            op = {"call": self.to.own, "after": after, "work": self.own_s}
+            self.last = [self.to.add(Kind.compute, self.rank, self.to.cpu, **op)]
+            self.waiting, self.own_s = [], 0.0
+        return self.last
+
+    def _own(self, number: int) -> None:
+        self._here()
+
+    _end = _own
+
+    def _channel(self, number: int) -> tuple[int, tuple[int, int, int]]:
+        message = self.to.story.messages[number]
+        key = (message.src, message.dst, message.key)
+        return self.to.builder.channel(*key, depth=self.to.depth[key] + 1), key
+
+    def _send(self, number: int) -> None:
+        channel, key = self._channel(number)
+        message, (wire, latency) = self.to.story.messages[number], self.to.times(number)
+        costs = {"wire": wire, "latency": latency, "rendezvous": message.rendezvous, "bytes": message.num_bytes}
+        lane = self.to.lane(self.rank, ("send", key))
+        row = self.to.add(Kind.send, self.rank, lane, chan_out=channel, after=self._here(), **costs)
+        self.begun["sent", number] = [row]
+
+    def _recv(self, number: int) -> None:
+        if not self.to.story.messages[number].stalls:
+            self._post(number)
+
+    def _post(self, number: int) -> None:
+        channel, key = self._channel(number)
+        lane = self.to.lane(self.rank, ("recv", key))
+        num_bytes = self.to.story.messages[number].num_bytes
+        row = self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=self._here(), bytes=num_bytes)
+        self.begun["taken", number] = [row]
+
+    def _sent(self, number: int) -> None:
+        if self.to.story.messages[number].rendezvous:
+            self.waiting += self.begun.get(("sent", number), [])
+
+    def _taken(self, number: int) -> None:
+        if ("taken", number) not in self.begun:
+            self._post(number)
+        self.waiting += self.begun["taken", number]
+
+    def _join(self, number: int) -> None:
+        it = self.to.story.gatherings[number]
+        if it.way == SYNCHRONOUS:
+            call = self.to.builder.collective(it.name, it.group)
+            lane = self.to.lane(self.rank, ("collective", it.group))
+            self.begun["joined", number] = [
+                self.to.add(Kind.collective, self.rank, lane, call=call, after=self._here(), work=it.seconds)
+            ]
+        else:
+            self.begun["joined", number] = list(self._rooted(it))
+
+    def _rooted(self, it: Any) -> list[int]:
+        """Messages from the root to all others, or from all to the root; what this rank then waits for."""
+        is_root, others = it.root == self.rank, [rank for rank in it.group if rank != it.root]
+        gives = (it.way == FROM_ROOT) == is_root
+        partners = others if is_root else [it.root]
+        after, rows = self._here(), []
+        for other in partners:
+            src, dst = (self.rank, other) if gives else (other, self.rank)
+            key = (src, dst, -1 - self.to.rooted.setdefault((it.way, it.group), len(self.to.rooted)))
+            channel = self.to.builder.channel(*key, depth=1 << 20)
+            if gives:
+                lane = self.to.lane(self.rank, ("send", key))
+                self.to.add(Kind.send, self.rank, lane, chan_out=channel, after=after, latency=it.seconds)
+            else:
+                lane = self.to.lane(self.rank, ("recv", key))
+                rows.append(self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=after))
+        return rows
+
+    def _joined(self, number: int) -> None:
+        self.waiting += self.begun.get(("joined", number), [])

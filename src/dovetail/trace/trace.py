@@ -1,0 +1,112 @@
+"""Trace: what the ranks of a program did, as rows of intervals, points, messages and collectives on one clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import check_schema, read_arrays
+from dovetail.trace.decode import KINDS
+
+SCHEMA = "dovetail.trace/1"
+COLUMNS: dict[str, str] = {
+    "kind": "u1",  # row of KINDS
+    "name": "i4",  # row of `names`
+    "part": "i4",  # 0 for the first row of an interval, 1, 2, … for more that it moved
+    "rank": "i4",
+    "thread": "i4",
+    "start_s": "f8",
+    "end_s": "f8",
+    "arg": "i8",  # the program's number, or of an MPI call the address that it was made from
+    "peer": "i4",  # rank of the job, -1 for any or none, -2 for nobody (MPI_PROC_NULL); of a collective its root
+    "tag": "i4",
+    "num_bytes": "i8",  # of a message as sent, as posted, or as it came; of a collective what this rank gives
+    "received_bytes": "i8",  # of a collective what this rank gets
+    "comm": "i4",  # row of `comms`, -1 where there is none; of one-sided calls the window
+    "request": "i8",  # the same for all rows that are about one request, -1 where there is none
+    "begins": "?",  # whether the request begins here
+    "is_open": "?",  # the interval never ended, as where its rank was killed
+}
+
+
+@dataclass(frozen=True)
+class Comm:
+    """A communicator or window: the ranks of the job that it holds, in its order; of the n-th that holds just these.
+
+    `remote` are the ranks of the other side where it joins two groups: peers are theirs then.
+    """
+
+    ranks: tuple[int, ...]
+    number: int = 0
+    remote: tuple[int, ...] = ()
+    is_window: bool = False
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The ranks that a message on it may go to."""
+        return self.remote or self.ranks
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Rows in the order of their ends, in seconds since the first event, on the clock of rank 0.
+
+    `meta` says where it is from: `ranks` (host, pid, program, finalized, lost events, how well its clock is known),
+    `faults`, and the check of the clocks, `clocks`.
+    """
+
+    num_ranks: int
+    names: tuple[str, ...]
+    comms: tuple[Comm, ...]
+    columns: dict[str, NDArray[Any]] = field(repr=False)
+    meta: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.columns["kind"])
+
+    @property
+    def num_events(self) -> int:
+        """Calls, intervals and points: rows that are not further parts of one."""
+        return int(np.count_nonzero(self.columns["part"] == 0))
+
+    def rows(self, chosen: NDArray[Any]) -> Trace:
+        """The same with the chosen rows only."""
+        columns = {name: column[chosen] for name, column in self.columns.items()}
+        return Trace(self.num_ranks, self.names, self.comms, columns, self.meta)
+
+    def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
+        """Which rows are of these kinds."""
+        return np.isin(self.columns["kind"], [KINDS.index(kind) for kind in kinds])
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {name: self.columns[name].tolist() for name in COLUMNS}
+        return {"schema": SCHEMA, **head_of(self.num_ranks, self.names, self.comms, self.meta), "columns": columns}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Trace:
+        check_schema(document, SCHEMA)
+        return cls(*read_head(document), read_arrays(document["columns"], COLUMNS), dict(document["meta"]))
+
+
+def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:
+    """All but the columns, as JSON."""
+    told = [
+        {"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote), "window": c.is_window} for c in comms
+    ]
+    return {"num_ranks": num_ranks, "names": list(names), "comms": told, "meta": meta}
+
+
+def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
+    """What `head_of` tells, but for the meta."""
+    comms = (
+        Comm(tuple(c["ranks"]), int(c["number"]), tuple(c["remote"]), bool(c["window"])) for c in document["comms"]
+    )
+    return int(document["num_ranks"]), tuple(map(str, document["names"])), tuple(comms)
+
+
+def no_columns() -> dict[str, NDArray[Any]]:
+    return {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}

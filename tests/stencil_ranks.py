@@ -1,0 +1,130 @@
+"""Run by the ranks of an MPI: stencils on blocks of arrays, called again and again, on parts of the ranks too."""
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from dovetail.core import WishError
+from dovetail.ir import Schedule
+from dovetail.loops import problems
+from dovetail.loops.blocks import cuts
+from dovetail.plan.kept import keep_schedule
+from dovetail.run.embedded import ranks_of
+
+COMM = MPI.COMM_WORLD
+
+
+def refusal(call):
+    """What a call is refused with; pytest is not in every environment that ranks run in."""
+    try:
+        call()
+    except WishError as error:
+        return str(error)
+    return "nothing"
+
+
+def arrays(made, grid, dtype):
+    rng = np.random.default_rng(3)
+    shapes = [(made.levels[n].given, *grid) if n in made.levels else grid for n in made.arrays]
+    return [
+        rng.random(shape[1:] if shape[0] == 1 and len(shape) > len(grid) else shape).astype(dtype) for shape in shapes
+    ]
+
+
+def block(array, grid, here):
+    return array[here.block] if array.ndim == len(grid) else array[(slice(None), *here.block)]
+
+
+def as_tuple(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+def check(comm, name, grid, dtype, **asked):
+    made, steps = getattr(problems, name), 4
+    here = made.on(comm, grid, steps=steps, dtype=dtype, **asked)
+    given = arrays(made, grid, dtype)
+    mine = [block(each, grid, here) for each in given]
+    wanted = as_tuple(made.reference(*given, steps=steps))
+    for _ in range(2):
+        for have, want in zip(as_tuple(here(*mine)), wanted, strict=True):
+            assert np.array_equal(have, block(want, grid, here)), (name, asked)
+    return here, mine
+
+
+def test_every_way(comm):
+    for cut in cuts(comm.size, 1):
+        for depth, overlapped in ((0, False), (0, True), (2, True)):
+            check(comm, "jacobi2d", (6 * comm.size + 3, 9), "float32", cut=cut, depth=depth, overlapped=overlapped)
+    for cut in cuts(comm.size, 2):
+        check(comm, "heat3d", (4 * cut[0] + 1, 4 * cut[1] + 2, 5), "float64", cut=cut, overlapped=True)
+    check(comm, "acoustic3d", (6 * comm.size, 9, 7), "float32")
+    check(comm, "fdtd2d", (6 * comm.size, 9), "float64", depth=1)
+    check(comm, "jacobi1d", (9 * comm.size,), "float64", depth=3)
+    check(comm, "heat3d", (4 * comm.size, 5, 4), "float64", depth=2, tile=3, cut=(comm.size, 1))
+
+
+def test_a_part_of_the_ranks(comm):
+    half = comm.Split(comm.rank % 2, -comm.rank)
+    check(half, "jacobi2d", (5 * half.size + comm.rank % 2, 8), "float32")
+
+
+def test_results_in_place(comm):
+    here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
+    out = np.empty_like(mine)
+    found = here(mine, out=out)
+    assert np.shares_memory(found, out)
+    assert np.array_equal(out, here(mine))
+
+
+def test_arrays_that_do_not_fit(comm):
+    here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
+    for wrong in (mine[1:], mine.astype("float64"), mine[:, 1:]):
+        given = wrong if comm.rank == comm.size - 1 else mine
+        assert f"rank {comm.size - 1} cannot run the plan" in refusal(lambda given=given: here(given))
+
+
+def test_shares(comm):
+    rows = tuple(3 + rank for rank in range(comm.size))
+    check(comm, "jacobi2d", (sum(rows), 9), "float32", shares=rows)
+    here, _ = check(comm, "heat3d", (6 * comm.size, 5, 4), "float32", shares="measured")
+    assert sum(here.schedule["shares"]) == 6 * comm.size
+
+
+def test_until_it_has_converged(comm):
+    made, grid = problems.laplace2d, (6 * comm.size, 7)
+    here = made.on(comm, grid, steps=20, dtype="float64", test=10)
+    (given,) = arrays(made, grid, "float64")
+    found, steps, changed = here.until(given[here.block], change=1e-9)
+    wanted = made(given, steps=steps)
+    assert 0 < changed <= 1e-9
+    assert np.array_equal(found, wanted[here.block])
+    before = made(given, steps=steps - 20)
+    assert np.linalg.norm(made(before, steps=1) - before) > 1e-9  # it was not so before
+    assert here.until(given[here.block], change=1e-9, calls=2)[1] == 40
+    untested = made.on(comm, grid, steps=20)
+    assert "does not test its last step" in refusal(lambda: untested.until(given[here.block], change=1.0))
+
+
+def test_what_was_tuned_is_used(comm):
+    wish = problems.jacobi2d.wish(f"{8 * comm.size}x7", 4, "float32")
+    world = ranks_of(comm)
+    found, hosts = Schedule.of("deep", cut=(comm.size,), depth=2), world.gather(MPI.Get_processor_name())
+    if comm.rank == 0:
+        import platform
+
+        keep_schedule(wish, found, world.library, [platform.node()] * len(hosts))
+    comm.Barrier()
+    here, _ = check(comm, "jacobi2d", (8 * comm.size, 7), "float32")
+    assert here.schedule == found
+
+
+if __name__ == "__main__":
+    for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
+        each(COMM)
+    test_shares(COMM)
+    test_until_it_has_converged(COMM)
+    test_what_was_tuned_is_used(COMM)
+    if COMM.rank == 0:
+        print("all right")
+    sys.stdout.flush()

@@ -1,0 +1,364 @@
+"""Stencils on ranks: every cut, halo depth and overlap is proved against the whole, and gives its bits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loop_trees import evaluate, trees
+from stencil_runs import arguments, check, native, results, schedule, whole
+
+from dovetail.core import DovetailError, PlanError, WishError
+from dovetail.ir import Kind, verify
+from dovetail.loops import array, loop, maximum, nest, problems, where
+from dovetail.loops.blocks import boxes, cuts
+from dovetail.loops.wish import StencilWish, stencil_wish
+from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.run.local import execute_local
+
+GRIDS = {
+    "jacobi1d": ("37",),
+    "jacobi2d": ("19x7",),
+    "jacobi3d": ("13x11x6",),
+    "heat3d": ("12x11x5",),
+    "acoustic3d": ("13x12x6",),
+    "acoustic3d_4": ("17x16x9",),
+    "acoustic3d_8": ("36x34x11",),
+    "fdtd2d": ("17x6",),
+    "laplace2d": ("18x9",),
+    "red_black2d": ("19x8",),
+}
+SHIPPED = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
+
+
+def cut_for(wish, ranks):
+    """The most even cut."""
+    return min(cuts(ranks, len(wish.rows)), key=lambda cut: max(cut) - min(cut))
+
+
+@pytest.mark.parametrize(("name", "grid"), SHIPPED)
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_shipped(name, grid, depth, overlapped):
+    wish = wish_class(name)(grid, 5, "float32")
+    for ranks in (1, 2, 4):
+        cut = cut_for(wish, ranks)
+        if depth < 3 or ranks < 4:
+            check(wish, schedule(cut, depth, overlapped), seed=ranks)
+
+
+@pytest.mark.parametrize(("name", "grid"), SHIPPED)
+@pytest.mark.parametrize(("depth", "tile"), [(0, 4), (1, 1), (2, 2), (3, 5)])
+def test_shipped_in_tiles(name, grid, depth, tile):
+    wish = wish_class(name)(grid, 5, "float32")
+    for ranks in (1, 2):
+        program = check(wish, schedule(cut_for(wish, ranks), depth, tile=tile), seed=ranks)
+        whole = wish.program(schedule(cut_for(wish, ranks), depth), ranks)
+        assert sum(map(sweeps, program.ops())) > sum(map(sweeps, whole.ops()))
+
+
+def sweeps(op):
+    return op.kind == Kind.compute and "version" in op.line
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_ranks_and_uneven_shares(ranks):
+    wish = wish_class("jacobi2d")("29x5", 3, "float64")
+    check(wish, schedule((ranks,), overlapped=True))
+    box = wish_class("heat3d")("13x14x4", 3, "float64")
+    for cut in cuts(ranks, 2):
+        check(box, schedule(cut, 0, True))
+
+
+@pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
+@pytest.mark.parametrize("cut", [(1, 1), (3, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
+    edge = 2 if boundary == "fixed" else 0
+
+    @nest(u=array("n", "m", "l", time=True, boundary=boundary), c=array("n", "m", "l"))
+    def lopsided(u, c, steps):
+        n, m, k = u.shape
+        for t in loop(1, steps + 1):
+            for i in loop(edge, n - edge):
+                for j in loop(edge, m - edge):
+                    for h in loop(edge, k - edge):
+                        near = u[t, i - 2, j + 1, h] - u[t, i + 1, j - 2, h - 1] * c[i, j, h]
+                        u[t + 1, i, j, h] = near - u[t - 1, i, j, h + 1]
+
+    wish = stencil_wish(lopsided)("17x14x6", 4, "float64")
+    for overlapped in (False, True):
+        check(wish, schedule(cut, depth, overlapped))
+    if boundary == "reflecting":
+        with pytest.raises(PlanError, match="its ends are mirrored after each sweep"):
+            wish.program(schedule(cut, depth, tile=2), cut[0] * cut[1])
+    else:
+        check(wish, schedule(cut, depth, tile=3))
+
+
+@pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
+@pytest.mark.parametrize("dtype", ["int64", "uint8"])
+def test_whole_numbers(boundary, dtype):
+    edge = 1 if boundary == "fixed" else 0
+
+    @nest(u=array("n", "m", time=True, boundary=boundary), v=array("n", "m", dtype="int32"), c=array("n", "m"))
+    def whole_numbers(u, v, c, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for i in loop(edge, n - edge):
+                for j in loop(edge, m - edge):
+                    u[t + 1, i, j] = maximum(u[t, i - 1, j] * 3 - c[i, j], u[t, i, j + 1]) + where(c[i, j] > 1, 7, 1)
+            for i in loop(n):
+                for j in loop(m):
+                    v[i, j] = v[i, j] * 3 + 1
+
+    wish = stencil_wish(whole_numbers)("19x6", 5, dtype)
+    for ranks, depth, overlapped in ((1, 2, False), (3, 0, True), (2, 2, False)):
+        for run in (None, native):
+            check(wish, schedule((ranks,), depth, overlapped), run=run)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.data(),
+    axes=st.integers(1, 3),
+    boundary=st.sampled_from(["fixed", "periodic", "reflecting"]),
+    ranks=st.integers(1, 5),
+    depth=st.integers(0, 3),
+    overlapped=st.booleans(),
+    tile=st.sampled_from([None, 1, 2, 3, 7]),
+    steps=st.integers(0, 4),
+)
+def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, steps):
+    """Right, or refused because a part is too narrow."""
+    tree, edge = data.draw(trees(axes)), 2 if boundary == "fixed" else 0
+
+    @nest(u=array(*"nml"[:axes], time=True, boundary=boundary), c=array(*"nml"[:axes]))
+    def stencil(u, c, steps):
+        for t in loop(steps):
+            for i in loop(edge, u.shape[0] - edge):
+                if axes == 1:
+                    u[t + 1, i] = evaluate(tree, u, c, t, (i,))
+                for j in loop(edge, u.shape[1] - edge) if axes > 1 else ():
+                    if axes == 2:
+                        u[t + 1, i, j] = evaluate(tree, u, c, t, (i, j))
+                    for k in loop(edge, u.shape[2] - edge) if axes > 2 else ():
+                        u[t + 1, i, j, k] = evaluate(tree, u, c, t, (i, j, k))
+
+    grid = "x".join(str(data.draw(st.integers(5, 12))) for _ in range(axes))
+    wish = stencil_wish(stencil)(grid, steps, "float64")
+    cut = data.draw(st.sampled_from(cuts(ranks, wish.stencil.row_axes)))
+    how = schedule(cut, depth, overlapped, tile if boundary != "reflecting" else None)
+    try:
+        wish.program(how, ranks)
+    except PlanError:
+        return
+    with np.errstate(all="ignore"):
+        check(wish, how)
+
+
+class TestShares:
+    """Rows of the parts along the first axis, where ranks differ in speed."""
+
+    def test_uneven_on_purpose(self):
+        wish = wish_class("jacobi2d")("30x7", 4)
+        for shares in ((21, 5, 4), (4, 4, 22)):
+            for depth, tile in ((0, None), (2, None), (2, 3)):
+                program = check(wish, schedule((3,), depth, tile=tile, shares=shares))
+                assert program.buffers[0].slots == shares
+        box = wish_class("heat3d")("15x9x4", 3)
+        check(box, schedule((3, 2), overlapped=True, shares=(9, 2, 4)))
+
+    @pytest.mark.parametrize("shares", [(20, 9), (10, 10, 10), (31, -1)])
+    def test_none_of_so_many_rows(self, shares):
+        with pytest.raises(PlanError, match="these are no shares of 30 rows"):
+            wish_class("jacobi2d")("30x7", 4).program(schedule((2,), shares=shares), 2)
+
+
+class TestMessages:
+    """Ghosts are as wide as dependences reach, and no wider."""
+
+    @staticmethod
+    def rows_sent(name, grid, cut, depth=0, steps=6):
+        program = wish_class(name)(grid, steps).program(schedule(cut, depth), int(np.prod(cut)))
+        col = program.columns
+        sends = np.flatnonzero(col["kind"] == Kind.send)
+        regions = col["read_start"][sends]
+        return int((col["read_count"][regions] * col["read_blocks"][regions]).sum()), len(sends)
+
+    def test_least(self):
+        assert self.rows_sent("jacobi2d", "32x8", (2,)) == (2 * 6, 2 * 6)
+        assert self.rows_sent("jacobi2d", "32x8", (4,)) == (6 * 6, 6 * 6)
+        assert self.rows_sent("jacobi2d", "32x8", (2,), depth=3) == (
+            2 * 6,
+            4,
+        )  # the same rows in a third of the messages
+        assert self.rows_sent("jacobi3d", "8x8x8", (2, 2)) == (8 * 4 * 6, 8 * 6)  # no corners
+        assert self.rows_sent("fdtd2d", "16x8", (2,)) == (2 * 6, 2 * 6)  # one field each way
+        assert self.rows_sent("acoustic3d", "16x8x8", (2, 1)) == (2 * 8 * 6, 2 * 6)
+
+    def test_interior_waits_for_no_message(self):
+        program = wish_class("jacobi2d")("32x8", 2).program(schedule((2,), overlapped=True), 2)
+        ops = list(program.ops())
+        computes = [op for op in ops if op.kind == Kind.compute and op.rank == 0]
+        waits = [{ops[row].kind for row in op.after} for op in computes]
+        assert [Kind.recv in each for each in waits] == [False, True, False, True]
+
+
+class TestRefused:
+    def test_no_stencils(self):
+        for made, words in (
+            (problems.gauss_seidel2d, "iterations of i need one another"),
+            (problems.lcs, "array a has other axes than the first"),
+            (problems.sync_p2p, "is not the point of its loops|iterations of i need one another"),
+        ):
+            with pytest.raises(WishError, match=f"{made.name} is no stencil: .*({words})"):
+                stencil_wish(made)
+
+    def test_parts_too_narrow(self):
+        wish = wish_class("jacobi2d")("12x8", 8)
+        with pytest.raises(PlanError, match=r"part \(1,\) has 2 rows along axis 0, and the next one needs 3"):
+            wish.program(schedule((6,), depth=3), 6)
+        with pytest.raises(PlanError, match="a part would have no rows"):
+            wish.program(schedule((13,)), 13)
+        with pytest.raises(WishError, match="13 ranks cannot each have rows"):
+            wish.serial(13)
+        with pytest.raises(PlanError, match="none of jacobi2d on 3 ranks"):
+            wish.program(schedule((2,)), 3)
+
+    @pytest.mark.parametrize(
+        ("grid", "words"),
+        [("12", "a grid of 2 axes"), ("1x2x3", "a grid of 2 axes"), ("axb", "is no grid"), ("0x4", "is no grid")],
+    )
+    def test_grids(self, grid, words):
+        with pytest.raises(WishError, match=words):
+            wish_class("jacobi2d")(grid)
+
+    def test_dtype_and_steps(self):
+        with pytest.raises(WishError, match="int32"):
+            wish_class("jacobi2d")("8x8", 1, "int32")
+        with pytest.raises(WishError, match="steps must be at least 0"):
+            wish_class("jacobi2d")("8x8", -1)
+
+    def test_other_parameters(self):
+        @nest(u=array("n", time=True, boundary="fixed"))
+        def cut_off(u, steps, first):
+            for t in loop(steps):
+                for i in loop(first, u.shape[0]):
+                    u[t + 1, i] = u[t, i]
+
+        with pytest.raises(WishError, match="has a parameter 'first'"):
+            stencil_wish(cut_off)
+
+
+class TestPlantedFaults:
+    """Of a right program, each is caught by the certificate."""
+
+    def program(self):
+        wish = wish_class("jacobi2d")("16x6", 4)
+        return wish.program(schedule((2,), 2, True), 2), wish.plain(schedule((2,)), 2)
+
+    def changed(self, change):
+        program, plain = self.program()
+        columns = {name: column.copy() for name, column in program.columns.items()}
+        change(program, columns)
+        return verify(program.with_columns(columns), against=plain)
+
+    def test_nothing_planted(self):
+        program, plain = self.program()
+        assert verify(program, against=plain).ok
+
+    def test_ghosts_used_before_they_came(self):
+        def forget(program, columns):
+            row = next(op.index for op in program.ops() if op.kind == Kind.compute and len(op.after))
+            at = int(columns["dep_start"][row])
+            columns["dep"] = np.delete(columns["dep"], at)
+            columns["dep_start"][row + 1 :] -= 1
+
+        assert not self.changed(forget).checks["races"].ok
+
+    @pytest.mark.parametrize("kind", [Kind.send, Kind.compute])
+    def test_rows_beside_those_meant(self, kind):
+        def shift(program, columns):
+            row = next(op.index for op in program.ops() if op.kind == kind)
+            columns["read_offset"][columns["read_start"][row]] += 1
+
+        certificate = self.changed(shift)
+        assert not certificate.ok
+
+    def test_a_level_too_old(self):
+        def older(program, columns):
+            row = [op.index for op in program.ops() if op.kind == Kind.compute][-1]
+            start, stop = columns["read_start"][row : row + 2]
+            columns["read_buffer"][start] = columns["write_buffer"][columns["write_start"][row]]
+            del stop
+
+        assert not self.changed(older).ok
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize(("name", "grid"), SHIPPED)
+def test_native_is_equal(name, grid):
+    """Compiled C, on threads."""
+    for dtype in ("float32", "float64"):
+        wish = wish_class(name)(grid, 4, dtype)
+        check(wish, schedule(cut_for(wish, 2), 2, True), run=native)
+
+
+@pytest.mark.needs("compiler")
+def test_native_does_not_call_python(monkeypatch):
+    from dovetail.loops.row_kernels import RowKernel
+
+    monkeypatch.setattr(RowKernel, "call", None)
+    wish = wish_class("jacobi2d")("64x16", 4)
+    how, given = schedule((2,)), arguments(wish)
+    found = results(wish, wish.program(how, 2), how, given, lambda *about: execute_local(*about)[0])
+    assert np.array_equal(np.concatenate([each for (each,) in found]), whole(wish, given)[0])
+
+
+class TestWish:
+    wish = staticmethod(lambda: wish_class("jacobi3d")("16x12x8", 7))
+
+    def test_document(self):
+        assert wish_from(self.wish().to_json()) == self.wish()
+        assert self.wish().title == "jacobi3d 16 × 12 × 8, 7 steps, float32"
+        with pytest.raises(DovetailError):
+            StencilWish.from_json({"schema": "dovetail.wish.stencil/1"})
+
+    def test_serial_is_cut_where_least_travels(self):
+        assert self.wish().serial(4)["cut"] == (2, 2)
+        assert wish_class("jacobi3d")("64x4x8", 7).serial(4)["cut"] == (4, 1)
+
+    def test_prediction_of_a_long_run_is_of_a_short_one(self):
+        wish = wish_class("jacobi2d")("32x8", 1000)
+        program, workload, times = wish.modelled(schedule((2,), 4), 2)
+        assert program.num_ops < wish.program(schedule((2,), 4), 2).num_ops / 10
+        assert times == pytest.approx(1000 / 64)
+        assert {form.name for form in workload.forms} == {"jacobi2d_S0", "jacobi2d_S0_far"}
+
+    def test_parts_cover_the_grid(self):
+        found = boxes((7, 5), (3, 2))
+        assert sorted((i, j) for (a, b), (c, d) in found for i in range(a, b) for j in range(c, d)) == [
+            (i, j) for i in range(7) for j in range(5)
+        ]
+
+
+class TestSpace:
+    """What the page shows of an iteration space."""
+
+    @pytest.mark.parametrize(("depth", "tile"), [(0, None), (2, None), (3, 2)])
+    def test_every_row_of_every_step_is_owned_once(self, depth, tile):
+        wish = wish_class("jacobi2d")("30x6", 6)
+        space = wish.space(schedule((2,), depth, tile=tile), 2)
+        rows = [(p.step, row) for p in space.pieces if not p.beyond for row in range(p.low, p.high)]
+        steps = max(step for step, _ in rows)
+        low, high = max(space.low, 1), min(space.high, 29)
+        assert sorted(rows) == [(step, row) for step in range(1, steps + 1) for row in range(low, high)]
+        beyond = {(p.step, row) for p in space.pieces if p.beyond for row in range(p.low, p.high)}
+        assert len(beyond) == {0: 0, 2: 2 * 2, 3: 2 * (4 + 2)}[depth]
+        assert space.cuts == (15,)
+
+    def test_tiles_lean(self):
+        space = wish_class("jacobi2d")("64x6", 8).space(schedule((1,), 4, tile=4), 1)
+        second = sorted((p.step, p.low, p.high) for p in space.pieces if p.turn == 3)
+        assert [(high - low) for _, low, high in second] == [4] * 4
+        assert [low for _, low, _ in second] == [second[0][1] - each for each in range(4)]

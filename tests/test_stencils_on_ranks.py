@@ -1,0 +1,76 @@
+"""Stencils on MPI ranks: arrays in, arrays out on any communicator, by plans and by the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_on_communicators(mpi, ranks, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    done = mpi.run(ranks, HERE / "stencil_ranks.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["all right"]
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("compiler")
+def test_example(mpi, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    done = mpi.run(2, HERE.parent / "examples/heat.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the middle has 14.7 degrees\n")
+
+
+HEAT = """
+from dovetail.loops import array, loop, nest
+
+@nest(u=array("n", "m", time=True, boundary="fixed"))
+def heat(u, steps):
+    for t in loop(steps):
+        for i in loop(1, u.shape[0] - 1):
+            for j in loop(1, u.shape[1] - 1):
+                u[t + 1, i, j] = u[t, i, j] + 0.1 * (u[t, i - 1, j] - 2 * u[t, i, j] + u[t, i + 1, j])
+"""
+
+
+def dovetail(*words, **about):
+    command = [Path(sys.prefix) / "bin/dovetail", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **about)
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich", "compiler")
+def test_tuned_by_the_command_line(tmp_path, monkeypatch):
+    """A stencil of the user's: probed, planned, proved, measured and checked."""
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(HEAT)
+    asked = ("mine.py:heat", "--grid", "64x48", "--steps", "6", "--ranks", "2")
+    done = dovetail("tune", *asked, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["wish"]["grid"] == "64x48"
+    assert told["max_rel_error"] == 0.0
+    assert told["tolerance"] > 0.0  # so something was compared
+    planned = dovetail("plan", *asked, "--schedule", "deep", "--depth", "3", "--extrapolate", "--json", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["choices"]["parameters"]["depth"] == 3
+
+
+def test_no_such_stencil(tmp_path):
+    (tmp_path / "mine.py").write_text(HEAT)
+    for name, words in (
+        ("mine.py:cold", "mine.py has no nest 'cold'"),
+        ("theirs.py:heat", "cannot read theirs.py"),
+        ("jacobi4d", "did you mean 'jacobi"),
+    ):
+        done = dovetail("plan", name, "--grid", "8x8", "--ranks", "2", cwd=tmp_path)
+        assert done.returncode == 2, done.stdout
+        assert words in done.stderr

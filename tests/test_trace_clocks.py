@@ -1,0 +1,174 @@
+"""One clock for all ranks: known offsets and drifts are found again, within what the ranks' round trips allow."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+from trace_files import event, pair, write_process
+
+from dovetail.trace import merge
+from dovetail.trace.clocks import meetings_of, parent, rank_clocks
+from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
+from dovetail.trace.process_file import ProcessFile, read_process
+
+SPAN = 1 << 40
+PROGRAM = """
+#include <mpi.h>
+#include <unistd.h>
+int main(int argc, char** argv) {
+    int rank, size, x = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int i = 0; i < 100; ++i) {
+        MPI_Sendrecv_replace(&x, 1, MPI_INT, (rank + 1) % size, 1, (rank + size - 1) % size, 1, MPI_COMM_WORLD,
+                             MPI_STATUS_IGNORE);
+        usleep(5000);
+    }
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+def raw_clock(rank: int, ppm: float, offset_s: float):
+    """What rank `rank`'s raw clock shows, in ns, when the truth is `t`."""
+    return lambda t: round(t * (1 + ppm * 1e-6 * rank) + offset_s * 1e9 * rank)
+
+
+def meeting(mine, peers, at: int, late_ns: int) -> dict:
+    """What a rank notes that read its peer's clock `late_ns` after its own, within a round trip of four times that."""
+    return {"clock": {"mine_ns": mine(at), "peer_ns": peers(at + late_ns), "half_trip_ns": 2 * late_ns}}
+
+
+def skewed_files(folder: Path, num_ranks: int, meetings: tuple[int, ...], late_ns: int = 0) -> list[ProcessFile]:
+    """Ranks whose event clocks tell the truth, and whose raw clocks are 1 s apart and drift by 50 ppm."""
+    clocks = [raw_clock(rank, 50, 1.0) for rank in range(num_ranks)]
+    for rank, mine in enumerate(clocks):
+        met = [meeting(mine, clocks[parent(rank)], at, late_ns) for at in meetings] if rank else []
+        notes = [{"clock_of": f"boot {rank}"}, *met]
+        events = [event("begin", 10**9, 1), event("send", pair((rank + 1) % num_ranks, 1), 0, 8)]
+        events += [event("end", 10**9 + 9, 1), event("begin", 2 * 10**9, 2), event("recv", pair(-1, 1), 0, 8)]
+        events += [event("done", pair((rank - 1) % num_ranks, 1), 0, 8), event("end", 2 * 10**9 + 9, 2)]
+        write_process(folder, rank, {1: events}, num_ranks=num_ranks, raw_ns=(mine(0), mine(SPAN)), notes=notes)
+    return [read_process(folder / f"host-{rank}.dvt") for rank in range(num_ranks)]
+
+
+def errors_ns(processes: list[ProcessFile]) -> list[float]:
+    """How far each rank's corrected time is from rank 0's at the same true moment between meetings, at the worst."""
+    lines = [clock.line for clock in rank_clocks(processes)]
+    met = [meeting.peer_ns for process in processes for meeting in meetings_of(process.notes)]
+    first, last = processes[0].first, processes[0].last
+    ticks = (last.clock - first.clock) / (last.raw_ns - first.raw_ns)
+    bounds = [first.clock + (at - first.raw_ns) * ticks for at in (min(met), max(met)) if len(processes) == 2]
+    moments = np.linspace(*(bounds or (first.clock, last.clock)), 20)
+    return [max(abs(line(t) - lines[0](t)) for t in moments) for line in lines]
+
+
+def test_offsets_and_drifts_are_found_again(tmp_path):
+    processes = skewed_files(tmp_path, 8, (10**8, SPAN - 10**8))
+    assert max(errors_ns(processes)) < 100  # of 7 s, and of 0.4 s by drift: what doubles hold
+    assert merge(tmp_path).meta["clocks"]["received_before_sent"] == 0
+    assert all(clock.has_drift for clock in rank_clocks(processes))
+
+
+def test_the_error_is_within_the_half_round_trips(tmp_path):
+    processes = skewed_files(tmp_path, 8, (10**8, SPAN - 10**8), late_ns=5000)
+    allowed = [clock.error_ns for clock in rank_clocks(processes)]
+    assert allowed == [0, 10000, 10000, 20000, 10000, 20000, 20000, 30000]
+    found = errors_ns(processes)
+    assert all(found[rank] <= allowed[rank] + 200 for rank in range(8))
+    assert max(found) > 10000
+
+
+def test_one_meeting_leaves_the_drift(tmp_path):
+    """Planted: no meeting at the end, as of ranks that never finalize."""
+    processes = skewed_files(tmp_path, 2, (10**8,))
+    line = rank_clocks(processes)[1].line
+    assert not rank_clocks(processes)[1].has_drift
+    assert abs(line(SPAN) - SPAN) == pytest.approx(50e-6 * SPAN, rel=0.01)
+
+
+def test_clocks_that_are_wrong_are_found_out(tmp_path):
+    """Planted: rank 1 notes that its clock is 5 s ahead of what it is."""
+    skewed_files(tmp_path, 2, (10**8, SPAN - 10**8))
+    notes = tmp_path / "host-1.jsonl"
+    wrong = [line.replace('"mine_ns": ', '"mine_ns": 1000') for line in notes.read_text().splitlines()]
+    notes.write_text("\n".join(wrong))
+    found = merge(tmp_path).meta["clocks"]
+    assert found["messages"] == 2
+    assert found["received_before_sent"] == 1
+    assert found["earliest_s"] > 1
+
+
+@pytest.fixture
+def program(mpi, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clocks")
+    (folder / "program.c").write_text(PROGRAM)
+    command = [mpi.mpicc, folder / "program.c", "-o", folder / "program"]
+    assert subprocess.run(command, env=mpi.env, check=False).returncode == 0
+    return folder / "program"
+
+
+def run_skewed(mpi, program: Path, folder: Path, shim: Path, ppm: float) -> list[ProcessFile]:
+    command = [*mpi.mpiexec(2), str(program)]
+    wrapped = build_wrappers(library_of(command), mpi.bin)
+    skew = {"SKEW_OFFSET_NS": "1000000000", "SKEW_PPM": str(ppm), "LD_PRELOAD": str(shim)}
+    skew["SKEW_FROM_NS"] = str(time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))
+    env = environment(wrapped, folder, mpi.env | skew)
+    told = [word for name in skew if mpi.name == "openmpi" and name != "LD_PRELOAD" for word in ("-x", name)]
+    line = forwarded(command)
+    done = subprocess.run(
+        [line[0], *told, *line[1:]], env=env, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    processes = [read_process(path) for path in folder.glob("*.dvt")]
+    return sorted(processes, key=lambda process: process.rank)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ppm", [50, 2000])
+def test_ranks_whose_clocks_are_wrong(mpi, program, tmp_path, ppm):
+    """Rank 1's clock is 1 s ahead and gains; the processor's counter, which both stamp with, tells the truth."""
+    needs.need("compiler")
+    shim = tmp_path / "skewed.so"
+    source = Path(__file__).with_name("skewed_clock.c")
+    subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", source, "-o", shim], check=True)
+    processes = run_skewed(mpi, program, tmp_path / "out", shim, ppm)
+    clock = rank_clocks(processes)[1]
+    assert clock.has_drift
+    anchors_ns = 2000  # reading three clocks together takes so long
+    assert errors_ns(processes)[1] <= clock.error_ns + anchors_ns
+    found = merge(tmp_path / "out").meta["clocks"]
+    assert (found["messages"], found["without_partner"]) == (200, 0)
+    assert found["earliest_s"] <= (clock.error_ns + anchors_ns) * 1e-9
+    for path in (tmp_path / "out").glob("*.jsonl"):  # planted: the ranks never met
+        path.write_text("\n".join(line for line in path.read_text().splitlines() if '"clock"' not in line))
+    assert rank_clocks([read_process(process.path) for process in processes])[1].error_ns is None
+
+
+@pytest.mark.mpi
+def test_ranks_in_time_namespaces(mpi, program, tmp_path):
+    """Each rank in a namespace whose clock is ahead by 1000 s: no message is received before it was sent."""
+    tried = subprocess.run(["unshare", "--time", "--monotonic", "5", "true"], capture_output=True, check=False)
+    if tried.returncode:
+        pytest.skip("needs root: no time namespaces")
+    command = [*mpi.mpiexec(1), str(program), ":", "-n", "1", "unshare", "--time", "--monotonic", "1000", "--fork"]
+    command.append(str(program))
+    wrapped = build_wrappers(library_of(command), mpi.bin)
+    env = environment(wrapped, tmp_path / "out", mpi.env)
+    told = [word for name in ("LD_PRELOAD", "DOVETAIL_TRACE_DIR") if mpi.name == "openmpi" for word in ("-x", name)]
+    line = [command[0], *told, *command[1:]]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    processes = sorted((read_process(path) for path in (tmp_path / "out").glob("*.dvt")), key=lambda p: p.rank)
+    assert processes[1].first.raw_ns - processes[0].first.raw_ns > 900e9
+    clock = rank_clocks(processes)[1]
+    assert errors_ns(processes)[1] <= clock.error_ns + 2000
+    assert merge(tmp_path / "out").meta["clocks"]["earliest_s"] <= (clock.error_ns + 2000) * 1e-9

@@ -1,0 +1,169 @@
+"""Events into rows: the plain reading and the vectorised one agree, however a thread's events are cut into pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_files import EVENT, event, pair, write_process
+
+from dovetail.core import DovetailError
+from dovetail.trace import merge, open_trace, save_trace
+from dovetail.trace.decode import KINDS, RAW, ThreadDecoder, joined
+from dovetail.trace.process_file import EventKind
+from dovetail.trace.trace import Trace
+
+Event = tuple[int, int]
+
+
+def plainly(events: list[Event]) -> list[tuple[int, ...]]:
+    """(kind, name, start, end, begins, arg of the end) of all that ends, by a stack."""
+    open_: list[list] = []
+    rows = []
+    for word, about in events:
+        kind, field, arg = about & 15, about >> 4 & 4095, about >> 16
+        if kind == EventKind.point:
+            rows.append([(KINDS.index("point"), field, word, word)])
+        elif kind == EventKind.begin:
+            open_.append([field, word, []])
+        elif kind == EventKind.end and open_:
+            name, start, details = open_.pop()
+            rows.append([(KINDS.index(k), name, start, word) for k in details or ["interval"]])
+        elif kind not in (EventKind.end, EventKind.empty) and open_:
+            open_[-1][2].append(EventKind(kind).name)
+        assert arg >= 0
+    rest = [
+        (KINDS.index(k), name, start, word) for name, start, ks in open_ for k in ks or ["interval"] for word in (0,)
+    ]
+    return [row for group in rows for row in group], sorted(r[:3] for r in rest)
+
+
+@st.composite
+def event_lists(draw):
+    kinds = draw(st.lists(st.sampled_from(["begin", "begin", "end", "end", "point", "send", "collective", "empty"])))
+    return [event(kind, 10 * i, i % 7 + 1) for i, kind in enumerate(kinds, 1)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(event_lists(), st.lists(st.integers(1, 6), min_size=1, max_size=5))
+def test_rows_are_those_of_a_stack(events, cuts):
+    decoder, parts, at, turn = ThreadDecoder(), [], 0, 0
+    while at < len(events):
+        cut = cuts[turn % len(cuts)]
+        parts.append(decoder.take(np.array(events[at : at + cut], EVENT)))
+        at, turn = at + cut, turn + 1
+    rows, left = joined(parts), decoder.rest(10**6)
+    expected, still_open = plainly(events)
+    assert [*zip(*(rows[c].tolist() for c in ("kind", "name", "start", "end")), strict=True)] == expected
+    assert sorted(zip(*(left[c].tolist() for c in ("kind", "name", "start")), strict=True)) == still_open
+    assert left["is_open"].all()
+    assert {name: rows[name].dtype for name in RAW} == {name: np.dtype(t) for name, t in RAW.items()}
+
+
+def decoded(*events: Event, lost: int = 0) -> dict[str, list]:
+    found = ThreadDecoder().take(np.array([*events], EVENT), lost)
+    return {name: column.tolist() for name, column in found.items()}
+
+
+def test_a_send_tells_where_to_and_how_much():
+    rows = decoded(event("begin", 1, 1, 0x1234), event("send", pair(3, 7), 2, 1 << 40), event("end", 5, 1, 99))
+    told = ("kind", "peer", "tag", "comm", "num_bytes", "arg", "request", "begins", "start", "end")
+    assert [rows[name][0] for name in told] == [KINDS.index("send"), 3, 7, 2, 1 << 40, 0x1234, 99, True, 1, 5]
+
+
+def test_what_waits_is_joined_with_what_is_over():
+    rows = decoded(
+        event("begin", 1, 6),
+        *(event("request", handle, i) for i, handle in enumerate((70, 71, 72))),
+        event("done", pair(4, 9), 2, 16),
+        event("done", pair(5, 9), 0, 8),
+        event("end", 9, 6),
+    )
+    assert [*zip(rows["kind"], rows["request"], rows["peer"], rows["num_bytes"], strict=True)] == [
+        (KINDS.index("request"), 71, -1, 0),
+        (KINDS.index("done"), 72, 4, 16),
+        (KINDS.index("done"), 70, 5, 8),
+    ]
+    assert rows["part"] == [0, 1, 2]
+
+
+def test_a_receive_knows_the_communicator_of_its_posting():
+    rows = decoded(
+        event("begin", 1, 2), event("recv", pair(-1, -1), 3, 64), event("done", pair(1, 5), 0, 8), event("end", 2, 2)
+    )
+    assert rows["comm"] == [3, 3]
+    assert rows["peer"] == [-1, 1]
+    assert rows["tag"] == [-1, 5]
+
+
+def test_wide_numbers():
+    rows = decoded(event("begin", 1, 1), event("wide", 70000), event("send", pair(0, 0), 4095, 1), event("end", 2, 1))
+    assert rows["comm"] == [70000]
+
+
+def test_a_collective_knows_its_root():
+    rows = decoded(event("begin", 1, 3), event("root", 2), event("collective", 100, 0, 50), event("end", 2, 3))
+    assert (rows["peer"], rows["num_bytes"], rows["received_bytes"]) == ([2], [50], [100])
+
+
+def test_after_a_loss_what_was_open_is_given_up():
+    decoder = ThreadDecoder()
+    decoder.take(np.array([event("begin", 1, 1)], EVENT), lost=5)
+    rows = decoder.take(np.array([event("end", 9, 1), event("begin", 10, 2), event("end", 11, 2)], EVENT))
+    assert rows["start"].tolist() == [10]
+    assert decoder.unmatched == 1
+
+
+def sample(tmp_path, count: int = 50, capacity: int = 64) -> Trace:
+    """Two ranks that send to each other, in many small segments."""
+    for rank in (0, 1):
+        events = []
+        for i in range(count):
+            at = 1000 * i + 10 * rank
+            events += [event("begin", at, 1), event("send", pair(1 - rank, i % 3), 0, 8 * i), event("end", at + 5, 1)]
+            events += [event("begin", at + 100, 2), event("recv", pair(-1, -1), 0, 1 << 20)]
+            events += [event("done", pair(1 - rank, i % 3), 0, 8 * i), event("end", at + 300, 2)]
+        write_process(tmp_path, rank, {1: events, 2: [event("point", 7, 3, 1)]}, capacity=capacity)
+    return merge(tmp_path).read()
+
+
+def test_files_of_all_ranks_in_one_order(tmp_path):
+    trace = sample(tmp_path)
+    assert trace.num_ranks == 2
+    assert np.all(np.diff(trace.columns["end_s"]) >= 0)
+    assert trace.num_events == 2 * (2 * 50 + 1)
+    assert trace.meta["clocks"] == {
+        "messages": 100, "without_partner": 0, "received_before_sent": 0, "earliest_s": 0.0
+    }  # fmt: skip
+
+
+def test_a_reader_seeks(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.trace.store.CHUNK_ROWS", 16)
+    trace = sample(tmp_path)
+    opened = open_trace(tmp_path / "trace.dovetail")
+    assert len(opened.chunks) > 5
+    col = trace.columns
+    span = float(col["start_s"][60]), float(col["end_s"][70])
+    expected = trace.rows((col["end_s"] >= span[0]) & (col["start_s"] <= span[1])).to_json()
+    read = []
+    columns = type(opened)._columns
+    monkeypatch.setattr(type(opened), "_columns", lambda self, chunk: read.append(chunk) or columns(self, chunk))
+    assert opened.between(*span).to_json() == expected
+    assert 0 < len(read) < len(opened.chunks) / 2
+
+
+def test_a_trace_is_written_and_read(tmp_path):
+    trace = sample(tmp_path)
+    again = save_trace(tmp_path / "copy", trace).read()
+    assert again.to_json() == trace.to_json() == Trace.from_json(trace.to_json()).to_json()
+
+
+@pytest.mark.parametrize("cut", [0, 4, 8, 1000, -1, -16, -40])
+def test_a_trace_that_is_cut_short_is_refused(tmp_path, cut):
+    sample(tmp_path)
+    path = tmp_path / "trace.dovetail"
+    data = path.read_bytes()
+    path.write_bytes(data[:cut])
+    with pytest.raises(DovetailError, match=r"cut short|no trace"):
+        open_trace(path)

@@ -1,0 +1,105 @@
+"""The page of traces in a real browser: lanes, messages, search, sums; quick with a million calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from browser import launched
+from trace_files import event, pair, write_process
+
+from dovetail.report.trace_page import trace_told, write_trace_page
+from dovetail.trace import Trace, merge
+from dovetail.trace.trace import COLUMNS, no_columns
+
+pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as opened:
+        yield opened
+
+
+def exchange(tmp_path) -> Trace:
+    """Each of two ranks sends to the other, within an interval of its own; rank 1 is late."""
+    for rank in (0, 1):
+        late = 10**6 * rank
+        events = [event("begin", late + 1, 3, 5)]
+        events += [
+            event("begin", late + 2, 4),
+            event("send", pair(1 - rank, 7), 0, 4096),
+            event("end", late + 10, 4, 9),
+        ]
+        events += [event("end", late + 11, 3), event("begin", late + 20, 2), event("recv", pair(-1, -1), 0, 1 << 20)]
+        events += [event("done", pair(1 - rank, 7), 0, 4096), event("end", 10**6 + 500, 2)]
+        write_process(tmp_path, rank, {1: events})
+    return merge(tmp_path).read()
+
+
+def test_messages_and_texts_belong_to_their_spans(tmp_path):
+    told = trace_told(exchange(tmp_path))
+    assert told.texts == [
+        *("work 5", "MPI_Isend to 1, tag 7", "MPI_Recv from any, tag any"),
+        *("work 5", "MPI_Isend to 0, tag 7", "MPI_Recv from any, tag any"),
+    ]
+    assert sorted(zip(told.sender.tolist(), told.taker.tolist(), strict=True)) == [(1, 5), (4, 2)]
+
+
+def shown(browser) -> int:
+    """Pixels of the overlay that are drawn on."""
+    code = 'overlay.getContext("2d").getImageData(0, 0, overlay.width, overlay.height).data'
+    browser.frames(3)
+    return int(browser.run(f"{code}.filter((v, i) => i % 4 === 3 && v).length"))
+
+
+def test_lanes_messages_and_sums(browser, tmp_path):
+    trace = exchange(tmp_path)
+    browser.open(write_trace_page(tmp_path / "page.html", [trace, trace], ["before", "after"]))
+    assert (browser.complaints, len(browser.requests)) == ([], 1)
+    text = browser.run("document.body.innerText")
+    for words in ("before and after", "late sender", "MPI_Recv", "of all ranks", "from \\ to", "4 KiB"):
+        assert words in text
+    assert shown(browser) == 0
+    browser.page.click("#messages")
+    assert shown(browser) > 100
+    browser.page.click("#messages")
+    assert shown(browser) == 0
+
+
+def test_search_fades_what_is_not_found_and_goes_from_one_to_the_next(browser, tmp_path):
+    browser.open(write_trace_page(tmp_path / "page.html", [exchange(tmp_path)], ["exchange"]))
+    browser.page.fill("#find", "isend tag")
+    browser.page.press("#find", "Enter")
+    assert browser.run("found.innerText").startswith("2 spans")
+    assert "MPI_Isend to 1, tag 7" in browser.run("detail.innerText")
+    browser.page.press("#find", "Enter")
+    assert "MPI_Isend to 0, tag 7" in browser.run("detail.innerText")
+    assert browser.run("legend.innerText").strip() == "send, put"
+    browser.page.press("#find", "Escape")
+    assert "receive" in browser.run("legend.innerText")
+
+
+def many(count: int) -> Trace:
+    """So many calls on four ranks, without messages."""
+    columns = {name: np.zeros(count, dtype) for name, dtype in COLUMNS.items()} | {"kind": np.zeros(count, "u1")}
+    at = np.arange(count)
+    columns |= {"rank": (at % 4).astype("i4"), "name": (at // 4 % 3).astype("i4"), "start_s": at * 1e-7}
+    columns |= {"end_s": at * 1e-7 + 3e-7, "request": np.full(count, -1), "comm": np.full(count, -1, "i4")}
+    assert set(columns) == set(no_columns())
+    return Trace(4, ("MPI_Send", "MPI_Recv", "work"), (), columns)
+
+
+@pytest.mark.slow
+def test_a_million_calls_are_drawn_as_quickly_as_some_thousand(browser, tmp_path):
+    def draw_ms(count):
+        browser.open(write_trace_page(tmp_path / f"{count}.html", [many(count)], ["many"]))
+        browser.page.focus("#view")
+        times = []
+        for key in ("+", "+", "-", "+", "-"):
+            browser.page.press("#view", key)
+            browser.page.wait_for_timeout(300)
+            times.append(float(browser.run("document.documentElement.dataset.drawMs")))
+        return min(times)
+
+    few, all_ = draw_ms(8000), draw_ms(1000000)
+    assert all_ < 10 * few + 5

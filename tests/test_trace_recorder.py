@@ -1,0 +1,204 @@
+"""The recorder: what programs record is what is read, whatever ends them, and the sanitizers find nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail.core import DovetailError
+from dovetail.trace import merge
+from dovetail.trace.process_file import read_process
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [*ROOT.glob("native/trace/*.c"), ROOT / "native/test/trace.c"]
+PLAIN = ["-O2"]
+THREAD = ["-O1", "-g1", "-fsanitize=thread", "-fno-sanitize-recover=all"]
+ADDRESS = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+RECORD = """
+import os, signal, sys, threading
+import dovetail.trace as trace
+trace.init(sys.argv[1])
+
+@trace.traced
+def work(count):
+    for i in range(count):
+        with trace.interval("step", i):
+            trace.point("mid", -i)
+
+threads = [threading.Thread(target=work, args=(500,)) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Compiles the test program with some flags, once for each."""
+    compiler, made = shutil.which("gcc") or shutil.which("cc"), {}
+
+    def program(flags):
+        if tuple(flags) not in made:
+            if compiler is None:
+                pytest.skip("needs compiler: no C compiler")
+            target = tmp_path_factory.mktemp("trace") / "trace"
+            command = [compiler, "-std=gnu11", "-pthread", *flags, f"-I{ROOT / 'native'}", *SOURCES, "-o", target]
+            built = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+            if "cannot find -l" in built.stderr:
+                pytest.skip(f"needs compiler: no {flags[-2]}")
+            assert built.returncode == 0, built.stderr[-3000:]
+            made[tuple(flags)] = target
+        return made[tuple(flags)]
+
+    return program
+
+
+def ran(*command, **settings):
+    environment = (
+        os.environ | {"TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0"} | {k: str(v) for k, v in settings.items()}
+    )
+    done = subprocess.run(
+        [*map(str, command)], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("needs compiler: the kernel's address layout is not one that the sanitizer knows")
+    return done
+
+
+def counts(trace):
+    """How many events of each name."""
+    col = trace.columns
+    found = np.bincount(col["name"][col["part"] == 0], minlength=len(trace.names))
+    return {name: count for name, count in zip(trace.names, found.tolist(), strict=True) if count}
+
+
+def recorded(folder, code="", **settings):
+    """Run the Python program above, then `code`."""
+    return ran(sys.executable, "-c", RECORD + code, folder, **settings)
+
+
+def test_what_python_records_is_read(tmp_path):
+    done = recorded(tmp_path, "trace.off(); trace.point('mid'); trace.on(); trace.finalize()")
+    assert done.returncode == 0, done.stderr
+    trace = merge(tmp_path).read()
+    assert counts(trace) == {"work": 3, "step": 1500, "mid": 1500}
+    col = trace.columns
+    steps = col["name"] == trace.names.index("step")
+    assert [sorted(col["arg"][steps & (col["thread"] == t)].tolist()) for t in range(3)] == [[*range(500)]] * 3
+    assert np.all(np.diff(col["end_s"]) >= 0)
+    assert np.all(col["start_s"] <= col["end_s"])
+    assert not col["is_open"].any()
+    assert trace.meta["ranks"][0]["finalized"]
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)", "os.abort()", "pass"])
+def test_a_program_that_never_finalizes_leaves_a_trace(tmp_path, end):
+    recorded(tmp_path, f"trace.interval('never', 7).__enter__(); {end}")
+    trace = merge(tmp_path).read()
+    assert counts(trace) == {"work": 3, "step": 1500, "mid": 1500, "never": 1}
+    last = trace.columns["is_open"]
+    assert np.count_nonzero(last) == 1
+    assert trace.columns["arg"][last].tolist() == [7]
+    assert trace.meta["ranks"][0]["finalized"] == (end == "pass")
+
+
+def test_threads_signals_and_forks(build, tmp_path):
+    done = ran(build(PLAIN), tmp_path, 4, 20000)
+    assert done.returncode == 0, done.stderr
+    dropped, _, signals, _ = done.stdout.split()
+    files = sorted(tmp_path.glob("*.dvt"))
+    assert len(files) == 2
+    found = [counts(merge_one(path, tmp_path)) for path in files]
+    parent, child = sorted(found, key=len, reverse=True)
+    assert child == {"child": 1}
+    recorded_events = 2 * parent["step"] + parent["mid"] + parent["alarm"]
+    assert recorded_events + int(dropped) == 2 * 4 * 3 * 20000 + int(signals)
+
+
+def merge_one(path, folder):
+    """The trace of one process of a folder."""
+    alone = folder / path.stem
+    alone.mkdir()
+    for file in (path, path.with_suffix(".jsonl")):
+        shutil.copy(file, alone)
+    return merge(alone).read()
+
+
+def test_a_ring_keeps_the_newest_of_each_thread(build, tmp_path):
+    done = ran(build(PLAIN), tmp_path, 1, 5000, DOVETAIL_TRACE_KEEP="newest", DOVETAIL_TRACE_BUFFER=4096)
+    assert done.returncode == 0, done.stderr
+    process = max(map(read_process, tmp_path.glob("*.dvt")), key=lambda p: p.lost)
+    assert max(piece.part for piece in process.pieces) == 1
+    trace = merge(tmp_path).read()
+    steps = trace.rows(trace.columns["name"] == trace.names.index("step")).columns
+    for thread in np.unique(steps["thread"]).tolist():
+        kept = steps["arg"][steps["thread"] == thread].tolist()
+        assert kept == [*range(5000 - len(kept), 5000)]
+        assert len(kept) > 50
+    assert trace.meta["lost"] > 20000
+
+
+def test_what_finds_no_room_is_counted(build, tmp_path):
+    """Planted: a disk that is full soon. The program goes on."""
+    command = f"ulimit -f 8000; exec {build(PLAIN)} {tmp_path} 2 200000"
+    done = ran("bash", "-c", command)
+    assert done.returncode == 0, done.stderr
+    dropped = int(done.stdout.split()[0])
+    assert dropped > 100000
+    assert merge(tmp_path).meta["lost"] >= dropped
+
+
+def test_where_no_trace_can_begin_the_program_goes_on(build, tmp_path):
+    (tmp_path / "file").touch()
+    done = ran(build(PLAIN), tmp_path / "file", 2, 100)
+    assert (done.returncode, done.stdout) == (3, "no trace: Not a directory\n")
+
+
+@pytest.mark.parametrize("cut", [0, 5, 100, 4096, 5000, 20000])
+def test_a_file_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path, cut):
+    recorded(tmp_path, "trace.finalize()")
+    file = next(tmp_path.glob("*.dvt"))
+    os.truncate(file, cut)
+    if cut < 4096:
+        with pytest.raises(DovetailError, match="can be read"):
+            merge(tmp_path)
+    else:
+        trace = merge(tmp_path)
+        assert any("cut short" in fault for fault in trace.meta["faults"])
+        assert trace.num_rows < 3003
+
+
+def test_a_file_of_the_other_byte_order_is_read(tmp_path):
+    recorded(tmp_path, "trace.finalize()")
+    expected = counts(merge(tmp_path).read())
+    file = next(tmp_path.glob("*.dvt"))
+    file.write_bytes(swapped(file.read_bytes()))
+    assert counts(merge(tmp_path).read()) == expected
+
+
+def swapped(data):
+    """The file as a machine of the other byte order writes it."""
+    words = np.frombuffer(data, "u8").byteswap().tobytes()
+    head = np.frombuffer(data[8:48], "u4").byteswap().tobytes()
+    return data[:8] + head + words[48:104] + data[104:4096] + words[4096:]
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    (tmp_path / "a.dvt").write_bytes(b"\x7fELF" * 2000)
+    with pytest.raises(DovetailError, match="no trace of a process"):
+        merge(tmp_path)
+    with pytest.raises(DovetailError, match="no process left a trace"):
+        merge(tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address"])
+@pytest.mark.parametrize("keep", ["all", "newest"])
+def test_sanitizers_find_nothing(build, tmp_path, flags, keep):
+    done = ran(build(flags), tmp_path, 4, 5000, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=16384)
+    assert done.returncode == 0, done.stderr[-4000:]

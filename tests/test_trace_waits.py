@@ -1,0 +1,95 @@
+"""Wait states, meetings, flights and the critical path, on traces whose waits are known."""
+
+from __future__ import annotations
+
+import pytest
+from trace_files import event, pair, write_process
+
+from dovetail.report.trace_tables import stats_text
+from dovetail.trace import Trace, merge
+from dovetail.trace.stats import Stats, stats
+
+MS = 10**6  # ticks of the event clock
+
+
+def call(name: int, start: float, end: float, *details: tuple[int, int], made: int = 0) -> list[tuple[int, int]]:
+    """A call from `start` to `end`, in ms."""
+    return [event("begin", round(start * MS), name), *details, event("end", round(end * MS), name, made)]
+
+
+def sent(to: int, num_bytes: int = 8) -> tuple[int, int]:
+    return event("send", pair(to, 1), 0, num_bytes)
+
+
+def taken(source: int, num_bytes: int = 8) -> list[tuple[int, int]]:
+    return [event("recv", pair(source, 1), 0, num_bytes), event("done", pair(source, 1), 0, num_bytes)]
+
+
+def traced(tmp_path, *ranks: list[tuple[int, int]]) -> Stats:
+    for rank, events in enumerate(ranks):
+        write_process(tmp_path, rank, {1: events}, num_ranks=len(ranks))
+    return stats(trace_of(tmp_path))
+
+
+def trace_of(tmp_path) -> Trace:
+    return merge(tmp_path).read()
+
+
+def told(found: Stats) -> list[tuple]:
+    return [(w.state, w.name, w.count, round(w.seconds * 1e3, 6), w.most_rank, w.cause_rank) for w in found.waits]
+
+
+def test_a_late_sender(tmp_path):
+    found = traced(tmp_path, call(1, 5, 6, sent(1)), call(2, 1, 7, *taken(0)))
+    assert told(found) == [("late_sender", "MPI_Recv", 1, 4.0, 1, 0)]
+    assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [0.0, 2.0]
+    assert found.ranks[1].waited_s == found.waits[0].seconds
+
+
+def test_a_late_receiver_holds_a_sender_only_if_the_send_waited_for_it(tmp_path):
+    held = traced(tmp_path / "held", call(1, 1, 9, sent(1)), call(2, 6, 9, *taken(0)))
+    assert told(held) == [("late_receiver", "MPI_Send", 1, 5.0, 0, 1)]
+    assert told(traced(tmp_path / "eager", call(1, 1, 2, sent(1)), call(2, 6, 9, *taken(0)))) == []
+
+
+def collective(root: int = -1) -> list[tuple[int, int]]:
+    return [*([event("root", root)] if root >= 0 else []), event("collective", 8, 0, 8)]
+
+
+def test_collectives_wait_for_the_last_or_for_the_root(tmp_path):
+    def all_three(name: int, root: int = -1):
+        ranks = [call(name, start, 9, *collective(root)) for start in (1, 3, 7)]
+        return told(traced(tmp_path / str(name), *ranks))
+
+    assert all_three(11) == [("wait_at_collective", "MPI_Allreduce", 2, 10.0, 0, 2)]
+    assert all_three(12, root=1) == [("late_root", "MPI_Bcast", 1, 2.0, 0, 1)]
+    assert all_three(13, root=0) == [("early_root", "MPI_Reduce", 1, 6.0, 0, 2)]
+
+
+def test_what_is_hidden_is_under_way_outside_calls(tmp_path):
+    wait = [event("request", 70, 0), event("done", pair(0, 1), 0, 8)]
+    posted = [event("recv", pair(0, 1), 0, 8)]
+    found = traced(
+        tmp_path, call(1, 0, 1, sent(1)), [*call(5, 1, 2, *posted, made=70), *call(3, 3, 5), *call(6, 8, 10, *wait)]
+    )
+    assert round(found.ranks[1].under_way_s * 1e3, 6) == 9.0
+    assert round(found.ranks[1].hidden_s * 1e3, 6) == 6.0
+    assert found.overlap["hta"] == pytest.approx(6 / 10)
+    assert set(found.overlap) == {"hta", "imb_nbc", "imb", "osu"}
+    assert all(0 <= share <= 1 for share in found.overlap.values())
+
+
+def test_the_critical_path_goes_over_to_whom_was_waited_for(tmp_path):
+    first = [*call(3, 0, 4), *call(1, 4, 5, sent(1)), *call(2, 5, 12, *taken(1))]
+    second = [*call(2, 1, 6, *taken(0)), *call(3, 6, 10), *call(1, 10, 11, sent(0))]
+    found = traced(tmp_path, first, second)
+    assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [6.0, 6.0]
+    text = stats_text(found)
+    assert "late sender" in text
+    assert "critical path" in text
+
+
+def test_a_trace_without_messages(tmp_path):
+    found = traced(tmp_path, call(3, 0, 1))
+    assert (found.waits, found.overlap["hta"], found.sizes) == ((), 0.0, ())
+    assert "work" in stats_text(found)
