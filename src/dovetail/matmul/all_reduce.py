@@ -11,43 +11,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.core import PlanError, parse_count
-from dovetail.ir import (
-    Builder,
-    Heuristic,
-    Kind,
-    Option,
-    Program,
-    Region,
-    Sample,
-    Schedule,
-    Slot,
-    Term,
-    Work,
-    Workload,
-    dtype_bytes,
-)
+from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Term, Work, Workload
 from dovetail.ir.neighbours import Neighbours
 from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.matmul.blockwise import MANY_OPS, OURS_RANKS
+from dovetail.matmul.contracting import Contracting
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.local_search import better, hopeful, moved
-from dovetail.matmul.product import (
-    READINGS,
-    SIZES,
-    TILING,
-    Product,
-    Told,
-    add_products,
-    arrays_of,
-    balance,
-    checked_shares,
-    results_in,
-    row_work,
-    shares_for,
-    the_same,
-    uneven_or_none,
-)
+from dovetail.matmul.product import READINGS, SIZES, TILING, add_products, arrays_of, results_in, row_work
 from dovetail.matmul.reduced_tile import of_rows
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
@@ -55,20 +28,20 @@ from dovetail.passes import inline_collectives, slice_messages
 from dovetail.passes.in_turn import in_turn
 
 WAYS = ("library", "exchange", "ring")
-OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
-MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 DEPTH = 16  # messages that a channel of ours holds
 
 
 @dataclass(frozen=True)
-class MatmulAllReduce(Product):
+class MatmulAllReduce(Contracting):
     """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank wants all of C (m, n).
 
     `shares`: what each rank has of k; shared evenly unless given. Source: seed 000 (MatmulAllReduce of MC²).
 
     >>> MatmulAllReduce(4096, 3072, 8192, "float16").title
     'matmul_all_reduce 4096 × 3072 × 8192 float16'
+    >>> MatmulAllReduce.sized(2, "float32", 110e9, 118e6)
+    MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32', shares=None)
     """
 
     name: ClassVar[str] = "matmul_all_reduce"
@@ -83,45 +56,9 @@ class MatmulAllReduce(Product):
         Option("by", str, "How each tile is reduced.", "auto", choices=("auto", *WAYS), of="schedules"),
     )
 
-    @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> MatmulAllReduce:
-        m = the_same(told, lambda rank: rank.a[0], "rows of A")
-        n = the_same(told, lambda rank: rank.b[1], "columns of B")
-        depths = [rank.a[1] for rank in told]
-        return cls(m, sum(depths), n, told[0].dtype, uneven_or_none(depths))
-
-    @classmethod
-    def pilot(cls, ranks: int, dtype: str) -> MatmulAllReduce:
-        """A small one, to see what this machine does a second."""
-        return cls(512, 512 * ranks, 512, dtype)
-
-    @classmethod
-    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> MatmulAllReduce:
-        """One whose sides take as long at these speeds of a rank and of the all_reduce.
-
-        >>> MatmulAllReduce.sized(2, "float32", 110e9, 118e6)
-        MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32', shares=None)
-        """
-        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
-        return cls(found.rows, found.depth * ranks, found.width, dtype)
-
-    shares: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "shares", checked_shares(self.shares, self.k, "k"))
-
-    def depths(self, ranks: int) -> tuple[int, ...]:
-        """Columns of A (and rows of B) on each rank."""
-        return shares_for(self.shares, self.k, ranks, "k")
-
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
-        """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
-        notes = (MANY_RANKS,) if ranks > OURS_RANKS else ()
-        if not facts.get("k_is_per_rank") or ranks == 1:
-            return self, notes
-        note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
-        return replace(self, k=self.k * ranks, shares=None), (note, *notes)
+        wish, notes = super().settled(facts, ranks)
+        return wish, (*notes, MANY_RANKS) if ranks > OURS_RANKS else notes
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """Tiles of rows computed in this order, each all-reduced as soon as it is there.
