@@ -116,14 +116,16 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
 
 
 def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
-    """Boundaries of the best tiling: narrow passes set the mark for the wider ones, of which the last proves it."""
+    """Boundaries of the best tiling: narrow passes set the mark for the wider ones, until one proves it."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
-    best, exact = whole, False
+    best = whole
     for width in widths:
         mark_s, best, exact = _pass(costs, lower, most, mark_s, best, width)
-    return best, exact
+        if exact or mark_s * (1 - SLACK) <= lower[1][0]:
+            return best, True
+    return best, False
 
 
 def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
@@ -194,9 +196,14 @@ def _front(states: States, costs: Costs, counted: bool) -> Ints:
 
 
 def _front_2d(first: Floats, second: Floats) -> Ints:
-    order = np.lexsort((second, first))
-    ahead = np.minimum.accumulate(np.append(np.inf, second[order]))[:-1]
-    return order[second[order] < ahead].astype(np.int64)
+    """Rows of which no other has both no larger; of like ones the first. Most are beaten by the one that is first."""
+    if not len(first):
+        return np.zeros(0, np.int64)
+    least = first.argmin()
+    rows = np.flatnonzero((second < second[least]) | (np.arange(len(first)) == least))
+    rows = rows[np.lexsort((second[rows], first[rows]))]
+    ahead = np.minimum.accumulate(np.append(np.inf, second[rows]))[:-1]
+    return rows[second[rows] < ahead]
 
 
 def _thin(states: States, width: int) -> States:
