@@ -148,7 +148,7 @@ def _pass(
     last, exact = len(costs.compute_s) - 1, True
     states = States(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), NO_PARENT)
     for point in range(1, last + 1):
-        fresh = _advance(states, costs, point, most)
+        fresh = _advance(states, costs, point, most, (lower[0][point], lower[1][point]), mark_s * (1 - SLACK))
         if point == last:
             total = fresh.end_s + fresh.backlog_s
             if len(total) and total.min() < mark_s * (1 - SLACK):
@@ -164,10 +164,13 @@ def _pass(
     raise AssertionError("a tiling has two boundaries")
 
 
-def _advance(states: States, costs: Costs, point: int, most: int | None) -> States:
-    """Every partial tiling extended by one tile that ends at `point`."""
+def _advance(
+    states: States, costs: Costs, point: int, most: int | None, left: tuple[float, float], mark_s: float
+) -> States:
+    """Every partial tiling extended by one tile that ends at `point`, but for those that, undisturbed and with `left`
+    still to come, reach the mark."""
     work, message = costs.compute_s[states.point, point], costs.comm_s[states.point, point]
-    good = np.isfinite(work + message)
+    good = np.maximum(work + left[1], states.backlog_s + message + left[0]) < mark_s - states.end_s
     if most is not None:
         good &= states.tiles < most
     parent = np.flatnonzero(good)
