@@ -16,7 +16,7 @@ from dovetail.ir.neighbours import Neighbours
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.blockwise import MANY_OPS, OURS_RANKS
 from dovetail.matmul.contracting import Contracting
-from dovetail.matmul.families import Pipeline, learned, num_messages, scheduled, sliced, usual_align
+from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.local_search import better, hopeful, moved
@@ -197,7 +197,9 @@ class MatmulAllReduce(Contracting):
 
 def is_small(schedule: Schedule, ranks: int) -> bool:
     """Whether a schedule by the library, or by few enough messages of our own, can be weighed in a moment."""
-    return schedule["by"] == "library" or num_messages(schedule) * 4 * ranks * ranks <= MANY_OPS
+    most = schedule.get("rows_per_message") or max(schedule.tiles, default=1)
+    pieces = sum(-(-rows // most) for rows in schedule.tiles)
+    return schedule["by"] == "library" or pieces * 4 * ranks * ranks <= MANY_OPS
 
 
 def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:

@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from dovetail.ir import Collected, Heuristic, Schedule, Work
-from dovetail.ir.neighbours import Neighbours
 from dovetail.ir.wish import Costs
 from dovetail.matmul.blocks import Blocks
-from dovetail.matmul.families import COUNTS, POINTS, learned, num_messages, sliced, usual_align
+from dovetail.matmul.families import COUNTS, POINTS, learned, sliced, usual_align
 from dovetail.matmul.local_search import better, hopeful, moved
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import Product
@@ -23,7 +22,6 @@ OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search 
 MC2 = Heuristic("MC²", "mc2")
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
-PROVED_OPS = 24_000  # and messages are cut into no more
 
 
 @dataclass(frozen=True)
@@ -120,14 +118,12 @@ class Blockwise(Product):
         tiled, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None:
             ours = [by for by in self.known_ways(costs) if by != "library"]
-            cut = sliced(tiled, self.row_bytes(costs.ranks), ours)
-            yield from (each for each in cut if provable(each, costs.ranks))
+            yield from sliced(tiled, self.row_bytes(costs.ranks), ours)
         if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
             align = usual_align(self.blocks(costs.ranks).longest)
             yield from (found := list(moved(costs, tiled, align, self._floor(costs))))
         if turn == 2 or (turn == 1 and not found):
-            near: Neighbours = lambda one: (e for e in self.neighbours(one) if provable(e, costs.ranks))  # noqa: E731
-            yield from better(costs, ranked, near, self._floor(costs))
+            yield from better(costs, ranked, self.neighbours, self._floor(costs))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Driven otherwise, cut otherwise, tiles moved; fused or not."""
@@ -158,12 +154,6 @@ class Blockwise(Product):
             raise costs.unknown(self.kind)
         many = costs.ranks > OURS_RANKS and known[0] == "library"
         return known[:1] if many else known
-
-
-def provable(schedule: Schedule, ranks: int) -> bool:
-    """Whether a schedule's messages are few enough for its Program to be made and proved in a moment."""
-    most = schedule.get("rows_per_message")
-    return most is None or num_messages(schedule) * 2 * ranks * ranks <= PROVED_OPS
 
 
 def worth(by: str, count: int, ranks: int) -> bool:

@@ -96,16 +96,6 @@ def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> S
     return Schedule(made.family, made.parameters, steps=tiling.steps, notes=tiling.notes)
 
 
-def num_messages(schedule: Schedule) -> int:
-    """Messages that its tiles make from a rank to another: of at most `rows_per_message` rows, or whole.
-
-    >>> num_messages(Schedule.of("uniform", tiles=(8, 7), rows_per_message=4))
-    4
-    """
-    most = schedule.get("rows_per_message") or max(schedule.tiles, default=1)
-    return sum(-(-rows // most) for rows in schedule.tiles)
-
-
 def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str]) -> Iterator[Schedule]:
     """The best tilings by each of our own ways again, with their messages cut."""
     for kind in kinds:
