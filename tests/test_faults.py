@@ -516,6 +516,7 @@ def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
     check_told(err, "EnvironmentFault: the report is incomplete", "No space left")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpich")
 @pytest.mark.parametrize("verb", ["doctor", "probe --ranks 2", "plan matmul_all_reduce --m 8 --k 8 --n 8 --ranks 2"])
 def test_unwritable_cache(tmp_path, verb):
