@@ -14,6 +14,7 @@ from dovetail.tune.choices import OURS, TRUTH, Compared, Pick, compare, score_of
 from dovetail.tune.scenarios import TOPOLOGIES, drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllReduce])
 def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
     scenario = next(iter(drawn(kind, 1, seed=5)))
@@ -70,6 +71,7 @@ def test_scenarios_are_of_all_topologies_and_a_seed_names_them():
     assert some[0].machine != next(iter(drawn(AllGatherMatmul, 1, seed=8))).machine
 
 
+@pytest.mark.slow
 def test_choosers_are_judged_on_the_true_machine():
     scenario = next(iter(drawn(AllGatherMatmul, 1, seed=9)))
     found = compare(scenario, seed=9)
@@ -93,6 +95,7 @@ def test_a_score_counts_ties_misses_and_silence():
     assert score.own == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_the_command_line_compares_and_says_what_it_lacks(capsys):
     sizes = ["--m", "2048", "--k", "512", "--n", "512"]
     argv = ["plan", "all_gather_matmul", *sizes, "--machine", "mi300x-8", "--compare-heuristics", "--seed", "1"]
@@ -103,6 +106,7 @@ def test_the_command_line_compares_and_says_what_it_lacks(capsys):
     assert "no scenarios of matmul_all_reduce are published" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compared_json_keeps_what_rules_say():
     scenario = next(iter(drawn(MatmulAllReduce, 1, seed=3)))
     found: Compared = compare(scenario, seed=3)
