@@ -26,13 +26,15 @@ def price(
     contention: float | None = None,
     *,
     extrapolate: bool = False,
+    times: Ints | None = None,
 ) -> Prices:
     """What each op of `program` costs on `machine`.
 
     A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route: f of the least message is
     its latency, the rest occupies the wire. Where the opposite direction carries messages of this program too, the wire
     is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways, and the latency is what
-    the least message takes beyond that. Without `contention`,
+    the least message takes beyond that. Where each op stands for so many alike (`times`), one of them is priced, and
+    all count in what is a typical message. Without `contention`,
     compute and traffic slow each other by the measured `cil:*` curves; with it, every transfer and collective simply
     takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
 
@@ -46,7 +48,7 @@ def price(
     routes = _Routes.of(program, machine)
     wire_s, latency_s, rendezvous = _messages(program, model, sizes, routes, extrapolate)
     if contention is None:
-        slow_by_net, slow_by_compute = _slow_downs(program, model, sizes)
+        slow_by_net, slow_by_compute = _slow_downs(program, model, sizes, times)
     else:
         slow_by_net = slow_by_compute = np.ones(program.num_ops)
         wire_s, latency_s = wire_s * contention, latency_s * contention
@@ -251,7 +253,7 @@ def _channel_groups(routes: _Routes, model: CostModel) -> tuple[Ints, list[tuple
     return group_of, list(groups)
 
 
-def _slow_downs(program: Program, model: CostModel, sizes: _Sizes) -> tuple[Floats, Floats]:
+def _slow_downs(program: Program, model: CostModel, sizes: _Sizes, times: Ints | None) -> tuple[Floats, Floats]:
     """cil:compute for ops on compute lanes, by the mean message and the mean call of their rank, weighed by bytes;
     cil:net by their own."""
     slow_by_net, slow_by_compute = np.ones(program.num_ops), np.ones(program.num_ops)
@@ -260,7 +262,7 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes) -> tuple[Floa
     calls, handled = program.kind == Kind.collective, sizes.handled
     traffic = np.isin(program.kind, _MESSAGES) | calls
     if traffic.any() and ("cil:compute" in model or f"cil:compute:{LIBRARY}" in model):
-        by_rank = _beside_traffic(program, model, handled, traffic)
+        by_rank = _beside_traffic(program, model, handled, traffic, times)
         slow_by_net = np.where(on_compute & ~traffic, by_rank[program.rank], 1.0)
     if "cil:net" in model:
         beside = traffic | (np.isin(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
@@ -270,12 +272,14 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes) -> tuple[Floa
     return slow_by_net, slow_by_compute
 
 
-def _beside_traffic(program: Program, model: CostModel, num_bytes: Ints, traffic: NDArray[np.bool_]) -> Floats:
+def _beside_traffic(
+    program: Program, model: CostModel, num_bytes: Ints, traffic: NDArray[np.bool_], times: Ints | None
+) -> Floats:
     """How much the traffic of each rank slows its compute: its messages and its calls of the library, each by their own
     curve where the machine has both, in the shares of their bytes."""
     calls, of_calls = program.kind == Kind.collective, f"cil:compute:{LIBRARY}"
     kinds = [("cil:compute", traffic & ~calls), (of_calls, calls)] if of_calls in model else [("cil:compute", traffic)]
-    found = [(key, *_typical_message(program, num_bytes, rows)) for key, rows in kinds]
+    found = [(key, *_typical_message(program, num_bytes, rows, times)) for key, rows in kinds]
     total: Floats = np.sum([moved for _, _, moved in found], axis=0)
     slowed = np.zeros(program.num_ranks)
     for key, typical, moved in found:
@@ -283,7 +287,9 @@ def _beside_traffic(program: Program, model: CostModel, num_bytes: Ints, traffic
     return np.where(total > 0, slowed, 1.0)
 
 
-def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _typical_message(
+    program: Program, num_bytes: Ints, traffic: NDArray[np.bool_], times: Ints | None
+) -> tuple[Floats, Floats]:
     """Mean bytes of the messages that touch each rank, weighted by their bytes, and their sum; 0 for a rank without."""
     rows = np.flatnonzero(traffic)
     carriers = _carriers(program)
@@ -291,7 +297,9 @@ def _typical_message(program: Program, num_bytes: Ints, traffic: NDArray[np.bool
     ends = np.array([[c.src, c.dst] for c in program.channels], dtype=np.int64).reshape(-1, 2)
     other = ends[carriers[sent], (program.kind[sent] != Kind.get).astype(np.intp)]
     rank = np.concatenate([program.rank[rows], other])
-    weight = num_bytes[np.concatenate([rows, sent])].astype(np.float64)
+    ops = np.concatenate([rows, sent])
+    size = num_bytes[ops].astype(np.float64)
+    weight = size if times is None else size * times[ops]
     total = np.bincount(rank, weight, program.num_ranks).astype(np.float64)
-    square = np.bincount(rank, weight * weight, program.num_ranks)
+    square = np.bincount(rank, weight * size, program.num_ranks)
     return np.divide(square, total, out=np.zeros_like(total), where=total > 0), total

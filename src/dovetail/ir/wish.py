@@ -18,6 +18,7 @@ from dovetail.ir.workload import Workload
 
 Floats = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
+Times = float | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Costs(Protocol):
         """Seconds that the busiest lane or link of a schedule works, undisturbed: no order of its ops takes less."""
 
     def num_ops(self, schedule: Schedule) -> int:
-        """Ops of what is simulated for a schedule, which is what a look at it takes."""
+        """Ops of what is simulated for a schedule, were every piece of a message one: what it takes to run a look."""
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
         """By how much compute and messages of a schedule slow each other, as one factor each."""
@@ -208,9 +209,11 @@ class Wish(Protocol):
     def workload(self, program: Program) -> Workload:
         """What a slot of each buffer of such a Program is, and what its kernels are."""
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
         """What is simulated to predict a schedule, its workload, and how many such each of its messages and
-        computations stands for: usually its Program, its workload, and 1."""
+        computations stands for: usually its Program, its workload, and 1. Of messages cut into pieces it may be the
+        chains, with a number for each op (see `passes.pieces`): then where chains are not alone on their links, the
+        pieces are simulated."""
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """What a rank gives, and what it wants its results in (None: new arrays), by buffer, slots first."""

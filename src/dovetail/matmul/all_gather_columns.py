@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError
 from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays
+from dovetail.ir.wish import Arrays, Times
 from dovetail.matmul.all_gathering import RESULTS, AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.blockwise import MC2, SHARDS
-from dovetail.matmul.gather_columns import gather_columns_program
+from dovetail.matmul.gather_columns import gather_columns_model, gather_columns_program
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import (
@@ -78,14 +78,16 @@ class AllGatherColumnsMatmul(AllGathering):
     def part(self, rows: int, ranks: int) -> AllGatherColumnsMatmul:
         return replace(self, m=rows)
 
-    def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
-        about = {"results": self.several, "gathered": self.gathered, "model": model}
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        about = {"results": self.several, "gathered": self.gathered}
         return gather_columns_program(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
         """As if all ranks had as many columns of A as the one that has most."""
         alike = replace(self, k=max(self.heights(ranks)) * ranks, depths=None)
-        return Gathering.modelled(alike, schedule, ranks)
+        about = {"results": self.several, "gathered": self.gathered}
+        program, pieces = gather_columns_model(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
+        return program, alike.workload(program), pieces
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows: of a rank's columns of A, of results; and the rows of B that belong to a rank's columns."""

@@ -8,10 +8,12 @@ from itertools import pairwise
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
 from dovetail.passes.for_all_ranks import for_all_ranks
-from dovetail.passes.regions import Bounds, bounds, cut, split
+from dovetail.passes.pieces import chains, cut_messages
+from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds
@@ -25,7 +27,6 @@ def gather_program(
     results: int = 1,
     gathered: bool = False,
     kind: str = "all_gather",
-    model: bool = False,
 ) -> Program:
     """Blocks of A sent part by part, and multiplied as they come.
 
@@ -39,11 +40,29 @@ def gather_program(
     each way) that pass on what came, in messages of at most `rows_per_message` rows. PlanError where the parameters do
     not fit. Source: seed 000 (MC²), seed 001.
 
-    `model`: only what each op takes is wanted, and no result; where ranks are alike, rank 0's ops stand for all.
     """
-    alike = model and blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
+    made = Gather(name, blocks, schedule, results, gathered, kind, range(blocks.ranks)).build()
+    return cut_messages(made, schedule.get("rows_per_message"))
+
+
+def gather_model(
+    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
+) -> tuple[Program, Times]:
+    """What `gather_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
+    pieces of a message each op stands for."""
+    alike = blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
     made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks)).build()
-    return for_all_ranks(made) if alike else made
+    return in_chains(made, schedule, alike=alike)
+
+
+def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Program, Times]:
+    """`made`, of rank 0 for all ranks where these are `alike`, its messages cut: into chains where they go straight to
+    where they are wanted, each piece right after the one before; and how many pieces each op stands for."""
+    most = schedule.get("rows_per_message")
+    straight = most is not None and schedule["by"] == "messages"
+    whole = made if straight else cut_messages(made, most)
+    whole = for_all_ranks(whole) if alike else whole
+    return chains(whole, most) if straight else (whole, 1.0)
 
 
 class Gather:
@@ -63,7 +82,7 @@ class Gather:
         self.alike = ours and not self.fused
         self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
         self.part = Parts(blocks, self.steps, self.without_own)
-        self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> rows of the ops that brought it
+        self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> row of the op that brought it
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
     def _check(self, schedule: Schedule) -> None:
@@ -169,40 +188,42 @@ class Gather:
     def _send(self, step: int) -> None:
         """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
         for turn in range(1, self.ranks):
-            for rank in range(self.ranks):
+            for rank in self._heard_by(turn):
                 self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
 
+    def _heard_by(self, towards: int) -> Sequence[int]:
+        """Ranks whose messages to the rank so many after them begin or end at one of `doing`."""
+        if len(self.doing) == self.ranks:
+            return self.doing
+        return sorted({*self.doing, *((rank - towards) % self.ranks for rank in self.doing)})
+
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
-        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`; each message after its own of
-        `after`, the messages that brought it."""
-        if not self.part(q, dst, step).rows or not (src in self.doing or dst in self.doing):
+        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`, after the one that brought it."""
+        if not self.part(q, dst, step).rows:
             return
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
         channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: block of rank {q}"
-        into, came = self.landing(q, dst, step), list[int]()
         what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
-        for number, piece in enumerate(pairwise(messages_of(into.num_slots, self.most))):
-            if src in self.doing:
-                reads, waits = [cut(what, *piece)], after[number : number + 1]
-                self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=waits, line=line)
-            if dst in self.doing:
-                came.append(self.b.add(Kind.recv, dst, recv, writes=[cut(into, *piece)], chan_in=channel, line=line))
-        self.came[dst, q, step] = came
+        if src in self.doing:
+            self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
+        if dst in self.doing:
+            writes = [self.landing(q, dst, step)]
+            self.came[dst, q, step] = [self.b.add(Kind.recv, dst, recv, writes=writes, chan_in=channel, line=line)]
 
     def _pass_on(self, step: int) -> None:
         """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""
         back, forth = self.hops
         for hop in range(max(back, forth)):
             for way, most in ((0, back), (1, forth)):
-                for rank in range(self.ranks if hop < most else 0):
-                    towards = -1 if way == 0 else 1
+                towards = -1 if way == 0 else 1
+                for rank in self._heard_by(towards) if hop < most else ():
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
                     after = [] if hop == 0 else self.came.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
 
     @cached_property
     def depth(self) -> int:
-        """Messages that a channel holds."""
+        """Messages that a channel holds, once they are cut."""
         return depth_of(self.steps, self.blocks, self.most)
 
     @property
@@ -252,13 +273,13 @@ class Gather:
         yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
-        came = self.came.get((rank, q, step), [])[-1:]
+        came = self.came.get((rank, q, step), [])
         what = self.source(rank, rank, step) if q == rank and not came else self.landing(q, rank, step)
         self._product(rank, what, [(q, self.part(q, rank, step))], step, came)
 
     def _fused(self, rank: int, step: int, run: list[int]) -> None:
         """One product of all parts of a run; the own part is copied to its place among them, where no call did."""
-        after = [row for q in run for row in self.came.get((rank, q, step), [])[-1:]]
+        after = [row for q in run for row in self.came.get((rank, q, step), [])]
         if rank in run and (rank, rank, step) not in self.came:
             reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
             line = f"step {step + 1}: own part beside the others"
@@ -313,7 +334,7 @@ class Gather:
                 if slices > 1:
                     into = Region("gathered", at * slices + step, 1, slices, part.rows)
                 if part.rows:
-                    after = self.came.get((rank, q, step), [])[-1:]
+                    after = self.came.get((rank, q, step), [])
                     reads = [self.landing(q, rank, step)]
                     self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")
 
@@ -332,16 +353,7 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
 def depth_of(steps: Steps, blocks: Blocks, most: int | None) -> int:
     """Messages of at most `most` rows that a channel holds: those of DEPTH parts."""
     longest = max((steps.part(step, blocks.longest, blocks.longest).rows for step in range(steps.count)), default=0)
-    return DEPTH * (len(messages_of(longest, most)) - 1)
-
-
-def messages_of(rows: int, most: int | None) -> Bounds:
-    """Where `rows` are cut into messages of at most so many rows.
-
-    >>> messages_of(10, 4), messages_of(10, None)
-    ((0, 4, 7, 10), (0, 10))
-    """
-    return bounds(rows, 1 if most is None else max(-(-rows // most), 1))
+    return DEPTH * (1 if most is None else max(-(-longest // most), 1))
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region, Schedule, Term
+from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Part
-from dovetail.matmul.gather import Gather
+from dovetail.matmul.gather import Gather, in_chains
 from dovetail.matmul.product import MODES
-from dovetail.passes.for_all_ranks import for_all_ranks
+from dovetail.passes.pieces import cut_messages
 
 
 def gather_columns_program(
@@ -20,7 +21,6 @@ def gather_columns_program(
     *,
     results: int = 1,
     gathered: bool = False,
-    model: bool = False,
 ) -> Program:
     """Each rank's columns of A sent part by part to all, and multiplied by the rows of B that they belong to.
 
@@ -29,14 +29,24 @@ def gather_columns_program(
     `gather_program`, without `slices`; products are never fused, for each adds to the rows of the one before. The own
     columns come first, the others in the order in which they arrive: every rank has an order of its own, the same in
     every run. PlanError where the parameters do not fit. Source: seed 001 (2-D schedules), where A is cut along K.
-
-    `model`: only what each op takes is wanted, of columns as wide on every rank: rank 0's ops stand for all.
     """
+    made = _made(name, m, ranks, schedule, results, gathered, range(ranks))
+    return cut_messages(made, schedule.get("rows_per_message"))
+
+
+def gather_columns_model(
+    name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
+) -> tuple[Program, Times]:
+    """What `gather_columns_program` takes, of columns as wide on every rank, without a result: rank 0's ops stand for
+    all; and how many pieces of a message each op stands for."""
+    return in_chains(_made(name, m, ranks, schedule, results, gathered, range(1)), schedule, alike=True)
+
+
+def _made(name: str, m: int, ranks: int, schedule: Schedule, results: int, gathered: bool, doing: range) -> Program:
     if schedule.get("fused") or schedule.get("slices"):
         raise PlanError("columns are multiplied one rank's at a time", hint="fused=False, and tiles of the rows")
-    doing, blocks = range(1 if model else ranks), Blocks.gathered((m,) * ranks)
-    made = _GatherColumns(name, blocks, schedule, results, gathered, "all_gather", doing).build()
-    return for_all_ranks(made) if model else made
+    blocks = Blocks.gathered((m,) * ranks)
+    return _GatherColumns(name, blocks, schedule, results, gathered, "all_gather", doing).build()
 
 
 class _GatherColumns(Gather):
@@ -78,7 +88,7 @@ class _GatherColumns(Gather):
     def _keep(self, rank: int) -> None:
         for q in range(self.ranks):
             for step in range(self.steps.count):
-                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])[-1:]
+                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])
                 if part.rows:
                     reads = [self.source(q, rank, step) if q == rank and not came else self.landing(q, rank, step)]
                     writes, line = [self._column(q, part)], "columns kept"

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays, Costs
+from dovetail.ir.wish import Arrays, Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
-from dovetail.matmul.gather import even_tiles, gather_program
+from dovetail.matmul.gather import even_tiles, gather_model, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
 from dovetail.passes.regions import split
@@ -59,15 +59,13 @@ class Gathering(Blockwise):
         return shard(self.n, ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        return self._program(schedule, ranks, model=False)
-
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        program = self._program(schedule, ranks, model=True)
-        return program, self.workload(program), 1.0
-
-    def _program(self, schedule: Schedule, ranks: int, *, model: bool) -> Program:
-        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind, "model": model}
+        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
         return gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
+        about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
+        program, pieces = gather_model(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
+        return program, self.workload(program), pieces
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows of A and of results; where K is cut, the slices of rows, and of B."""

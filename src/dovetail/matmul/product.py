@@ -26,7 +26,7 @@ from dovetail.ir import (
     dtype_bytes,
 )
 from dovetail.ir.types import Mode
-from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
+from dovetail.ir.wish import Arrays, Collected, Costs, OfFields, Times
 from dovetail.matmul.kernels import work_of
 from dovetail.passes.regions import split
 
@@ -221,7 +221,7 @@ class Product(OfFields):
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Product, tuple[str, ...]]:
         return self, ()
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
         program = self.program(schedule, ranks)
         return program, self.workload(program), 1.0
 

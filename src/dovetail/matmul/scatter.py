@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Parts, Steps
-from dovetail.matmul.gather import depth_of, messages_of
+from dovetail.matmul.gather import depth_of, in_chains
 from dovetail.matmul.product import MODES
-from dovetail.passes.regions import cut
+from dovetail.passes.pieces import cut_messages
 
 WAYS = ("library", "messages", "ring", "two_rings")
 
@@ -31,7 +32,13 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     what it passes on, or `two_rings`, one each way, that meet at the rank that wants the sum. PlanError where the
     parameters do not fit. Messages have at most `rows_per_message` rows. Source: seed 000 (MC²), seed 001.
     """
-    return _Scatter(name, blocks, schedule, sums).build()
+    return cut_messages(_Scatter(name, blocks, schedule, sums).build(), schedule.get("rows_per_message"))
+
+
+def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:
+    """What `scatter_program` makes, its messages as chains where they can be; and how many pieces of one each op stands
+    for."""
+    return in_chains(_Scatter(name, blocks, schedule, sums).build(), schedule, alike=False)
 
 
 class _Scatter:
@@ -85,7 +92,7 @@ class _Scatter:
 
     @cached_property
     def depth(self) -> int:
-        """Messages that a channel holds."""
+        """Messages that a channel holds, once they are cut."""
         return depth_of(self.steps, self.blocks, self.most)
 
     # Where things are.
@@ -219,12 +226,10 @@ class _Scatter:
                     continue
                 channel = self.b.channel(rank, to, 0, self.depth)
                 line = f"step {step + 1}: from rank {rank} for rank {to}"
-                what, into, row = self.made_at(rank, to, step), self.landing(rank, to, step), -1
+                reads, writes = [self.made_at(rank, to, step)], [self.landing(rank, to, step)]
                 after = [self.made[rank, to, step]]
-                for piece in pairwise(messages_of(what.num_slots, self.most)):
-                    reads, writes = [cut(what, *piece)], [cut(into, *piece)]
-                    self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
-                    row, after = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line), []
+                self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
+                row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
                 self.left[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:
@@ -241,32 +246,25 @@ class _Scatter:
         product to what it passes on. By two rings it comes from both sides; the own product is made last."""
         far, two = self.ranks - 1, self.by == "two_rings"
         ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
-        passed: dict[tuple[int, int, int], list[int]] = {}  # (rank, wanted by, step) -> rows of the sum to pass on
+        passed: dict[tuple[int, int, int], int] = {}  # (rank, wanted by, step) -> row of the sum to pass on
         for away, step in product(range(far, -1, -1), range(self.steps.count)):
             for (way, towards, most), rank in product(ways, range(self.ranks)):
                 r = (rank + towards * away) % self.ranks
                 if away > most or (away == 0 and way) or not self.part(rank, r, step).rows:
                     continue
                 into = self.made_at(rank, r, step) if away else self.result(rank, rank, step)
-                done = [self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")]
+                done = self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")
                 for way_in, comes_by, farthest in [(way, towards, most)] if away else ways:
                     if away < farthest:
                         done = self._add(rank - comes_by, rank, r, step, way_in, into, done, passed)
                 passed[rank, r, step] = done
 
-    def _add(
-        self, src: int, dst: int, r: int, step: int, way: int, into: Region, after: Sequence[int], passed: Any
-    ) -> list[int]:
-        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own; in messages, each after
-        its own of those that brought it."""
+    def _add(self, src: int, dst: int, r: int, step: int, way: int, into: Region, after: int, passed: Any) -> int:
+        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own, in row `after`."""
         src %= self.ranks
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
         channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: sum for rank {r}"
-        sent, rows = self.made_at(src, r, step), list[int]()
-        for number, piece in enumerate(pairwise(messages_of(into.num_slots, self.most))):
-            reads, made = [cut(sent, *piece)], passed[src, r, step][number : number + 1]
-            self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=made, line=line)
-            about: Any = {"chan_in": channel, "after": after[number : number + 1], "line": line}
-            place = [cut(into, *piece)]
-            rows.append(self.b.add(Kind.recv_reduce, dst, recv, reads=place, writes=place, **about))
-        return rows
+        reads, made = [self.made_at(src, r, step)], [passed[src, r, step]]
+        self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=made, line=line)
+        about: Any = {"chan_in": channel, "after": [after], "line": line}
+        return self.b.add(Kind.recv_reduce, dst, recv, reads=[into], writes=[into], **about)

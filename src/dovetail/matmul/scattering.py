@@ -9,13 +9,13 @@ from itertools import product
 from typing import Any, ClassVar
 
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays, Costs
+from dovetail.ir.wish import Arrays, Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
-from dovetail.matmul.scatter import scatter_program
+from dovetail.matmul.scatter import scatter_model, scatter_program
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
 
@@ -40,6 +40,10 @@ class Scattering(Blockwise):
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
+        program, pieces = scatter_model(self.name, self.blocks(ranks), schedule, sums=self.sums)
+        return program, self.workload(program), pieces
 
     def workload(self, program: Program) -> Workload:
         """Slots are rows, of A and of products; B is one slot."""

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from dovetail.core import CostError, PlanError, WishError, parse_count
 from dovetail.cost import CostModel, Prices, price
 from dovetail.ir import Kind, Program, Schedule, Wish, Work, Workload
+from dovetail.ir.wish import Times
 from dovetail.machine import Machine
+from dovetail.passes.pieces import one_by_one
 from dovetail.sim import simulate
 from dovetail.timeline import Timeline
 
@@ -32,7 +34,12 @@ class Scored:
     prices: Prices
     timeline: Timeline
     handling_s: float = 0.0
-    times: float = 1.0  # how many such each message and computation stands for
+    times: Times = 1.0  # how many such each message and computation stands for
+
+    @property
+    def num_ops(self) -> int:
+        """Ops, were each piece of a message one."""
+        return int(np.sum(self.times)) if np.ndim(self.times) else self.program.num_ops
 
     @property
     def family(self) -> str:
@@ -111,8 +118,7 @@ class Costs:
         key = schedule.parameters, schedule.slice_bytes
         same = self._known.get(key)
         if same is None:
-            program, workload, times = self.wish.modelled(schedule, self.ranks)
-            prices = _served(program, self._price(program, workload), times)
+            program, workload, prices, times = self._modelled(schedule)
             timeline = simulate(program, prices, self.machine.name)
             same = self._known[key] = Scored(
                 schedule, program, workload, prices, timeline, _handling_s(program, prices), times
@@ -163,10 +169,9 @@ class Costs:
         return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
     def messages_s(self, wish: Wish, schedule: Schedule) -> float:
-        program, workload, times = wish.modelled(schedule, self.ranks)
-        prices = self._far._price(program, workload)
+        program, _, prices, _ = replace(self._far, wish=wish)._modelled(schedule)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
-        return times * simulate(program, prices.with_columns(work_s=free)).makespan_s
+        return simulate(program, prices.with_columns(work_s=free)).makespan_s
 
     def predicted_s(self, schedule: Schedule) -> float:
         found = self.score([schedule])
@@ -177,11 +182,11 @@ class Costs:
         return _busy_s(found[0]) if found else float("inf")
 
     def num_ops(self, schedule: Schedule) -> int:
-        return sum(each.program.num_ops for each in self.score([schedule]))
+        return sum(each.num_ops for each in self.score([schedule]))
 
     def exactly(self, found: Scored, program: Program) -> Scored:
         """The same, simulated as the Program that is to run, where another was that stands for it."""
-        if found.program is program or found.times != 1.0:
+        if found.program is program or not (np.ndim(found.times) or found.times == 1.0):
             return found
         workload = self.wish.workload(program)
         prices = _served(program, self._price(program, workload), 1.0)
@@ -197,8 +202,18 @@ class Costs:
     def _far(self) -> Costs:
         return replace(self, extrapolate=True)
 
-    def _price(self, program: Program, workload: Workload) -> Prices:
-        return price(program, self.machine, workload, self.contention, extrapolate=self.extrapolate)
+    def _modelled(self, schedule: Schedule) -> tuple[Program, Workload, Prices, Times]:
+        """What is simulated for a schedule, and how many such each of its ops stands for, which is in the prices."""
+        program, workload, times = self.wish.modelled(schedule, self.ranks)
+        pieces = None if isinstance(times, float) else times
+        prices = self._price(program, workload, pieces)
+        if pieces is not None and not flow_freely(program, prices, pieces):
+            program, times = one_by_one(program, pieces), 1.0
+            prices = self._price(program, workload)
+        return program, workload, _served(program, prices, times), times
+
+    def _price(self, program: Program, workload: Workload, times: NDArray[np.int64] | None = None) -> Prices:
+        return price(program, self.machine, workload, self.contention, extrapolate=self.extrapolate, times=times)
 
     @cached_property
     def _known(self) -> dict[Any, Scored]:
@@ -223,7 +238,18 @@ def check_options(wish: Wish, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {name: option.default if asked.get(name) is None else asked[name] for name, option in known.items()}
 
 
-def _served(program: Program, prices: Prices, times: float) -> Prices:
+def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> bool:
+    """Whether messages that stand for several take as long as these one after the other: none waits for its receive to
+    be posted, none takes work, and no two channels share a link."""
+    chains = times > 1
+    if prices.rendezvous[chains].any() or prices.work_s[chains].any():
+        return False
+    used = np.bincount(program.chan_out[program.chan_out >= 0], minlength=len(program.channels)) > 0
+    links = np.bincount(prices.route[np.repeat(used, np.diff(prices.route_start))])
+    return not chains.any() or bool(links.max(initial=0) <= 1)
+
+
+def _served(program: Program, prices: Prices, times: Times) -> Prices:
     """Prices as `sim` is to take them: each message and computation as long as those it stands for; where nothing
     computes, receives are posted ahead, as executors do within their window."""
     scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s)

@@ -52,9 +52,11 @@ def baseline(serials: Sequence[Scored]) -> Scored:
     return next((each for each in serials if each.schedule.get("by") == "library"), serials[0])
 
 
-def rivals(asked: str, noise: float, ranked: Sequence[Scored], taken: Scored, ideal: Ideal) -> tuple[Rival, ...]:
+def rivals(
+    asked: str, noise: float, ranked: Sequence[Scored], taken: Scored, lost: Mapping[str, float], ideal: Ideal
+) -> tuple[Rival, ...]:
     """What was not taken, fastest first, and why: the best of every family, every serial, and the best by every other
-    way to communicate of the family that was taken."""
+    way to communicate of the family that was taken, which has `lost` so much."""
     whole = {"serial", taken.family}
 
     def kind(each: Scored) -> tuple[str, Any]:
@@ -65,7 +67,6 @@ def rivals(asked: str, noise: float, ranked: Sequence[Scored], taken: Scored, id
         best.setdefault(kind(each), each)
     best.pop(kind(taken), None)
     several = len({each.schedule.get("by") for each in ranked}) > 1
-    lost = ideal.lost(taken)
     return tuple(
         Rival(
             label(each.schedule, several=several),

@@ -149,7 +149,7 @@ def _reasoned(
     scored = taken.scored
     serials = [each for each in ranked if each.schedule.is_serial]
     ideal = Ideal.of(costs, serials)
-    base = baseline(serials)
+    base, lost = baseline(serials), ideal.lost(scored)
     return Plan(
         driven(costs, scored.schedule),
         costs.wish,
@@ -162,8 +162,8 @@ def _reasoned(
         base.predicted_s,
         ideal.compute_s,
         ideal.comm_s,
-        ideal.lost(scored),
-        rivals(asked.family, asked.noise, ranked, scored, ideal),
+        lost,
+        rivals(asked.family, asked.noise, ranked, scored, lost, ideal),
         (*notes, *scored.schedule.notes, *taken.refused, *_assumptions(costs)),
         published(costs, wish.to_json(), serials),
         asked.noise,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import DovetailError
 from dovetail.ir import RECVS, SENDS, Kind, Program
-from dovetail.timeline.partners import message_of, ready_s
+from dovetail.timeline.partners import Ints, message_of, ready_s
 from dovetail.timeline.spans import Floats, covered, op_times
 from dovetail.timeline.timeline import Timeline, union_s
 
@@ -92,8 +92,10 @@ def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution
     _check(program, alone)
     start, end = op_times(timeline, program.num_ops)
     seen = ~np.isnan(start)
-    active = np.minimum(np.maximum(start, ready_s(program, start, end, alone.wire_s, alone.rendezvous)), end)
-    alone_s = _alone_s(program, alone, active, end)
+    message = message_of(program)
+    ready = ready_s(program, message, start, end, alone.wire_s, alone.rendezvous)
+    active = np.minimum(np.maximum(start, ready), end)
+    alone_s = _alone_s(program, message, alone, active, end)
     serves = seen & (_is_comm(program) == (alone.bound == "comm"))
     makespan = float(np.max(end, where=seen, initial=0.0))
     rank = _critical_rank(program, end, np.where(serves, alone_s, 0.0), makespan)
@@ -158,12 +160,12 @@ def _is_comm(program: Program) -> NDArray[np.bool_]:
     return ~on_compute | np.isin(col["kind"], TALKS)
 
 
-def _alone_s(program: Program, alone: Alone, active: Floats, end: Floats) -> Floats:
+def _alone_s(program: Program, message: Ints, alone: Alone, active: Floats, end: Floats) -> Floats:
     """Seconds that each op, active when it was, would have been active had nothing disturbed it.
 
     A receive whose message set out before the receive was posted needs only what was left of the message's way.
     """
-    kind, message = program.columns["kind"], message_of(program)
+    kind = program.columns["kind"]
     seconds = alone.work_s + np.where(np.isin(kind, [*SENDS, Kind.put, Kind.get]), alone.wire_s, 0.0)
     seconds = seconds + np.where(np.isin(kind, [Kind.put, Kind.get]), alone.latency_s, 0.0)
     got = np.flatnonzero(message >= 0)

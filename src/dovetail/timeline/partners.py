@@ -19,20 +19,22 @@ def message_of(program: Program) -> Ints:
     col = program.columns
     partner = np.full(program.num_ops, -1, dtype=np.int64)
     for givers, takers in ((SENDS, RECVS), ({Kind.signal}, {Kind.wait})):
-        sent, sent_key = _numbered(col["kind"], col["chan_out"], [int(kind) for kind in givers])
-        taken, taken_key = _numbered(col["kind"], col["chan_in"], [int(kind) for kind in takers])
-        _, at_sent, at_taken = np.intersect1d(sent_key, taken_key, assume_unique=True, return_indices=True)
-        partner[taken[at_taken]] = sent[at_sent]
+        sent, sends = _by_channel(program, col["chan_out"], [int(kind) for kind in givers])
+        taken, takes = _by_channel(program, col["chan_in"], [int(kind) for kind in takers])
+        met = np.minimum(sends, takes)
+        partner[taken[_first(takes, met)]] = sent[_first(sends, met)]
     return partner
 
 
-def ready_s(program: Program, start: Floats, end: Floats, wire: Floats, rendezvous: NDArray[np.bool_]) -> Floats:
-    """When each op had all it needs from other ranks; -inf where it needs nothing (or left no span).
+def ready_s(
+    program: Program, message: Ints, start: Floats, end: Floats, wire: Floats, rendezvous: NDArray[np.bool_]
+) -> Floats:
+    """When each op had all it needs from other ranks; -inf where it needs nothing (or left no span). `message`: see
+    `message_of`.
 
     A receive: when its send (the last `wire` seconds of a fused op) began. A wait: when its signal was given. A send by
     `rendezvous`: when its receive was posted. A collective: when the last member called.
     """
-    message = message_of(program)
     ready = np.full(program.num_ops, -np.inf)
     taker = np.flatnonzero(message >= 0)
     giver = message[taker]
@@ -45,10 +47,19 @@ def ready_s(program: Program, start: Floats, end: Floats, wire: Floats, rendezvo
     return np.where(np.isnan(ready), -np.inf, ready)
 
 
-def _numbered(kind: NDArray[np.uint8], channel: NDArray[np.int32], kinds: list[int]) -> tuple[Ints, Ints]:
-    """Rows of ops of `kinds`, and for each a key that holds its channel and its number on that channel."""
-    rows = np.flatnonzero(np.isin(kind, kinds) & (channel >= 0))
-    return rows, _key(channel[rows].astype(np.int64), len(kind))
+def _by_channel(program: Program, channel: NDArray[np.int32], kinds: list[int]) -> tuple[Ints, Ints]:
+    """Rows of ops of `kinds`, those of one channel after those of another; and how many there are of each."""
+    rows = np.flatnonzero(np.isin(program.columns["kind"], kinds) & (channel >= 0))
+    number, channels = channel[rows], len(program.channels)
+    few = number.astype(np.uint16) if channels < 1 << 16 else number  # of which NumPy counts, and sorts not
+    return rows[np.argsort(few, kind="stable")], np.bincount(number, minlength=channels)
+
+
+def _first(counts: Ints, most: Ints) -> NDArray[np.bool_]:
+    """Of so many entries of each channel, one channel's after the other's, the first `most` of each."""
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    first: NDArray[np.bool_] = number < np.repeat(most, counts)
+    return first
 
 
 def _key(group: Ints, size: int) -> Ints:
