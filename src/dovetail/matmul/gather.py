@@ -347,7 +347,8 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
     """
     if slices == 1 or not count:
         return Region(buffer, start * slices, count)
-    return Region(buffer, start * slices + s, 1, slices, count)
+    first = start * slices + s
+    return Region(buffer, first, 1) if count == 1 else Region(buffer, first, 1, slices, count)
 
 
 def depth_of(steps: Steps, blocks: Blocks, most: int | None) -> int:

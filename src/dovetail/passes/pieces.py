@@ -11,6 +11,7 @@ from dovetail.ir import Program
 from dovetail.passes.op_rows import rows_of, runs
 
 Ints = NDArray[np.int64]
+_SIDES = ("read", "write")
 
 
 def cut_messages(program: Program, most: int | None) -> Program:
@@ -70,13 +71,17 @@ def one_by_one(program: Program, times: Ints) -> Program:
     slots = message_slots(program)
     order = _Order.of(program, times, times)
     size = slots[order.op]
-    return order.applied(program, slots, order.turn * size, size)
+    made = order.applied(program, slots, order.turn * size, size)
+    col = made.columns
+    strides = {f"{side}_stride": np.where(col[f"{side}_blocks"] > 1, col[f"{side}_stride"], 0) for side in _SIDES}
+    same = all(np.array_equal(column, col[name]) for name, column in strides.items())
+    return made if same else made.with_columns({**col, **strides})
 
 
 def message_slots(program: Program) -> Ints:
     """Slots of the message that each op sends or receives; 0 for other ops."""
     col, found = program.columns, np.zeros(program.num_ops, np.int64)
-    for side in ("write", "read"):
+    for side in reversed(_SIDES):
         start = col[f"{side}_start"]
         has = np.flatnonzero((np.diff(start) > 0) & ((col["chan_in"] >= 0) | (col["chan_out"] >= 0)))
         row = start[has]
@@ -86,13 +91,13 @@ def message_slots(program: Program) -> Ints:
 
 class _Order(NamedTuple):
     """The new ops: which each was (`op`) and how many of it came before (`turn`); where the first of each op stands
-    (`begin`), and how far apart all of it (`apart`); how often each op stands (`count`), in how many `pieces`."""
+    (`begin`), and how far apart all of it (`apart`); how often each op stands (`times`), in how many `pieces`."""
 
     op: Ints
     turn: Ints
     begin: Ints
     apart: Ints
-    count: Ints
+    times: Ints
     pieces: Ints
 
     @staticmethod
@@ -114,7 +119,7 @@ class _Order(NamedTuple):
         """`program` in this order, its messages (ops of so many `slots`) as `size` slots from `first` on."""
         col, op = program.columns, self.op
         new = {name: col[name][op] for name in ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")}
-        for side in ("read", "write"):
+        for side in _SIDES:
             start = col[f"{side}_start"]
             row, owner = rows_of(start, op)
             new |= {name: col[name][row] for name in col if name.startswith(f"{side}_") and not name.endswith("_start")}
@@ -128,7 +133,7 @@ class _Order(NamedTuple):
         on, op, turn = program.columns["dep"][row], self.op[owner], self.turn[owner]
         alike = (slots[on] > 0) & (slots[op] > 0) & (self.pieces[on] == self.pieces[op])
         kept = alike | (turn == 0)
-        dep = self.begin[on] + self.apart[on] * np.where(alike, turn, self.count[on] - 1)
+        dep = self.begin[on] + self.apart[on] * np.where(alike, turn, self.times[on] - 1)
         return {
             "dep": dep[kept],
             "dep_start": np.append(0, np.cumsum(np.bincount(owner[kept], minlength=len(self.op)))),

@@ -1,0 +1,138 @@
+"""Messages cut into pieces: made column by column as if op by op, and simulated as chains as if piece by piece."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dovetail import plan
+from dovetail.core import PlanError
+from dovetail.ir import Schedule, to_text
+from dovetail.machine import load
+from dovetail.matmul import (
+    AllGatherColumnsMatmul,
+    AllGatherMatmul,
+    AllToAllMatmul,
+    MatmulAllToAll,
+    MatmulReduceScatter,
+)
+from dovetail.passes import slice_messages
+from dovetail.passes.pieces import chains, cut_messages, one_by_one
+from dovetail.plan import costs as plan_costs
+from dovetail.plan.costs import Costs
+from dovetail.sim import simulate
+from dovetail.tune.scenarios import drawn
+
+KINDS = (AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllToAll, MatmulReduceScatter)
+
+
+@st.composite
+def wishes(draw, most_ranks=4):
+    """A wish, where it can be with uneven shares, and so many ranks."""
+    kind, ranks = draw(st.sampled_from(KINDS)), draw(st.integers(1, most_ranks))
+    rows = st.integers(0, 9)
+    if kind is AllGatherMatmul:
+        shares = tuple(draw(st.lists(rows, min_size=ranks, max_size=ranks)))
+        return kind(sum(shares), 6, 8, rows=shares), ranks
+    if kind in (AllToAllMatmul, MatmulAllToAll):
+        counts = draw(st.lists(st.tuples(*[rows] * ranks), min_size=ranks, max_size=ranks))
+        return kind(sum(map(sum, counts)), 6, 8, counts=tuple(counts)), ranks
+    return kind(draw(st.integers(1, 30)), 6, 8), ranks
+
+
+@st.composite
+def schedules(draw, wish, ranks, by=("messages", "ring", "two_rings")):
+    """A schedule of the wish by messages of our own, tiles of any lengths, uncut."""
+    longest, tiles = wish.blocks(ranks).longest, []
+    while sum(tiles) < longest:
+        tiles.append(draw(st.integers(1, longest - sum(tiles))))
+    own, fused = draw(st.sampled_from(("first", "together", "last"))), draw(st.booleans())
+    parameters = {"tiles": tuple(tiles), "by": draw(st.sampled_from(by)), "own": own, "fused": fused}
+    if draw(st.integers(0, 3)) == 0 and longest and isinstance(wish, AllGatherMatmul | AllToAllMatmul):
+        parameters = {**parameters, "tiles": (), "slices": draw(st.integers(2, 4))}
+    return Schedule.of("given", **parameters)
+
+
+def plain(program):
+    """The text of a program, whatever depth its channels have, and whether it declares lanes that nothing is on."""
+    return [line for line in to_text(program.with_depth(1)).splitlines() if not line.startswith("lane ")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(1, 5))
+def test_cut_by_columns_is_cut_op_by_op(data, most):
+    wish, ranks = data.draw(wishes())
+    schedule = data.draw(schedules(wish, ranks))
+    try:
+        whole = wish.program(schedule, ranks)
+    except PlanError:
+        assume(False)
+    cut = wish.program(schedule.with_parameters(rows_per_message=most), ranks)
+    assert plain(cut) == plain(slice_messages(whole, most))
+    assert plain(cut) == plain(cut_messages(whole, most))
+
+
+@pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul, MatmulAllToAll, MatmulReduceScatter])
+def test_pieces_of_a_message_take_turns_with_their_receives(kind):
+    """As they were made, message by message: `sim` lets the first of ops that begin at once go first."""
+    schedule = Schedule.of("given", tiles=(5,), by="messages", own="last", fused=False, rows_per_message=2)
+    program = kind(10 if kind in (AllGatherMatmul, MatmulReduceScatter) else 20, 4, 4).program(schedule, 2)
+    sends = np.flatnonzero(program.chan_out >= 0)
+    assert len(sends) == 6
+    assert (program.chan_in[sends + 1] == program.chan_out[sends]).all()
+    assert program.channels[0].depth == 16 * 3
+
+
+def test_chains_hold_all_pieces():
+    schedule = Schedule.of("given", tiles=(7, 10), by="messages", own="first", fused=False)
+    whole = AllGatherMatmul(34, 4, 4).program(schedule, 2)
+    program, times = chains(whole, 4)
+    assert sorted(set(times.tolist())) == [1, 2]
+    assert program.num_ops < times.sum() == one_by_one(program, times).num_ops
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from((("mi300x-8", "float16"), ("two-hosts-1gbit", "float32"))), st.integers(1, 5))
+def test_chains_take_as_long_as_their_pieces(data, where, most):
+    machine, dtype = load(where[0]), where[1]
+    wish, ranks = data.draw(wishes(most_ranks=min(machine.ranks, 4)))
+    wish = replace(wish, k=480, n=480, dtype=dtype)
+    schedule = data.draw(schedules(wish, ranks, by=("messages",))).with_parameters(rows_per_message=most)
+    costs, _ = Costs.of(wish, machine, ranks, extrapolate=True)
+    try:
+        program = wish.program(schedule, ranks)
+    except PlanError:
+        assume(False)
+    found = costs.scored(schedule)
+    assert found.num_ops == program.num_ops
+    assert found.predicted_s == pytest.approx(costs.exactly(found, program).predicted_s, rel=1e-9)
+
+
+def test_chains_that_share_a_link_are_simulated_piece_by_piece():
+    torus = next(each for each in drawn(AllGatherMatmul, 9, 20261122) if each.name.startswith("torus"))
+    longest = torus.wish.blocks(torus.ranks).longest
+    schedule = Schedule.of("given", tiles=(longest,), by="messages", own="first", rows_per_message=-(-longest // 100))
+    costs, _ = Costs.of(torus.wish, torus.machine, torus.ranks, extrapolate=True)
+    assert costs.scored(schedule).program.num_ops == costs.num_ops(schedule)
+    alone, _ = Costs.of(torus.wish, load("mi300x-8"), min(torus.ranks, 8), extrapolate=True)
+    alone = replace(alone, wish=replace(torus.wish, dtype="bfloat16"))
+    schedule = schedule.with_parameters(tiles=(alone.wish.blocks(alone.ranks).longest,))
+    assert 30 * alone.scored(schedule).program.num_ops < alone.num_ops(schedule)
+
+
+def test_planning_simulates_few_ops(monkeypatch):
+    """FiCCO's g15, which a schedule with more than a million ops does fastest."""
+    simulated = []
+
+    def counted(program, *about):
+        simulated.append(program.num_ops)
+        return simulate(program, *about)
+
+    monkeypatch.setattr(plan_costs, "simulate", counted)
+    [studied] = [each for each in AllGatherMatmul.studied() if each.name == "g15"]
+    found = plan(studied.wish, studied.machine, extrapolate=True)
+    *search, taken = simulated
+    assert taken == found.program.num_ops
+    assert sum(search) < 250_000
