@@ -1,6 +1,7 @@
 """Messages cut into pieces: made column by column as if op by op, and simulated as chains as if piece by piece."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from dovetail.passes.pieces import chains, cut_messages, one_by_one
 from dovetail.plan import costs as plan_costs
 from dovetail.plan.costs import Costs
 from dovetail.sim import simulate
-from dovetail.tune.scenarios import drawn
+from dovetail.tune.choices import NOISE, probed_machine
+from dovetail.tune.scenarios import drawn, published
 
 KINDS = (AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllToAll, MatmulReduceScatter)
 
@@ -53,6 +55,17 @@ def schedules(draw, wish, ranks, by=("messages", "ring", "two_rings")):
     if draw(st.integers(0, 3)) == 0 and longest and isinstance(wish, AllGatherMatmul | AllToAllMatmul):
         parameters = {**parameters, "tiles": (), "slices": draw(st.integers(2, 4))}
     return Schedule.of("given", **parameters)
+
+
+def g15():
+    """FiCCO's scenario, in which many short messages slow compute least."""
+    return next(each for each in published(AllGatherMatmul) if each.name == "g15")
+
+
+@cache
+def probed_g15():
+    probed = probed_machine(g15(), NOISE, 20261122)
+    return replace(probed, costs={**load("mi300x-8").costs, **probed.costs})  # of other products, too
 
 
 def plain(program):
@@ -94,11 +107,12 @@ def test_chains_hold_all_pieces():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), st.sampled_from((("mi300x-8", "float16"), ("two-hosts-1gbit", "float32"))), st.integers(1, 5))
-def test_chains_take_as_long_as_their_pieces(data, where, most):
-    machine, dtype = load(where[0]), where[1]
+@given(st.data(), st.booleans(), st.integers(1, 5))
+def test_chains_take_as_long_as_their_pieces(data, eager, most):
+    """Where messages are sent before they are asked for, and where not."""
+    machine, dtype = (probed_g15(), "bfloat16") if eager else (load("two-hosts-1gbit"), "float32")
     wish, ranks = data.draw(wishes(most_ranks=min(machine.ranks, 4)))
-    wish = replace(wish, k=480, n=480, dtype=dtype)
+    wish = replace(wish, k=61440, n=61440, dtype=dtype)  # long rows: slow-downs differ
     schedule = data.draw(schedules(wish, ranks, by=("messages",))).with_parameters(rows_per_message=most)
     costs, _ = Costs.of(wish, machine, ranks, extrapolate=True)
     try:
@@ -123,7 +137,7 @@ def test_chains_that_share_a_link_are_simulated_piece_by_piece():
 
 
 def test_planning_simulates_few_ops(monkeypatch):
-    """FiCCO's g15, which a schedule with more than a million ops does fastest."""
+    """Though the fastest schedule found has more than a million."""
     simulated = []
 
     def counted(program, *about):
@@ -131,8 +145,7 @@ def test_planning_simulates_few_ops(monkeypatch):
         return simulate(program, *about)
 
     monkeypatch.setattr(plan_costs, "simulate", counted)
-    [studied] = [each for each in AllGatherMatmul.studied() if each.name == "g15"]
-    found = plan(studied.wish, studied.machine, extrapolate=True)
+    found = plan(g15().wish, probed_g15(), extrapolate=True)
     *search, taken = simulated
-    assert taken == found.program.num_ops
-    assert sum(search) < 250_000
+    assert taken == found.program.num_ops > 1_000_000
+    assert sum(search) < 400_000
