@@ -135,12 +135,12 @@ class Builder:
         )
 
     def _add_regions(self, side: str, regions: Sequence[Region]) -> None:
-        rows, values = self._buffer_row, self._regions[side]
+        rows, starts = self._buffer_row, self._starts[side]
         for buffer, offset, count, stride, blocks in regions:
             if buffer not in rows:
                 raise ProgramError(f"no buffer '{buffer}' in program '{self.name}'")
-            values += (rows[buffer], offset, count, stride, blocks)
-        self._starts[side].append(len(values) // len(REGION))
+            self._regions[side] += (rows[buffer], offset, count, stride, blocks)
+        starts.append(starts[-1] + len(regions))
 
     def _values(self) -> dict[str, list[int]]:
         """The columns, by name."""

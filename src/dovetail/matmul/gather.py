@@ -83,6 +83,7 @@ class Gather:
         self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
         self.part = Parts(blocks, self.steps, self.without_own)
         self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> row of the op that brought it
+        self.lanes: dict[int, tuple[int, int]] = {}  # by way
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
 
     def _check(self, schedule: Schedule) -> None:
@@ -201,7 +202,7 @@ class Gather:
         """The part of block (q, dst) from rank `src`, which has it, to rank `dst`, after the one that brought it."""
         if not self.part(q, dst, step).rows:
             return
-        send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
+        send, recv = self._lanes(way)
         channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: block of rank {q}"
         what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
         if src in self.doing:
@@ -209,6 +210,12 @@ class Gather:
         if dst in self.doing:
             writes = [self.landing(q, dst, step)]
             self.came[dst, q, step] = [self.b.add(Kind.recv, dst, recv, writes=writes, chan_in=channel, line=line)]
+
+    def _lanes(self, way: int) -> tuple[int, int]:
+        """On which messages of a way are sent and received."""
+        if way not in self.lanes:
+            self.lanes[way] = self.b.lane(f"send{way or ''}", "net"), self.b.lane(f"recv{way or ''}", "net")
+        return self.lanes[way]
 
     def _pass_on(self, step: int) -> None:
         """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""
@@ -298,10 +305,7 @@ class Gather:
         rows = [(self.blocks.place(q, rank) + part.first, part.rows) for q, part in parts]
         side_by_side = all(a[0] + a[1] == b[0] for a, b in pairwise(rows))
         start, count = rows[0][0], sum(each for _, each in rows)
-        adds = all((rank, first) in self.summed for first, _ in rows)
-        assert adds or not any((rank, first) in self.summed for first, _ in rows)
-        self.summed |= {(rank, first) for first, _ in rows}
-        call = self.b.kernel("matmul", MODES, accumulate=adds and slices > 1)
+        call = self.b.kernel("matmul", MODES, accumulate=slices > 1 and self._adds(rank, rows))
         line = f"{'own block' if step is None else f'step {step + 1}'}: {count} rows"
         for i in range(self.results):
             into = Region(f"C{i}", start, count) if side_by_side else Region(f"T{i}", what.offset, count)
@@ -309,6 +313,14 @@ class Gather:
             self.b.add(Kind.compute, rank, self.compute, reads=reads, writes=[into], call=call, after=after, line=line)
             if not side_by_side:
                 self._move(rank, i, what.offset, rows)
+
+    def _adds(self, rank: int, rows: list[tuple[int, int]]) -> bool:
+        """Whether these rows hold a product already, as they do from now on."""
+        firsts = {(rank, first) for first, _ in rows}
+        adds = firsts <= self.summed
+        assert adds or not firsts & self.summed
+        self.summed |= firsts
+        return adds
 
     def _move(self, rank: int, i: int, offset: int, rows: list[tuple[int, int]]) -> None:
         """Results of parts that do not lie side by side, to their rows."""
