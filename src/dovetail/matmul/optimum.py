@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -156,7 +157,10 @@ def _pass(
                 return float(total[row]), [*_trace(states, int(fresh.parent[row])), last], exact
             return mark_s, best, exact
         bound = np.maximum(fresh.end_s + lower[1][point], fresh.end_s + fresh.backlog_s + lower[0][point])
-        fresh = _take(fresh, bound < mark_s * (1 - SLACK))
+        hopeful = np.flatnonzero(bound < mark_s * (1 - SLACK))
+        if not len(hopeful):
+            continue
+        fresh = _take(fresh, hopeful)
         fresh = _take(fresh, _front(fresh, costs, counted=most is not None))
         if len(fresh.point) > width:
             exact, fresh = False, _thin(fresh, width)
@@ -203,7 +207,9 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
     if not len(first):
         return np.zeros(0, np.int64)
     least = first.argmin()
-    rows = np.flatnonzero((second < second[least]) | (np.arange(len(first)) == least))
+    rows = np.append(np.flatnonzero(second < second[least]), least)
+    if len(rows) == 1:
+        return rows
     rows = rows[np.lexsort((second[rows], first[rows]))]
     ahead = np.minimum.accumulate(np.append(np.inf, second[rows]))[:-1]
     return rows[second[rows] < ahead]
@@ -212,12 +218,19 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
 def _thin(states: States, width: int) -> States:
     """At most `width` rows: the one with least in total, and others evenly along the front."""
     total = states.end_s + states.backlog_s
-    rows = np.linspace(0, len(total) - 1, width).round().astype(np.int64)
-    rows[np.abs(rows - int(total.argmin())).argmin()] = int(total.argmin())
+    rows, best = _evenly(len(total), width).copy(), int(total.argmin())
+    if width == 1:
+        return _take(states, np.array([best]))
+    rows[np.abs(rows - best).argmin()] = best
     return _take(states, np.unique(rows))
 
 
-def _take(states: States, rows: Ints | NDArray[np.bool_]) -> States:
+@cache
+def _evenly(count: int, width: int) -> Ints:
+    return np.linspace(0, count - 1, width).round().astype(np.int64)
+
+
+def _take(states: States, rows: Ints) -> States:
     return States._make(column[rows] for column in states)
 
 
