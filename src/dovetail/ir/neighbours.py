@@ -8,7 +8,7 @@ from dovetail.ir.schedule import Schedule
 from dovetail.ir.wish import Costs
 
 WORTH = 2e-4  # a step must save this share
-NEAR_OPS = 8_000  # simulated at most of neighbours of a schedule
+NEAR_OPS = 8_000  # at most, of neighbours of a schedule, were each piece of a message one
 Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 
@@ -16,7 +16,7 @@ def varied(
     costs: Costs, schedule: Schedule, neighbours: Neighbours, floor: int = 1, most_ops: int = NEAR_OPS
 ) -> Schedule:
     """A schedule after every step to a neighbour of it that the simulation finds faster, until so many ops have been
-    simulated."""
+    looked at."""
     best, best_s, ops, gained = schedule, costs.predicted_s(schedule), 0, True
     while gained:
         gained = False

@@ -17,9 +17,10 @@ _SIDES = ("read", "write")
 def cut_messages(program: Program, most: int | None) -> Program:
     """Every message of more than `most` slots, if there is such a limit, as even pieces, the longer ones first.
 
-    Piece i waits for piece i of a message in as many pieces, and the first for all of anything else; what waited for
-    the message waits for its last piece. A send and its receive that stand side by side take turns. Channels stay as
-    deep as they are. Sends and receives only, none that is both; their strided regions are of single slots.
+    Piece i waits for piece i of a message as long, whose data it passes on, and the first for all of anything else;
+    what waited for the message waits for its last piece. A send and its receive that stand side by side take turns.
+    Channels stay as deep as they are. Sends and receives only, none that is both; their strided regions are of single
+    slots.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -131,7 +132,7 @@ class _Order(NamedTuple):
     def _deps(self, program: Program, slots: Ints) -> dict[str, Ints]:
         row, owner = rows_of(program.columns["dep_start"], self.op)
         on, op, turn = program.columns["dep"][row], self.op[owner], self.turn[owner]
-        alike = (slots[on] > 0) & (slots[op] > 0) & (self.pieces[on] == self.pieces[op])
+        alike = (slots[on] > 0) & (slots[on] == slots[op]) & (self.pieces[on] == self.pieces[op])
         kept = alike | (turn == 0)
         dep = self.begin[on] + self.apart[on] * np.where(alike, turn, self.times[on] - 1)
         return {

@@ -205,7 +205,7 @@ class Costs:
     def _modelled(self, schedule: Schedule) -> tuple[Program, Workload, Prices, Times]:
         """What is simulated for a schedule, and how many such each of its ops stands for, which is in the prices."""
         program, workload, times = self.wish.modelled(schedule, self.ranks)
-        pieces = None if isinstance(times, float) else times
+        pieces = times if isinstance(times, np.ndarray) else None
         prices = self._price(program, workload, pieces)
         if pieces is not None and not flow_freely(program, prices, pieces):
             program, times = one_by_one(program, pieces), 1.0
