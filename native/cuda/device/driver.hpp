@@ -34,8 +34,10 @@ struct Driver {
 #define DOVETAIL_ENTRY(name) decltype(&::name) name = nullptr;
     DOVETAIL_DRIVER(DOVETAIL_ENTRY)
 #undef DOVETAIL_ENTRY
-    // Absent before CUDA 13.
-    decltype(&::cuMemcpyBatchAsync) cuMemcpyBatchAsync = nullptr;
+    // cuMemcpyBatchAsync as it is from CUDA 13 on, absent before; headers of 12.8 have another by that name.
+    CUresult (*copy_batch)(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
+                           CUmemcpyAttributes*, std::size_t* attribute_of, std::size_t num_attributes,
+                           CUstream) = nullptr;
     int version = 0;  // 1000 * major + 10 * minor
 };
 

@@ -61,18 +61,18 @@ Streams::Streams(std::shared_ptr<Device> device, std::shared_ptr<Blas> blas, int
     warm_up();
 }
 
-// Launches each kernel once, with no effect: what is loaded at a first launch cannot be loaded within a graph.
+// Launches each kernel once, and each product that differs from others in more than its places, with no effect: what is
+// chosen and loaded at a first launch should not be within a graph.
 void Streams::warm_up() {
     Move nothing;
     nothing.to.present = nothing.a.present = true;
     move(nothing, 1, *origin_);
-    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::uintptr_t>, std::pair<const Command*, Product>>
-        met;
+    std::map<std::pair<Blas::Form, bool>, std::pair<const Command*, Product>> met;
     std::int64_t most = 0;
     for (const Command& command : commands_)
         if (const auto* product = std::get_if<Product>(&command.action)) {
-            const auto places = (product->a.address | product->b.address | product->c.address) % 256;
-            met.try_emplace({product->m, product->k, product->n, places}, &command, *product);
+            const auto form = Blas::form_of(*product, options_.product_processors);
+            met.try_emplace({form, product->accumulate}, &command, *product);
             most = std::max(most, element_bytes(product->dtype) * product->m * product->c.ld + 256);
         }
     const Block result(device_, most, false);
@@ -139,13 +139,13 @@ void Streams::perform(const Command& command, CUstream stream) {
 void Streams::copy(const Copy& copy, CUstream stream) {
     if (copy.width * copy.height == 0) return;
     if (options_.copy_blocks > 0) return move(as_move(copy), options_.copy_blocks, stream);
-    if (copy.height == 1 && options_.overlapping && driver().cuMemcpyBatchAsync) {
+    if (copy.height == 1 && options_.overlapping && driver().copy_batch) {
         CUdeviceptr to = copy.to, from = copy.from;
         std::size_t bytes = static_cast<std::size_t>(copy.width), first = 0;
         CUmemcpyAttributes how{};
         how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
         how.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-        check(driver().cuMemcpyBatchAsync(&to, &from, &bytes, 1, &how, &first, 1, stream), "copying");
+        check(driver().copy_batch(&to, &from, &bytes, 1, &how, &first, 1, stream), "copying");
         return;
     }
     if (copy.height == 1) return device_->copy(copy.to, copy.from, copy.width, stream);

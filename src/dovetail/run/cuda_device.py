@@ -69,15 +69,22 @@ class Gpu:
 
 
 def blas_paths() -> list[str]:
-    """Where cuBLASLt may be: beside the toolkit, or in the wheels of PyPI."""
+    """Where cuBLASLt may be: in the wheels of PyPI, or beside the toolkit.
+
+    PyTorch takes the wheels': two versions of libraries that belong together must not meet in one process.
+    """
     names = ["libcublasLt.so.13", "libcublasLt.so.12"]
-    folders: list[Path] = []
+    wheels: list[Path] = []
     spec = find_spec("nvidia")
     for root in spec.submodule_search_locations if spec and spec.submodule_search_locations else ():
-        folders += [Path(root) / "cu13" / "lib", Path(root) / "cublas" / "lib"]
+        wheels += [Path(root) / "cu13" / "lib", Path(root) / "cublas" / "lib"]
     toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    folders += [Path(found) / "lib64" for found in toolkits if found]
-    return names + [str(path) for folder in folders for name in names if (path := folder / name).exists()]
+    beside = [Path(found) / "lib64" for found in toolkits if found]
+
+    def found_in(folders: list[Path]) -> list[str]:
+        return [str(path) for folder in folders for name in names if (path := folder / name).exists()]
+
+    return [*found_in(wheels), *names, *found_in(beside)]
 
 
 @dataclass
