@@ -119,7 +119,7 @@ MEASURE = ROOT / "bench" / "gpu" / "measure.py"
 def test_the_bench_measures_what_it_says(pretended, tmp_path):
     """Its smallest sizes; times of a pretended device mean nothing."""
     sections = ("device", "engines", "calls", "refusals", "checks", "full_size", "interpreter", "alone", "pytorch")
-    about = ["--small", "--out", tmp_path, "--limit-s", "250", "--only", ",".join(sections)]
+    about = ["--small", "--out", tmp_path, "--limit-s", "275", "--only", ",".join(sections)]
     done = under(pretended, MEASURE, *about, memory=1 << 34)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads((tmp_path / "results.json").read_text())["sections"]
@@ -162,7 +162,7 @@ def test_a_section_that_breaks_loses_nothing(pretended, tmp_path, fault, words):
     """Planted: a section crashes, raises or hangs; its rows, and the sections after it, are there."""
     script = tmp_path / "faulty.py"
     script.write_text(FAULTY.format(folder=str(MEASURE.parent), fault=fault))
-    done = under(pretended, script, "--small", "--out", tmp_path / "out", memory=1 << 34)
+    done = under(pretended, script, "--out", tmp_path / "out", memory=1 << 34)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads((tmp_path / "out" / "results.json").read_text())["sections"]
     assert [row["line"] for row in found["first"]["rows"]] == ["before it broke"]

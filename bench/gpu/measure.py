@@ -113,7 +113,8 @@ def measure(asked: argparse.Namespace) -> int:
     until = time.monotonic() + asked.limit_s
     for name in (name for name in SECTIONS if name in chosen):
         begin = time.monotonic()
-        seconds = min(SECTIONS[name].seconds, until - begin - GRACE_S)
+        left_s = until - begin - GRACE_S
+        seconds = left_s if asked.small else min(SECTIONS[name].seconds, left_s)  # shares are those of full sizes
         print(f"==> {name}", flush=True)
         ended = start_section(name, asked, seconds) if seconds >= 5 else "no time was left"
         append(asked.out, section=name, ended=ended, took_s=round(time.monotonic() - begin, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import time
@@ -17,6 +18,7 @@ from rivals import CHUNKS, two_streams
 from dovetail.collective import build
 from dovetail.core import DovetailError
 from dovetail.ir import Program, Slot, Workload, verify
+from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
 from dovetail.matmul.alone import ProductAlone
 from dovetail.probe import characterise, probe_links
@@ -166,12 +168,23 @@ def products(setting: Setting) -> Rows:
                 yield tuned(setting, wish, ranks, CudaExecutor(), 12)
 
 
+def linked(setting: Setting, executor: CudaExecutor, ranks: int) -> Machine:
+    """What messages cost, probed once for all sections: a probe takes longer than what it serves."""
+    executor._gpu = setting.gpu
+    kept = setting.out / "pages" / f"links-{ranks}{'' if executor.real is None else '-alone'}.json"
+    if kept.exists():
+        return Machine.from_json(json.loads(kept.read_text()))
+    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], Budget(0.01, 2, 20))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(machine.to_json()))
+    return machine
+
+
 def tuned(setting: Setting, wish: Any, ranks: int, executor: CudaExecutor, budget_s: float) -> dict[str, Any]:
     """One tuning, in a few numbers; its page beside the results."""
-    executor._gpu = setting.gpu
     name = f"{wish.name}-{wish.m}x{wish.k}x{wish.n}-{ranks}{'' if executor.real is None else '-alone'}"
     where = setting.out / "pages" / name
-    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], Budget(0.01, 2, 20))
+    machine = linked(setting, executor, ranks)
     budget_s = min(budget_s, max(setting.left_s - 5, 3))
     found = tune(wish, ranks, out=where, executor=executor, machine=machine, rounds=5, budget_s=budget_s)
     document = write_tuning(found, where).to_json()
@@ -202,8 +215,7 @@ def pieces(setting: Setting) -> Rows:
         "beside host copies both ways": (2, CudaExecutor(real=0)),
     }
     for name, (ranks, executor) in ways.items():
-        executor._gpu = setting.gpu
-        machine = probe_links(executor, ranks, name, Budget(0.01, 2, 20)) if setting.left_s > 5 else None
+        machine = linked(setting, executor, ranks) if setting.left_s > 5 else None
         for point in points:  # one at a time, so that a cut loses one
             if machine and setting.left_s > 3:
                 yield from one_piece(name, ranks, characterise(executor, machine, [point], ranks)[1])

@@ -38,8 +38,8 @@ class Blas {
     static constexpr std::int64_t workspace_bytes = 32 << 20;
 
     // What an algorithm is chosen by: m, k, n, the three lds, dtype, processors, and by what all places are divisible.
-    using Form = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int,
-                            int, int>;
+    using Form =
+        std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int, int>;
     static Form form_of(const Product& product, int processors);
 
   private:

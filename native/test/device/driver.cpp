@@ -84,8 +84,13 @@ std::function<void()> kernel(const std::string& name, void** arguments, unsigned
     return [] {};
 }
 
-CUresult launch(CUfunction function, unsigned blocks, void** arguments, CUstream stream) {
+constexpr unsigned most_threads = 512;  // of our kernels but one, which __launch_bounds__ lets have 128 registers each
+
+bool bounded(const std::string& name) { return name != "dovetail_spin"; }
+
+CUresult launch(CUfunction function, unsigned blocks, unsigned threads, void** arguments, CUstream stream) {
     const auto& name = *reinterpret_cast<const std::string*>(function);
+    if (blocks == 0 || threads == 0 || (bounded(name) && threads > most_threads)) return CUDA_ERROR_INVALID_VALUE;
     std::function<bool()> holds;
     if (name == "dovetail_spin")
         holds = [flag = *static_cast<volatile unsigned**>(arguments[0])] { return *flag == 0; };
@@ -94,6 +99,10 @@ CUresult launch(CUfunction function, unsigned blocks, void** arguments, CUstream
 }
 
 }  // namespace
+
+// While a stream is captured, its thread must not call what may wait for the device or change what it holds.
+#define UNLESS_CAPTURING \
+    if (World::get().capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 
 #define LOCKED const std::lock_guard<std::recursive_mutex> lock(mutex)
 
@@ -130,6 +139,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
 CUresult cuCtxSynchronize() {
     LOCKED;
+    UNLESS_CAPTURING;
     return World::get().run(true), CUDA_SUCCESS;
 }
 CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
@@ -138,6 +148,7 @@ CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
 }
 CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
     LOCKED;
+    UNLESS_CAPTURING;
     if (taken_bytes() + bytes > memory_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     void* found = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(found, 0xa5, bytes);
@@ -147,12 +158,15 @@ CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
 }
 CUresult cuMemFree(CUdeviceptr at) {
     LOCKED;
+    UNLESS_CAPTURING;
     World::get().run(true);
     taken.erase(at);
     std::free(reinterpret_cast<void*>(at));
     return CUDA_SUCCESS;
 }
 CUresult cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
+    LOCKED;
+    UNLESS_CAPTURING;
     *at = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     return CUDA_SUCCESS;
 }
@@ -274,18 +288,23 @@ CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
     return *function = reinterpret_cast<CUfunction>(new std::string(name)), CUDA_SUCCESS;
 }
-CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                         unsigned, CUstream stream, void** arguments, void**) {
     LOCKED;
-    return launch(function, blocks, arguments, stream);
+    return launch(function, blocks, threads, arguments, stream);
 }
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                                    unsigned, unsigned, CUstream stream, void** arguments) {
     LOCKED;
-    return launch(function, blocks, arguments, stream);
+    int held = 0;
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(&held, function, static_cast<int>(threads), 0);
+    if (blocks > static_cast<unsigned>(held * setting("PRETENDED_PROCESSORS", 132)))
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    return launch(function, blocks, threads, arguments, stream);
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads, std::size_t) {
-    return *blocks = 2048 / threads, CUDA_SUCCESS;
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, std::size_t) {
+    const bool few = bounded(*reinterpret_cast<const std::string*>(function));
+    return *blocks = (few ? static_cast<int>(most_threads) : 2048) / threads, CUDA_SUCCESS;
 }
 
 }  // extern "C"

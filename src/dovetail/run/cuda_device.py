@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, poison, shape_of, workload_slots
+from dovetail.run.arrays import Array, is_float, poison, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
@@ -132,6 +132,11 @@ class DeviceMemory:
         (self.keep_host if on_host else self._blocks).append(block)
         return int(block.address)
 
+    def settle(self) -> None:
+        """Wait for what other libraries may still have to do to the arrays that were given, on streams of theirs."""
+        if self.given:
+            self.gpu.device.synchronize()
+
     def homes(self) -> Homes:
         """The same, as commands are made from it."""
         return Homes(self.address, lambda rank, name: self._starts.get((name, rank), 0), self.take, self.take_on_host)
@@ -152,7 +157,12 @@ class DeviceMemory:
 
     def poison(self, name: str, rank: int) -> None:
         """Fill a buffer with what no correct run leaves behind."""
-        array = np.empty(*shape_of(self.program, self.workload, name, rank))
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        if is_float(dtype):  # all bits set are a NaN: nothing needs to be brought there
+            num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            self.gpu.device.fill(self._homes[name, rank], 0xFF, num_bytes)
+            return
+        array = np.empty(shape, dtype)
         poison(array)
         self.gpu.upload(self._homes[name, rank], array)
 

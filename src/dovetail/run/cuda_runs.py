@@ -84,6 +84,7 @@ class StreamsRun:
 
     def run(self) -> float:
         """Run once; its seconds on the device."""
+        self.memory.settle()
         if self.options.graph:
             self.bound.replay()
         else:
@@ -169,6 +170,7 @@ class InterpretedRun:
 
     def run(self) -> float:
         """Run once; the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
+        self.memory.settle()
         number = REDUCE_OPS.index("sum" if self.options.reduce_op == "avg" else self.options.reduce_op)
         failure = self.bound.run(number, self.options.stall_s, self.options.spans)
         if failure:
