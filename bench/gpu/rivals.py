@@ -41,13 +41,13 @@ def _median_s(torch: Any, once: Any, repeats: int = 7) -> float:
 
 def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
     """Each peer's rows come in chunks; each chunk is multiplied once it is there; our own rows go to every peer."""
-    dtype, rows = getattr(torch, wish.dtype), wish.m // ranks
-    mine, b = torch.randn(rows, wish.k, device="cuda").to(dtype), torch.randn(wish.k, wish.n, device="cuda").to(dtype)
+    dtype, rows, columns = getattr(torch, wish.dtype), wish.m // ranks, wish.n // ranks
+    mine, b = torch.randn(rows, wish.k, device="cuda").to(dtype), torch.randn(wish.k, columns, device="cuda").to(dtype)
     peers = [torch.randn(rows, wish.k).to(dtype).pin_memory() for _ in range(ranks - 1)]
     sinks = [torch.empty(rows, wish.k, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
     whole, c = (
         torch.empty(wish.m, wish.k, dtype=dtype, device="cuda"),
-        torch.empty(wish.m, wish.n, dtype=dtype, device="cuda"),
+        torch.empty(wish.m, columns, dtype=dtype, device="cuda"),
     )
     copies, sends = torch.cuda.Stream(), torch.cuda.Stream()
 

@@ -233,7 +233,7 @@ def balanced(setting: Setting) -> list[Any]:
     """Wishes whose product takes about as long as its transfers, with the number of ranks."""
     if setting.small:
         return [(AllGatherMatmul(64, 32, 64, "float16"), 2), (MatmulReduceScatter(64, 64, 64, "float16"), 2)]
-    gathers = [AllGatherMatmul(16384, 4096, n, "float16") for n in (8192, 12288)]
+    gathers = [AllGatherMatmul(16384, 4096, 8 * n, "float16") for n in (8192, 12288)]  # a rank has an eighth of n
     return [(wish, 8) for wish in (*gathers, MatmulReduceScatter(16384, 65536, 4096, "float16"))]
 
 
