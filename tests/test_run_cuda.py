@@ -51,6 +51,13 @@ def test_all_that_must_hold_on_a_device(pretended, part):
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.slow
+def test_all_that_must_hold_on_several_devices(pretended):
+    done = checks(pretended, "TestSeveralDevices", devices=2)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "8 passed" in done.stdout
+
+
 FORGETFUL = """
 import sys
 import pytest
