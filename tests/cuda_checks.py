@@ -1,6 +1,7 @@
 """What must hold of runs on a CUDA device: a real one, or the pretended one that test_run_cuda.py puts in its place."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -313,6 +314,20 @@ class TestArrays:
         held = {(name, rank): first.on_device(name, rank) for rank in range(2)}
         second = self.memory(gpu, held)
         assert [second.address(rank, name) for rank in range(2)] == [first.address(rank, name) for rank in range(2)]
+
+    def test_a_run_waits_for_who_still_writes_what_was_given(self, gpu, monkeypatch):
+        first = self.memory(gpu, {})
+        name = first.program.buffers[0].name
+        given = self.memory(gpu, {(name, rank): first.on_device(name, rank) for rank in range(2)})
+        for make in (StreamsRun, InterpretedRun):
+            runs, waited = [make(first), make(given)], []
+            device = SimpleNamespace(synchronize=lambda found=waited: found.append("waited"))
+            with monkeypatch.context() as patched:
+                for memory in (first, given):
+                    patched.setattr(memory, "gpu", SimpleNamespace(device=device))
+                for run in runs:
+                    run.run()
+            assert waited == ["waited"]
 
     def test_arrays_elsewhere_are_refused(self, gpu):
         name = self.ring.buffers[0].name

@@ -58,6 +58,12 @@ def test_all_that_must_hold_on_several_devices(pretended):
     assert "8 passed" in done.stdout
 
 
+def test_devices_that_are_no_peers_are_refused(pretended):
+    done = checks(pretended, "TestSeveralDevices and every_family", devices=2, peers=0)
+    assert done.returncode == 1
+    assert "CUDA device 0 cannot reach the memory of device 1" in done.stdout, done.stdout[-3000:]
+
+
 FORGETFUL = """
 import sys
 import pytest
@@ -193,5 +199,5 @@ def test_doctor_tells_of_the_device(pretended):
     (cuda,) = [check for check in found["checks"] if check["name"] == "executor cuda"]
     assert cuda["ok"], cuda
     assert not cuda["needed"]
-    for words in ("pretended device", "libcublasLt", "result checked", "ranks on several devices: not written"):
+    for words in ("pretended device", "libcublasLt", "result checked", "ranks on several devices: never run"):
         assert words in cuda["found"]
