@@ -155,7 +155,7 @@ def broken(setting):
     yield dict(line="before it broke")
     {fault}
 
-sections.SECTIONS = dict(first=sections.Section(broken, 5), second=sections.Section(sections.refusals, 20))
+sections.SECTIONS = dict(first=sections.Section(broken, 40), second=sections.Section(sections.refusals, 20))
 import measure
 measure.__file__, measure.GRACE_S = sys.argv[0], 1.0
 sys.exit(measure.main())
@@ -168,7 +168,7 @@ sys.exit(measure.main())
     [
         ("os.abort()", "failed with code -6"),
         ("raise ValueError('broken')", "failed with code 1"),
-        ("time.sleep(99)", "stopped: it took over 6 s"),
+        ("time.sleep(99)", "stopped: it took over 41 s"),
     ],
 )
 def test_a_section_that_breaks_loses_nothing(pretended, tmp_path, fault, words):
