@@ -1,6 +1,7 @@
 """What must hold of runs on a CUDA device: a real one, or the pretended one that test_run_cuda.py puts in its place."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.check import check_outputs, check_rank
-from dovetail.run.cuda_device import DeviceMemory, Gpu
+from dovetail.run.cuda_device import DeviceMemory, Gpu, native
+from dovetail.run.cuda_executor import CudaExecutor
 from dovetail.run.cuda_runs import (
     ONE_RANK,
     InterpretedRun,
@@ -31,6 +33,7 @@ from dovetail.run.cuda_runs import (
     run_streams,
 )
 from dovetail.run.interpreter import PROTOCOLS, Layout
+from dovetail.run.job import Job, Variant
 from dovetail.run.options import RunOptions
 
 WAYS = (
@@ -217,6 +220,51 @@ class TestProducts:
             run_streams(asked, workload, fresh_inputs(asked, workload, 0), gpu=gpu)
 
 
+@pytest.fixture(scope="module")
+def gpus(gpu):
+    try:
+        return [gpu, Gpu(1)]
+    except EnvironmentFault:
+        pytest.skip("there is one device")
+
+
+class TestSeveralDevices:
+    @few
+    @given(MOVES, st.sampled_from(DTYPES), SHAPES, st.sampled_from(WAYS))
+    def test_random_programs(self, gpus, asked, dtype, shape, how):
+        same(asked, workload_of(asked, shape, dtype), on_streams(gpus, how))
+
+    @pytest.mark.parametrize(("wish", "families"), WISHES, ids=str)
+    def test_every_family_is_right(self, gpus, wish, families):
+        for schedule in families(wish, 3, ("library", "messages"))[::2]:
+            asked = wish.program(schedule, 3)
+            workload = wish.workload(asked)
+            inputs = fresh_inputs(asked, workload, 3)
+            found, timeline = run_streams(asked, workload, inputs, gpu=gpus)
+            assert check_outputs(asked, workload, inputs, found).ok
+            assert timeline.meta["devices"] == [0, 1]
+
+    def test_jobs(self, gpus):
+        wish = MatmulAllReduce(16, 40, 8, "float32")
+        asked = wish.program(Schedule.of("any", tiles=(4, 12), by="ring"), 4)
+        job = Job((Variant("four ranks", asked, wish.workload(asked), check=True),), rounds=2)
+        (outcome,) = CudaExecutor(more=(1,)).execute(job).outcomes
+        assert outcome.num_wrong == 0
+
+    def test_ranks_are_dealt_out(self, gpus):
+        ring = ring_all_reduce(3, 1)
+        workload = workload_of(ring, (6,), "float32")
+        memory = DeviceMemory(gpus[0], ring, workload, more=(gpus[1],))
+        arrays = [memory.on_device(ring.buffers[0].name, rank) for rank in range(3)]
+        assert [native().describe(array)[2] for array in arrays] == [0, 1, 0]
+        with pytest.raises(RunError, match="runs on one device"):
+            InterpretedRun(memory)
+
+    def test_one_real_rank_needs_one_device(self):
+        with pytest.raises(RunError, match="needs one device"):
+            CudaExecutor(real=0, more=(1,))
+
+
 class TestFaults:
     def test_a_stall_names_what_each_lane_waits_for(self, gpu):
         b = Builder("signal", 2)
@@ -267,6 +315,20 @@ class TestArrays:
         second = self.memory(gpu, held)
         assert [second.address(rank, name) for rank in range(2)] == [first.address(rank, name) for rank in range(2)]
 
+    def test_a_run_waits_for_who_still_writes_what_was_given(self, gpu, monkeypatch):
+        first = self.memory(gpu, {})
+        name = first.program.buffers[0].name
+        given = self.memory(gpu, {(name, rank): first.on_device(name, rank) for rank in range(2)})
+        for make in (StreamsRun, InterpretedRun):
+            runs, waited = [make(first), make(given)], []
+            device = SimpleNamespace(synchronize=lambda found=waited: found.append("waited"))
+            with monkeypatch.context() as patched:
+                for memory in (first, given):
+                    patched.setattr(memory, "gpu", SimpleNamespace(device=device))
+                for run in runs:
+                    run.run()
+            assert waited == ["waited"]
+
     def test_arrays_elsewhere_are_refused(self, gpu):
         name = self.ring.buffers[0].name
         with pytest.raises(RunError, match="lies on another device") as error:
@@ -288,8 +350,6 @@ def test_a_plain_sum_takes_time(gpu):
 
 
 def test_which_copies_run_on_copy_engines(gpu):
-    from dovetail.run.cuda_device import native
-
     rows = native().try_engines(gpu.device, [1 << 16], 0.2)
     verdicts = {variant: beside for variant, _, beside, _ in rows}
     assert not verdicts["kernel, device to device"]  # it has nowhere to run: the method tells

@@ -51,6 +51,19 @@ def test_all_that_must_hold_on_a_device(pretended, part):
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.slow
+def test_all_that_must_hold_on_several_devices(pretended):
+    done = checks(pretended, "TestSeveralDevices", devices=2)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "8 passed" in done.stdout
+
+
+def test_devices_that_are_no_peers_are_refused(pretended):
+    done = checks(pretended, "TestSeveralDevices and every_family", devices=2, peers=0)
+    assert done.returncode == 1
+    assert "CUDA device 0 cannot reach the memory of device 1" in done.stdout, done.stdout[-3000:]
+
+
 FORGETFUL = """
 import sys
 import pytest
@@ -114,18 +127,63 @@ def test_no_library_of_products(pretended, tmp_path):
     assert "no cuBLASLt found" in done.stdout, done.stdout + done.stderr
 
 
+MEASURE = ROOT / "bench" / "gpu" / "measure.py"
+
+
 @pytest.mark.slow
 def test_the_bench_measures_what_it_says(pretended, tmp_path):
     """Its smallest sizes; times of a pretended device mean nothing."""
-    sections = ("engines", "calls", "refusals", "interpreter", "alone")
-    about = ["--small", "--out", tmp_path, "--limit-s", "250", "--only", ",".join(sections)]
-    done = under(pretended, ROOT / "bench" / "gpu" / "measure.py", *about, memory=1 << 34)
+    sections = ("device", "engines", "calls", "refusals", "checks", "full_size", "interpreter", "alone", "pytorch")
+    about = ["--small", "--out", tmp_path, "--limit-s", "275", "--only", ",".join(sections)]
+    done = under(pretended, MEASURE, *about, memory=1 << 34)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert tuple(found["sections"]) == sections
-    assert found["sections"]["alone"]["label"] == "measured, one rank, peers emulated in host memory"
-    assert len(found["sections"]["interpreter"]["rows"]) == 12
-    assert (tmp_path / "table.txt").read_text().startswith("pretended device")
+    found = json.loads((tmp_path / "results.json").read_text())["sections"]
+    assert tuple(found) == sections
+    assert "passed (5 passed)" in found["checks"]["rows"][0]["line"]
+    assert [row["wrong"] for row in found["full_size"]["rows"]] == [[0, 0]] * 9
+    assert found["alone"]["rows"][0]["label"] == "measured, one rank, peers emulated in host memory"
+    assert len(found["interpreter"]["rows"]) == 12
+    assert (tmp_path / "table.txt").read_text().splitlines()[1].startswith("  pretended device")
+    assert (tmp_path / "pages.tar.gz").stat().st_size > 0
+    assert not list(tmp_path.glob("*/"))  # all files lie in one folder
+
+
+FAULTY = """
+import os, sys, time
+sys.path.insert(0, {folder!r})
+import sections
+
+def broken(setting):
+    yield dict(line="before it broke")
+    {fault}
+
+sections.SECTIONS = dict(first=sections.Section(broken, 40), second=sections.Section(sections.refusals, 20))
+import measure
+measure.__file__, measure.GRACE_S = sys.argv[0], 1.0
+sys.exit(measure.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("os.abort()", "failed with code -6"),
+        ("raise ValueError('broken')", "failed with code 1"),
+        ("time.sleep(99)", "stopped: it took over 41 s"),
+    ],
+)
+def test_a_section_that_breaks_loses_nothing(pretended, tmp_path, fault, words):
+    """Planted: a section crashes, raises or hangs; its rows, and the sections after it, are there."""
+    script = tmp_path / "faulty.py"
+    script.write_text(FAULTY.format(folder=str(MEASURE.parent), fault=fault))
+    done = under(pretended, script, "--out", tmp_path / "out", memory=1 << 34)
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["sections"]
+    assert [row["line"] for row in found["first"]["rows"]] == ["before it broke"]
+    assert found["first"]["ended"].startswith(words)
+    assert found["second"]["ended"] == "done"
+    assert "too little memory" in (tmp_path / "out" / "table.txt").read_text()
 
 
 @pytest.mark.needs("no_gpu")
@@ -143,5 +201,5 @@ def test_doctor_tells_of_the_device(pretended):
     (cuda,) = [check for check in found["checks"] if check["name"] == "executor cuda"]
     assert cuda["ok"], cuda
     assert not cuda["needed"]
-    for words in ("pretended device", "libcublasLt", "result checked", "ranks on several devices: not written"):
+    for words in ("pretended device", "libcublasLt", "result checked", "ranks on several devices: never run"):
         assert words in cuda["found"]

@@ -1,61 +1,128 @@
-"""All that is measured on a CUDA device, section by section, each within its share of the time; see bench/gpu/run.
+"""All that is measured on a CUDA device, section by section, each a process with a limit of its own; see bench/gpu/run.
 
     bench/gpu/measure.py [--out FOLDER] [--limit-s SECONDS] [--small] [--only SECTION,…]
 
-After each section `results.json` and `table.txt` are written anew, so that a run that is cut short leaves what it had.
+What a section finds is appended to `results.jsonl` as it comes, so that a crash, a hang or a cut loses nothing before
+it; `results.json`, `table.txt` and `pages.tar.gz` are written anew after each section, its errors go to `errors.log`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
+import sys
+import tarfile
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sections import SECTIONS, Setting
-
 ROOT = Path(__file__).resolve().parents[2]
-CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,driver_version"
+GRACE_S = 5.0  # that a section has beyond its time, to end by itself
 
 
-def said(*command: str) -> str:
-    """What a command prints; nothing where it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=20).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+def append(out: Path, **found: Any) -> None:
+    """One line of JSON, on the disk before anything else happens."""
+    with (out / "results.jsonl").open("a") as file:
+        file.write(json.dumps(found) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def facts(setting: Setting) -> dict[str, Any]:
-    """The device, its driver and clocks, and the commit."""
-    read = said("nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader").split(", ")
-    clocks = dict(zip(CLOCKS.split(","), read, strict=False))
-    commit = said("git", "rev-parse", "--short", "HEAD")
-    return {**setting.gpu.facts(), "clocks": clocks, "commit": commit, "small": setting.small}
+def run_section(name: str, out: Path, small: bool, seconds: float) -> None:
+    """A section's own process: every row that it yields is kept at once, its line printed."""
+    from sections import SECTIONS, Setting
+
+    for row in SECTIONS[name].find(Setting(out, small, time.monotonic() + seconds)):
+        append(out, section=name, **row)
+        if row.get("line"):
+            print(f"  {row['line']}", flush=True)
 
 
-def run_section(name: str, section: Callable[[Setting], dict[str, Any]], setting: Setting) -> dict[str, Any]:
-    """What a section found, and how long it took; or why it failed."""
-    begin = time.monotonic()
-    try:
-        found = section(setting)
-    except Exception as error:
-        traceback.print_exc()
-        found = {"failed": f"{type(error).__name__}: {error}"}
-    return {**found, "took_s": round(time.monotonic() - begin, 1)}
+def start_section(name: str, asked: argparse.Namespace, seconds: float) -> str:
+    """Run a section in a process of its own; how it ended."""
+    command = [sys.executable, __file__, "--out", asked.out, "--section", name, "--limit-s", f"{seconds:.1f}"]
+    with (asked.out / "errors.log").open("a") as errors:
+        print(f"==> {name}", file=errors, flush=True)
+        about = {"stderr": errors, "cwd": ROOT, "start_new_session": True}
+        started = subprocess.Popen([*map(str, command), *(["--small"] if asked.small else [])], **about)
+        try:
+            code = started.wait(seconds + GRACE_S)
+        except subprocess.TimeoutExpired:
+            stop(started)
+            return f"stopped: it took over {seconds + GRACE_S:.0f} s"
+    return "done" if code == 0 else f"failed with code {code}: see errors.log"
+
+
+def stop(started: subprocess.Popen[bytes]) -> None:
+    """End a section with all that it started; one that the driver holds on to is left behind."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        started.wait(10)
+
+
+def gathered(out: Path) -> dict[str, Any]:
+    """The document that the lines found so far make up."""
+    sections: dict[str, Any] = {}
+    for line in (out / "results.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found = sections.setdefault(row.pop("section"), {"rows": [], "ended": "cut short"})
+        if "ended" in row:
+            found |= row
+        else:
+            found["rows"].append(row)
+    return {"schema": "dovetail.gpu/2", "sections": sections}
 
 
 def table(document: dict[str, Any]) -> str:
     """The lines of all sections, one after the other."""
-    lines = [f"{document['facts']['device']}, commit {document['facts']['commit'] or '?'}"]
+    lines = []
     for name, found in document["sections"].items():
-        lines += ["", f"{name} ({found['took_s']} s)"]
-        lines += [f"  FAILED: {found['failed']}"] if "failed" in found else [f"  {line}" for line in found["lines"]]
-    return "\n".join(lines) + "\n"
+        fault = "" if found["ended"] == "done" else f": {found['ended']}"
+        lines.append(f"{name} ({found.get('took_s', '?')} s){fault}")
+        lines += [f"  {row['line']}" for row in found["rows"] if row.get("line")] + [""]
+    return "\n".join(lines)
+
+
+def write(out: Path) -> dict[str, Any]:
+    document = gathered(out)
+    (out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
+    (out / "table.txt").write_text(table(document))
+    pages = out / "pages"
+    if pages.is_dir():
+        with tarfile.open(out / "pages.tar.gz", "w:gz") as packed:
+            packed.add(pages, "pages")
+    return document
+
+
+def measure(asked: argparse.Namespace) -> int:
+    """All sections in turn; 1 if any did not come to its end, or found what is `bad`."""
+    from sections import SECTIONS
+
+    chosen = asked.only.split(",") if asked.only else list(SECTIONS)
+    if unknown := sorted(set(chosen) - set(SECTIONS)):
+        raise SystemExit(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for old in ("results.jsonl", "errors.log"):
+        (asked.out / old).unlink(missing_ok=True)
+    until = time.monotonic() + asked.limit_s
+    for name in (name for name in SECTIONS if name in chosen):
+        begin = time.monotonic()
+        left_s = until - begin - GRACE_S
+        seconds = left_s if asked.small else min(SECTIONS[name].seconds, left_s)  # shares are those of full sizes
+        print(f"==> {name}", flush=True)
+        ended = start_section(name, asked, seconds) if seconds >= 5 else "no time was left"
+        append(asked.out, section=name, ended=ended, took_s=round(time.monotonic() - begin, 1))
+        document = write(asked.out)
+    shutil.rmtree(asked.out / "pages", ignore_errors=True)  # they are packed
+    print("\n" + table(document))
+    sections = document["sections"].values()
+    return int(any(found["ended"] != "done" or any(row.get("bad") for row in found["rows"]) for found in sections))
 
 
 def main() -> int:
@@ -64,22 +131,13 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=440.0)
     parser.add_argument("--small", action="store_true", help="the smallest sizes, to try the script itself")
     parser.add_argument("--only", default="", help="sections to run, instead of all")
+    parser.add_argument("--section", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    setting = Setting(asked.out, asked.small, time.monotonic() + asked.limit_s)
-    document: dict[str, Any] = {"schema": "dovetail.gpu/1", "facts": facts(setting), "sections": {}}
-    for name, section in SECTIONS.items():
-        if asked.only and name not in asked.only.split(","):
-            continue
-        if setting.left_s < 10:
-            document["sections"][name] = {"failed": "no time was left", "took_s": 0.0}
-            continue
-        print(f"==> {name}", flush=True)
-        document["sections"][name] = run_section(name, section, setting)
-        (asked.out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
-        (asked.out / "table.txt").write_text(table(document))
-    print(table(document))
-    return int(any("failed" in found for found in document["sections"].values()))
+    asked.out = asked.out.resolve()
+    if asked.section:
+        run_section(asked.section, asked.out, asked.small, asked.limit_s)
+        return 0
+    return measure(asked)
 
 
 if __name__ == "__main__":

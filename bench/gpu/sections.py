@@ -1,20 +1,24 @@
-"""The sections of bench/gpu: each takes a Setting, and returns what it found with a few `lines` for the table."""
+"""The sections of bench/gpu: each takes a Setting, and yields what it finds, rows with a `line` for the table."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
-import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rivals import two_streams
+from checked import checks, full_size, sanitized
+from rivals import CHUNKS, two_streams
 
 from dovetail.collective import build
 from dovetail.core import DovetailError
 from dovetail.ir import Program, Slot, Workload, verify
+from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
 from dovetail.matmul.alone import ProductAlone
 from dovetail.probe import characterise, probe_links
@@ -29,87 +33,123 @@ from dovetail.tune import tune
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = RunOptions(spans=False, stall_s=5)
+CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,driver_version"
+Rows = Iterator[dict[str, Any]]
 
 
 @dataclass
 class Setting:
     out: Path
     small: bool
-    until_s: float
-    gpu: Gpu = field(default_factory=Gpu)
+    until_s: float  # when all that the section does should have ended
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        return Gpu()
 
     @property
     def left_s(self) -> float:
         return self.until_s - time.monotonic()
 
-    def at_most(self, seconds: float) -> float:
-        """When a section that may take so long must end."""
-        return min(time.monotonic() + seconds, self.until_s)
+
+class Section(NamedTuple):
+    find: Callable[[Setting], Rows]
+    seconds: float  # that it may take
 
 
-def engines(setting: Setting) -> dict[str, Any]:
+def said(*command: str) -> str:
+    """What a command prints; nothing where it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def device(setting: Setting) -> Rows:
+    """The device, its driver, clocks and library of products, and the commit."""
+    read = said("nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader").split(", ")
+    clocks = dict(zip(CLOCKS.split(","), read, strict=False))
+    commit = said("git", "rev-parse", "--short", "HEAD")
+    facts = setting.gpu.facts()
+    about = f"{facts['device']}, driver of CUDA {facts['driver_version'] / 1000:.1f}, commit {commit or '?'}"
+    yield {**facts, "clocks": clocks, "commit": commit, "small": setting.small, "line": about}
+    blas = setting.gpu.blas
+    yield {"blas": blas.path, "version": blas.version(), "line": f"{blas.path}, version {blas.version()}"}
+
+
+def engines(setting: Setting) -> Rows:
     """Which copies end while a kernel holds every multiprocessor: those run on copy engines."""
     sizes = [1 << 16, 1 << 20] + ([] if setting.small else [16 << 20, 256 << 20])
     names = ("variant", "num_bytes", "beside", "failure")
-    rows = [dict(zip(names, row, strict=True)) for row in native().try_engines(setting.gpu.device, sizes, 0.4)]
-    lines = []
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        mine = [row for row in rows if row["variant"] == variant]
-        marks = [row["failure"] or ("copy engine" if row["beside"] else "multiprocessors") for row in mine]
-        lines.append(f"{variant}: " + ", ".join(f"{r['num_bytes']} B {m}" for r, m in zip(mine, marks, strict=True)))
-    return {"rows": rows, "lines": lines}
+    for size in sizes:
+        for row in native().try_engines(setting.gpu.device, [size], 0.4):
+            found = dict(zip(names, row, strict=True))
+            mark = found["failure"] or ("copy engine" if found["beside"] else "multiprocessors")
+            yield {**found, "line": f"{found['variant']}, {size} B: {mark}"}
 
 
-def checks(setting: Setting) -> dict[str, Any]:
-    """The tests of tests/cuda_checks.py on this device: every algorithm, protocol, dtype, family and fault."""
-    chosen = ["-k", "algorithm and ring"] if setting.small else []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cuda_checks.py", *chosen]
-    limit_s = max(setting.at_most(120) - time.monotonic(), 1)
+def calls(setting: Setting) -> Rows:
+    """What the calling thread spends on a run: enqueued op by op, and as one graph."""
+    wish, ranks = AllGatherMatmul(256, 64, 64, "float32"), 4
+    asked = wish.program(wish.serial(ranks), ranks)
+    for graph in (False, True):
+        memory = DeviceMemory(setting.gpu, asked, wish.workload(asked))
+        bound = StreamsRun(memory, StreamsOptions(graph=graph), stamps=False)
+        spent = []
+        for _ in range(20):
+            bound.run()
+            spent.append(bound.enqueue_s)
+        half = statistics.median(spent[5:])
+        how = "a graph" if graph else "op by op"
+        line = f"{how}: {1e6 * half:.1f} µs for {asked.num_ops} ops"
+        yield {"graph": graph, "ops": asked.num_ops, "seconds": half, "line": line}
+
+
+def refusals(setting: Setting) -> Rows:
+    """Bad input is refused before anything is launched: what the words are."""
+    huge = build("ring_all_reduce", 2)
+    slots = {buffer.name: (Slot((1 << 46,), "int8"),) * 2 for buffer in huge.buffers}
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit_s)
-        last, code = (done.stdout.strip().splitlines() or ["nothing was printed"])[-12:], done.returncode
-    except subprocess.TimeoutExpired:
-        last, code = ["ran out of time"], 1
-    return {"ok": code == 0, "lines": last}
+        DeviceMemory(setting.gpu, huge, Workload(slots))
+        yield {"bad": True, "line": "WRONG: 2^46 bytes were given"}
+    except DovetailError as error:
+        for line in str(error).splitlines():
+            yield {"line": line}
 
 
-def bound_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Layout) -> InterpretedRun:
+def interpreter(setting: Setting) -> Rows:
+    """all_reduce of 8 virtual ranks by size and protocol, beside a plain sum kernel that moves the same bytes."""
+    programs = {"ring": build("ring_all_reduce", 8, instances=4), "all pairs": build("all_pairs_all_reduce", 8)}
+    for asked in programs.values():
+        verify(asked).raise_if_bad()
+    for num_bytes in [1 << n for n in ((10, 14) if setting.small else (10, 13, 16, 18, 20, 22, 24, 26, 28))]:
+        sums = num_bytes * 7 // 8 // 16 * 16 * 8  # every rank's buffer is summed over once, but for one part
+        plain_s = plain_sum(setting.gpu, max(sums, 4096), 4 * setting.gpu.facts()["multiprocessors"])
+        for name, asked in programs.items():
+            for protocol in PROTOCOLS:
+                if setting.left_s > 3:
+                    row = one_all_reduce(setting, asked, num_bytes, protocol)
+                    line = (
+                        f"{name:9} {row['protocol']:6} {num_bytes:>10} B  {1e6 * row['seconds']:>9.1f} µs  "
+                        f"{1e6 * row['per_step_s']:.2f} µs a step  plain sum {1e6 * plain_s:.1f} µs"
+                    )
+                    yield {"name": name, **row, "plain_sum_s": plain_s, "line": line}
+
+
+def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, protocol: str) -> dict[str, Any]:
     elements = max(num_bytes // 4 // asked.buffers[0].slots[0], 1)
     slots = {buffer.name: (Slot((elements,), "float32"),) * asked.num_ranks for buffer in asked.buffers}
-    return InterpretedRun(DeviceMemory(setting.gpu, asked, Workload(slots)), layout, QUIET)
-
-
-def interpreter(setting: Setting) -> dict[str, Any]:
-    """all_reduce of 8 virtual ranks by size and protocol, beside a plain sum kernel that moves the same bytes."""
-    until = setting.at_most(90)
-    sizes = [1 << n for n in ((10, 14) if setting.small else (10, 13, 16, 18, 20, 22, 24, 26, 28))]
-    programs = {"ring": build("ring_all_reduce", 8, instances=4), "all pairs": build("all_pairs_all_reduce", 8)}
-    rows = []
-    for num_bytes in sizes:
-        for name, asked in programs.items():
-            verify(asked).raise_if_bad()
-            for protocol in PROTOCOLS:
-                if time.monotonic() < until:
-                    rows.append(one_all_reduce(setting, name, asked, num_bytes, protocol))
-    for row in rows:
-        sums = row["num_bytes"] * 7 // 8 // 16 * 16 * 8  # every rank's buffer is summed over once, but for one part
-        row["plain_sum_s"] = plain_sum(setting.gpu, max(sums, 4096), 4 * setting.gpu.facts()["multiprocessors"])
-    lines = [
-        f"{r['name']:9} {r['protocol']:6} {r['num_bytes']:>10} B  {1e6 * r['seconds']:>9.1f} µs  "
-        f"{1e6 * r['per_step_s']:.2f} µs a step  plain sum {1e6 * r['plain_sum_s']:.1f} µs"
-        for r in rows
-    ]
-    return {"rows": rows, "lines": lines}
-
-
-def one_all_reduce(setting: Setting, name: str, asked: Program, num_bytes: int, protocol: str) -> dict[str, Any]:
-    bound = bound_all_reduce(setting, asked, num_bytes, Layout(protocol))
+    memory = DeviceMemory(setting.gpu, asked, Workload(slots))
+    for rank in range(asked.num_ranks):
+        for buffer in asked.buffers:
+            spot = memory.spot(rank, buffer.name)
+            setting.gpu.device.fill(memory.address(rank, buffer.name), 0x3E, spot.num_bytes)
+    bound = InterpretedRun(memory, Layout(protocol), QUIET)
     seconds = [bound.run() for _ in range(3 if setting.small else 8)][1:]
     _, rounds, *_, used = bound.bound.facts()
     steps = max(len(rows) for rows in asked.queues().values()) * rounds
     half = statistics.median(seconds)
     return {
-        "name": name,
         "protocol": PROTOCOLS[used],
         "num_bytes": num_bytes,
         "seconds": half,
@@ -118,29 +158,40 @@ def one_all_reduce(setting: Setting, name: str, asked: Program, num_bytes: int, 
     }
 
 
-def products(setting: Setting) -> dict[str, Any]:
+def products(setting: Setting) -> Rows:
     """Operators with 4 and 8 virtual ranks, tuned: every candidate that runs is held against float64."""
     m = 64 if setting.small else 2048
     wishes = [MatmulAllReduce(m, m // 2, m, "float16"), AllGatherMatmul(m, m, m // 4, "float16")]
-    until, rows = setting.at_most(70), []
     for ranks in (2,) if setting.small else (4, 8):
         for wish in wishes:
-            if time.monotonic() < until:
-                rows.append(tuned(setting, wish, ranks, CudaExecutor(), 12))
-    return {"rows": rows, "lines": [line_of(row) for row in rows]}
+            if setting.left_s > 8:
+                yield tuned(setting, wish, ranks, CudaExecutor(), 12)
+
+
+def linked(setting: Setting, executor: CudaExecutor, ranks: int) -> Machine:
+    """What messages cost, probed once for all sections: a probe takes longer than what it serves."""
+    executor._gpu = setting.gpu
+    kept = setting.out / "pages" / f"links-{ranks}{'' if executor.real is None else '-alone'}.json"
+    if kept.exists():
+        return Machine.from_json(json.loads(kept.read_text()))
+    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], Budget(0.01, 2, 20))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(machine.to_json()))
+    return machine
 
 
 def tuned(setting: Setting, wish: Any, ranks: int, executor: CudaExecutor, budget_s: float) -> dict[str, Any]:
-    """One tuning, in a few numbers."""
-    executor._gpu = setting.gpu
-    where = setting.out / f"{wish.name}-{wish.m}x{wish.k}x{wish.n}-{ranks}{'' if executor.real is None else '-alone'}"
-    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], Budget(0.01, 2, 20))
+    """One tuning, in a few numbers; its page beside the results."""
+    name = f"{wish.name}-{wish.m}x{wish.k}x{wish.n}-{ranks}{'' if executor.real is None else '-alone'}"
+    where = setting.out / "pages" / name
+    machine = linked(setting, executor, ranks)
+    budget_s = min(budget_s, max(setting.left_s - 5, 3))
     found = tune(wish, ranks, out=where, executor=executor, machine=machine, rounds=5, budget_s=budget_s)
-    found = write_tuning(found, where)
-    document = found.to_json()
+    document = write_tuning(found, where).to_json()
     keys = ("schedule", "serial_s", "measured_s", "ideal_s", "ideal_gain", "max_rel_error", "serial_spread")
-    about = {key: document[key] for key in keys}
-    return {"title": wish.title, "ranks": ranks, "compute_s": found.compute_s, "comm_s": found.comm_s, **about}
+    row = {"title": wish.title, "ranks": ranks, "compute_s": found.compute_s, "comm_s": found.comm_s}
+    row |= {key: document[key] for key in keys}
+    return {**row, "line": line_of(row)}
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -151,7 +202,7 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def pieces(setting: Setting) -> dict[str, Any]:
+def pieces(setting: Setting) -> Rows:
     """DIL of products alone, and CIL of products beside copies: by the driver, by kernels, and to and from the host."""
     shapes = "64x64x64" if setting.small else "8192x1024x4096, 1024x8192x4096, 4096x4096x4096, 16384x2048x2048"
     points = ProductAlone.points(shapes=shapes, dtype="float32" if setting.small else "bfloat16")
@@ -163,77 +214,58 @@ def pieces(setting: Setting) -> dict[str, Any]:
         "beside copies asked to overlap": (2, CudaExecutor(options=StreamsOptions(graph=False, copies="overlapping"))),
         "beside host copies both ways": (2, CudaExecutor(real=0)),
     }
-    until, found, lines = setting.at_most(110), {}, []
     for name, (ranks, executor) in ways.items():
-        if time.monotonic() > until:
-            continue
-        executor._gpu = setting.gpu
-        machine = probe_links(executor, ranks, name, Budget(0.01, 2, 20))
-        machine, each = characterise(executor, machine, points, ranks)
-        found[name] = {"machine": machine.to_json(), "characteristics": each.to_json()}
-        for one in each.found:
-            cuts = ", ".join(f"{c.way} in {c.pieces} {c.dil.median:.2f}" for c in one.cuts)
-            beside = ", ".join(f"{b.traffic} of {b.num_bytes} B {b.compute.median:.2f}" for b in one.beside)
-            lines.append(f"{name}, {one.title}: {cuts if ranks == 1 else beside}")
-    return {"found": found, "lines": lines}
+        machine = linked(setting, executor, ranks) if setting.left_s > 5 else None
+        for point in points:  # one at a time, so that a cut loses one
+            if machine and setting.left_s > 3:
+                yield from one_piece(name, ranks, characterise(executor, machine, [point], ranks)[1])
 
 
-def alone(setting: Setting) -> dict[str, Any]:
-    """One rank real, its peers in host memory: shapes where product and transfer balance; beside PyTorch's chunking."""
-    wishes: list[Any] = [AllGatherMatmul(64, 32, 64, "float16"), MatmulReduceScatter(64, 64, 64, "float16")]
-    if not setting.small:
-        wishes = [AllGatherMatmul(16384, 4096, n, "float16") for n in (8192, 12288)]
-        wishes += [MatmulReduceScatter(16384, k, 4096, "float16") for k in (65536,)]
-    until, rows = setting.at_most(120), []
-    for wish in wishes:
-        if time.monotonic() < until:
-            row = tuned(setting, wish, 2 if setting.small else 8, CudaExecutor(real=0), 15)
-            row["pytorch_s"] = two_streams(wish, row["ranks"])
-            rows.append(row)
-    gains = [row["ideal_gain"] for row in rows if row["ideal_gain"] is not None]
-    lines = [line_of(row) for row in rows]
-    lines += [f"{r['title']}: PyTorch's two streams {1e3 * r['pytorch_s']:.3f} ms" for r in rows if r["pytorch_s"]]
-    lines.append(f"median share of the ideal gain: {100 * statistics.median(gains):.0f} %" if gains else "serial kept")
-    return {"label": ONE_RANK, "rows": rows, "lines": lines}
+def one_piece(name: str, ranks: int, each: Any) -> Rows:
+    for one in each.found:
+        cuts = ", ".join(f"{c.way} in {c.pieces} {c.dil.median:.2f}" for c in one.cuts)
+        beside = ", ".join(f"{b.traffic} of {b.num_bytes} B {b.compute.median:.2f}" for b in one.beside)
+        line = f"{name}, {one.title}: {cuts if ranks == 1 else beside}"
+        yield {"name": name, "title": one.title, "characteristics": each.to_json(), "line": line}
 
 
-def calls(setting: Setting) -> dict[str, Any]:
-    """What the calling thread spends on a run: enqueued op by op, and as one graph."""
-    wish, ranks = AllGatherMatmul(256, 64, 64, "float32"), 4
-    asked = wish.program(wish.serial(ranks), ranks)
-    lines, rows = [], []
-    for graph in (False, True):
-        memory = DeviceMemory(setting.gpu, asked, wish.workload(asked))
-        bound = StreamsRun(memory, StreamsOptions(graph=graph), stamps=False)
-        spent = []
-        for _ in range(20):
-            bound.run()
-            spent.append(bound.enqueue_s)
-        rows.append({"graph": graph, "ops": asked.num_ops, "seconds": statistics.median(spent[5:])})
-        lines.append(
-            f"{'a graph' if graph else 'op by op'}: {1e6 * rows[-1]['seconds']:.1f} µs for {asked.num_ops} ops"
-        )
-    return {"rows": rows, "lines": lines}
+def balanced(setting: Setting) -> list[Any]:
+    """Wishes whose product takes about as long as its transfers, with the number of ranks."""
+    if setting.small:
+        return [(AllGatherMatmul(64, 32, 64, "float16"), 2), (MatmulReduceScatter(64, 64, 64, "float16"), 2)]
+    gathers = [AllGatherMatmul(16384, 4096, 8 * n, "float16") for n in (8192, 12288)]  # a rank has an eighth of n
+    return [(wish, 8) for wish in (*gathers, MatmulReduceScatter(16384, 65536, 4096, "float16"))]
 
 
-def refusals(setting: Setting) -> dict[str, Any]:
-    """Bad input is refused before anything is launched: what the words are."""
-    huge = build("ring_all_reduce", 2)
-    slots = {buffer.name: (Slot((1 << 46,), "int8"),) * 2 for buffer in huge.buffers}
-    try:
-        DeviceMemory(setting.gpu, huge, Workload(slots))
-    except DovetailError as error:
-        return {"lines": str(error).splitlines()}
-    return {"failed": "2^46 bytes were given"}
+def alone(setting: Setting) -> Rows:
+    """One rank real, its peers in host memory: shapes where product and transfer balance."""
+    for wish, ranks in balanced(setting):
+        if setting.left_s > 8:
+            yield {"label": ONE_RANK, **tuned(setting, wish, ranks, CudaExecutor(real=0), 15)}
 
 
+def pytorch(setting: Setting) -> Rows:
+    """The same wishes and transfers by PyTorch, on two streams, in chunks."""
+    for wish, ranks in balanced(setting):
+        for chunks in CHUNKS:
+            seconds = two_streams(wish, ranks, chunks) if setting.left_s > 2 else None
+            if seconds is not None:
+                line = f"{wish.title}, {ranks} ranks: {1e3 * seconds:.3f} ms in chunks of 1/{chunks}"
+                yield {"title": wish.title, "ranks": ranks, "chunks": chunks, "seconds": seconds, "line": line}
+
+
+# In the order of their worth, should time run out.
 SECTIONS = {
-    "engines": engines,
-    "calls": calls,
-    "refusals": refusals,
-    "checks": checks,
-    "interpreter": interpreter,
-    "alone": alone,
-    "pieces": pieces,
-    "products": products,
+    "device": Section(device, 40),
+    "engines": Section(engines, 30),
+    "calls": Section(calls, 20),
+    "refusals": Section(refusals, 15),
+    "checks": Section(checks, 110),
+    "full_size": Section(full_size, 40),
+    "interpreter": Section(interpreter, 60),
+    "alone": Section(alone, 75),
+    "pytorch": Section(pytorch, 45),
+    "pieces": Section(pieces, 75),
+    "products": Section(products, 60),
+    "sanitized": Section(sanitized, 60),
 }

@@ -41,13 +41,16 @@ class DeviceGroup {
             if (turn % 1024 == 0 && !patient<DeviceGroup>(image_, begin_ns)) return false;
         return true;
     }
-    // Of the eight threads that move a line: all go on when all are ready.
+    // Of the eight threads that move a line: all go on when all are ready. Threads of a warp may run apart, so one may
+    // have loaded before the line came, and the thread that sees the flag after: all load again once it was seen.
     template <class F>
     __device__ bool spin_together(F ready) {
         const unsigned line = 0xffu << (threadIdx.x & 24);
         std::uint64_t begin_ns = 0;
         for (unsigned turn = 1; !__all_sync(line, ready()); ++turn)
             if (turn % 1024 == 0 && __any_sync(line, !patient<DeviceGroup>(image_, begin_ns))) return false;
+        __syncwarp(line);
+        ready();
         return true;
     }
 

@@ -30,10 +30,15 @@ __global__ void __launch_bounds__(512, 1) dovetail_move(const __grid_constant__ 
     run_move(move, std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x, std::int64_t{gridDim.x} * blockDim.x);
 }
 
-// Holds its multiprocessor until the host sets the flag, or `limit_ns` are over.
+// Holds its multiprocessor until the host sets the flag, or `limit_ns` are over. One thread asks, and not often: the
+// flag lies in the host's memory, and copies beside this kernel share the way there.
 __global__ void dovetail_spin(volatile unsigned* flag, std::uint64_t limit_ns) {
     const std::uint64_t begin = DeviceGroup::now_ns();
-    while (*flag == 0 && DeviceGroup::now_ns() - begin < limit_ns) __nanosleep(1000);
+    bool over = false;
+    do {
+        __nanosleep(10000);
+        if (threadIdx.x == 0) over = *flag != 0 || DeviceGroup::now_ns() - begin >= limit_ns;
+    } while (!__syncthreads_or(over));
 }
 
 }  // extern "C"

@@ -87,24 +87,52 @@ class View {
     bool cut_ = false;
 };
 
+// Up to 8 bytes, whole elements, in one word. Words are made by shifts: an array that is indexed at run time would lie
+// in memory on a device, not in registers.
 template <class T>
-DOVETAIL_INLINE void copy_elements(const std::byte* from, std::byte* to, int bytes) {
+DOVETAIL_INLINE std::uint64_t load_elements(const std::byte* from, int bytes) {
     typedef T Any __attribute__((may_alias));
-    for (int i = 0; i < bytes; i += static_cast<int>(sizeof(T)))
-        *reinterpret_cast<Any*>(to + i) = *reinterpret_cast<const Any*>(from + i);
+    constexpr int size = static_cast<int>(sizeof(T));
+    std::uint64_t word = 0;
+    DOVETAIL_UNROLL
+    for (int at = 0; at < 8; at += size)
+        if (at < bytes) word |= std::uint64_t{*reinterpret_cast<const Any*>(from + at)} << (8 * at);
+    return word;
 }
 
-// As wide as the element allows; both places are aligned to it.
-DOVETAIL_INLINE void copy_some(const std::byte* from, std::byte* to, int bytes, int element) {
+template <class T>
+DOVETAIL_INLINE void store_elements(std::byte* to, int bytes, std::uint64_t word) {
+    typedef T Any __attribute__((may_alias));
+    constexpr int size = static_cast<int>(sizeof(T));
+    DOVETAIL_UNROLL
+    for (int at = 0; at < 8; at += size)
+        if (at < bytes) *reinterpret_cast<Any*>(to + at) = static_cast<T>(word >> (8 * at));
+}
+
+// As wide as the element allows; the place is aligned to it.
+DOVETAIL_INLINE std::uint64_t load_word(const std::byte* from, int bytes, int element) {
     switch (element) {
         case 1:
-            return copy_elements<std::uint8_t>(from, to, bytes);
+            return load_elements<std::uint8_t>(from, bytes);
         case 2:
-            return copy_elements<std::uint16_t>(from, to, bytes);
+            return load_elements<std::uint16_t>(from, bytes);
         case 4:
-            return copy_elements<std::uint32_t>(from, to, bytes);
+            return load_elements<std::uint32_t>(from, bytes);
         default:
-            return copy_elements<std::uint64_t>(from, to, bytes);
+            return load_elements<std::uint64_t>(from, bytes);
+    }
+}
+
+DOVETAIL_INLINE void store_word(std::byte* to, int bytes, int element, std::uint64_t word) {
+    switch (element) {
+        case 1:
+            return store_elements<std::uint8_t>(to, bytes, word);
+        case 2:
+            return store_elements<std::uint16_t>(to, bytes, word);
+        case 4:
+            return store_elements<std::uint32_t>(to, bytes, word);
+        default:
+            return store_elements<std::uint64_t>(to, bytes, word);
     }
 }
 
@@ -114,13 +142,19 @@ DOVETAIL_INLINE bool is_whole(const Stretch& stretch, int bytes) {
 
 // `bytes` bytes (up to 16, whole elements) from a place of the message on.
 DOVETAIL_INLINE Unit load(const View& view, std::int64_t place, int bytes, int element) {
-    Unit unit{};
     const Stretch first = view.at(place);
     if (is_whole(first, bytes)) return *reinterpret_cast<const Unit*>(first.at);
-    auto* to = reinterpret_cast<std::byte*>(&unit);
-    if (first.bytes >= bytes) return copy_some(first.at, to, bytes, element), unit;
-    for (int i = 0; i < bytes; i += element) copy_some(view.at(place + i).at, to + i, element, element);
-    return unit;
+    std::uint64_t low = 0, high = 0;
+    const int step = first.bytes >= bytes ? 8 : element;  // elements that lie apart are found one by one
+    for (int i = 0; i < bytes; i += step) {
+        const int size = bytes - i < step ? bytes - i : step;
+        const std::uint64_t word = load_word(view.at(place + i).at, size, element);
+        if (i < 8)
+            low |= word << (8 * i);
+        else
+            high |= word << (8 * (i - 8));
+    }
+    return {{low, high}};
 }
 
 DOVETAIL_INLINE void store(const View& view, std::int64_t place, int bytes, int element, const Unit& unit) {
@@ -129,9 +163,12 @@ DOVETAIL_INLINE void store(const View& view, std::int64_t place, int bytes, int 
         *reinterpret_cast<Unit*>(first.at) = unit;
         return;
     }
-    const auto* from = reinterpret_cast<const std::byte*>(&unit);
-    if (first.bytes >= bytes) return copy_some(from, first.at, bytes, element);
-    for (int i = 0; i < bytes; i += element) copy_some(from + i, view.at(place + i).at, element, element);
+    const int step = first.bytes >= bytes ? 8 : element;
+    for (int i = 0; i < bytes; i += step) {
+        const int size = bytes - i < step ? bytes - i : step;
+        const std::uint64_t word = i < 8 ? unit.word[0] >> (8 * i) : unit.word[1] >> (8 * (i - 8));
+        store_word(view.at(place + i).at, size, element, word);
+    }
 }
 
 }  // namespace dovetail::cuda

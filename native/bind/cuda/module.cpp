@@ -169,8 +169,12 @@ void bind_streams(nb::module_& m) {
         });
     m.def(
         "streams",
-        [](std::shared_ptr<cuda::Device> device, std::shared_ptr<cuda::Blas> blas, int num_streams, nb::list commands,
+        [](const std::vector<std::shared_ptr<cuda::Device>>& devices,
+           const std::vector<std::shared_ptr<cuda::Blas>>& blas, std::vector<int> seat_of, nb::list commands,
            int copy_blocks, int move_blocks, int processors, bool overlapping, bool stamps) {
+            std::vector<cuda::Seat> seats;
+            for (std::size_t i = 0; i < devices.size(); ++i)
+                seats.push_back({devices[i], blas.empty() ? nullptr : blas.at(i)});
             std::vector<cuda::Command> made;
             for (nb::handle each : commands) {
                 const auto [stream, row, waits, what, action] =
@@ -178,10 +182,10 @@ void bind_streams(nb::module_& m) {
                 made.push_back({stream, row, waits, action_of(what, action)});
             }
             return std::make_shared<cuda::Streams>(
-                std::move(device), std::move(blas), num_streams, std::move(made),
+                std::move(seats), std::move(seat_of), std::move(made),
                 options_of(copy_blocks, move_blocks, processors, overlapping, stamps));
         },
-        "device"_a, "blas"_a.none(), "num_streams"_a, "commands"_a, "copy_blocks"_a, "move_blocks"_a, "processors"_a,
+        "devices"_a, "blas"_a, "seat_of"_a, "commands"_a, "copy_blocks"_a, "move_blocks"_a, "processors"_a,
         "overlapping"_a, "stamps"_a);
 }
 

@@ -135,8 +135,12 @@ Blas::~Blas() {
 
 std::int64_t Blas::version() const { return static_cast<std::int64_t>(calls_->version()); }
 
+Blas::Form Blas::form_of(const Product& p, int processors) {
+    return {p.m, p.k, p.n, p.a.ld, p.b.ld, p.c.ld, p.dtype, processors, common_alignment(p)};
+}
+
 const Blas::Chosen& Blas::chosen(const Product& p, int processors) {
-    auto& found = known_[{p.m, p.k, p.n, p.a.ld, p.b.ld, p.c.ld, p.dtype, processors, common_alignment(p)}];
+    auto& found = known_[form_of(p, processors)];
     if (!found) found = std::make_unique<Chosen>(*calls_, handle_, p, processors);
     return *found;
 }

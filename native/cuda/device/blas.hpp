@@ -37,6 +37,11 @@ class Blas {
     void multiply(const Product& product, int processors, const Block& workspace, CUstream stream);
     static constexpr std::int64_t workspace_bytes = 32 << 20;
 
+    // What an algorithm is chosen by: m, k, n, the three lds, dtype, processors, and by what all places are divisible.
+    using Form =
+        std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int, int>;
+    static Form form_of(const Product& product, int processors);
+
   private:
     struct Calls;
     struct Chosen;
@@ -46,10 +51,7 @@ class Blas {
     std::unique_ptr<Calls> calls_;
     std::string path_;
     void* handle_ = nullptr;
-    std::map<
-        std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, int, int>,
-        std::unique_ptr<Chosen>>
-        known_;
+    std::map<Form, std::unique_ptr<Chosen>> known_;
 };
 
 }  // namespace dovetail::cuda

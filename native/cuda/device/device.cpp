@@ -52,6 +52,18 @@ Device::~Device() {
 
 void Device::enter() const { driver().cuCtxSetCurrent(context_); }
 
+void Device::reach(const Device& other) const {
+    int possible = 0;
+    check(driver().cuDeviceCanAccessPeer(&possible, device_, other.device_), "asking a device for its peers");
+    if (!possible)
+        throw DeviceFault("CUDA device " + std::to_string(index_) + " cannot reach the memory of device " +
+                              std::to_string(other.index_),
+                          "use devices that are peers: nvidia-smi topo -p2p r lists them");
+    enter();
+    const CUresult enabled = driver().cuCtxEnablePeerAccess(other.context_, 0);
+    if (enabled != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) check(enabled, "reaching another device");
+}
+
 std::int64_t Device::free_bytes() const {
     enter();
     std::size_t available = 0, total = 0;

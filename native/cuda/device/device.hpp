@@ -28,6 +28,8 @@ class Device : public std::enable_shared_from_this<Device> {
     Device& operator=(const Device&) = delete;
 
     void enter() const;  // makes it the calling thread's
+    // Lets kernels here read and write the other's memory; throws DeviceFault where no link joins them.
+    void reach(const Device& other) const;
     const DeviceFacts& facts() const { return facts_; }
     int index() const { return index_; }
     std::int64_t free_bytes() const;

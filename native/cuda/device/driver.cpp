@@ -36,8 +36,7 @@ Driver load() {
     made.name = reinterpret_cast<decltype(made.name)>(entry(library, DOVETAIL_TEXT(name), made.version));
     DOVETAIL_DRIVER(DOVETAIL_FIND)
 #undef DOVETAIL_FIND
-    made.cuMemcpyBatchAsync =
-        reinterpret_cast<decltype(made.cuMemcpyBatchAsync)>(dlsym(library, DOVETAIL_TEXT(cuMemcpyBatchAsync)));
+    made.copy_batch = reinterpret_cast<decltype(made.copy_batch)>(dlsym(library, "cuMemcpyBatchAsync_v2"));
     const CUresult begun = made.cuInit(0);
     if (begun != CUDA_SUCCESS) {
         const char* text = "unknown error";

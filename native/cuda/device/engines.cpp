@@ -70,7 +70,7 @@ bool ends_beside(const std::shared_ptr<Device>& device, Spinner& spinner, const 
         copy.to_pitch = copy.from_pitch = 2 * copy.width;
     Command command;
     command.action = copy;
-    Streams streams(device, nullptr, 1, {command}, variant.options);
+    Streams streams({{device, nullptr}}, {0}, {command}, variant.options);
     streams.run();  // once alone: what is loaded when first used would wait for the kernel
     spinner.begin();
     streams.start();

@@ -48,8 +48,9 @@ std::vector<std::byte> DeviceInterpreter::fetched(std::int64_t from, std::int64_
 
 std::string DeviceInterpreter::run(int reduce_op, double stall_s, bool stamps) {
     if (stalled_) throw DeviceFault("this run stalled before: its channels hold what was never taken", "bind it anew");
-    device_->enter();
     Image& image = loaded_.image;
+    if (image.num_lanes == 0) return "";
+    device_->enter();
     image.reduce_op = reduce_op, image.stamps = stamps;
     image.stall_ns = static_cast<std::uint64_t>(stall_s * 1e9);
     void* arguments[] = {&image};

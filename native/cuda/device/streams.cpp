@@ -34,60 +34,77 @@ Move as_move(const Copy& copy) {
 
 }  // namespace
 
-Streams::Streams(std::shared_ptr<Device> device, std::shared_ptr<Blas> blas, int num_streams,
-                 std::vector<Command> commands, const StreamOptions& options)
-    : device_(std::move(device)),
-      blas_(std::move(blas)),
+Streams::Streams(std::vector<Seat> seats, std::vector<int> seat_of, std::vector<Command> commands,
+                 const StreamOptions& options)
+    : seats_(std::move(seats)),
+      seat_of_(std::move(seat_of)),
       commands_(std::move(commands)),
       options_(options),
       awaited_(commands_.size()) {
-    device_->enter();
-    for (int i = 0; i < num_streams; ++i) streams_.emplace_back(*device_), joins_.emplace_back(false);
+    for (const Seat& here : seats_)
+        for (const Seat& other : seats_)
+            if (here.device != other.device) here.device->reach(*other.device);
+    for (const int each : seat_of_) {  // an event belongs to the device that was entered last, as a stream does
+        streams_.emplace_back(*seats_[static_cast<std::size_t>(each)].device), joins_.emplace_back(false);
+    }
     workspaces_.resize(streams_.size());
     for (const Command& command : commands_) {
         for (const auto other : command.waits) awaited_[static_cast<std::size_t>(other)] = true;
         auto& space = workspaces_[static_cast<std::size_t>(command.stream)];
         if (std::holds_alternative<Product>(command.action) && !space)
-            space = std::make_unique<Block>(device_, Blas::workspace_bytes, false);
+            space = std::make_unique<Block>(seat(command).device, Blas::workspace_bytes, false);
     }
-    for (std::size_t i = 0; i < commands_.size(); ++i) {
+    for (const Command& command : commands_) {
+        seat(command).device->enter();
         done_.emplace_back(false);
         if (!options_.stamps) continue;
         began_.emplace_back(true), ended_.emplace_back(true);
     }
-    origin_ = std::make_unique<Stream>(*device_);
+    for (const Seat& each : seats_) each.device->enter(), learnt_.emplace_back(true);
+    origin_ = std::make_unique<Stream>(*seats_.front().device);
     start_ = std::make_unique<Event>(true), finish_ = std::make_unique<Event>(true),
     fork_ = std::make_unique<Event>(false);
-    warm_up();
+    for (std::size_t each = 0; each < seats_.size(); ++each) warm_up(each);
 }
 
-// Launches each kernel once, with no effect: what is loaded at a first launch cannot be loaded within a graph.
-void Streams::warm_up() {
+const Seat& Streams::seat(const Command& command) const {
+    return seats_[static_cast<std::size_t>(seat_of_[static_cast<std::size_t>(command.stream)])];
+}
+
+// The event from which a command's times are counted: on its own device.
+const Event& Streams::beginning(const Command& command) const {
+    const int where = seat_of_[static_cast<std::size_t>(command.stream)];
+    return where == 0 ? *start_ : learnt_[static_cast<std::size_t>(where)];
+}
+
+// Launches each kernel once, and each product that differs from others in more than its places, with no effect: what is
+// chosen and loaded at a first launch should not be within a graph.
+void Streams::warm_up(std::size_t where) {
+    const auto& [device, blas] = seats_[where];
+    const Stream stream(*device);
     Move nothing;
     nothing.to.present = nothing.a.present = true;
-    move(nothing, 1, *origin_);
-    std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::uintptr_t>, std::pair<const Command*, Product>>
-        met;
+    move(*device, nothing, 1, stream);
+    std::map<std::pair<Blas::Form, bool>, std::pair<const Command*, Product>> met;
     std::int64_t most = 0;
     for (const Command& command : commands_)
-        if (const auto* product = std::get_if<Product>(&command.action)) {
-            const auto places = (product->a.address | product->b.address | product->c.address) % 256;
-            met.try_emplace({product->m, product->k, product->n, places}, &command, *product);
+        if (const auto* product = std::get_if<Product>(&command.action); product && seat(command).device == device) {
+            const auto form = Blas::form_of(*product, options_.product_processors);
+            met.try_emplace({form, product->accumulate}, &command, *product);
             most = std::max(most, element_bytes(product->dtype) * product->m * product->c.ld + 256);
         }
-    const Block result(device_, most, false);
+    const Block result(device, most, false);
     for (auto& [key, each] : met) {
         auto& [command, product] = each;
         product.c.address = result.address() + product.c.address % 256;
-        blas_->multiply(product, options_.product_processors, *workspaces_[static_cast<std::size_t>(command->stream)],
-                        *origin_);
+        blas->multiply(product, options_.product_processors, *workspaces_[static_cast<std::size_t>(command->stream)],
+                       stream);
     }
-    origin_->synchronize();
+    stream.synchronize();
 }
 
 Streams::~Streams() {
-    device_->enter();
-    driver().cuCtxSynchronize();
+    for (const Seat& each : seats_) each.device->enter(), driver().cuCtxSynchronize();
     if (replayed_) driver().cuGraphExecDestroy(replayed_);
     if (graph_) driver().cuGraphDestroy(graph_);
 }
@@ -104,7 +121,10 @@ void Streams::enqueue(bool captured) {
     if (!captured) stamp(*start_, *origin_, false);
     check(cuda.cuEventRecord(*fork_, *origin_), "recording an event");
     for (const Stream& stream : streams_) check(cuda.cuStreamWaitEvent(stream, *fork_, 0), "waiting for an event");
+    for (std::size_t i = seat_of_.size(); options_.stamps && i-- > 0;)  // the first stream of each tells last
+        if (seat_of_[i] > 0) stamp(learnt_[static_cast<std::size_t>(seat_of_[i])], streams_[i], captured);
     for (std::size_t i = 0; i < commands_.size(); ++i) enqueue(i, captured);
+    seats_.front().device->enter();
     for (std::size_t i = 0; i < streams_.size(); ++i) {
         check(cuda.cuEventRecord(joins_[i], streams_[i]), "recording an event");
         check(cuda.cuStreamWaitEvent(*origin_, joins_[i], 0), "waiting for an event");
@@ -124,31 +144,33 @@ void Streams::enqueue(std::size_t index, bool captured) {
 }
 
 void Streams::perform(const Command& command, CUstream stream) {
+    const auto& [device, blas] = seat(command);
+    device->enter();
     if (const auto* what = std::get_if<Copy>(&command.action)) {
-        copy(*what, stream);
+        copy(*device, *what, stream);
     } else if (const auto* what = std::get_if<Move>(&command.action)) {
-        move(*what, options_.move_blocks, stream);
+        move(*device, *what, options_.move_blocks, stream);
     } else if (const auto* what = std::get_if<Product>(&command.action)) {
-        blas_->multiply(*what, options_.product_processors, *workspaces_[static_cast<std::size_t>(command.stream)],
-                        stream);
+        blas->multiply(*what, options_.product_processors, *workspaces_[static_cast<std::size_t>(command.stream)],
+                       stream);
     } else if (const auto* what = std::get_if<Clear>(&command.action)) {
         check(driver().cuMemsetD8Async(what->at, 0, static_cast<std::size_t>(what->bytes), stream), "clearing memory");
     }
 }
 
-void Streams::copy(const Copy& copy, CUstream stream) {
+void Streams::copy(const Device& device, const Copy& copy, CUstream stream) {
     if (copy.width * copy.height == 0) return;
-    if (options_.copy_blocks > 0) return move(as_move(copy), options_.copy_blocks, stream);
-    if (copy.height == 1 && options_.overlapping && driver().cuMemcpyBatchAsync) {
+    if (options_.copy_blocks > 0) return move(device, as_move(copy), options_.copy_blocks, stream);
+    if (copy.height == 1 && options_.overlapping && driver().copy_batch) {
         CUdeviceptr to = copy.to, from = copy.from;
         std::size_t bytes = static_cast<std::size_t>(copy.width), first = 0;
         CUmemcpyAttributes how{};
         how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
         how.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-        check(driver().cuMemcpyBatchAsync(&to, &from, &bytes, 1, &how, &first, 1, stream), "copying");
+        check(driver().copy_batch(&to, &from, &bytes, 1, &how, &first, 1, stream), "copying");
         return;
     }
-    if (copy.height == 1) return device_->copy(copy.to, copy.from, copy.width, stream);
+    if (copy.height == 1) return device.copy(copy.to, copy.from, copy.width, stream);
     CUDA_MEMCPY2D how{};
     how.srcMemoryType = how.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
     how.srcDevice = copy.from, how.dstDevice = copy.to;
@@ -157,13 +179,13 @@ void Streams::copy(const Copy& copy, CUstream stream) {
     check(driver().cuMemcpy2DAsync(&how, stream), "copying rows");
 }
 
-void Streams::move(const Move& move, int blocks, CUstream stream) {
+void Streams::move(const Device& device, const Move& move, int blocks, CUstream stream) {
     void* arguments[] = {const_cast<Move*>(&move)};
-    device_->launch("dovetail_move", blocks, 512, arguments, stream);
+    device.launch("dovetail_move", blocks, 512, arguments, stream);
 }
 
 void Streams::start() {
-    device_->enter();
+    seats_.front().device->enter();
     const double begin = now_s();
     enqueue(false);
     enqueue_s_ = now_s() - begin;
@@ -181,7 +203,7 @@ void Streams::capture() {
     if (replayed_) return;
     if (options_.overlapping && options_.copy_blocks == 0)
         throw DeviceFault("copies that ask for a copy engine cannot be captured", "run them without a graph");
-    device_->enter();
+    seats_.front().device->enter();
     check(driver().cuStreamBeginCapture(*origin_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "beginning a graph");
     try {
         enqueue(true);
@@ -197,6 +219,7 @@ void Streams::capture() {
 
 void Streams::replay() {
     capture();
+    seats_.front().device->enter();
     const double begin = now_s();
     stamp(*start_, *origin_, false);
     check(driver().cuGraphLaunch(replayed_, *origin_), "launching a graph");
@@ -207,20 +230,22 @@ void Streams::replay() {
 
 void Streams::spans(std::vector<std::int64_t>& rows, std::vector<double>& begin_s, std::vector<double>& end_s) const {
     if (!options_.stamps) return;
-    device_->enter();
-    const auto since = [&](const Event& event) {
+    const auto since = [&](const Event& begin, const Event& event) {
         float milliseconds = 0;
-        check(driver().cuEventElapsedTime(&milliseconds, *start_, event), "reading an event");
+        check(driver().cuEventElapsedTime(&milliseconds, begin, event), "reading an event");
         return 1e-3 * static_cast<double>(milliseconds);
     };
     for (std::size_t i = 0; i < commands_.size(); ++i) {
         if (commands_[i].row < 0) continue;
-        rows.push_back(commands_[i].row), begin_s.push_back(since(began_[i])), end_s.push_back(since(ended_[i]));
+        seat(commands_[i]).device->enter();
+        const Event& begin = beginning(commands_[i]);
+        rows.push_back(commands_[i].row);
+        begin_s.push_back(since(begin, began_[i])), end_s.push_back(since(begin, ended_[i]));
     }
 }
 
 double Streams::total_s() const {
-    device_->enter();
+    seats_.front().device->enter();
     float milliseconds = 0;
     check(driver().cuEventElapsedTime(&milliseconds, *start_, *finish_), "reading an event");
     return 1e-3 * static_cast<double>(milliseconds);

@@ -39,9 +39,15 @@ struct StreamOptions {
     bool stamps = false;
 };
 
+struct Seat {  // where streams run: a device, and its library of products where there are products
+    std::shared_ptr<Device> device;
+    std::shared_ptr<Blas> blas;
+};
+
 class Streams {
   public:
-    Streams(std::shared_ptr<Device> device, std::shared_ptr<Blas> blas, int num_streams, std::vector<Command> commands,
+    // `seat_of`: by stream. With several seats each reaches the memory of all others.
+    Streams(std::vector<Seat> seats, std::vector<int> seat_of, std::vector<Command> commands,
             const StreamOptions& options);
     ~Streams();
     Streams(const Streams&) = delete;
@@ -53,28 +59,32 @@ class Streams {
     void run() { start(), wait(); }
     void capture();  // the same as a graph, for `replay`
     void replay();   // starts the graph, and waits for its end
-    // Of the last run: rows of commands that did something, and when they began and ended, from the beginning on.
+    // Of the last run: rows of commands that did something, and when they began and ended, from the beginning on: on
+    // each device from when it learnt of it, since clocks of devices cannot be compared.
     void spans(std::vector<std::int64_t>& rows, std::vector<double>& begin_s, std::vector<double>& end_s) const;
     double total_s() const;                          // on the device
     double enqueue_s() const { return enqueue_s_; }  // of the calling thread, until all was under way
 
   private:
-    void warm_up();
+    const Seat& seat(const Command& command) const;
+    const Event& beginning(const Command& command) const;
+    void warm_up(std::size_t seat);
     void enqueue(bool captured);
     void enqueue(std::size_t index, bool captured);
     void perform(const Command& command, CUstream stream);
-    void copy(const Copy& copy, CUstream stream);
-    void move(const Move& move, int blocks, CUstream stream);
+    void copy(const Device& device, const Copy& copy, CUstream stream);
+    void move(const Device& device, const Move& move, int blocks, CUstream stream);
     void stamp(const Event& event, CUstream stream, bool captured) const;
 
-    std::shared_ptr<Device> device_;
-    std::shared_ptr<Blas> blas_;
+    const std::vector<Seat> seats_;
+    const std::vector<int> seat_of_;
     const std::vector<Command> commands_;
     const StreamOptions options_;
     std::vector<Stream> streams_;
     std::vector<std::unique_ptr<Block>> workspaces_;  // by stream, where it has products
     std::vector<bool> awaited_;                       // by command: others wait for it
     std::vector<Event> done_, began_, ended_;
+    std::vector<Event> learnt_;  // by seat: when it was told of the beginning
     std::unique_ptr<Stream> origin_;
     std::unique_ptr<Event> start_, finish_, fork_;
     std::vector<Event> joins_;

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "cuda/host.hpp"
 #include "cuda/move.hpp"
@@ -21,7 +23,14 @@ using pretended::World;
 namespace {
 
 std::recursive_mutex mutex;
-std::map<std::uintptr_t, std::size_t> taken;  // on the device
+struct Taken {
+    std::size_t bytes;
+    int device;
+};
+std::map<std::uintptr_t, Taken> taken;  // on devices
+std::map<const void*, int> home;        // of streams and events: the device that was current when they were made
+std::set<std::pair<int, int>> peers;    // devices that reach others' memory
+thread_local int current = -1;
 
 long long setting(const char* name, long long otherwise) {
     const char* value = std::getenv(name);
@@ -31,12 +40,16 @@ long long setting(const char* name, long long otherwise) {
 std::size_t memory_bytes() { return static_cast<std::size_t>(setting("PRETENDED_MEMORY", 1ll << 30)); }
 std::size_t taken_bytes() {
     std::size_t sum = 0;
-    for (const auto& [at, bytes] : taken) sum += bytes;
+    for (const auto& [at, block] : taken) sum += block.device == current ? block.bytes : 0;
     return sum;
 }
-bool on_device(std::uintptr_t address) {
+int device_of(std::uintptr_t address) {  // -1: the host's
     auto it = taken.upper_bound(address);
-    return it != taken.begin() && (--it, address < it->first + it->second);
+    return it != taken.begin() && (--it, address < it->first + it->second.bytes) ? it->second.device : -1;
+}
+bool reaches(const cuda::Place& place) {
+    const int there = device_of(reinterpret_cast<std::uintptr_t>(place.base));
+    return there < 0 || there == current || peers.contains({current, there});
 }
 Stream& of(CUstream stream) { return *reinterpret_cast<Stream*>(stream); }
 Event& of(CUevent event) { return *reinterpret_cast<Event*>(event); }
@@ -49,7 +62,7 @@ void copy_rows(const CUDA_MEMCPY2D& how) {
 
 // As a large H100 seems to: within a device by kernels, unless asked to overlap; to and from the host by copy engines.
 Engine engine_of(CUdeviceptr to, CUdeviceptr from) {
-    return on_device(to) && on_device(from) ? Engine::processors : Engine::copies;
+    return device_of(to) >= 0 && device_of(to) == device_of(from) ? Engine::processors : Engine::copies;
 }
 
 bool all_joined(const Graph& graph, const Stream& origin) {
@@ -84,8 +97,18 @@ std::function<void()> kernel(const std::string& name, void** arguments, unsigned
     return [] {};
 }
 
-CUresult launch(CUfunction function, unsigned blocks, void** arguments, CUstream stream) {
+constexpr unsigned most_threads = 512;  // of our kernels but one, which __launch_bounds__ lets have 128 registers each
+
+bool bounded(const std::string& name) { return name != "dovetail_spin"; }
+
+CUresult launch(CUfunction function, unsigned blocks, unsigned threads, void** arguments, CUstream stream) {
     const auto& name = *reinterpret_cast<const std::string*>(function);
+    if (blocks == 0 || threads == 0 || (bounded(name) && threads > most_threads)) return CUDA_ERROR_INVALID_VALUE;
+    if (home[stream] != current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (name == "dovetail_move") {
+        const auto& move = *static_cast<cuda::Move*>(arguments[0]);
+        if (!reaches(move.to) || !reaches(move.a) || !reaches(move.b)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     std::function<bool()> holds;
     if (name == "dovetail_spin")
         holds = [flag = *static_cast<volatile unsigned**>(arguments[0])] { return *flag == 0; };
@@ -95,11 +118,16 @@ CUresult launch(CUfunction function, unsigned blocks, void** arguments, CUstream
 
 }  // namespace
 
+// While a stream is captured, its thread must not call what may wait for the device or change what it holds.
+#define UNLESS_CAPTURING \
+    if (World::get().capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+
 #define LOCKED const std::lock_guard<std::recursive_mutex> lock(mutex)
 
 // For the pretended library of products.
 extern "C" void pretended_enqueue(void* stream, std::function<void()>* run) {
     LOCKED;
+    if (home[stream] != current) std::abort();
     World::get().add(*static_cast<Stream*>(stream), Engine::processors, std::move(*run));
 }
 
@@ -115,7 +143,9 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
     *text = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "an error that was pretended";
     return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int* count) {
+    return *count = static_cast<int>(setting("PRETENDED_DEVICES", 1)), CUDA_SUCCESS;
+}
 CUresult cuDeviceGet(CUdevice* device, int index) { return *device = index, CUDA_SUCCESS; }
 CUresult cuDeviceGetName(char* name, int, CUdevice) { return std::strcpy(name, "pretended device"), CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
@@ -125,11 +155,24 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
     return CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) { return *bytes = memory_bytes(), CUDA_SUCCESS; }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return *context = nullptr, CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    return *context = reinterpret_cast<CUcontext>(static_cast<std::intptr_t>(device) + 1), CUDA_SUCCESS;
+}
+CUresult cuDeviceCanAccessPeer(int* possible, CUdevice, CUdevice) {
+    return *possible = static_cast<int>(setting("PRETENDED_PEERS", 1)), CUDA_SUCCESS;
+}
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
+    LOCKED;
+    const int there = static_cast<int>(reinterpret_cast<std::intptr_t>(peer)) - 1;
+    return peers.emplace(current, there).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) {
+    return current = static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1, CUDA_SUCCESS;
+}
 CUresult cuCtxSynchronize() {
     LOCKED;
+    UNLESS_CAPTURING;
     return World::get().run(true), CUDA_SUCCESS;
 }
 CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
@@ -138,21 +181,25 @@ CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
 }
 CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
     LOCKED;
+    UNLESS_CAPTURING;
     if (taken_bytes() + bytes > memory_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     void* found = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     std::memset(found, 0xa5, bytes);
     *at = reinterpret_cast<CUdeviceptr>(found);
-    taken[*at] = bytes;
+    taken[*at] = {bytes, current};
     return CUDA_SUCCESS;
 }
 CUresult cuMemFree(CUdeviceptr at) {
     LOCKED;
+    UNLESS_CAPTURING;
     World::get().run(true);
     taken.erase(at);
     std::free(reinterpret_cast<void*>(at));
     return CUDA_SUCCESS;
 }
 CUresult cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
+    LOCKED;
+    UNLESS_CAPTURING;
     *at = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     return CUDA_SUCCESS;
 }
@@ -188,6 +235,7 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
     LOCKED;
     auto* made = new Stream;
     World::get().streams.insert(made);
+    home[made] = current;
     return *stream = reinterpret_cast<CUstream>(made), CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy(CUstream stream) {
@@ -223,7 +271,11 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     *graph = joined ? reinterpret_cast<CUgraph>(made) : nullptr;
     return joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
-CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(new Event), CUDA_SUCCESS; }
+CUresult cuEventCreate(CUevent* event, unsigned) {
+    LOCKED;
+    *event = reinterpret_cast<CUevent>(new Event);
+    return home[*event] = current, CUDA_SUCCESS;
+}
 CUresult cuEventDestroy(CUevent event) {
     LOCKED;
     World::get().run(true);
@@ -231,6 +283,7 @@ CUresult cuEventDestroy(CUevent event) {
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     LOCKED;
+    if (home[event] != home[stream]) return CUDA_ERROR_INVALID_HANDLE;
     Event* made = &of(event);
     made->graph = of(stream).captured;
     made->task = World::get().add(of(stream), Engine::none, [made] {
@@ -242,6 +295,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
     LOCKED;
     if (flags != CU_EVENT_RECORD_EXTERNAL || !of(stream).captured) return cuEventRecord(event, stream);
+    if (home[event] != home[stream]) return CUDA_ERROR_INVALID_HANDLE;
     World::get().add(of(stream), Engine::none, [made = &of(event)] {
         made->time_s = World::get().now_s();
         made->recorded = true;
@@ -255,7 +309,7 @@ CUresult cuEventQuery(CUevent event) {
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
     LOCKED;
-    if (!of(from).recorded || !of(to).recorded) return CUDA_ERROR_INVALID_HANDLE;
+    if (!of(from).recorded || !of(to).recorded || home[from] != home[to]) return CUDA_ERROR_INVALID_HANDLE;
     return *milliseconds = static_cast<float>(1e3 * (of(to).time_s - of(from).time_s)), CUDA_SUCCESS;
 }
 CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long) {
@@ -274,18 +328,23 @@ CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
     return *function = reinterpret_cast<CUfunction>(new std::string(name)), CUDA_SUCCESS;
 }
-CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                         unsigned, CUstream stream, void** arguments, void**) {
     LOCKED;
-    return launch(function, blocks, arguments, stream);
+    return launch(function, blocks, threads, arguments, stream);
 }
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned,
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                                    unsigned, unsigned, CUstream stream, void** arguments) {
     LOCKED;
-    return launch(function, blocks, arguments, stream);
+    int held = 0;
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(&held, function, static_cast<int>(threads), 0);
+    if (blocks > static_cast<unsigned>(held * setting("PRETENDED_PROCESSORS", 132)))
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    return launch(function, blocks, threads, arguments, stream);
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads, std::size_t) {
-    return *blocks = 2048 / threads, CUDA_SUCCESS;
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, std::size_t) {
+    const bool few = bounded(*reinterpret_cast<const std::string*>(function));
+    return *blocks = (few ? static_cast<int>(most_threads) : 2048) / threads, CUDA_SUCCESS;
 }
 
 }  // extern "C"

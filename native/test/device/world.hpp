@@ -2,6 +2,7 @@
 // waits for it. Kernels are our own, on host threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -48,6 +49,9 @@ class World {
     void run_graph(const Graph& graph);
     bool done(int task) const { return task < 0 || eager_.nodes[static_cast<std::size_t>(task)].done; }
     bool idle() const { return undone_ == 0; }
+    bool capturing() const {
+        return std::any_of(streams.begin(), streams.end(), [](const Stream* each) { return each->captured; });
+    }
     double now_s() { return clock_s_ += 1e-6; }
 
     std::set<Stream*> streams;

@@ -150,7 +150,7 @@ def mpi(launch: str | None) -> str:
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"
 
 
-NEVER_RUN = "graphs, interpreter and one real rank: never run on a device yet; ranks on several devices: not written"
+NEVER_RUN = "graphs, interpreter, one real rank, ranks on several devices: never run on a device yet"
 
 
 def cuda() -> str:

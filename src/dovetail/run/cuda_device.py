@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, poison, shape_of, workload_slots
+from dovetail.run.arrays import Array, is_float, poison, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
@@ -69,21 +69,29 @@ class Gpu:
 
 
 def blas_paths() -> list[str]:
-    """Where cuBLASLt may be: beside the toolkit, or in the wheels of PyPI."""
+    """Where cuBLASLt may be: in the wheels of PyPI, or beside the toolkit.
+
+    PyTorch takes the wheels': two versions of libraries that belong together must not meet in one process.
+    """
     names = ["libcublasLt.so.13", "libcublasLt.so.12"]
-    folders: list[Path] = []
+    wheels: list[Path] = []
     spec = find_spec("nvidia")
     for root in spec.submodule_search_locations if spec and spec.submodule_search_locations else ():
-        folders += [Path(root) / "cu13" / "lib", Path(root) / "cublas" / "lib"]
+        wheels += [Path(root) / "cu13" / "lib", Path(root) / "cublas" / "lib"]
     toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    folders += [Path(found) / "lib64" for found in toolkits if found]
-    return names + [str(path) for folder in folders for name in names if (path := folder / name).exists()]
+    beside = [Path(found) / "lib64" for found in toolkits if found]
+
+    def found_in(folders: list[Path]) -> list[str]:
+        return [str(path) for folder in folders for name in names if (path := folder / name).exists()]
+
+    return [*found_in(wheels), *names, *found_in(beside)]
 
 
 @dataclass
 class DeviceMemory:
     """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
 
+    With `more` devices ranks are dealt out in turn: rank r lies on device r modulo their number.
     `given`: arrays on the device, by buffer and rank, which are used where they lie (`checked`). `lent`: blocks that
     already hold what they are to hold. `keep_host`: holds the host's memory that runs take, for whoever reads it later.
     """
@@ -94,6 +102,7 @@ class DeviceMemory:
     given: dict[tuple[str, int], Any] = field(default_factory=dict)
     lent: Mapping[tuple[str, int], Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
+    more: tuple[Gpu, ...] = ()
     keep_host: list[Any] = field(default_factory=list, repr=False)
     _blocks: list[Any] = field(default_factory=list, repr=False)
     _homes: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
@@ -111,26 +120,42 @@ class DeviceMemory:
         if key in self.lent:
             self._homes[key] = int(self.lent[key].address)
         elif key in self.given:
-            self._homes[key] = checked(self.gpu, self.given[key], name, rank, shape, dtype)
+            self._homes[key] = checked(self.gpu_of(rank), self.given[key], name, rank, shape, dtype)
         else:
-            self._homes[key] = self.take(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+            self._homes[key] = self.take(rank, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         starts = self.workload.starts(name, rank)
         if starts is not None:
             table = np.ascontiguousarray(starts * dtype.itemsize)
-            self._starts[key] = self.take(table.nbytes)
-            self.gpu.upload(self._starts[key], table)
+            self._starts[key] = self.take(rank, table.nbytes)
+            self.gpu_of(rank).upload(self._starts[key], table)
 
-    def take(self, num_bytes: int, on_host: bool = False) -> int:
-        block = self.gpu.allocate(num_bytes, on_host)
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.gpu, *self.more
+
+    def seat_of(self, rank: int) -> int:
+        """Which of the devices a rank lies on."""
+        return rank % len(self.gpus)
+
+    def gpu_of(self, rank: int) -> Gpu:
+        return self.gpus[self.seat_of(rank)]
+
+    def take(self, rank: int, num_bytes: int, on_host: bool = False) -> int:
+        block = self.gpu_of(rank).allocate(num_bytes, on_host)
         (self.keep_host if on_host else self._blocks).append(block)
         return int(block.address)
+
+    def settle(self) -> None:
+        """Wait for what other libraries may still have to do to the arrays that were given, on streams of theirs."""
+        for gpu in self.gpus if self.given else ():
+            gpu.device.synchronize()
 
     def homes(self) -> Homes:
         """The same, as commands are made from it."""
         return Homes(self.address, lambda rank, name: self._starts.get((name, rank), 0), self.take, self.take_on_host)
 
     def take_on_host(self, num_bytes: int) -> int:
-        return self.take(num_bytes, True)
+        return self.take(0, num_bytes, True)
 
     def address(self, rank: int, name: str) -> int:
         return self._homes[name, rank]
@@ -141,25 +166,30 @@ class DeviceMemory:
         if array.shape != shape or array.dtype != dtype:
             found = f"{array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
             raise RunError(f"input buffer '{name}' of rank {rank} has another size or dtype", found=found)
-        self.gpu.upload(self._homes[name, rank], np.ascontiguousarray(array))
+        self.gpu_of(rank).upload(self._homes[name, rank], np.ascontiguousarray(array))
 
     def poison(self, name: str, rank: int) -> None:
         """Fill a buffer with what no correct run leaves behind."""
-        array = np.empty(*shape_of(self.program, self.workload, name, rank))
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        if is_float(dtype):  # all bits set are a NaN: nothing needs to be brought there
+            num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            self.gpu_of(rank).device.fill(self._homes[name, rank], 0xFF, num_bytes)
+            return
+        array = np.empty(shape, dtype)
         poison(array)
-        self.gpu.upload(self._homes[name, rank], array)
+        self.gpu_of(rank).upload(self._homes[name, rank], array)
 
     def fetch(self, name: str, rank: int) -> Array:
         """A copy of a buffer for the host."""
         array = np.empty(*shape_of(self.program, self.workload, name, rank))
-        self.gpu.download(array, self._homes[name, rank])
+        self.gpu_of(rank).download(array, self._homes[name, rank])
         return array
 
     def on_device(self, name: str, rank: int) -> Any:
         """A buffer as an array that other libraries take by DLPack where it lies; it keeps the memory."""
         shape, dtype = shape_of(self.program, self.workload, name, rank)
         code, bits = dlpack_type(dtype)
-        return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu.index, self)
+        return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu_of(rank).index, self)
 
     def spot(self, rank: int, name: str) -> Spot:
         """A whole buffer."""

@@ -6,11 +6,13 @@ import os
 import platform
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.core import RunError
 from dovetail.ir import Agreement, Slot
 from dovetail.run.arrays import Array, random_slots
 from dovetail.run.check import check_rank
@@ -24,8 +26,9 @@ Inputs = dict[str, list[Array]]
 
 @dataclass
 class CudaExecutor:
-    """Runs jobs on device `index`, by streams. All ranks are virtual there; with `real`, only that rank runs, and what
-    its peers would send lies in pinned memory of the host: measured, one rank, peers emulated in host memory.
+    """Runs jobs on device `index`, by streams. All ranks are virtual there; with `more` devices ranks are dealt out in
+    turn, and messages are copies from device to device; with `real`, only that rank runs, and what its peers would send
+    lies in pinned memory of the host: measured, one rank, peers emulated in host memory.
 
     The library's collectives are plain copies and sums here. Raises EnvironmentFault where there is no device.
     """
@@ -33,10 +36,15 @@ class CudaExecutor:
     index: int = 0
     options: StreamsOptions = field(default_factory=StreamsOptions)
     real: int | None = None
+    more: tuple[int, ...] = ()
     name: str = "cuda"
     buffers_early_sends: bool = False  # a message goes from memory to memory: no send ends before its receive begins
     _gpu: Gpu | None = field(default=None, repr=False)
     _kept: _Kept | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.more and self.real is not None:
+            raise RunError("one real rank needs one device", hint="give real, or more devices")
 
     @property
     def gpu(self) -> Gpu:
@@ -44,6 +52,10 @@ class CudaExecutor:
         if self._gpu is None:
             self._gpu = Gpu(self.index)
         return self._gpu
+
+    @cached_property
+    def others(self) -> tuple[Gpu, ...]:
+        return tuple(Gpu(index) for index in self.more)
 
     def execute(self, job: Job) -> JobResult:
         """Run a job to its end. Raises ProgramError for a program that `verify` refuses."""
@@ -53,7 +65,7 @@ class CudaExecutor:
     def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
         """`execute` for a job whose Programs have just been verified."""
         if self._kept is None or self._kept.seed != job.seed:
-            self._kept = _Kept(self.gpu, job.seed)
+            self._kept = _Kept((self.gpu, *self.others), job.seed)
         bound = {variant.name: _Bound(self, self._kept, variant) for variant in job.variants}
         ran = run_rounds(job, lambda variant, index: bound[variant.name].once(), time.monotonic)
         outcomes = [bound[v.name].outcome(job, ran.seconds[:, i], ran.kept) for i, v in enumerate(job.variants)]
@@ -61,7 +73,8 @@ class CudaExecutor:
 
     def facts(self) -> dict[str, Any]:
         about = self.gpu.facts()
-        label = {} if self.real is None else {"label": ONE_RANK}
+        label: dict[str, Any] = {} if self.real is None else {"label": ONE_RANK}
+        label |= {"devices": [self.index, *self.more]} if self.more else {}
         how = {"copies": self.options.copies, "graph": self.options.graph, **label}
         cores = len(os.sched_getaffinity(0))
         return {"host": platform.node(), "cpu": about["device"], "mpi": "", "cores": cores, **about, **how}
@@ -70,8 +83,8 @@ class CudaExecutor:
 class _Kept:
     """Inputs of one seed, on the host and on the device: alike for all variants, and for one job after another."""
 
-    def __init__(self, gpu: Gpu, seed: int) -> None:
-        self.gpu, self.seed = gpu, seed
+    def __init__(self, gpus: tuple[Gpu, ...], seed: int) -> None:
+        self.gpus, self.seed = gpus, seed
         self._host: dict[Any, Array] = {}
         self._device: dict[Any, Any] = {}
 
@@ -109,9 +122,9 @@ class _Kept:
 
     def _block(self, key: tuple[str, int, int, Slot]) -> Any:
         if key not in self._device:
-            array = self._array(*key)
-            self._device[key] = self.gpu.allocate(array.nbytes)
-            self.gpu.upload(int(self._device[key].address), array)
+            array, gpu = self._array(*key), self.gpus[key[1] % len(self.gpus)]
+            self._device[key] = gpu.allocate(array.nbytes)
+            gpu.upload(int(self._device[key].address), array)
         return self._device[key]
 
 
@@ -125,7 +138,7 @@ class _Bound:
         about = executor.gpu, variant.program, variant.workload
         reduce_op = variant.options.reduce_op
         if executor.real is None:
-            memory = DeviceMemory(*about, lent=lent)
+            memory = DeviceMemory(*about, lent=lent, more=executor.others)
             self.run = StreamsRun(memory, executor.options, reduce_op, variant.options.spans)
             fill(memory, self.inputs)
         else:

@@ -6,7 +6,7 @@ copies of the device fetch them, and where they bring its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,14 +76,18 @@ class StreamsRun:
             check_average(self.reduce_op, numpy_dtype(slots[0].dtype))
         one = self.real, self.listens, self.heard
         lower = Lowering(program, workload, self.memory.homes(), self.reduce_op, *one)
-        commands, num_streams = lower()
-        blas = self.memory.gpu.blas if any(command.what == "product" for command in commands) else None
+        commands, rank_of = lower()
+        gpus = self.memory.gpus
+        blas = [gpu.blas for gpu in gpus] if any(command.what == "product" for command in commands) else []
         blocks = how.copy_blocks if how.copies == "kernel" else 0
-        about = num_streams, [tuple(command) for command in commands], blocks, how.move_blocks, how.processors
-        self.bound = native().streams(self.memory.gpu.device, blas, *about, how.copies == "overlapping", self.stamps)
+        seat_of = [self.memory.seat_of(rank) for rank in rank_of]
+        about = [gpu.device for gpu in gpus], blas, seat_of, [tuple(command) for command in commands]
+        overlapping = how.copies == "overlapping"
+        self.bound = native().streams(*about, blocks, how.move_blocks, how.processors, overlapping, self.stamps)
 
     def run(self) -> float:
         """Run once; its seconds on the device."""
+        self.memory.settle()
         if self.options.graph:
             self.bound.replay()
         else:
@@ -108,6 +112,8 @@ class StreamsRun:
         about = {"executor": "streams on a CUDA device", "copies": self.options.copies, "graph": self.options.graph}
         if self.real is not None:
             about["label"] = ONE_RANK
+        if len(self.memory.gpus) > 1:
+            about["devices"] = [gpu.index for gpu in self.memory.gpus]
         meta = {**about, **self.memory.gpu.facts(), "clock_error_s": 0.0}
         return timeline_of(self.memory.program, self.memory.workload, [self.spans()], meta)
 
@@ -118,16 +124,18 @@ def run_streams(
     inputs: Arrays,
     options: RunOptions | None = None,
     how: StreamsOptions | None = None,
-    gpu: Gpu | None = None,
+    gpu: Gpu | Sequence[Gpu] | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
-    """Run `program` on a device, all its ranks virtual; as `execute_local`, it takes and returns arrays of the host.
+    """Run `program` on a device, all its ranks virtual, or on several, ranks dealt out among them; as `execute_local`,
+    it takes and returns arrays of the host.
 
     Raises ProgramError for a program that `verify` refuses, RunError for ops that streams do not have, EnvironmentFault
     where there is no device or too little of its memory.
     """
     verify(program).raise_if_bad()
     options = options or RunOptions()
-    memory = DeviceMemory(gpu or Gpu(), program, workload)
+    first, *more = [gpu or Gpu()] if gpu is None or isinstance(gpu, Gpu) else gpu
+    memory = DeviceMemory(first, program, workload, more=tuple(more))
     bound = StreamsRun(memory, how or StreamsOptions(), options.reduce_op, options.spans)
     fill(memory, inputs)
     bound.run()
@@ -163,12 +171,15 @@ class InterpretedRun:
 
     def __post_init__(self) -> None:
         memory, threads = self.memory, self.layout.threads if self.layout.threads > 1 else THREADS
+        if len(memory.gpus) > 1:
+            raise RunError("the interpreter runs on one device", hint="run_streams takes several")
         check_interpreted(memory.program, memory.workload, self.options)
         made = image(memory.program, memory.workload, self.layout, memory.address)
         self.bound = native().device_interpreter(memory.gpu.device, -(-threads // 32) * 32, *made)
 
     def run(self) -> float:
         """Run once; the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
+        self.memory.settle()
         number = REDUCE_OPS.index("sum" if self.options.reduce_op == "avg" else self.options.reduce_op)
         failure = self.bound.run(number, self.options.stall_s, self.options.spans)
         if failure:
@@ -248,7 +259,7 @@ def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", rep
     size = numpy_dtype(dtype).itemsize
     a, b = ((int(place.address), 0, size, 0, num_bytes // size, 0, 1) for place in places)
     command: tuple[Any, ...] = (0, 0, [], "move", (a, a, b, DTYPES.index(dtype), 0))
-    bound = native().streams(gpu.device, None, 1, [command], 0, blocks, 0, False, False)
+    bound = native().streams([gpu.device], [], [0], [command], 0, blocks, 0, False, False)
     times = []
     for _ in range(repeats + 1):
         bound.run()

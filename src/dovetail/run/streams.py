@@ -23,7 +23,7 @@ from dovetail.run.spots import Action, Spot, copied
 from dovetail.run.stream_collectives import join
 
 Address = Callable[[int, str], int]
-Allocate = Callable[[int], int]
+Allocate = Callable[[int, int], int]
 _ADDS = frozenset({Kind.recv_reduce, Kind.recv_reduce_send, Kind.recv_reduce_copy_send})
 
 
@@ -51,8 +51,8 @@ class Homes:
 
     address: Address
     starts: Address  # where a table of the begins of slots lies on the device
-    allocate: Allocate
-    allocate_on_host: Allocate
+    allocate: Allocate  # by rank and size
+    allocate_on_host: Callable[[int], int]
 
 
 @dataclass
@@ -88,8 +88,8 @@ class Lowering:
         self._places: dict[tuple[int, int], tuple[int, int]] = {}
         self._spaces: dict[tuple[int, str, int], int] = {}
 
-    def __call__(self) -> tuple[list[Command], int]:
-        """All commands, in an order in which each comes after those that it waits for, and the number of streams."""
+    def __call__(self) -> tuple[list[Command], list[int]]:
+        """All commands, in an order in which each comes after those that it waits for, and the rank of each stream."""
         for row in self.run.order:
             op = self._ops[row]
             if op.kind == Kind.collective:
@@ -98,7 +98,7 @@ class Lowering:
                     join(self, [self._ops[each] for each in members])
             elif self.real in (None, op.rank):
                 self._op(op)
-        return self.commands, len(self._streams)
+        return self.commands, [rank for rank, _ in self._streams]
 
     def _find_held(self) -> set[int]:
         """Rows whose message must be kept in a place of its own."""
@@ -191,7 +191,7 @@ class Lowering:
             waits.append(self.of_row[taker])
         key = (channel, len(numbers) % depth)
         if self._places.get(key, (0, -1))[1] < size:
-            self._places[key] = self.homes.allocate(size), size
+            self._places[key] = self.homes.allocate(op.rank, size), size
         numbers.append(op.index)
         return Spot.at(self._places[key][0], size)
 
@@ -336,7 +336,7 @@ class Lowering:
         """Memory that the ops of a lane use one after the other."""
         key = (self._streams.setdefault((op.rank, op.lane), len(self._streams)), name, size)
         if key not in self._spaces:
-            self._spaces[key] = self.homes.allocate(size)
+            self._spaces[key] = self.homes.allocate(op.rank, size)
         return Spot.at(self._spaces[key], size)
 
 
