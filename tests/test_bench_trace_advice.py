@@ -1,4 +1,4 @@
-"""The bench of advice, small: programs and twins are run and traced, and kept runs are advised again without running."""
+"""The bench of advice, small: programs and twins are run and traced; kept runs are advised again, not run again."""
 
 import json
 import subprocess

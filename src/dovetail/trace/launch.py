@@ -15,13 +15,13 @@ from dovetail import _native
 from dovetail.core import EnvironmentFault, compile_c, find_tool
 from dovetail.trace.mpi_wrappers import wrappers
 
-SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpi.so.40": "openmpi"}
+SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
 TITLES = {"abi": "the MPI ABI", "mpich": "MPICH", "openmpi": "Open MPI"}
 _ASK_PYTHON = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(open('/proc/self/maps').read())"
 )
 _MARKS = {"openmpi": "OPEN_MPI", "mpich": "MPICH_VERSION", "abi": "MPI_ABI_VERSION"}
-_LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi\.so\.12|libmpi\.so\.40)")
+_LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi(?:ch)?\.so\.12|libmpi\.so\.40)")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def library_of(command: Sequence[str]) -> Library:
 
 def build_wrappers(library: Library, near: Path | None = None) -> Path:
     """The wrappers for a library, compiled with its mpicc, or found in the cache. `near`: where else to look for it."""
-    mpicc = _compiler(library, near)
+    mpicc = compiler_for(library, near)
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
@@ -116,9 +116,9 @@ def flavour(mpicc: str) -> str | None:
     return next((kind for kind, mark in _MARKS.items() if mark in macros), None)
 
 
-def _compiler(library: Library, near: Path | None) -> str:
+def compiler_for(library: Library, near: Path | None) -> str:
     """The mpicc for a library: beside it, beside the launcher, or at hand."""
-    names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc",)
+    names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc", f"mpicc.{library.kind}")  # Debian's names
     folders = [place.parent / "bin" for place in (library.folder,) if place] + [place for place in (near,) if place]
     beside = [find_beside(folder, name) for folder in folders for name in names]
     for mpicc in [*beside, *map(find_tool, names)]:

@@ -77,6 +77,30 @@ static inline int dm_leave_alone(void) {
     return dm_inside || !dm_is_tracing;
 }
 
+/* ---- calls from Fortran ---- */
+
+/* Where the program calls MPI from Fortran, within such a call. */
+static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
+
+#define DM_CALLER (dm_fortran_site ? dm_fortran_site : DM_SITE)
+
+/* A call from Fortran: notes its place and goes on to the library's, whose call in C is then traced. */
+#define DM_FORTRAN(name, typed, told)                        \
+    __attribute__((visibility("default"))) void name typed { \
+        static void(*real) typed;                            \
+        if (!real) *(void**)&real = dlsym(RTLD_NEXT, #name); \
+        const int64_t before = dm_fortran_site;              \
+        if (!before) dm_fortran_site = DM_SITE;              \
+        real told;                                           \
+        dm_fortran_site = before;                            \
+    }
+
+/* Whether a call of PMPI is how the library's Fortran calls get on, not what a program asks not to be traced. */
+static inline int dm_in_fortran(void) {
+    if (!DM_LIKELY(__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE))) dm_find();
+    return dm_fortran_site && !dm_inside;
+}
+
 /* ---- communicators and windows, numbered as they appear ---- */
 
 enum { DM_SLOTS = 8192, DM_GONE = 1 };
