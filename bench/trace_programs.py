@@ -2,8 +2,8 @@
 
     bench/trace_programs.py NAME [--about TEXT] [--out FILE] -- mpiexec -n 2 PROGRAM …
 
-Runs the command untraced, with a library that only counts calls, and traced. Calls that poll come as often as time
-lets them, and are told apart. With `--out` the row takes the place of the one of its name.
+Runs the command untraced, then traced behind a library that only counts calls: in one run, since many programs go on
+as long as time lets them. With `--out` the row takes the place of the one of its name.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from counting_shim import build_shim
 from needs import Mpi
 
-POLLS = {f"MPI_{name}" for name in ("Test", "Testall", "Testany", "Testsome", "Iprobe", "Improbe", "Probe")}
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -57,15 +55,14 @@ def compared(command: list[str], place: Path) -> dict[str, Any]:
     library, near = library_of(command), Path(command[0]).parent
     wrapped = build_wrappers(library, near)
     mpicc = Path(compiler_for(library, near))
-    shim = build_shim(Mpi(library.kind, mpicc.parent), mpicc, place, {call.name for call in calls()})
+    names = {call.name for call in calls()}
+    shim = build_shim(Mpi(library.kind, mpicc.parent), mpicc, place, names, before_others=True)
     counts, traces = place / "counts", place / "traces"
     counts.mkdir(), traces.mkdir()
     plain_s = run(command, dict(os.environ))
-    run(
-        with_variables(command, "LD_PRELOAD", "COUNT_DIR"),
-        os.environ | {"LD_PRELOAD": str(shim), "COUNT_DIR": str(counts)},
-    )
-    traced_s = run(forwarded(command), environment(wrapped, traces))
+    env = environment(wrapped, traces)
+    env |= {"LD_PRELOAD": f"{shim}:{env['LD_PRELOAD']}", "COUNT_DIR": str(counts)}
+    traced_s = run(with_variables(command, "COUNT_DIR"), env)
     told = merge(traces)
     found = {call.name: call.count for call in stats(told).calls}
     counted: Counter[str] = Counter()
@@ -79,16 +76,14 @@ def compared(command: list[str], place: Path) -> dict[str, Any]:
         "calls": sum(found.values()), "kinds": len(found), "lost": told.meta["lost"], "faults": told.meta["faults"],
         "messages": check["messages"], "without_partner": check["without_partner"],
         "received_before_sent": check["received_before_sent"],
-        "differ": {n: v for n, v in differ.items() if n not in POLLS},
-        "polls": {n: v for n, v in differ.items() if n in POLLS}, "traced": found,
+        "differ": differ, "traced": found,
     }  # fmt: skip
 
 
 def with_variables(command: list[str], *names: str) -> list[str]:
-    """The command, told to pass variables on where its launcher must be: Open MPI's."""
-    if forwarded(command) == command:
-        return command
-    return [command[0], *(word for name in names for word in ("-x", name)), *command[1:]]
+    """The command, told to pass these and the tracer's variables on where its launcher must be: Open MPI's."""
+    told = forwarded(command)
+    return told if told == command else [told[0], *(word for name in names for word in ("-x", name)), *told[1:]]
 
 
 def run(command: list[str], env: dict[str, str]) -> float:
