@@ -55,13 +55,13 @@ def build_wrappers(library: Library, near: Path | None = None) -> Path:
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
-    frame = Path(__file__).with_name("mpi_frame.h")
-    flags = ["-O2", "-fvisibility=hidden", f"-I{frame.parent}", f"-I{native}", f"-L{native}", "-ldovetail_trace"]
+    frames = sorted(Path(__file__).parent.glob("mpi_*.h"))
+    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}", "-ldovetail_trace"]
     flags += [f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
         source.write_text(wrappers(header), encoding="utf-8")
-        sources = [source, frame, *sorted(native.glob("*.h"))]
+        sources = [source, *frames, *sorted(native.glob("*.h"))]
         return compile_c(mpicc, sources, "mpi_trace", "the wrappers of MPI calls", about="-show", flags=flags)
 
 
