@@ -56,8 +56,8 @@ def build_wrappers(library: Library, near: Path | None = None) -> Path:
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
     frames = sorted(Path(__file__).parent.glob("mpi_*.h"))
-    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}", "-ldovetail_trace"]
-    flags += [f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
+    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
+    flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
         source.write_text(wrappers(header), encoding="utf-8")
