@@ -1,11 +1,14 @@
 """Programs with a planted fault and their repaired twins: what `trace advise` predicts, and what repairing gains.
 
-    bench/trace_advice.py [--rounds 5] [--only merge,block] [--out FILE]
+    bench/trace_advice.py [--rounds 5] [--only merge,block] [--realtime] [--runs FOLDER] [--out FILE]
 
-A round runs each program and its twin in turn, untraced; the gain is the median difference of the slowest rank's time
-between two barriers. The program is then traced once, and advised. Ranks are on this machine and talk through shared
-memory. Left out are `progress` and `slow_link`, which need a network, and `eager`: no variable of MPICH was found that
-lets messages through shared memory go without their receive. More ranks than cores yield between polls.
+A round runs each program and its twin in turn, untraced and traced; the gain is the median difference of the slowest
+rank's time between two barriers, the prediction that of the median of the traced rounds. `--runs` keeps times and
+traces, and what it holds already is not run again, only advised.
+
+Ranks are on this machine and talk through shared memory; through TCP where there are more of them than cores, which
+then yield, and in `eager`, whose limit can be set there; in `slow_link` between three hosts of the testbed (needs root
+and iproute2). `--realtime` runs ranks ahead of whatever else the machine does (needs root).
 """
 
 from __future__ import annotations
@@ -18,90 +21,182 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tuned import provenance
+from fabric import testbed
+from tuned import provenance, table
 
-from dovetail.plan.advise import advise
-from dovetail.trace import open_trace
+from dovetail.plan.advise import Advice, advise
+from dovetail.trace import merge, open_trace
+from dovetail.trace.launch import build_wrappers, environment, library_of
 
 SOURCE = Path(__file__).with_name("trace_faults.c")
 BIN = Path(sys.prefix) / "bin"
-CASES = {  # ranks, rounds within the program
-    "merge": (2, 40), "block": (2, 300), "temporal_block": (2, 400), "post_earlier": (3, 60), "overlap": (2, 100),
-    "nonblocking": (2, 100), "rendezvous": (2, 60), "imbalance": (2, 60), "slow_rank": (4, 60),
+TCP = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self"}
+YIELD = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
+SERIOUS = 0.05  # of the makespan, that a finding in a repaired program saves
+NEAR = 0.25
+
+
+class Case(NamedTuple):
+    """Ranks, rounds within the program, and where fault and twin run in different surroundings, these."""
+
+    ranks: int
+    inner: int
+    fault: Mapping[str, str] = {}
+    twin: Mapping[str, str] = {}
+    rates: tuple[str, str] | None = None  # of the link between the last two hosts of a mesh
+
+
+CASES = {
+    "merge": Case(2, 40), "block": Case(2, 300), "temporal_block": Case(2, 400), "post_earlier": Case(3, 60),
+    "overlap": Case(2, 100), "nonblocking": Case(2, 100), "rendezvous": Case(2, 60),
+    "eager": Case(2, 60, TCP | {"UCX_RNDV_THRESH": "1k"}, TCP | {"UCX_RNDV_THRESH": "64k"}),
+    "progress": Case(2, 40), "imbalance": Case(2, 60), "slow_rank": Case(4, 60),
+    "slow_link": Case(3, 60, rates=("100mbit", "1gbit")),
 }  # fmt: skip
-YIELD = ("-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
-SERIOUS = 0.05
+UNSEEN = {  # written when the advice was done: the finding that each should have first
+    "tell_one_by_one": "merge", "small_parts": "block", "stencil": "overlap", "triangle": "imbalance",
+}  # fmt: skip
+CASES |= {
+    "tell_one_by_one": Case(2, 200),
+    "small_parts": Case(2, 400),
+    "stencil": Case(2, 100),
+    "triangle": Case(2, 200),
+}
+COLUMNS = ("fault", "seconds_s", "twin_s", "spread", "gained_s", "predicted_s", "ratio", "first", "in_twin", "replay")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--realtime", action="store_true")
+    parser.add_argument("--runs", type=Path)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        program = Path(place) / "faults"
-        subprocess.run([BIN / "mpicc", "-g", "-O1", SOURCE, "-o", program], check=True)
-        rows = [row(program, name, args.rounds, Path(place)) for name in args.only.split(",")]
-    first = sum(r["first"] == r["fault"] for r in rows)
-    near = sum(
-        abs(r["predicted_s"] / r["gained_s"] - 1) <= 0.25 for r in rows if r["gained_s"] > 0 and r["predicted_s"]
-    )
-    quiet = sum(not r["serious_in_twin"] for r in rows)
-    n = len(rows)
-    print(f"first finding right {first}/{n}, saving within 25 % {near}/{n}, twins clean {quiet}/{n}")
+        folder = args.runs or Path(place)
+        names = args.only.split(",")
+        run_all([name for name in names if not (folder / name / "times.json").exists()], args, folder)
+        rows = [row(name, folder / name) for name in names]
+    print(table(rows, COLUMNS))
+    told = {}
+    for which, unseen in (("seen", False), ("unseen", True)):
+        if some := [r for r in rows if (r["fault"] in UNSEEN) == unseen]:
+            told[which] = counts(some)
+            print(which, ", ".join(f"{name} {count}" for name, count in told[which].items()))
     if args.out:
-        document = {
-            "bench": "trace_advice",
-            **provenance([]),
-            "first": first,
-            "near": near,
-            "clean": quiet,
-            "rows": rows,
-        }
+        document = {"bench": "trace_advice", **provenance([]), **told, "rows": rows}
         args.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def row(program: Path, name: str, rounds: int, place: Path) -> dict:
-    """One program and its twin: measured in turn, then traced and advised."""
-    ranks, inner = CASES[name]
-    seconds: list[list[float]] = [[], []]
-    for _ in range(rounds):
-        for repaired in (0, 1):
-            done = launched(program, name, repaired, ranks, inner, [])
-            seconds[repaired].append(float(re.search(r": ([0-9.]+) s", done)[1]))
-    gained = statistics.median(a - b for a, b in zip(*seconds, strict=True))
-    advice = [traced(program, name, repaired, ranks, inner, place) for repaired in (0, 1)]
-    findings = advice[0].findings
-    predicted = next((f.saves_s for f in findings if f.kind == name), 0.0)
-    serious = [f.kind for f in advice[1].findings if f.saves_s > SERIOUS * advice[1].replayed_s]
-    found = {
-        "fault": name, "seconds": statistics.median(seconds[0]), "twin_s": statistics.median(seconds[1]),
-        "spread": [max(s) / min(s) - 1 for s in seconds], "gained_s": gained, "predicted_s": predicted,
-        "traced_s": advice[0].traced_s, "replay": advice[0].replayed_s / advice[0].traced_s,
-        "first": findings[0].kind if findings else None, "serious_in_twin": serious,
+def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
+    return {
+        "programs": len(rows), "first_finding_right": sum(r["first"] == kind_of(r["fault"]) for r in rows),
+        "saving_within_a_quarter": sum(abs(r["ratio"] - 1) <= NEAR for r in rows),
+        "twins_clean": sum(r["in_twin"] == "" for r in rows),
     }  # fmt: skip
-    print(
-        f"{name:15} {found['seconds'] * 1e3:8.1f} ms, twin {found['twin_s'] * 1e3:8.1f}, gained {gained * 1e3:7.2f},"
-        f" predicted {predicted * 1e3:7.2f}, first {found['first']}, replay {found['replay']:.4f}, in twin {serious}",
-        flush=True,
-    )
-    return found
 
 
-def launched(program: Path, name: str, repaired: int, ranks: int, inner: int, prefix: list) -> str:
-    few = YIELD if ranks > (os.cpu_count() or 1) else ()
-    command = [*prefix, BIN / "mpiexec", *few, "-n", ranks, program, name, repaired, inner]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
-    return done.stdout
+def kind_of(name: str) -> str:
+    """The finding that a program should have first."""
+    return UNSEEN.get(name, name)
 
 
-def traced(program: Path, name: str, repaired: int, ranks: int, inner: int, place: Path):
-    folder = place / f"{name}-{repaired}"
-    launched(program, name, repaired, ranks, inner, [BIN / "dovetail", "trace", "run", "-o", folder, "--"])
-    return advise(open_trace(folder / "trace.dovetail").read())
+def run_all(names: list[str], args: argparse.Namespace, folder: Path) -> None:
+    """Run these cases, each in a folder of its own."""
+    if not names:
+        return
+    if args.realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "faults"
+    subprocess.run([BIN / "mpicc", "-g", "-O1", SOURCE, "-o", program], check=True)
+    wrapped = build_wrappers(library_of([str(program)]), BIN)
+    for name in names:
+        with hosts(CASES[name]):
+            found = [run(program, wrapped, name, folder / name / str(i)) for i in range(args.rounds)]
+        times = {key: [one[key] for one in found] for key in found[0]}
+        (folder / name / "times.json").write_text(json.dumps(times) + "\n")
+        print(name, {key: [round(value * 1e3, 1) for value in values] for key, values in times.items()}, flush=True)
+
+
+@contextmanager
+def hosts(case: Case):
+    """Three hosts, each joined to each, where a case is about their links."""
+    if not case.rates:
+        yield
+        return
+    testbed("up", case.ranks, case.rates[1], "--topology", "mesh", "--mtu", 9000)
+    try:
+        yield
+    finally:
+        testbed("down")
+
+
+def run(program: Path, wrapped: Path, name: str, folder: Path) -> dict[str, float]:
+    """One round: seconds of the program and its twin, plain and traced; the traces in `folder`."""
+    seconds = {}
+    for kind, repaired in (("fault", 0), ("twin", 1)):
+        if CASES[name].rates:
+            testbed("rate", CASES[name].rates[repaired], "--between", CASES[name].ranks - 1, CASES[name].ranks)
+        for how in ("plain", "traced"):
+            place = folder / kind
+            place.mkdir(parents=True, exist_ok=True)
+            env = environment(wrapped, place, {}) if how == "traced" else {}
+            seconds[f"{kind}_{how}"] = launched(program, name, repaired, env)
+        merge(place)
+    return seconds
+
+
+def launched(program: Path, name: str, repaired: int, env: Mapping[str, str]) -> float:
+    case = CASES[name]
+    many = case.ranks > (os.cpu_count() or 1)
+    own = case.twin if repaired else case.fault
+    env = {**(TCP if many and not case.rates else {}), **(YIELD if many else {}), **own, **env}
+    words = ["env", *(f"{key}={value}" for key, value in env.items()), program, name, repaired, case.inner]
+    if case.rates:
+        told = testbed("run", "-n", case.ranks, "--timeout", 60, "--", *words)
+    else:
+        command = [BIN / "mpiexec", "-n", case.ranks, *words]
+        told = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, timeout=60).stdout
+    return float(re.search(r": ([0-9.]+) s", told)[1])
+
+
+def row(name: str, folder: Path) -> dict[str, Any]:
+    """One program and its twin: what was measured, and what is advised of the traces."""
+    times = json.loads((folder / "times.json").read_text())
+    plain, twin = times["fault_plain"], times["twin_plain"]
+    told = {
+        kind: [advise(open_trace(folder / str(i) / kind / "trace.dovetail").read()) for i in range(len(plain))]
+        for kind in ("fault", "twin")
+    }
+    gained = statistics.median(a - b for a, b in zip(plain, twin, strict=True))
+    predicted = statistics.median(saving(advice, kind_of(name)) for advice in told["fault"])
+    serious = [
+        f"{f.kind} {f.saves_s / a.replayed_s:.0%}" for a in told["twin"] for f in a.findings
+        if f.saves_s > SERIOUS * a.replayed_s
+    ]  # fmt: skip
+    return {
+        "fault": name, "seconds_s": statistics.median(plain), "twin_s": statistics.median(twin),
+        "spread": max(max(t) / min(t) - 1 for t in (plain, twin)), "gained_s": gained, "predicted_s": predicted,
+        "ratio": predicted / gained, "first": most([a.findings[0].kind if a.findings else "" for a in told["fault"]]),
+        "findings": [f.to_json() for f in told["fault"][0].findings], "in_twin": ", ".join(sorted(serious)),
+        "replay": statistics.median(a.replayed_s / a.traced_s for a in told["fault"]), **times,
+    }  # fmt: skip
+
+
+def saving(advice: Advice, kind: str) -> float:
+    return next((f.saves_s for f in advice.findings if f.kind == kind), 0.0)
+
+
+def most(words: list[str]) -> str:
+    return Counter(words).most_common(1)[0][0]
 
 
 if __name__ == "__main__":

@@ -47,30 +47,32 @@ static void block(void) {
             MPI_Recv(taken + i * num_bytes, num_bytes, MPI_CHAR, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
-/* A border exchanged for every step, or twice as much for every second step. */
+/* A border exchanged for every step, or eight times as much for every eighth. */
 static void temporal_block(void) {
-    for (int step = 0; step < 20; ++step) {
-        if (!repaired || step % 2 == 0) swap(repaired ? 512 : 256, 0);
+    for (int step = 0; step < 24; ++step) {
+        if (!repaired || step % 8 == 0) swap(repaired ? 2048 : 256, 0);
         work(4);
     }
 }
 
-/* Rank 1 takes what comes late first, while rank 2 cannot go on before its own message is taken. */
-static void post_earlier(void) {
+/* One rank takes what comes late first, while another cannot go on before its own message is taken. The ranks change
+   places from round to round. */
+static void post_earlier(int round) {
     MPI_Request both[2];
-    if (rank == 0) {
+    const int busy = round % 3, taker = (round + 1) % 3, held = (round + 2) % 3;
+    if (rank == busy) {
         work(3000);
-        MPI_Send(given, 64, MPI_CHAR, 1, 0, MPI_COMM_WORLD);
-    } else if (rank == 2) {
-        MPI_Ssend(given, 64, MPI_CHAR, 1, 0, MPI_COMM_WORLD);
+        MPI_Send(given, 64, MPI_CHAR, taker, 0, MPI_COMM_WORLD);
+    } else if (rank == held) {
+        MPI_Ssend(given, 64, MPI_CHAR, taker, 0, MPI_COMM_WORLD);
         work(3000);
     } else if (repaired) {
-        MPI_Irecv(taken, 64, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &both[0]);
-        MPI_Irecv(taken + 64, 64, MPI_CHAR, 2, 0, MPI_COMM_WORLD, &both[1]);
+        MPI_Irecv(taken, 64, MPI_CHAR, busy, 0, MPI_COMM_WORLD, &both[0]);
+        MPI_Irecv(taken + 64, 64, MPI_CHAR, held, 0, MPI_COMM_WORLD, &both[1]);
         MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
     } else {
-        MPI_Recv(taken, 64, MPI_CHAR, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        MPI_Recv(taken + 64, 64, MPI_CHAR, 2, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(taken, 64, MPI_CHAR, busy, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(taken + 64, 64, MPI_CHAR, held, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -114,7 +116,7 @@ static void rendezvous(void) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* The same with a message that a larger eager limit would let go: the twin is run with one. */
+/* The same with a message that a larger eager limit lets go: the twin is this program run with one. */
 static void eager(void) {
     if (rank == 0) {
         MPI_Send(given, 20000, MPI_CHAR, 1, 0, MPI_COMM_WORLD);
@@ -126,17 +128,23 @@ static void eager(void) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* A large message and much work beside it; the twin lets the library get on now and then. */
-static void progress(void) {
-    MPI_Request both[2];
-    int over = 0;
-    MPI_Irecv(taken, MOST, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD, &both[0]);
-    MPI_Isend(given, MOST, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD, &both[1]);
-    for (int i = 0; i < 50; ++i) {
-        work(5000);
-        if (repaired) MPI_Testall(2, both, &over, MPI_STATUSES_IGNORE);
+/* A rank asks for a large message, then works without calling the library, and so holds up the sender; the twin lets
+   the library get on now and then. The ranks change places from round to round. */
+static void progress(int round) {
+    enum { NUM_BYTES = 1 << 19, PARTS = 40 };
+    if (rank == round % 2) {
+        MPI_Send(given, NUM_BYTES, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD);
+        work(100 * PARTS);
+        return;
     }
-    if (!over) MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+    MPI_Request asked;
+    int over = 0;
+    MPI_Irecv(taken, NUM_BYTES, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD, &asked);
+    for (int i = 0; i < PARTS; ++i) {
+        work(100);
+        if (repaired && !over) MPI_Test(&asked, &over, MPI_STATUS_IGNORE);
+    }
+    if (!over) MPI_Wait(&asked, MPI_STATUS_IGNORE);
 }
 
 /* One rank has twice the work, or all have the same. */
@@ -153,26 +161,86 @@ static void slow_rank(void) {
     MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* Around a ring; the link from 1 to 2 is as slow as the network makes it. */
+/* Around a ring, beside work; the twin is this program run where no link is slower than the others. */
 static void slow_link(void) {
-    work(500);
-    MPI_Sendrecv(given, 16384, MPI_CHAR, (rank + 1) % size, 0, taken, 16384, MPI_CHAR, (rank + size - 1) % size, 0,
-                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Request both[2];
+    MPI_Irecv(taken, 65536, MPI_CHAR, (rank + size - 1) % size, 0, MPI_COMM_WORLD, &both[0]);
+    MPI_Isend(given, 65536, MPI_CHAR, (rank + 1) % size, 0, MPI_COMM_WORLD, &both[1]);
+    work(2000);
+    MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+}
+
+/* ---- programs that were written after the advice, and not looked at while it was made ---- */
+
+/* Parameters that a root tells one by one, or all at once. */
+static void tell_one_by_one(void) {
+    double x[200] = {0};
+    work(100);
+    for (int i = 0; i < (repaired ? 1 : 200); ++i) MPI_Bcast(x + i, repaired ? 200 : 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, x, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* Many small messages without blocking and one wait for all, there and back; or one message. */
+static void small_parts(void) {
+    enum { PARTS = 100 };
+    MPI_Request asked[2 * PARTS];
+    const int parts = repaired ? 1 : PARTS, num_bytes = 3200 / parts;
+    work(100);
+    for (int i = 0; i < parts; ++i) {
+        MPI_Irecv(taken + i * num_bytes, num_bytes, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD, &asked[2 * i]);
+        MPI_Isend(given + i * num_bytes, num_bytes, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD, &asked[2 * i + 1]);
+    }
+    MPI_Waitall(2 * parts, asked, MPI_STATUSES_IGNORE);
+}
+
+/* A stencil whose ranks wait for the border, or sweep the inner points first; sweeps take longer by turns. */
+static void stencil(int round) {
+    enum { ROW = 4096, ROWS = 64 };
+    static float grid[ROWS][ROW], next[ROWS][ROW];
+    MPI_Request both[2];
+    const int sweeps = (round + rank) % 2 ? 12 : 4;
+    MPI_Irecv(grid[0], ROW, MPI_FLOAT, rank ^ 1, 0, MPI_COMM_WORLD, &both[0]);
+    MPI_Isend(grid[1], ROW, MPI_FLOAT, rank ^ 1, 0, MPI_COMM_WORLD, &both[1]);
+    if (!repaired) MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+    for (int sweep = 0; sweep < sweeps; ++sweep)
+        for (int i = 2; i < ROWS - 1; ++i)
+            for (int j = 1; j < ROW - 1; ++j)
+                next[i][j] =
+                    0.25f * (grid[i - 1][j] + grid[i + 1][j] + grid[i][j - 1] + grid[i][j + 1]) + next[i][j] * 1e-9f;
+    if (repaired) MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+    for (int j = 1; j < ROW - 1; ++j) next[1][j] = 0.25f * (grid[0][j] + grid[2][j] + grid[1][j - 1] + grid[1][j + 1]);
+}
+
+/* Rows of a triangle dealt in halves, or in turn. */
+static void triangle(void) {
+    enum { ROWS = 1000 };
+    static volatile float last;
+    for (int i = 0; i < ROWS; ++i) {
+        if (repaired ? i % size != rank : i * size / ROWS != rank) continue;
+        float row = 0;
+        for (int j = 0; j <= i; ++j) row += 1.0f / (float)(i + j + 1);
+        last = last + row;
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
 }
 
 static void one(const char* name, int round) {
     if (!strcmp(name, "merge")) merge();
     if (!strcmp(name, "block")) block();
     if (!strcmp(name, "temporal_block")) temporal_block();
-    if (!strcmp(name, "post_earlier")) post_earlier();
+    if (!strcmp(name, "post_earlier")) post_earlier(round);
     if (!strcmp(name, "overlap")) overlap(round);
     if (!strcmp(name, "nonblocking")) nonblocking(round);
     if (!strcmp(name, "rendezvous")) rendezvous();
     if (!strcmp(name, "eager")) eager();
-    if (!strcmp(name, "progress")) progress();
+    if (!strcmp(name, "progress")) progress(round);
     if (!strcmp(name, "imbalance")) imbalance();
     if (!strcmp(name, "slow_rank")) slow_rank();
     if (!strcmp(name, "slow_link")) slow_link();
+    if (!strcmp(name, "tell_one_by_one")) tell_one_by_one();
+    if (!strcmp(name, "small_parts")) small_parts();
+    if (!strcmp(name, "stencil")) stencil(round);
+    if (!strcmp(name, "triangle")) triangle();
 }
 
 int main(int argc, char** argv) {

@@ -12,6 +12,8 @@ from needs import Mpi
 from dovetail.trace.mpi_wrappers import prototypes
 
 HEAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +35,8 @@ static void tell(void) {
 """
 
 
-def build_shim(mpi: Mpi, mpicc: Path, folder: Path, names: set[str]) -> Path:
-    """The library, for calls of these names."""
+def build_shim(mpi: Mpi, mpicc: Path, folder: Path, names: set[str], *, before_others: bool = False) -> Path:
+    """The library, for calls of these names; `before_others`: it goes on to the library preloaded after it."""
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=True).stdout
     declared = {name: params for name, params in prototypes(header).items() if name in names}
@@ -46,11 +48,15 @@ def build_shim(mpi: Mpi, mpicc: Path, folder: Path, names: set[str]) -> Path:
         passed = ", ".join(f"p{k}" for k in range(len(params)))
         tells = "tell();" if name == "Finalize" else ""
         lines.append(f"int MPI_{name}({typed}) {{ if (!inside) ++count[{i}]; {tells} ++inside;")
-        lines.append(f"    const int code = PMPI_{name}({passed}); --inside; return code; }}")
+        if before_others:
+            lines.append(f"    static __typeof__(&MPI_{name}) next;")
+            lines.append(f'    if (!next) *(void**)&next = dlsym(RTLD_NEXT, "MPI_{name}");')
+        lines.append(f"    const int code = {'next' if before_others else f'PMPI_{name}'}({passed});")
+        lines.append("    --inside; return code; }")
     source, target = folder / "shim.c", folder / "shim.so"
     source.write_text("\n".join(lines))
     built = subprocess.run(
-        [mpicc, "-shared", "-fPIC", source, "-o", target], capture_output=True, text=True, env=mpi.env
+        [mpicc, "-shared", "-fPIC", source, "-ldl", "-o", target], capture_output=True, text=True, env=mpi.env
     )
     assert built.returncode == 0, built.stderr
     return target

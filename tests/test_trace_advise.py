@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_trace_waits import call, sent, taken, trace_of
+from trace_files import write_process
 
-from dovetail.plan.advise import advise_story, makespan_s
+from dovetail.plan.advise import advise, advise_story, makespan_s
 from dovetail.report.advice import advice_text
 from dovetail.trace.delays import Delays
 from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story
@@ -94,9 +96,9 @@ def block(tale: Tale, repaired: bool) -> None:
 
 
 def temporal_block(tale: Tale, repaired: bool) -> None:
-    for step in range(4):
-        if not repaired or step % 2 == 0:
-            numbers = [tale.message(rank, 1 - rank, 512 if repaired else 256) for rank in (0, 1)]
+    for step in range(8):
+        if not repaired or step == 0:
+            numbers = [tale.message(rank, 1 - rank, 2048 if repaired else 256) for rank in (0, 1)]
             for rank in (0, 1):
                 mine, theirs = numbers[rank], numbers[1 - rank]
                 tale.call(rank, "exchange", ("send", mine), ("recv", theirs), ("taken", theirs))
@@ -105,18 +107,20 @@ def temporal_block(tale: Tale, repaired: bool) -> None:
 
 
 def post_earlier(tale: Tale, repaired: bool) -> None:
-    late, held = tale.message(0, 1, 64), tale.message(2, 1, 64, rendezvous=True, synchronous=True)
-    tale.work(0, 3000 * US)
-    tale.call(0, "late", ("send", late))
-    tale.call(2, "held", ("send", held), ("sent", held))
-    tale.work(2, 3000 * US)
+    round_ = len(tale.messages) // 2
+    busy, taker, waits = ((round_ + i) % 3 for i in range(3))
+    late, held = tale.message(busy, taker, 64), tale.message(waits, taker, 64, rendezvous=True, synchronous=True)
+    tale.work(busy, 3000 * US)
+    tale.call(busy, "late", ("send", late))
+    tale.call(waits, "held", ("send", held), ("sent", held))
+    tale.work(waits, 3000 * US)
     if repaired:
-        tale.call(1, "recv", ("recv", late))
-        tale.call(1, "recv held", ("recv", held))
-        tale.call(1, "wait", ("taken", late), ("taken", held))
+        tale.call(taker, "recv", ("recv", late))
+        tale.call(taker, "recv held", ("recv", held))
+        tale.call(taker, "wait", ("taken", late), ("taken", held))
     else:
-        tale.call(1, "recv", ("recv", late), ("taken", late))
-        tale.call(1, "recv held", ("recv", held), ("taken", held))
+        tale.call(taker, "recv", ("recv", late), ("taken", late))
+        tale.call(taker, "recv held", ("recv", held), ("taken", held))
     tale.all_reduce("barrier")
     tale.gatherings[-1] = replace(tale.gatherings[-1], name="MPI_Barrier")
 
@@ -222,9 +226,9 @@ def test_the_planted_fault_is_the_first_finding_and_its_saving_is_the_twins(name
     assert advice.findings[0].saves_s == pytest.approx(gain, rel=0.25)
 
 
-@pytest.mark.parametrize("name", sorted(set(FAULTS) - {"temporal_block", "post_earlier"}))
+@pytest.mark.parametrize("name", sorted(set(FAULTS) - {"temporal_block"}))
 def test_nothing_serious_is_found_in_the_repaired(name):
-    """The two left out could still do better: fold more steps, and give work to the rank that only receives."""
+    """The one left out could still exchange beside its work."""
     advice = advised(name, repaired=True)
     assert [f for f in advice.findings if f.saves_s > 0.05 * advice.replayed_s] == []
 
@@ -250,3 +254,31 @@ def test_a_collective_from_a_root_holds_only_who_comes_early():
     timeline = simulate(*to_program(tale.story()))
     ends = [timeline.columns["end_s"][timeline.columns["rank"] == rank].max() for rank in range(3)]
     assert ends == pytest.approx([101 * US, 111 * US, 401 * US], abs=2 * US)
+
+
+def test_a_stalled_message_gets_on_while_its_rank_waits_for_something_else():
+    """Its sender cannot come to the collective that the receiver waits for first."""
+    tale = Tale(2)
+    number = tale.message(0, 1, 1 << 20, rendezvous=True, stalls=True)
+    tale.call(1, "irecv", ("recv", number))
+    tale.call(0, "send", ("send", number), ("sent", number))
+    tale.work(1, 1000 * US)
+    tale.all_reduce("sum")
+    tale.call(1, "wait", ("taken", number))
+    assert tale.story().makespan_s == pytest.approx(1000 * US + float(DELAYS(1 << 20)) + 60 * US)
+
+
+def test_a_call_that_a_slow_link_holds_up_does_not_make_what_it_takes_look_slow(tmp_path):
+    """Around a ring of three the link from 1 to 2 is slow, so that rank 1 is late for what rank 0 sent."""
+    ring: list[list] = [[], [], []]
+    for start in (10 + 5.3 * i for i in range(12)):
+        ring[0] += call(14, start - 4.4, start + 0.35, sent(1, 65536), *taken(2, 65536))
+        ring[1] += call(14, start, start + 4.78, sent(2, 65536), *taken(0, 65536))
+        ring[2] += call(14, start - 0.01, start + 4.77, sent(0, 65536), *taken(1, 65536))
+    for rank, events in enumerate(ring):
+        write_process(tmp_path, rank, {1: events}, num_ranks=3)
+    advice = advise(trace_of(tmp_path))
+    assert advice.findings[0].kind == "slow_link"
+    assert "from rank 1 to rank 2" in advice.findings[0].evidence
+    assert advice.findings[0].saves_s > 0.7 * advice.replayed_s
+    assert advice.replayed_s == pytest.approx(advice.traced_s, rel=0.02)

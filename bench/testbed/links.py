@@ -174,11 +174,18 @@ def lay(testbed):
     wiring.do()
 
 
-def reshape(old, new):
-    """Give every data link of a standing testbed the rate of `new`."""
+def reshape(old, new, between=None):
+    """Give every data link of a standing testbed the rate of `new`; `between`: only that of two hosts of a mesh."""
     wiring = Wiring(new)
     frames = "gso_max_segs 65535" if new.rate == UNSHAPED else "gso_max_segs 1"
-    for space, device, _ in shaped_devices(new):
+    devices = list(shaped_devices(new))
+    if between:
+        a, b = between
+        ends = {(new.namespace(f"h{a}"), f"p{b}"), (new.namespace(f"h{b}"), f"p{a}")}
+        devices = [device for device in devices if device[:2] in ends]
+        if not devices:
+            raise TestbedError(f"no link joins hosts {a} and {b} alone", "--between", "two hosts of `--topology mesh`")
+    for space, device, _ in devices:
         wiring.ip[space].append(f"link set {device} {frames}")
         wiring.shape(space, device, new.rate, fresh=old.rate == UNSHAPED)
     wiring.do()

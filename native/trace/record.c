@@ -14,8 +14,8 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 enum { MAX_NAMES = 4096, NUM_SLOTS = 2 * MAX_NAMES };
 
-static int on;
-static int depth; /* of nested init */
+static uint32_t on; /* the generation while events are recorded, else 0 */
+static int depth;   /* of nested init */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t at_exit; /* gives back what a thread has when it ends */
 static uint32_t num_threads;
@@ -61,59 +61,61 @@ static int next_segment(int needed) {
     return 1;
 }
 
-/* A place for an event, or NULL after counting it as lost. */
-static dvt_event* place(void) {
-    for (int tried = 0;; ++tried) {
+static inline uint32_t recorded_in(void) { return __atomic_load_n(&on, __ATOMIC_RELAXED); }
+
+/* A place in a new segment, or NULL after counting the event as lost. `full`: where it is counted already, or NULL. */
+__attribute__((noinline, cold)) static dvt_event* place_in_next(dvt_segment* full) {
+    if (next_segment(2)) {
+        if (full) --full->count; /* what was counted there goes into the new one */
         dvt_segment* segment = mine.segment;
-        if (LIKELY(segment && mine.generation == generation)) {
-            const uint64_t at = dvt_next(&segment->count);
-            if (LIKELY(at < dvt_writer.limit)) return &segment->events[at & dvt_writer.mask];
-        }
-        if (tried || !next_segment(2)) break;
-        if (segment) --segment->count; /* what was counted there goes into the new one */
+        const uint64_t at = dvt_next(&segment->count);
+        if (at < dvt_writer.limit) return &segment->events[at & dvt_writer.mask];
     }
     count_lost();
     return NULL;
 }
 
-static inline void put(int kind, int field, uint64_t word, int64_t arg) {
-    dvt_event* event = place();
+/* A place for an event in the file of this generation, or NULL where there is none. */
+static inline dvt_event* place(uint32_t file) {
+    dvt_segment* segment = mine.segment;
+    if (!LIKELY(segment && mine.generation == file)) return place_in_next(NULL);
+    const uint64_t at = dvt_next(&segment->count);
+    return LIKELY(at < dvt_writer.limit) ? &segment->events[at & dvt_writer.mask] : place_in_next(segment);
+}
+
+static inline void put(uint32_t file, int kind, int field, uint64_t word, int64_t arg) {
+    dvt_event* event = place(file);
     if (!event) return;
     event->word = word;
     event->about = about(kind, field, arg);
 }
 
 static inline void stamp(int kind, int name, int64_t arg) {
-    dvt_event* event = place();
+    const uint32_t file = recorded_in();
+    if (!file) return;
+    dvt_event* event = place(file);
     if (!event) return;
     event->about = about(kind, name, arg);
     event->word = now();
 }
 
-static inline int is_on(void) { return __atomic_load_n(&on, __ATOMIC_RELAXED); }
+void dovetail_trace_point(int name, int64_t arg) { stamp(DVT_POINT, name, arg); }
 
-void dovetail_trace_point(int name, int64_t arg) {
-    if (is_on()) stamp(DVT_POINT, name, arg);
-}
+void dovetail_trace_begin(int name, int64_t arg) { stamp(DVT_BEGIN, name, arg); }
 
-void dovetail_trace_begin(int name, int64_t arg) {
-    if (is_on()) stamp(DVT_BEGIN, name, arg);
-}
-
-void dovetail_trace_end(int name, int64_t arg) {
-    if (is_on()) stamp(DVT_END, name, arg);
-}
+void dovetail_trace_end(int name, int64_t arg) { stamp(DVT_END, name, arg); }
 
 void dovetail_trace_detail(int kind, int field, uint64_t word, int64_t arg) {
-    if (!is_on()) return;
+    const uint32_t file = recorded_in();
+    if (!file) return;
     if (field < 0 || field >= 4095) {
-        put(DVT_WIDE, 0, (uint64_t)(int64_t)field, 0);
+        put(file, DVT_WIDE, 0, (uint64_t)(int64_t)field, 0);
         field = 4095;
     }
-    put(kind, field, word, arg);
+    put(file, kind, field, word, arg);
 }
 
-void dovetail_trace_on(void) { __atomic_store_n(&on, depth > 0, __ATOMIC_RELAXED); }
+void dovetail_trace_on(void) { __atomic_store_n(&on, depth > 0 ? generation : 0, __ATOMIC_RELAXED); }
 
 void dovetail_trace_off(void) { __atomic_store_n(&on, 0, __ATOMIC_RELAXED); }
 
@@ -166,7 +168,7 @@ int dovetail_trace_name(const char* text) {
 }
 
 void dovetail_trace_rank(int rank, int num_ranks) {
-    if (!is_on()) return;
+    if (!recorded_in()) return;
     dvt_writer.header->rank = rank;
     dvt_writer.header->num_ranks = num_ranks;
 }
@@ -186,7 +188,8 @@ static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void after_fork(void) { pthread_mutex_unlock(&lock); }
 
 static void in_child(void) {
-    on = depth = 0;
+    on = 0;
+    depth = 0;
     mine.segment = mine.before = NULL;
     dvt_forget();
     pthread_mutex_unlock(&lock);
@@ -241,7 +244,7 @@ int dovetail_trace_init(const char* folder) {
             for (int i = 1; i <= names.count; ++i) write_name(i);
             note_maps();
             note_clock();
-            __atomic_store_n(&on, 1, __ATOMIC_RELEASE);
+            __atomic_store_n(&on, generation, __ATOMIC_RELEASE);
         }
     }
     if (!code) ++depth;

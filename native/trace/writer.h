@@ -5,7 +5,7 @@
 #include "dovetail_trace_file.h"
 
 /* Set while tracing begins, then only read. */
-extern struct dvt_writer {
+extern __attribute__((visibility("hidden"))) struct dvt_writer {
     dvt_header* header;
     uint64_t capacity; /* events in a segment */
     uint64_t limit;    /* events that a segment takes: its capacity, or without end where it is a ring */

@@ -10,6 +10,9 @@ from math import log2
 from dovetail.plan.remedy import GRAIN_S, Remedy, Site, dropped, gap_s, told
 from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
 
+SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
+LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; beyond so many steps the work done twice, not counted, is much
+
 
 def merge(story: Story, site: Site) -> Iterator[Remedy]:
     """Collectives of one kind that follow one another at once, as one."""
@@ -144,7 +147,7 @@ def _next(story: Story, where: Sequence[Mapping[tuple[Does, int], int]], before:
 
 
 def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
-    """Exchanges with neighbours at every step, as larger ones at every second step."""
+    """Exchanges with neighbours at every step, as larger ones at every second, fourth or eighth step."""
     series: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for steps in story.steps:
         for step in steps:
@@ -154,25 +157,41 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
     halo = {key: numbers for key, numbers in series.items() if _is_halo(story, key, numbers, series)}
     if not halo:
         return
+    every = _steps_folded(story, list(halo.values()))
     messages, drop = list(story.messages), set[int]()
     for numbers in halo.values():
-        for first, second in zip(numbers[::2], numbers[1::2], strict=False):
-            m = story.messages[first]
-            more = story.delays.slope * story.messages[second].num_bytes
-            messages[first] = replace(m, num_bytes=2 * m.num_bytes, delay_s=(m.delay_s or 0.0) + more)
-            drop.add(second)
+        for at in range(0, len(numbers), every):
+            first, *others = numbers[at : at + every]
+            m, more = messages[first], sum(messages[n].num_bytes for n in others)
+            delay_s = (m.delay_s or 0.0) + story.delays.slope * more
+            messages[first] = replace(m, num_bytes=m.num_bytes + more, delay_s=delay_s)
+            drop.update(others)
     does = ("send", "sent", "recv", "taken")
     gone = [{i for i, s in enumerate(steps) if s.does in does and s.number in drop} for steps in story.steps]
     changed = [list(dropped(s, g)) for s, g in zip(story.steps, gone, strict=True)]
     rows = [s.row for steps in story.steps for s in steps if s.does == "send" and s.number in drop]
     each = sorted(story.messages[n].delay_s or 0.0 for n in drop)[len(drop) // 2]
     evidence = (
-        f"{2 * len(drop)} messages at {site(rows[0])} cross borders at every step, {told(each)} each, mostly latency"
+        f"{sum(map(len, halo.values()))} messages at {site(rows[0])} cross borders at every step, {told(each)} each, "
+        "mostly latency"
     )
     action = (
-        "exchange twice as wide a border every second step, and compute the border twice (dovetail.loops: ghost zones)"
+        f"exchange a border {every} times as wide every {every} steps, and compute what it needs on both sides "
+        "(dovetail.loops: ghost zones)"
     )
     yield Remedy("temporal_block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
+
+
+def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
+    """How many steps go between exchanges, so that little of their time is left, or messages grow long."""
+    spent_s = max(sum(story.messages[n].delay_s or 0.0 for n in numbers) for numbers in halo)
+    size = max(story.messages[numbers[0]].num_bytes for numbers in halo)
+    steps = 2
+    while steps < MOST_STEPS and spent_s / steps > LITTLE * story.makespan_s:
+        if float(story.delays(2 * steps * size)) > SHORT * float(story.delays(size)):
+            break
+        steps *= 2
+    return steps
 
 
 def _is_halo(
@@ -185,4 +204,5 @@ def _is_halo(
     if len(numbers) < 8 or len(sizes) != 1 or not any(len(n) == len(numbers) for n in back):
         return False
     size = sizes.pop()
-    return float(story.delays(2 * size)) < 1.5 * float(story.delays(size)) and not story.messages[numbers[0]].rendezvous
+    is_short = float(story.delays(2 * size)) < SHORT * float(story.delays(size))
+    return is_short and not story.messages[numbers[0]].rendezvous

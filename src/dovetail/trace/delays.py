@@ -58,12 +58,15 @@ def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, mo
     return replace(seen, num_bytes=sizes.astype("f8"), seconds=np.maximum.accumulate(seconds(sizes)))
 
 
-def delays_of(found: Messages, plain: NDArray[np.bool_]) -> Delays:
+def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bool_] | None = None) -> Delays:
     """The curve through the mean of each size, of messages that their receivers waited for; it never falls.
 
-    `plain`: whether a message's call does nothing but send it, and need not wait for its receive whatever the size.
+    `plain`: whether a message's call does nothing but send it, and need not wait for its receive whatever the size;
+    `doubtful`: whether the call that takes it may have waited for something else.
     """
     whole = found.taken_row >= 0
+    if doubtful is not None:
+        whole &= ~doubtful
     late = whole & (found.sent_s >= found.waited_s)
     size, took = found.num_bytes[late], (found.taken_s - found.sent_s)[late]
     if not len(size):  # nobody waited: what a message took at most

@@ -15,13 +15,13 @@ from dovetail import _native
 from dovetail.core import EnvironmentFault, compile_c, find_tool
 from dovetail.trace.mpi_wrappers import wrappers
 
-SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpi.so.40": "openmpi"}
+SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
 TITLES = {"abi": "the MPI ABI", "mpich": "MPICH", "openmpi": "Open MPI"}
 _ASK_PYTHON = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(open('/proc/self/maps').read())"
 )
 _MARKS = {"openmpi": "OPEN_MPI", "mpich": "MPICH_VERSION", "abi": "MPI_ABI_VERSION"}
-_LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi\.so\.12|libmpi\.so\.40)")
+_LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi(?:ch)?\.so\.12|libmpi\.so\.40)")
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ def library_of(command: Sequence[str]) -> Library:
 
 def build_wrappers(library: Library, near: Path | None = None) -> Path:
     """The wrappers for a library, compiled with its mpicc, or found in the cache. `near`: where else to look for it."""
-    mpicc = _compiler(library, near)
+    mpicc = compiler_for(library, near)
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
-    frame = Path(__file__).with_name("mpi_frame.h")
-    flags = ["-O2", "-fvisibility=hidden", f"-I{frame.parent}", f"-I{native}", f"-L{native}", "-ldovetail_trace"]
-    flags += [f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
+    frames = sorted(Path(__file__).parent.glob("mpi_*.h"))
+    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
+    flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
         source.write_text(wrappers(header), encoding="utf-8")
-        sources = [source, frame, *sorted(native.glob("*.h"))]
+        sources = [source, *frames, *sorted(native.glob("*.h"))]
         return compile_c(mpicc, sources, "mpi_trace", "the wrappers of MPI calls", about="-show", flags=flags)
 
 
@@ -116,9 +116,9 @@ def flavour(mpicc: str) -> str | None:
     return next((kind for kind, mark in _MARKS.items() if mark in macros), None)
 
 
-def _compiler(library: Library, near: Path | None) -> str:
+def compiler_for(library: Library, near: Path | None) -> str:
     """The mpicc for a library: beside it, beside the launcher, or at hand."""
-    names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc",)
+    names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc", f"mpicc.{library.kind}")  # Debian's names
     folders = [place.parent / "bin" for place in (library.folder,) if place] + [place for place in (near,) if place]
     beside = [find_beside(folder, name) for folder in folders for name in names]
     for mpicc in [*beside, *map(find_tool, names)]:

@@ -10,6 +10,7 @@ from dovetail.trace.mpi_calls import HELPERS, Call, calls
 
 _PROTOTYPE = re.compile(r"\bint\s+MPI_(\w+)\s*\(([^()]*)\)")
 _PARAM = re.compile(r"^(.*?)(\w+)\s*((?:\[\s*\d*\s*\])*)$", re.DOTALL)
+_TEXTS = frozenset(("command", "port_name", "stringtag"))  # parameters that are texts
 _GLOBALS = (
     *("ompi_mpi_comm_world", "ompi_mpi_comm_self", "ompi_mpi_comm_null", "ompi_mpi_byte", "ompi_mpi_datatype_null"),
     *("ompi_request_null", "ompi_message_null", "ompi_mpi_win_null"),
@@ -43,6 +44,7 @@ def wrappers(header: str) -> str:
         raise EnvironmentFault("this mpi.h declares no MPI_Send", found=f"{len(declared)} calls")
     chosen = [(name, call) for call in calls() for name in (call.name, f"{call.name}_c") if name in declared]
     made = [wrapper(i, name, call, declared[name]) for i, (name, call) in enumerate(chosen)]
+    made += [text for name, call in chosen for text in fortran_wrappers(name, call)]
     return "\n".join([*_head([name for name, _ in chosen], [h for h in HELPERS if h in declared]), *made, ""])
 
 
@@ -72,7 +74,30 @@ def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
     real = f"real_{name}({', '.join(params)})"
     lines = [*_own_status(call), *_begun(number, call), f"const int code = {real};", *_ended(number, call)]
     head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
-    return "\n".join([head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"])
+    body = [head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"]
+    return "\n".join([*body, _for_fortran(name, typed, params)])
+
+
+def _for_fortran(name: str, typed: str, params: list[str]) -> str:
+    """Some libraries' Fortran calls go to the C calls that are not traced; then these are."""
+    told = ", ".join(params)
+    head = f'__attribute__((visibility("default"))) int PMPI_{name}({typed or "void"}) {{'
+    return f"{head}\n    return dm_in_fortran() ? MPI_{name}({told}) : real_{name}({told});\n}}"
+
+
+def fortran_wrappers(name: str, call: Call) -> Iterator[str]:
+    """The call's entries from Fortran, as compilers and modules spell them: they note the place in the program.
+
+    All arguments are addresses, with one more for the error code. Calls with texts, whose lengths follow them, are left
+    out: in these the place is the library's.
+    """
+    params = [param for param in call.params.split() if param not in ("argc", "argv") or name != "Init_thread"]
+    if name.endswith("_c") or _TEXTS.intersection(params):
+        return
+    count = 1 if name == "Init" else len(params) + 1
+    typed, told = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
+    for entry in (f"mpi_{name.lower()}{end}_" for end in ("", "_f08", "_f08ts")):
+        yield f"DM_FORTRAN({entry}, ({typed}), ({told}))"
 
 
 def _renamed(declared: str, name: str) -> str:
@@ -101,7 +126,7 @@ def _own_status(call: Call) -> list[str]:
 
 
 def _begun(number: int, call: Call) -> list[str]:
-    lines = [f"dovetail_trace_begin(dm_name[{number}], DM_SITE);"]
+    lines = [f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
     if call.waits:
         statuses = "array_of_statuses" if "array_of_statuses" in call.params else "status"
         requests = "array_of_requests" if "array_of_requests" in call.params else "request"

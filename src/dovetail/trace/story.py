@@ -24,6 +24,7 @@ from dovetail.trace.trace import Trace
 Does = Literal["send", "recv", "sent", "taken", "join", "joined", "own", "end"]
 SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
 _FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "Gatherv")
+MUCH_LONGER = 2.0  # times what others took
 LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
 
 
@@ -44,7 +45,8 @@ class Step(NamedTuple):
 @dataclass(frozen=True)
 class Message:
     """One message. `delay_s` as seen, None where the curve is to tell; `rendezvous`: it waited for its receive;
-    `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: of MPI_Ssend."""
+    `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: its sender waits for
+    it whatever its size, as in MPI_Ssend, or until it is through a slow link."""
 
     src: int
     dst: int
@@ -109,13 +111,15 @@ class _Teller:
         self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
         combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
         self.plain = ~combined & ~self.synchronous
-        self.delays = delays_of(found, self.plain)
         first = np.arange(trace.num_rows) - trace.columns["part"]
         whole = np.flatnonzero(found.taken_row >= 0)
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
         self.takes = _grouped(first[found.taken_row[whole]], whole)
         self.ends = self._send_ends(first)
+        self.blamed, self.likely_s = self._held_up()
+        self.synchronous[self.blamed[self.blamed >= 0]] = True
+        self.delays = delays_of(found, self.plain, self.blamed >= 0)
         self.meets = {int(first[row]): i for i, row in enumerate(met.row.tolist())}
         self.joined = self._join_ends(first)
         self.delay_s, self.rendezvous, self.stalls = self._judge()
@@ -150,6 +154,25 @@ class _Teller:
                 ends[int(first[row])].append(i)
         return ends
 
+    def _held_up(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of each message: the one for which the call that takes it waited instead, or -1; and how long it took then.
+
+        That is one that the same call sends, or waits for until it is sent, and that arrived as the call ended. It is
+        told only of messages that took much longer than others of their size, which no call holds up so.
+        """
+        f, blamed = self.found, np.full(len(self.found.src), -1, "i8")
+        for row, taken in self.takes.items():
+            own = [*(i for i in self.sends.get(row, ()) if self._blocks(i)), *self.ends.get(row, ())]
+            if own:
+                blamed[taken] = max(own, key=lambda i: f.taken_s[i])
+        took = f.taken_s - f.sent_s
+        blamed[np.abs(f.taken_s[blamed] - f.taken_s) > 0.1 * took] = -1
+        likely_s, sure = np.full(len(took), np.inf), (blamed < 0) & (f.taken_row >= 0)
+        for size in np.unique(f.num_bytes[sure]).tolist():
+            like = f.num_bytes == size
+            likely_s[like] = np.percentile(took[like & sure], 10)
+        return np.where(took > MUCH_LONGER * likely_s, blamed, -1), likely_s
+
     def _judge(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Of each message: its delay, whether it waited for its receive, whether it stalled for want of progress."""
         f, usual = self.found, self.delays(self.found.num_bytes)
@@ -158,11 +181,13 @@ class _Teller:
         spent = f.taken_s - f.waited_s
         under_way = ready + usual > f.waited_s
         stalls = ~under_way & (spent > np.maximum(0.5 * usual, LEAST_HELD_S)) & (f.num_bytes >= LEAST_STALLED)
+        stalls &= self.blamed < 0
         delay = np.where(stalls, spent, f.taken_s - ready)
         arrived = ~under_way & ~stalls
         delay[arrived] = np.minimum(usual, f.waited_s - ready)[arrived]
         blocks = rendezvous & ~stalls & (f.away_s == f.sent_end_s)  # the sender knows too how long it took
         delay = np.where(blocks, np.fmin(delay, f.away_s - ready), delay)
+        delay = np.where(self.blamed >= 0, np.minimum(delay, self.likely_s), delay)
         return np.maximum(delay, 0.0), rendezvous | stalls, stalls
 
     def _calls(self, rank: int) -> list[_Call]:

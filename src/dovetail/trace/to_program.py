@@ -78,6 +78,7 @@ class _Rank:
         self.waiting: list[int] = []  # ops that the next one of the rank's own is after
         self.last: list[int] = []  # the rank's own latest op
         self.begun: dict[tuple[str, int], list[int]] = {}
+        self.stalled: dict[tuple[int, int, int], list[int]] = {}  # by channel: begun, and got on with when waited for
         self.own_s = 0.0
 
     def tell(self, steps: Any) -> None:
@@ -115,21 +116,33 @@ class _Rank:
         self.begun["sent", number] = [row]
 
     def _recv(self, number: int) -> None:
-        if not self.to.story.messages[number].stalls:
-            self._post(number)
+        if self.to.story.messages[number].stalls:
+            self.stalled.setdefault(self._channel(number)[1], []).append(number)
+            return
+        self._here()
+        self._get_on(self._channel(number)[1])  # messages of one channel keep their order
+        self._post(number)
+
+    def _get_on(self, *keys: tuple[int, int, int]) -> None:
+        """Receives what stalled on these channels."""
+        for key in keys:
+            for number in self.stalled.pop(key, []):
+                self._post(number)
 
     def _post(self, number: int) -> None:
+        """Receives it from here on; what the rank waits for already does not hold it up."""
         channel, key = self._channel(number)
         lane = self.to.lane(self.rank, ("recv", key))
-        num_bytes = self.to.story.messages[number].num_bytes
-        row = self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=self._here(), bytes=num_bytes)
-        self.begun["taken", number] = [row]
+        op = {"chan_in": channel, "after": self.last or self._here(), "bytes": self.to.story.messages[number].num_bytes}
+        self.begun["taken", number] = [self.to.add(Kind.recv, self.rank, lane, **op)]
 
     def _sent(self, number: int) -> None:
+        self._get_on(*self.stalled)  # who waits for one thing lets the library get on with all
         if self.to.story.messages[number].rendezvous:
             self.waiting += self.begun.get(("sent", number), [])
 
     def _taken(self, number: int) -> None:
+        self._get_on(*self.stalled)
         if ("taken", number) not in self.begun:
             self._post(number)
         self.waiting += self.begun["taken", number]
@@ -164,4 +177,5 @@ class _Rank:
         return rows
 
     def _joined(self, number: int) -> None:
+        self._get_on(*self.stalled)
         self.waiting += self.begun.get(("joined", number), [])

@@ -1,0 +1,27 @@
+"""The bench of advice, small: programs and twins are run and traced; kept runs are advised again, not run again."""
+
+import json
+import subprocess
+import sys
+
+import needs
+import pytest
+
+BENCH = needs.ROOT / "bench"
+
+
+@pytest.mark.mpi
+def test_two_programs(tmp_path):
+    needs.need("mpich")
+    out = tmp_path / "found.json"
+    words = ["--rounds", "1", "--only", "overlap,stencil", "--runs", tmp_path / "runs", "--out", out]
+    command = [sys.executable, str(BENCH / "trace_advice.py"), *map(str, words)]
+    told = []
+    for _ in range(2):
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(out.read_text())["rows"])
+    assert "fault_plain" in (tmp_path / "runs" / "overlap" / "times.json").read_text()
+    assert told[0] == told[1]
+    assert [row["fault"] for row in told[0]] == ["overlap", "stencil"]
+    assert any(finding["kind"] == "overlap" for finding in told[0][0]["findings"])
