@@ -1,0 +1,348 @@
+"""pipeline_program: the Program of a pipeline on ranks: tiles in turn, faces received before and sent after each; and
+the plain one, that does the same on rank 0."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+from dovetail.ir import Kind, Program, Region
+from dovetail.ir.terms import each
+from dovetail.ir.types import Mode
+from dovetail.loops.crossings import GIVEN, Event, Message, events_of, messages_of, span, target_place
+from dovetail.loops.cutting import Cutting, Range
+from dovetail.loops.matrices import Vector
+from dovetail.loops.ordered import OrderedBuilder
+from dovetail.loops.pipelined import Single, TiledSweep
+
+
+class How(NamedTuple):
+    """How a pipeline is run: positions of a tile, and whether messages travel while the next tile is computed.
+
+    `most_tiles`: of each sweep, for a prediction, which moves arrays to and from ranks in the same proportion.
+    """
+
+    cutting: Cutting
+    steps: int
+    grain: int
+    overlapped: bool
+    most_tiles: int | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of each sweep is in the Program."""
+        tiles = max((len(self.cutting.tiles(s, self.grain)) for s in self.cutting.pipelined.sweeps), default=0)
+        return min(1.0, (self.most_tiles or tiles) / max(tiles, 1))
+
+
+def pipeline_program(how: How) -> Program:
+    """Every rank has its block of every array as input, and of those that are written as output."""
+    writer = _Writer(how, plain=False)
+    writer.enter()
+    writer.run()
+    writer.leave()
+    return writer.builder.build()
+
+
+def plain_program(how: How) -> Program:
+    """The same tiles on rank 0 alone, with the arrays of all ranks: each takes the faces as they are at that moment."""
+    writer = _Writer(how, plain=True)
+    writer.collect()
+    writer.enter()
+    writer.run_plainly()
+    writer.leave()
+    writer.distribute()
+    return writer.builder.build()
+
+
+class Names:
+    """What buffers and kernels are called; with the way of cutting in them, since sizes are read from these names."""
+
+    def __init__(self, cutting: Cutting, plain: bool = False) -> None:
+        self.cutting, self.plain, self.way = cutting, plain, cutting.way
+
+    def storage(self, array: str, part: int) -> str:
+        """Where a part's elements of an array are while it runs: where nothing is beside them, its input or output."""
+        if self.cutting.is_padded(array, part):
+            return self._of(f"{array}_{self.way}", part)
+        return self.result(array, part) if array in self.cutting.pipelined.written else self.given(array, part)
+
+    def given(self, array: str, part: int) -> str:
+        return f"{array}_in_of{part}" if self.plain else array
+
+    def result(self, array: str, part: int) -> str:
+        return f"{array}_out_of{part}" if self.plain else f"{array}_out"
+
+    def came(self, array: str, offset: Vector, part: int) -> str:
+        """Faces that came from the part at an offset."""
+        return self._of(f"{array}_from{face_name(offset)}_{self.way}", part)
+
+    def goes(self, array: str, offset: Vector) -> str:
+        """Faces for the parts for which this one lies at that offset."""
+        return f"{array}_to{face_name(offset)}_{self.way}"
+
+    def picked(self, single: Single, number: int) -> str:
+        return f"{single.name}_picked{number}_{self.way}"
+
+    def got(self, single: Single, number: int) -> str:
+        return f"{single.name}_got{number}_{self.way}"
+
+    def _of(self, name: str, part: int) -> str:
+        return f"{name}_of{part}" if self.plain else name
+
+    # Kernels
+
+    def tile(self, sweep: TiledSweep, part: int) -> str:
+        return f"{sweep.name}_{self.way}_{part}"
+
+    def pack(self, array: str, offset: Vector, part: int) -> str:
+        """Takes, of a part's slots, the face that the part needs for which it lies at that offset."""
+        return f"{array}_face{face_name(offset)}_{self.way}_{part}"
+
+    def move(self, word: str, array: str, part: int) -> str:
+        return f"{word}_{array}_{self.way}_{part}"
+
+    def pick(self, single: Single, number: int) -> str:
+        return f"{single.name}_pick{number}_{self.way}"
+
+    def single(self, single: Single) -> str:
+        return f"{single.name}_{self.way}"
+
+
+def face_name(offset: Vector) -> str:
+    """
+    >>> face_name((0, -1, 1))
+    '_0ma'
+    """
+    return "_" + "".join("m0a"[step + 1] for step in offset)
+
+
+class Touched(NamedTuple):
+    """What a tile reads of its own part, the faces that it needs and where they lie when they came, and what it writes."""
+
+    own: list[Region]
+    faces: list[tuple[str, Vector, Region]]
+    writes: list[Region]
+
+
+def tile_regions(names: Names, sweep: TiledSweep, part: int, tile: Range) -> Touched:
+    """The operands of a tile."""
+    cutting, found = names.cutting, Touched([], [], [])
+    for array in sweep.reads:
+        low, high = span(cutting, array, tile, *cutting.reach(sweep, array))
+        found.own.append(Region(names.storage(array, part), low, high - low))
+        if array in sweep.targets:
+            found.writes.append(Region(names.storage(array, part), tile[0], tile[1] - tile[0]))
+        for offset, (back, ahead) in cutting.sweep_faces(sweep, array).items():
+            if cutting.neighbour(part, offset) is not None:
+                low, high = span(cutting, array, tile, back, ahead)
+                found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
+    return found
+
+
+class _Writer:
+    """Ops in the order in which each rank does them alone."""
+
+    def __init__(self, how: How, plain: bool) -> None:
+        self.how, self.cutting, self.plain = how, how.cutting, plain
+        self.ranks = range(self.cutting.num_parts)
+        word = "plain" if plain else "overlapped" if how.overlapped else "blocking"
+        self.builder = b = OrderedBuilder(f"{word}_{self.cutting.pipelined.name}_{self.cutting.way}", len(self.ranks))
+        self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
+        self.names = Names(self.cutting, plain)
+        self.under_way: dict[tuple[int, int], deque[Region]] = defaultdict(deque)
+        self.latest: dict[int, list[int]] = defaultdict(list)  # what a blocking rank has done since its last receive
+        self._declare()
+
+    def _declare(self) -> None:
+        self.known = dict[str, None]()
+        arrays, written = self.cutting.pipelined.nest.arrays, self.cutting.pipelined.written
+        for array in arrays:
+            length = self.cutting.length(array)
+            self.builder.buffer(array, "input", length)
+            if array in written:
+                self.builder.buffer(f"{array}_out", "output", length)
+            for part in self.ranks:
+                self._scratch(self.names.storage(array, part), array)
+                if self.plain:
+                    self._scratch(self.names.given(array, part), array)
+                    if array in written:
+                        self._scratch(self.names.result(array, part), array)
+                for offset in self.cutting.faces(array):
+                    self._scratch(self.names.came(array, offset, part), array)
+                    if not self.plain:
+                        self._scratch(self.names.goes(array, offset), array)
+        for phase in self.cutting.pipelined.phases:
+            if isinstance(phase, Single):
+                for number in range(len(phase.statement.reads)):
+                    self._scratch(self.names.picked(phase, number), "")
+                    self._scratch(self.names.got(phase, number), "")
+
+    def _scratch(self, name: str, array: str) -> None:
+        if name not in self.known and name not in (array, f"{array}_out"):
+            self.known[name] = None
+            length = self.cutting.length(array) if array else 1
+            self.builder.buffer(name, "scratch", [length, *[0] * (len(self.ranks) - 1)] if self.plain else length)
+
+    def _rank(self, part: int) -> int:
+        return 0 if self.plain else part
+
+    # Arrays come and go
+
+    def enter(self) -> None:
+        for array, part in product(self.cutting.pipelined.nest.arrays, self.ranks):
+            self._move("enter", array, part, self.names.given(array, part), self.names.storage(array, part))
+
+    def leave(self) -> None:
+        for array, part in product(self.cutting.pipelined.written, self.ranks):
+            self._move("leave", array, part, self.names.storage(array, part), self.names.result(array, part))
+
+    def _move(self, word: str, array: str, part: int, source: str, target: str) -> None:
+        if source == target:
+            return
+        count = max(int(self.cutting.length(array) * self.how.share), 1)
+        here, there = Region(source, 0, count), Region(target, 0, count)
+        if self.cutting.is_padded(array, part):
+            call = self.builder.kernel(self.names.move(word, array, part), ("each",))
+            about = {"call": call, "line": f"{word} {array}"}
+            self.builder.add(Kind.compute, self._rank(part), self.compute, reads=[here], writes=[there], **about)
+        else:
+            rank = self._rank(part)
+            self.builder.add(Kind.copy, rank, self.compute, reads=[here], writes=[there], line=f"{word} {array}")
+
+    def collect(self) -> None:
+        for array, part in product(self.cutting.pipelined.nest.arrays, self.ranks):
+            whole = 0, self.cutting.length(array)
+            self._across(part, Region(array, *whole), 0, Region(self.names.given(array, part), *whole))
+
+    def distribute(self) -> None:
+        for array, part in product(self.cutting.pipelined.written, self.ranks):
+            whole = 0, self.cutting.length(array)
+            self._across(0, Region(self.names.result(array, part), *whole), part, Region(f"{array}_out", *whole))
+
+    def _across(self, source: int, here: Region, target: int, there: Region) -> None:
+        if source == target:
+            self.builder.add(Kind.copy, source, self.compute, reads=[here], writes=[there])
+            return
+        channel = self.builder.channel(source, target)
+        self.builder.add(Kind.send, source, self.send, reads=[here], chan_out=channel)
+        self.builder.add(Kind.recv, target, self.recv, writes=[there], chan_in=channel)
+
+    # Tiles
+
+    def run(self) -> None:
+        events = events_of(self.cutting, self.how.steps, self.how.grain, self.how.most_tiles)
+        needed, made = defaultdict[int, list[Message]](list), defaultdict[int, list[Message]](list)
+        for message in messages_of(self.cutting, events):
+            needed[message.user].append(message)
+            made[message.maker].append(message)
+        for message in made[GIVEN]:
+            self._post(message, "what was given")
+        for number, event in enumerate(events):
+            line = _line(event)
+            for message in needed[number]:
+                self._receive(message.source, message.ghost[0], self._came(message), line)
+            self._event(event, line)
+            for message in made[number]:
+                self._post(message, line)
+
+    def run_plainly(self) -> None:
+        for event in events_of(self.cutting, self.how.steps, self.how.grain):
+            if isinstance(event.phase, TiledSweep):
+                for array, offset, region in tile_regions(self.names, event.phase, event.part, event.tile).faces:
+                    source = self.cutting.neighbour(event.part, offset)
+                    assert source is not None
+                    self._pack(array, offset, source, region, "")
+            self._event(event, _line(event))
+
+    def _event(self, event: Event, line: str) -> None:
+        if isinstance(event.phase, Single):
+            self._single(event.phase, event, line)
+        else:
+            self._tile(event.phase, event, line)
+
+    def _tile(self, sweep: TiledSweep, event: Event, line: str) -> None:
+        regions = tile_regions(self.names, sweep, event.part, event.tile)
+        reads = [*regions.own, *(region for _, _, region in regions.faces)]
+        self._computed(event.part, self.names.tile(sweep, event.part), reads, regions.writes, line)
+
+    def _computed(
+        self, part: int, kernel: str, reads: Sequence[Region], writes: Sequence[Region], line: str, by_slot: bool = False
+    ) -> None:
+        modes = each(len(reads)) if by_slot else whole(len(reads))
+        call, rank = self.builder.kernel(kernel, modes), self._rank(part)
+        about = {"reads": reads, "writes": writes, "call": call, "line": line, "after": self._sent(rank)}
+        self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]
+
+    def _single(self, single: Single, event: Event, line: str) -> None:
+        """Each element that it reads is picked from its slot by the part that has it, and sent if need be."""
+        target, reads = single.statement.target.array, list[Region]()
+        for number, read in enumerate(single.statement.reads):
+            sides = [a for a in zip(self.cutting.axes(read.array), read.at, strict=True) if a[0] is not None]
+            place = {axis: at.at(self.cutting.values) for axis, at in sides if axis is not None}
+            holder = self.cutting.holder(place, event.part)
+            at = Region(self.names.storage(read.array, holder), place.get(self.cutting.mapped, 0), 1)
+            picked, got = Region(self.names.picked(single, number), 0, 1), Region(self.names.got(single, number), 0, 1)
+            stays = holder == event.part or self.plain
+            self._computed(holder, self.names.pick(single, number), [at], [got if stays else picked], line, True)
+            if not stays:
+                self._message(holder, picked, event.part, got, line)
+                self._receive(holder, event.part, got, line)
+            reads.append(got)
+        own = Region(self.names.storage(target, event.part), target_place(self.cutting, single), 1)
+        self._computed(event.part, self.names.single(single), [own, *reads], [own], line)
+
+    # Messages
+
+    def _came(self, message: Message) -> Region:
+        part, array, offset = message.ghost
+        return Region(self.names.came(array, offset, part), message.low, message.high - message.low)
+
+    def _post(self, message: Message, line: str) -> None:
+        """A face is taken out of its slots, and sent."""
+        part, array, offset = message.ghost
+        goes = Region(self.names.goes(array, offset), message.low, message.high - message.low)
+        self._pack(array, offset, message.source, goes, line)
+        self._message(message.source, goes, part, self._came(message), line)
+
+    def _pack(self, array: str, offset: Vector, source: int, where: Region, line: str) -> None:
+        slots = Region(self.names.storage(array, source), where.offset, where.count)
+        call, rank = self.builder.kernel(self.names.pack(array, offset, source), each(1)), self._rank(source)
+        about = {"reads": [slots], "writes": [where], "call": call, "line": line}
+        self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]
+
+    def _message(self, source: int, here: Region, target: int, there: Region, line: str) -> None:
+        channel = self.builder.channel(source, target)
+        row = self.builder.add(Kind.send, source, self.send, reads=[here], chan_out=channel, line=line)
+        self.latest[source].append(row)
+        self.under_way[source, target].append(there)
+
+    def _receive(self, source: int, target: int, wanted: Region, line: str) -> None:
+        """A message, and those that were sent before it on the same way."""
+        queue = self.under_way[source, target]
+        while wanted in queue:
+            there, channel = queue.popleft(), self.builder.channel(source, target)
+            after = self.latest[target] if not self.how.overlapped else []
+            about = {"writes": [there], "chan_in": channel, "after": after, "line": line}
+            row = self.builder.add(Kind.recv, target, self.recv, **about)  # type: ignore[arg-type]
+            if there == wanted:
+                break
+            del row
+
+    def _sent(self, rank: int) -> list[int]:
+        """What a computation waits for where sends block; from then on only it itself needs to be waited for."""
+        found, self.latest[rank] = self.latest[rank], []
+        return [] if self.how.overlapped or self.plain else found
+
+
+def whole(count: int) -> Sequence[Mode]:
+    """So many operands, on all slots of which the results depend."""
+    mode: Mode = "all"
+    return (mode,) * count
+
+
+def _line(event: Event) -> str:
+    low, high = event.tile
+    return f"step {event.step}, {event.phase.name}, positions {low} to {high}"
