@@ -109,17 +109,19 @@ class Nest:
         return wish_of(self)
 
     def on(self, comm: Any, grid: Sequence[int], **asked: Any) -> Any:
-        """The stencil on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
+        """The nest on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
 
-        What comes back has `block`, where this rank's part lies, and is called with this rank's blocks of the arrays.
-        Asked for may be `steps`, `dtype`, `cut` (parts by axis), `depth` (steps between exchanges), `overlapped`,
-        `tile` (rows that take these steps together), `test` (steps between tests of convergence), and `shares` (rows of
-        each part along the first axis, or "measured": by the speeds of the ranks). What is not, is as `dovetail tune`
-        found it on these ranks, else ghosts come before every sweep.
+        What comes back has `block`, where this rank's part of the grid lies, and is called with this rank's blocks of
+        the arrays (of a pipeline, `blocks` by name). Of either may be asked `steps`, `dtype`, `cut` (parts by axis) and
+        `overlapped`. Of a stencil `depth` (steps between exchanges), `tile` (rows that take these steps together),
+        `test` (steps between tests of convergence), and `shares` (rows of each part along the first axis, or
+        "measured": by the speeds of the ranks). Of a pipeline `mapped` (the axis whose tiles are on one rank) and
+        `grain` (positions of it that are a tile). What is not, is as `dovetail tune` found it on these ranks; else
+        ghosts come before every sweep of a stencil, and a pipeline has eight tiles for each rank.
         """
         from dovetail import find_call
 
-        return find_call("stencil_on_ranks")(self, comm, grid, **asked)
+        return find_call("nest_on_ranks")(self, comm, grid, **asked)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:
         """The function itself, element by element: slow, and right by definition."""

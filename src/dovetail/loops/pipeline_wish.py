@@ -25,6 +25,7 @@ from dovetail.loops.types import DTYPES, check_types
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
 LEAST_POINTS = 1 << 10  # of a tile: smaller ones are all start-up
+TILES = 8  # for each rank, where nothing was tuned
 MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they began
 Self = TypeVar("Self", bound="PipelineWish")
 
@@ -51,6 +52,8 @@ class PipelineWish:
 
     def __post_init__(self) -> None:
         parse_count(self.steps, "steps")
+        if self.steps != 1 and not self.nest.parameters:
+            raise WishError(f"{self.name} has no steps", found=f"steps={self.steps}", hint="leave them out")
         if len(self.points_by_axis) != len(self.pipelined.shape):
             axes = "x".join(map(str, self.pipelined.shape))
             raise WishError(f"{self.name} needs a grid of {len(self.pipelined.shape)} axes", found=self.grid, hint=axes)
@@ -117,6 +120,16 @@ class PipelineWish:
             raise WishError(f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks")
         best = min(fitting, key=self._surface)
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=self._length(best.mapped))
+
+    def usual(self, ranks: int, mapped: int | None = None) -> Schedule:
+        """What is run where nothing was tuned: overlapped, in tiles so many that the last rank soon begins."""
+        ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
+        if not ways:
+            self.serial(ranks)
+            raise PlanError(f"{self.name} cannot be mapped along axis {mapped}", hint="another, or fewer ranks")
+        best = min(ways, key=self._surface)
+        grain = max(-(-self._length(best.mapped) // (TILES * ranks)), self._grains(best)[-1])
+        return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
 
     def _length(self, mapped: int) -> int:
         return max(self.points_by_axis[mapped], 1)
@@ -238,13 +251,15 @@ class PipelineWish:
         return workload_of(self.cutting(*self._way_of(program)), self.dtypes, program)
 
     def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
-        """How a program's arrays are cut, and which axis is mapped, from the names in it."""
+        """How a program's arrays are cut, and which axis is mapped, from the names in it; those that have none compute
+        nothing."""
         names = [program.name, *(kernel.name for kernel in program.kernels)]
         for word in (word for name in names for word in re.findall(r"_((?:m|\d+)(?:x(?:m|\d+))+)", name)):
             parts = word.split("x")
             if len(parts) == len(self.points_by_axis) and parts.count("m") == 1:
                 return tuple(1 if part == "m" else int(part) for part in parts), parts.index("m")
-        raise PlanError(f"program '{program.name}' is none of {self.name}")
+        usual = self.serial(program.num_ranks)
+        return usual["cut"], usual["mapped"]
 
     # Arrays
 

@@ -127,6 +127,10 @@ class StencilWish:
             raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows")
         return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
 
+    def usual(self, ranks: int) -> Schedule:
+        """What is run where nothing was tuned."""
+        return self.serial(ranks)
+
     def _fits(self, cut: Sequence[int]) -> bool:
         try:
             self.program(Schedule.of(OVERLAP, cut=tuple(cut), depth=0), prod(cut))
