@@ -67,6 +67,12 @@ def target_place(cutting: Cutting, single: Single) -> int:
     return _grid_place(cutting, single).get(cutting.mapped, 0)
 
 
+def targets_of(event: Event) -> tuple[str, ...]:
+    """The arrays that an event writes."""
+    phase = event.phase
+    return phase.targets if isinstance(phase, TiledSweep) else (phase.statement.target.array,)
+
+
 def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
     """All messages of faces, in the order in which they are first needed. What was given is sent at once, as far as
     anybody needs it."""
@@ -122,9 +128,7 @@ class _Ledger:
                 held[first:last] = newest[first:last]
 
     def write(self, number: int, event: Event) -> None:
-        phase = event.phase
-        targets = phase.targets if isinstance(phase, TiledSweep) else (phase.statement.target.array,)
-        for ghost in (ghost for array in targets for ghost in self.of_source[event.part, array]):
+        for ghost in (ghost for array in targets_of(event) for ghost in self.of_source[event.part, array]):
             self.newest[ghost][event.tile[0] : event.tile[1]] = number
 
 

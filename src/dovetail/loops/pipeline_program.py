@@ -4,24 +4,31 @@ the plain one, that does the same on rank 0."""
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
 from dovetail.ir.types import Mode
-from dovetail.loops.crossings import GIVEN, Event, Message, events_of, messages_of, span, target_place
+from dovetail.loops.crossings import GIVEN, Event, Message, events_of, messages_of, span, target_place, targets_of
 from dovetail.loops.cutting import Cutting, Range
 from dovetail.loops.matrices import Vector
 from dovetail.loops.ordered import OrderedBuilder
 from dovetail.loops.pipelined import Single, TiledSweep
 
 
+Ints = NDArray[np.int64]
+
+
 class How(NamedTuple):
     """How a pipeline is run: positions of a tile, and whether messages travel while the next tile is computed.
 
-    `most_tiles`: of each sweep, for a prediction, which moves arrays to and from ranks in the same proportion.
+    Of a prediction that stands for a longer run: `most_tiles` of each sweep, and whether arrays `move` to their slots
+    and from there at all.
     """
 
     cutting: Cutting
@@ -29,6 +36,7 @@ class How(NamedTuple):
     grain: int
     overlapped: bool
     most_tiles: int | None = None
+    move: bool = True
 
     @property
     def share(self) -> float:
@@ -40,9 +48,7 @@ class How(NamedTuple):
 def pipeline_program(how: How) -> Program:
     """Every rank has its block of every array as input, and of those that are written as output."""
     writer = _Writer(how, plain=False)
-    writer.enter()
     writer.run()
-    writer.leave()
     return writer.builder.build()
 
 
@@ -50,9 +56,7 @@ def plain_program(how: How) -> Program:
     """The same tiles on rank 0 alone, with the arrays of all ranks: each takes the faces as they are at that moment."""
     writer = _Writer(how, plain=True)
     writer.collect()
-    writer.enter()
     writer.run_plainly()
-    writer.leave()
     writer.distribute()
     return writer.builder.build()
 
@@ -153,6 +157,7 @@ class _Writer:
         self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
         self.names = Names(self.cutting, plain)
         self.under_way: dict[tuple[int, int], deque[Region]] = defaultdict(deque)
+        self.entered: dict[tuple[str, int], int] = defaultdict(int)  # positions of an array of a part, from the first
         self.latest: dict[int, list[int]] = defaultdict(list)  # what a blocking rank has done since its last receive
         self._declare()
 
@@ -191,26 +196,47 @@ class _Writer:
 
     # Arrays come and go
 
-    def enter(self) -> None:
-        for array, part in product(self.cutting.pipelined.nest.arrays, self.ranks):
-            self._move("enter", array, part, self.names.given(array, part), self.names.storage(array, part))
+    def _enter(self, array: str, part: int, high: int) -> None:
+        """Positions up to `high` into the slots where they are used, unless they are there."""
+        low = self.entered[array, part]
+        if high > low:
+            self.entered[array, part] = high
+            names = self.names.given(array, part), self.names.storage(array, part)
+            self._move("enter", array, part, names, low, high)
 
-    def leave(self) -> None:
-        for array, part in product(self.cutting.pipelined.written, self.ranks):
-            self._move("leave", array, part, self.names.storage(array, part), self.names.result(array, part))
+    def _leave(self, array: str, part: int, low: int, high: int) -> None:
+        names = self.names.storage(array, part), self.names.result(array, part)
+        self._move("leave", array, part, names, low, high)
 
-    def _move(self, word: str, array: str, part: int, source: str, target: str) -> None:
-        if source == target:
+    def _move(self, word: str, array: str, part: int, names: tuple[str, str], low: int, high: int) -> None:
+        if names[0] == names[1] or not self.how.move:
             return
-        count = max(int(self.cutting.length(array) * self.how.share), 1)
-        here, there = Region(source, 0, count), Region(target, 0, count)
+        here, there = (Region(name, low, high - low) for name in names)
+        about = {"reads": [here], "writes": [there], "line": f"{word} {array}"}
+        rank, kind = self._rank(part), Kind.copy
         if self.cutting.is_padded(array, part):
-            call = self.builder.kernel(self.names.move(word, array, part), ("each",))
-            about = {"call": call, "line": f"{word} {array}"}
-            self.builder.add(Kind.compute, self._rank(part), self.compute, reads=[here], writes=[there], **about)
-        else:
-            rank = self._rank(part)
-            self.builder.add(Kind.copy, rank, self.compute, reads=[here], writes=[there], line=f"{word} {array}")
+            about["call"] = self.builder.kernel(self.names.move(word, array, part), each(1))  # type: ignore[assignment]
+            kind = Kind.compute
+        self.latest[rank].append(self.builder.add(kind, rank, self.compute, **about))  # type: ignore[arg-type]
+
+    def _leave_final(self, last: Mapping[tuple[str, int], Ints], event: Event, number: int) -> None:
+        """What no later event writes, while it is in a cache."""
+        low, high = event.tile
+        for array in targets_of(event):
+            final = np.flatnonzero(last[array, event.part][low:high] == number) + low
+            for run in np.split(final, np.flatnonzero(np.diff(final) > 1) + 1):
+                if len(run):
+                    self._leave(array, event.part, int(run[0]), int(run[-1]) + 1)
+
+    def _leave_rest(self, last: Mapping[tuple[str, int], Ints]) -> None:
+        """What no event has written at all."""
+        for (array, part), events in last.items():
+            length = self.cutting.length(array) if self.how.most_tiles is None else self.entered[array, part]
+            self._enter(array, part, length)
+            never = np.flatnonzero(events[:length] < 0)
+            for run in np.split(never, np.flatnonzero(np.diff(never) > 1) + 1):
+                if len(run):
+                    self._leave(array, part, int(run[0]), int(run[-1]) + 1)
 
     def collect(self) -> None:
         for array, part in product(self.cutting.pipelined.nest.arrays, self.ranks):
@@ -238,6 +264,7 @@ class _Writer:
         for message in messages_of(self.cutting, events):
             needed[message.user].append(message)
             made[message.maker].append(message)
+        last = self._last_writers(events)
         for message in made[GIVEN]:
             self._post(message, "what was given")
         for number, event in enumerate(events):
@@ -247,8 +274,22 @@ class _Writer:
             self._event(event, line)
             for message in made[number]:
                 self._post(message, line)
+            self._leave_final(last, event, number)
+        self._leave_rest(last)
+
+    def _last_writers(self, events: Sequence[Event]) -> dict[tuple[str, int], Ints]:
+        """Of every position of every array that is written, the last event that writes it, -1 for none."""
+        pairs = product(self.cutting.pipelined.written, self.ranks)
+        last = {(array, part): np.full(self.cutting.length(array), -1) for array, part in pairs}
+        for number, event in enumerate(events):
+            for array in targets_of(event):
+                last[array, event.part][event.tile[0] : event.tile[1]] = number
+        return last
 
     def run_plainly(self) -> None:
+        arrays = self.cutting.pipelined.nest.arrays
+        for array, part in product(arrays, self.ranks):
+            self._enter(array, part, self.cutting.length(array))
         for event in events_of(self.cutting, self.how.steps, self.how.grain):
             if isinstance(event.phase, TiledSweep):
                 for array, offset, region in tile_regions(self.names, event.phase, event.part, event.tile).faces:
@@ -256,6 +297,8 @@ class _Writer:
                     assert source is not None
                     self._pack(array, offset, source, region, "")
             self._event(event, _line(event))
+        for array, part in product(self.cutting.pipelined.written, self.ranks):
+            self._leave(array, part, 0, self.cutting.length(array))
 
     def _event(self, event: Event, line: str) -> None:
         if isinstance(event.phase, Single):
@@ -265,6 +308,8 @@ class _Writer:
 
     def _tile(self, sweep: TiledSweep, event: Event, line: str) -> None:
         regions = tile_regions(self.names, sweep, event.part, event.tile)
+        for array, region in zip(sweep.reads, regions.own, strict=True):
+            self._enter(array, event.part, region.offset + region.count)
         reads = [*regions.own, *(region for _, _, region in regions.faces)]
         self._computed(event.part, self.names.tile(sweep, event.part), reads, regions.writes, line)
 
@@ -285,6 +330,7 @@ class _Writer:
             holder = self.cutting.holder(place, event.part)
             at = Region(self.names.storage(read.array, holder), place.get(self.cutting.mapped, 0), 1)
             picked, got = Region(self.names.picked(single, number), 0, 1), Region(self.names.got(single, number), 0, 1)
+            self._enter(read.array, holder, at.offset + 1)
             stays = holder == event.part or self.plain
             self._computed(holder, self.names.pick(single, number), [at], [got if stays else picked], line, True)
             if not stays:
@@ -292,6 +338,7 @@ class _Writer:
                 self._receive(holder, event.part, got, line)
             reads.append(got)
         own = Region(self.names.storage(target, event.part), target_place(self.cutting, single), 1)
+        self._enter(target, event.part, own.offset + 1)
         self._computed(event.part, self.names.single(single), [own, *reads], [own], line)
 
     # Messages
@@ -309,6 +356,7 @@ class _Writer:
 
     def _pack(self, array: str, offset: Vector, source: int, where: Region, line: str) -> None:
         slots = Region(self.names.storage(array, source), where.offset, where.count)
+        self._enter(array, source, where.offset + where.count)
         call, rank = self.builder.kernel(self.names.pack(array, offset, source), each(1)), self._rank(source)
         about = {"reads": [slots], "writes": [where], "call": call, "line": line}
         self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from math import prod
 from typing import Any, ClassVar, TypeVar
@@ -25,6 +25,8 @@ from dovetail.loops.types import DTYPES, check_types
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
 LEAST_POINTS = 1 << 10  # of a tile: smaller ones are all start-up
+SAME = 1.01  # of the time of the overlapped: a blocking schedule that takes no more pipelines by itself
+PIPELINES_ALREADY = "Blocking sends pipeline already here: no send waits long enough for messages meanwhile to gain."
 TILES = 8  # for each rank, where nothing was tuned
 MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they began
 Self = TypeVar("Self", bound="PipelineWish")
@@ -159,12 +161,16 @@ class PipelineWish:
         for cutting in self._ways(costs.ranks, mapped):
             asked = costs.options.get("grain")
             for grain in (asked,) if asked else self._grains(cutting):
-                yield from self._of_grain(cutting.cut, mapped, grain, costs.ranks)
+                yield from self._of_grain(costs, cutting.cut, mapped, grain)
 
-    def _of_grain(self, cut: tuple[int, ...], mapped: int, grain: int, ranks: int) -> Iterator[Schedule]:
-        if ranks > 1:
-            yield Schedule.of(BLOCKING, cut=cut, mapped=mapped, grain=grain)
-        yield Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
+    def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
+        """Overlapped, and on several ranks blocking, with a note where that is predicted to be as good."""
+        over = Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
+        yield over
+        if costs.ranks > 1:
+            blocking = over.with_parameters(overlapped=None).as_of(BLOCKING)
+            same = costs.predicted_s(blocking) <= SAME * costs.predicted_s(over)
+            yield replace(blocking, notes=(PIPELINES_ALREADY,) if same and costs.knows_messages() else ())
 
     def _grains(self, cutting: Cutting) -> list[int]:
         """Halves of the whole, down to tiles of too few points."""
@@ -180,25 +186,27 @@ class PipelineWish:
         """Grains around the best of each family: an integer search in steps of a half, a quarter, an eighth…"""
         if costs.options.get("grain"):
             return
-        for family in (BLOCKING, OVERLAPPED):
-            best = next((each for each in ranked if each.family == family), None)
-            if best is None:
-                continue
-            length, grain = self._length(best["mapped"]), best["grain"]
-            step = max(grain >> (turn + 2), 1)
-            near = {grain - step, grain + step, -(-length // -(-length // grain))}
-            for other in sorted(near - {grain}):
-                changed = best.with_parameters(grain=other)
-                if 1 <= other <= length and changed not in ranked:
-                    yield changed
+        known = {each.parameters for each in ranked}
+        for best in (next((r for r in ranked if r.family == family), None) for family in (BLOCKING, OVERLAPPED)):
+            if best is not None:
+                length, grain = self._length(best["mapped"]), best["grain"]
+                step = max(grain >> (turn + 2), 1)
+                for other in sorted({grain - step, grain + step, -(-length // -(-length // grain))}):
+                    if 1 <= other <= length and best.with_parameters(grain=other).parameters not in known:
+                        yield from self._of_grain(costs, best["cut"], best["mapped"], other)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Tiles half and twice as long, and blocking or overlapped."""
         grain, length = schedule["grain"], self._length(schedule["mapped"])
         for other in (grain // 2, grain * 2):
             if 1 <= other <= length:
-                yield schedule.with_parameters(grain=other)
-        yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+                yield replace(schedule.with_parameters(grain=other), family=self._family(schedule))
+        other_way = schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+        yield replace(other_way, family=self._family(other_way))
+
+    @staticmethod
+    def _family(schedule: Schedule) -> str:
+        return OVERLAPPED if schedule.get("overlapped") else BLOCKING
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
         tiles = -(-self._length(schedule["mapped"]) // schedule["grain"])
@@ -244,6 +252,7 @@ class PipelineWish:
         tiles = -(-self._length(schedule["mapped"]) // schedule["grain"])
         steps = min(self._steps, max(MODELLED // tiles, 1))
         how = self.how(schedule, ranks, steps, MODELLED if tiles > MODELLED else None)
+        how = how._replace(move=steps == self._steps)
         program = _program(how)
         return program, self.workload(program), max(self._steps, 1) / max(steps, 1) / how.share
 

@@ -235,11 +235,9 @@ class BoxKernel:
         writes[0].reshape(-1, *self.target)[there] = reads[0].reshape(-1, *self.source)[here]
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        if not self.priced:
-            return Work("", 0.0, 0.0)
         elements = prod(high - low for low, high in self.source_box)
         num_bytes = 2.0 * elements * writes[0].slots * writes[0].slot.num_bytes / max(prod(self.target), 1)
-        return Work(f"moved:{elements}:{self.dtype}", writes[0].slots, 0.0, num_bytes)
+        return Work(f"moved:{elements}:{self.dtype}", writes[0].slots * self.priced, 0.0, num_bytes)
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         found = address(self.c_text(), "moved")
@@ -303,7 +301,7 @@ class SingleKernel:
         writes[0][...] = held
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        return Work("", 0.0, 0.0)
+        return Work(f"{self.label}:{writes[0].slot.dtype}", 0.0, 0.0)
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         found = address(self.c_text(), self.label)
