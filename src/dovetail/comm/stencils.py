@@ -118,8 +118,8 @@ def pipeline_on_ranks(
 ) -> PipelineOnRanks:
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
-    wish = nest.wish("x".join(map(str, grid)), steps, dtype)
-    assert isinstance(wish, PipelineWish)
+    kind: Any = nest.wish
+    wish: PipelineWish = kind("x".join(map(str, grid)), steps, dtype)
     if all(each is None for each in (cut, mapped, grain, overlapped)):
         return PipelineOnRanks(wish, _schedule(wish, world), world)
     usual = wish.usual(world.size, mapped)
@@ -144,8 +144,8 @@ def stencil_on_ranks(
 ) -> StencilOnRanks:
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
-    wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
-    assert isinstance(wish, StencilWish)
+    kind: Any = nest.wish
+    wish: StencilWish = kind("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
     if all(each is None for each in (cut, depth, overlapped, tile, shares)):

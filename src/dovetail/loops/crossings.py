@@ -1,4 +1,4 @@
-"""crossings: which tile needs which positions of which face, as which other tile left them: just those that are news."""
+"""crossings: which tile needs which positions of which face, as which other tile left them, and has them not yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cutting: the grid of a pipeline in parts along some axes, its tiles along another, and which elements cross exactly."""
+"""cutting: the grid of a pipeline in parts along some axes and tiles along another, and which elements cross."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 
 from dovetail.core import PlanError
-from dovetail.loops.blocks import Box, boxes, meet, replaced, volume
+from dovetail.loops.blocks import Box, boxes, meet, replaced
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipelined import Pipelined, Place, TiledSweep
 
@@ -197,7 +197,7 @@ class Cutting:
                 continue
             low, high = self.owned[part][axis]
             width = self._width(array, offset, axis)
-            found.append((low - width, low) if offset[axis] < 0 else (high, high + width) if offset[axis] else (low, high))
+            found.append(((low - width, low), (low, high), (high, high + width))[1 + offset[axis]])
         return tuple(found)
 
     def within(self, array: str, part: int, box: Box) -> Box:
@@ -212,7 +212,8 @@ class Cutting:
     # Tiles
 
     def sweep_box(self, sweep: TiledSweep) -> Box:
-        return tuple((low.at(self.values), high.at(self.values)) for low, high in zip(sweep.low, sweep.high, strict=True))
+        sides = zip(sweep.low, sweep.high, strict=True)
+        return tuple((low.at(self.values), high.at(self.values)) for low, high in sides)
 
     def part_box(self, sweep: TiledSweep, part: int) -> Box:
         """What a part computes in a sweep."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import prod
 
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.loops.cutting import Cutting
 from dovetail.loops.matrices import Vector
-from dovetail.loops.pipeline_program import Names, tile_regions, whole
+from dovetail.loops.pipeline_names import Names, tile_regions, whole
 from dovetail.loops.pipelined import Single, TiledSweep
 from dovetail.loops.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel
 
@@ -104,9 +103,7 @@ def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list
     corner = tuple((target.at[k].at(values), target.at[k].at(values) + 1) for k, _ in axes)
     place = tuple(low for low, _ in cutting.within(target.array, part, corner))
     plane = cutting.plane(target.array, part)
-    found: list[AnyKernel] = [
-        SingleKernel(names.single(single), single.name, single.statement, place, plane, dtypes)
-    ]
+    found: list[AnyKernel] = [SingleKernel(names.single(single), single.name, single.statement, place, plane, dtypes)]
     for number, read in enumerate(single.statement.reads):
         sides = zip(cutting.axes(read.array), read.at, strict=True)
         holder = cutting.holder({a: each.at(values) for a, each in sides if a is not None}, part)
@@ -152,12 +149,11 @@ def _elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[in
         for access in (*statement.reads, statement.target):
             array, places = access.array, sweep.places[str(access)]
             below = dict(zip(cutting.plane_axes(array), (low for low, _ in cutting.margins(array, part)), strict=True))
-            inner = [(places[k], below[k]) for k in cutting.plane_axes(array)]
-            place = tuple(
-                (None, p.offset.at(cutting.values)) if p.axis is None else (loops.index(p.axis), p.offset.constant + low)
-                for p, low in inner
-            )
-            found[str(access)] = Element(array, cutting.positions(places), place)
+            place = [
+                (None if p.axis is None else loops.index(p.axis), p.offset.at(cutting.values) + below[k])
+                for k, p in ((k, places[k]) for k in below)
+            ]
+            found[str(access)] = Element(array, cutting.positions(places), tuple(place))
     return found
 
 
@@ -169,8 +165,7 @@ def add_tiles(
     lane, low = b.lane("compute", "compute"), cutting.sweep_box(sweep)[cutting.mapped][0]
     for array in sweep.reads:
         for name in dict.fromkeys(names.storage(array, part) for part in range(ranks)):
-            role = "input" if name == array else "scratch"
-            b.buffer(name, role, cutting.length(array))
+            b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
         for offset in cutting.faces(array):
             b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
     for rank in range(ranks):
@@ -185,7 +180,8 @@ def add_tiles(
 
 def add_moves(cutting: Cutting, array: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
     """Append moves of so many positions of an array into slots that have room for faces; their rows by rank."""
-    names, lane, target, found = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}", {}
+    names, lane, target = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}"
+    found = dict[int, list[int]]()
     b.buffer(array, "input", cutting.length(array)), b.buffer(target, "scratch", cutting.length(array))
     for rank in range(ranks):
         found[rank] = []

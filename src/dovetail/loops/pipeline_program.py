@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
-from dovetail.ir.types import Mode
-from dovetail.loops.crossings import GIVEN, Event, Message, events_of, messages_of, span, target_place, targets_of
-from dovetail.loops.cutting import Cutting, Range
+from dovetail.loops.crossings import GIVEN, Event, Message, events_of, messages_of, target_place, targets_of
+from dovetail.loops.cutting import Cutting
 from dovetail.loops.matrices import Vector
 from dovetail.loops.ordered import OrderedBuilder
+from dovetail.loops.pipeline_names import Names, tile_regions, whole
 from dovetail.loops.pipelined import Single, TiledSweep
-
 
 Ints = NDArray[np.int64]
 
@@ -59,91 +58,6 @@ def plain_program(how: How) -> Program:
     writer.run_plainly()
     writer.distribute()
     return writer.builder.build()
-
-
-class Names:
-    """What buffers and kernels are called; with the way of cutting in them, since sizes are read from these names."""
-
-    def __init__(self, cutting: Cutting, plain: bool = False) -> None:
-        self.cutting, self.plain, self.way = cutting, plain, cutting.way
-
-    def storage(self, array: str, part: int) -> str:
-        """Where a part's elements of an array are while it runs: where nothing is beside them, its input or output."""
-        if self.cutting.is_padded(array, part):
-            return self._of(f"{array}_{self.way}", part)
-        return self.result(array, part) if array in self.cutting.pipelined.written else self.given(array, part)
-
-    def given(self, array: str, part: int) -> str:
-        return f"{array}_in_of{part}" if self.plain else array
-
-    def result(self, array: str, part: int) -> str:
-        return f"{array}_out_of{part}" if self.plain else f"{array}_out"
-
-    def came(self, array: str, offset: Vector, part: int) -> str:
-        """Faces that came from the part at an offset."""
-        return self._of(f"{array}_from{face_name(offset)}_{self.way}", part)
-
-    def goes(self, array: str, offset: Vector) -> str:
-        """Faces for the parts for which this one lies at that offset."""
-        return f"{array}_to{face_name(offset)}_{self.way}"
-
-    def picked(self, single: Single, number: int) -> str:
-        return f"{single.name}_picked{number}_{self.way}"
-
-    def got(self, single: Single, number: int) -> str:
-        return f"{single.name}_got{number}_{self.way}"
-
-    def _of(self, name: str, part: int) -> str:
-        return f"{name}_of{part}" if self.plain else name
-
-    # Kernels
-
-    def tile(self, sweep: TiledSweep, part: int) -> str:
-        return f"{sweep.name}_{self.way}_{part}"
-
-    def pack(self, array: str, offset: Vector, part: int) -> str:
-        """Takes, of a part's slots, the face that the part needs for which it lies at that offset."""
-        return f"{array}_face{face_name(offset)}_{self.way}_{part}"
-
-    def move(self, word: str, array: str, part: int) -> str:
-        return f"{word}_{array}_{self.way}_{part}"
-
-    def pick(self, single: Single, number: int) -> str:
-        return f"{single.name}_pick{number}_{self.way}"
-
-    def single(self, single: Single) -> str:
-        return f"{single.name}_{self.way}"
-
-
-def face_name(offset: Vector) -> str:
-    """
-    >>> face_name((0, -1, 1))
-    '_0ma'
-    """
-    return "_" + "".join("m0a"[step + 1] for step in offset)
-
-
-class Touched(NamedTuple):
-    """What a tile reads of its own part, the faces that it needs and where they lie when they came, and what it writes."""
-
-    own: list[Region]
-    faces: list[tuple[str, Vector, Region]]
-    writes: list[Region]
-
-
-def tile_regions(names: Names, sweep: TiledSweep, part: int, tile: Range) -> Touched:
-    """The operands of a tile."""
-    cutting, found = names.cutting, Touched([], [], [])
-    for array in sweep.reads:
-        low, high = span(cutting, array, tile, *cutting.reach(sweep, array))
-        found.own.append(Region(names.storage(array, part), low, high - low))
-        if array in sweep.targets:
-            found.writes.append(Region(names.storage(array, part), tile[0], tile[1] - tile[0]))
-        for offset, (back, ahead) in cutting.sweep_faces(sweep, array).items():
-            if cutting.neighbour(part, offset) is not None:
-                low, high = span(cutting, array, tile, back, ahead)
-                found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
-    return found
 
 
 class _Writer:
@@ -314,9 +228,16 @@ class _Writer:
         self._computed(event.part, self.names.tile(sweep, event.part), reads, regions.writes, line)
 
     def _computed(
-        self, part: int, kernel: str, reads: Sequence[Region], writes: Sequence[Region], line: str, by_slot: bool = False
+        self,
+        part: int,
+        kernel: str,
+        reads: Sequence[Region],
+        writes: Sequence[Region],
+        line: str,
+        *,
+        slotwise: bool = False,
     ) -> None:
-        modes = each(len(reads)) if by_slot else whole(len(reads))
+        modes = each(len(reads)) if slotwise else whole(len(reads))
         call, rank = self.builder.kernel(kernel, modes), self._rank(part)
         about = {"reads": reads, "writes": writes, "call": call, "line": line, "after": self._sent(rank)}
         self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]
@@ -332,7 +253,9 @@ class _Writer:
             picked, got = Region(self.names.picked(single, number), 0, 1), Region(self.names.got(single, number), 0, 1)
             self._enter(read.array, holder, at.offset + 1)
             stays = holder == event.part or self.plain
-            self._computed(holder, self.names.pick(single, number), [at], [got if stays else picked], line, True)
+            self._computed(
+                holder, self.names.pick(single, number), [at], [got if stays else picked], line, slotwise=True
+            )
             if not stays:
                 self._message(holder, picked, event.part, got, line)
                 self._receive(holder, event.part, got, line)
@@ -383,12 +306,6 @@ class _Writer:
         """What a computation waits for where sends block; from then on only it itself needs to be waited for."""
         found, self.latest[rank] = self.latest[rank], []
         return [] if self.how.overlapped or self.plain else found
-
-
-def whole(count: int) -> Sequence[Mode]:
-    """So many operands, on all slots of which the results depend."""
-    mode: Mode = "all"
-    return (mode,) * count
 
 
 def _line(event: Event) -> str:

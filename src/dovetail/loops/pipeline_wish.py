@@ -116,7 +116,7 @@ class PipelineWish:
 
     def serial(self, ranks: int) -> Schedule:
         """One tile a rank: each begins when the one before has done all its work. Cut so that the least crosses."""
-        fitting = [cutting for cutting in self._ways(ranks, self.mapped)]
+        fitting = list(self._ways(ranks, self.mapped))
         if not fitting:
             found = f"{self.grid} points, of which axes {self.pipelined.forward} may be cut"
             raise WishError(f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks")
@@ -283,7 +283,8 @@ class PipelineWish:
             takes = f"{self.name} takes {len(self.nest.arrays)} arrays: {', '.join(self.nest.arrays)}"
             raise WishError(takes, found=str(len(given)))
         cutting = self.cutting(*self._way_of(program))
-        held = {name: self._as_slots(cutting, name, rank, array) for name, array in zip(self.nest.arrays, given, strict=True)}
+        pairs = zip(self.nest.arrays, given, strict=True)
+        held = {name: self._as_slots(cutting, name, rank, array) for name, array in pairs}
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
         wanted = {}
         for name, array in zip(self.pipelined.written, outs, strict=False):

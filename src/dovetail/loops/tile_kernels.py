@@ -1,4 +1,4 @@
-"""tile_kernels: the computations of a pipeline: tiles of a sweep, single statements, and elements moved between slots."""
+"""tile_kernels: the computations of a pipeline: tiles of a sweep, single statements, boxes moved between slots."""
 
 from __future__ import annotations
 
@@ -251,7 +251,8 @@ class BoxKernel:
         places: list[list[str]] = [[f"x * {prod(self.source)}"], [f"x * {prod(self.target)}"]]
         for k, side in enumerate(sides):
             lines.append(f"{indent}for (int64_t i{k} = 0; i{k} < {side}; ++i{k})")
-            for texts, plane, box in zip(places, (self.source, self.target), (self.source_box, self.target_box), strict=True):
+            sides_of = (self.source, self.source_box), (self.target, self.target_box)
+            for texts, (plane, box) in zip(places, sides_of, strict=True):
                 texts.append(f"(i{k} + {box[k][0]}) * {prod(plane[k + 1 :])}")
             indent += "    "
         here, there = (" + ".join(texts) for texts in places)

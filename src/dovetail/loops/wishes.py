@@ -1,4 +1,4 @@
-"""wishes: the class of wishes for a nest: of a stencil, or of a pipeline where iterations of a step need one another."""
+"""wishes: the class of wishes for a nest: of a stencil, or of a pipeline where iterations need one another."""
 
 from __future__ import annotations
 
