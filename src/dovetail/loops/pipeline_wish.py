@@ -157,11 +157,10 @@ class PipelineWish:
         """Serial; then every cut, in tiles of twice as many positions each, blocking and overlapped."""
         serial = self.serial(costs.ranks)
         yield serial
-        mapped = self.mapped if costs.options.get("mapped") is None else costs.options["mapped"]
-        for cutting in self._ways(costs.ranks, mapped):
+        for cutting in self._ways(costs.ranks, self.mapped):
             asked = costs.options.get("grain")
             for grain in (asked,) if asked else self._grains(cutting):
-                yield from self._of_grain(costs, cutting.cut, mapped, grain)
+                yield from self._of_grain(costs, cutting.cut, cutting.mapped, grain)
 
     def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
         """Overlapped, and on several ranks blocking, with a note where that is predicted to be as good."""
@@ -341,9 +340,9 @@ def pipeline_wish(nest: Nest, name: str = "", about: str = "") -> type[PipelineW
         Option("steps", int, "Steps.", 1, least=0),
         Option("dtype", str, "Element type.", "float64", choices=DTYPES),
         Option("grain", int, "Positions of a tile.", least=1, of="schedules"),
-        Option("mapped", int, "Axis whose tiles are on one rank.", least=0, of="schedules"),
     ]
-    kept = [option for option in options if option.name != "steps" or nest.parameters]
+    unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
+    kept = [option for option in options if option.name not in unneeded]
     body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
     return type(nest.name, (PipelineWish,), body | {"__doc__": f"{about}\n\n{(PipelineWish.__doc__ or '').strip()}"})
 
