@@ -180,6 +180,16 @@ class TestMessages:
             kinds = {ops[row].kind for op in computes for row in op.after}
             assert (Kind.send in kinds) == waits
 
+    @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest"])
+    @pytest.mark.parametrize("overlapped", [False, True])
+    def test_one_message_under_way_is_enough(self, name, overlapped):
+        """However many tiles a sweep has, and faces come back of each: parts never wait for each other's sends."""
+        grid, steps = {"triple_nest": ("5x6x60", 1)}.get(name, ("90x20", 3))
+        wish = wish_class(name)(grid, steps)
+        for way in ways(wish, 4):
+            how = schedule(way.cut, way.mapped, 2, overlapped)
+            assert verify(wish.program(how, 4), against=wish.plain(how, 4)).min_fifo_depth == 1
+
     def test_a_later_rank_begins_before_the_first_has_ended(self):
         """By the program's own dependencies: the last rank's first tile needs one tile of the first rank."""
         program = wish_class("sync_p2p")("40x20", 1).program(schedule((1, 2), 0, 4, True), 2)

@@ -69,6 +69,7 @@ class _Writer:
         word = "plain" if plain else "overlapped" if how.overlapped else "blocking"
         self.builder = b = OrderedBuilder(f"{word}_{self.cutting.pipelined.name}_{self.cutting.way}", len(self.ranks))
         self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
+        self.recv_back = b.lane("recv_back", "net")
         self.names = Names(self.cutting, plain)
         self.under_way: dict[tuple[int, int], deque[Region]] = defaultdict(deque)
         self.entered: dict[tuple[str, int], int] = defaultdict(int)  # positions of an array of a part, from the first
@@ -291,16 +292,20 @@ class _Writer:
         self.under_way[source, target].append(there)
 
     def _receive(self, source: int, target: int, wanted: Region, line: str) -> None:
-        """A message, and those that were sent before it on the same way."""
+        """A message, and those that were sent before it on the same way.
+
+        What comes back from a later part is for a step to come: it is received as soon as there is room, whatever the
+        schedule, for else two parts could wait for each other to take what they send.
+        """
         queue = self.under_way[source, target]
         while wanted in queue:
             there, channel = queue.popleft(), self.builder.channel(source, target)
-            after = self.latest[target] if not self.how.overlapped else []
-            about = {"writes": [there], "chan_in": channel, "after": after, "line": line}
-            row = self.builder.add(Kind.recv, target, self.recv, **about)  # type: ignore[arg-type]
+            comes_back = source > target
+            after = [] if self.how.overlapped or comes_back else self.latest[target]
+            lane = self.recv_back if comes_back else self.recv
+            self.builder.add(Kind.recv, target, lane, writes=[there], chan_in=channel, after=after, line=line)
             if there == wanted:
                 break
-            del row
 
     def _sent(self, rank: int) -> list[int]:
         """What a computation waits for where sends block; from then on only it itself needs to be waited for."""
