@@ -19,6 +19,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.ordered import OrderedBuilder
 from dovetail.loops.pipeline_names import Names, tile_regions, whole
 from dovetail.loops.pipelined import Single, TiledSweep
+from dovetail.loops.repeated import repeated
 
 Ints = NDArray[np.int64]
 
@@ -46,18 +47,26 @@ class How(NamedTuple):
 
 def pipeline_program(how: How) -> Program:
     """Every rank has its block of every array as input, and of those that are written as output."""
-    writer = _Writer(how, plain=False)
-    writer.run()
-    return writer.builder.build()
+
+    def make(steps: int) -> Program:
+        writer = _Writer(how._replace(steps=steps), plain=False)
+        writer.run()
+        return writer.builder.build()
+
+    return repeated(make, how.steps)
 
 
 def plain_program(how: How) -> Program:
     """The same tiles on rank 0 alone, with the arrays of all ranks: each takes the faces as they are at that moment."""
-    writer = _Writer(how, plain=True)
-    writer.collect()
-    writer.run_plainly()
-    writer.distribute()
-    return writer.builder.build()
+
+    def make(steps: int) -> Program:
+        writer = _Writer(how._replace(steps=steps), plain=True)
+        writer.collect()
+        writer.run_plainly()
+        writer.distribute()
+        return writer.builder.build()
+
+    return repeated(make, how.steps)
 
 
 class _Writer:
