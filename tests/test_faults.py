@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -321,6 +323,34 @@ def test_deaths_are_told_in_their_order(tmp_path, first):
         assert re.fullmatch(f"rank {first} on .+ died", deaths.look(0.0))
 
 
+SENDING = """
+import socket
+import sys
+from pathlib import Path
+from dovetail.run.heartbeat import Pulse
+with Pulse(Path(sys.argv[1])):
+    with socket.create_connection(("localhost", int(sys.argv[2]))) as there:
+        sys.stdin.read()
+"""
+
+
+def test_a_death_is_seen_before_its_sockets_close(tmp_path):
+    """So that who dies of a closed socket dies later."""
+    with socket.create_server(("localhost", 0)) as server, select.epoll() as ends:
+        line = [sys.executable, "-c", SENDING, tmp_path, str(server.getsockname()[1])]
+        rank = subprocess.Popen(line, stdin=subprocess.PIPE)
+        with server.accept()[0] as connection, open(next(tmp_path.glob("held.*")), opener=unblocked) as fifo:
+            ends.register(connection, select.EPOLLIN)
+            ends.register(fifo, 0)
+            rank.kill()
+            rank.communicate()
+            assert [fd for fd, _ in ends.poll(1.0)] == [fifo.fileno(), connection.fileno()]
+
+
+def unblocked(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 # Arrays that do not fit
 
 INSIDE = """
@@ -516,6 +546,7 @@ def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
     check_told(err, "EnvironmentFault: the report is incomplete", "No space left")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpich")
 @pytest.mark.parametrize("verb", ["doctor", "probe --ranks 2", "plan matmul_all_reduce --m 8 --k 8 --n 8 --ranks 2"])
 def test_unwritable_cache(tmp_path, verb):

@@ -26,6 +26,7 @@ CASES = {
     "parts": (Tiling(SEED, P1), "{ [i, j] : 0 <= i < 9 and 0 <= j < 9; [i, j] : 20 <= i < 31 and 3 <= j < 12 }", 1),
     "sheared": (HEAT, "60x100", 0),
     "triple nest": (Tiling(UNITS, ((4, 0, 0), (0, 4, 0), (0, 0, 64))), "16x16x300", 2),
+    "turned": (Tiling(((0,), (0,), (1,)), ((0, 0, 1), (0, 1, 0), (1, 0, 1))), "3x1x2", 0),
     "one loop": (Tiling(((1, 2),), ((5,),)), "37", 0),
 }
 

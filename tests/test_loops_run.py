@@ -171,6 +171,7 @@ def test_integers_wrap_around(dtype):
     all_agree(mixed, [given], steps=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     data=st.data(),

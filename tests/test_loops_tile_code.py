@@ -45,6 +45,7 @@ def by_reference(tiling: Tiling, space: Space) -> list[tuple[int, ...]]:
     return [tuple(point) for _, points in tiles(tiling, space) for point in points.tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(legal_tilings(), st.data())
 def test_c_visits_every_point_once_in_the_order_of_the_reference(tiling, data):

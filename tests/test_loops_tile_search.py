@@ -39,6 +39,7 @@ def test_the_example_of_the_source():
     assert {frozenset(tiling.edges) for tiling in exhaustive if tiling.formula() == 20} == {frozenset(((6, 2), (2, 4)))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deps", [SEED, JACOBI, ((1, 0), (0, 1)), ((1, 0, 1), (0, 1, 1)), ((2, 1), (-1, 1))])
 @pytest.mark.parametrize("volume", [1, 2, 6, 7, 12, 13])
 def test_no_matrix_is_better_in_two_dimensions(deps, volume):
@@ -52,6 +53,7 @@ def test_no_matrix_is_better_in_two_dimensions(deps, volume):
     assert found.cost == exhaustive or max(abs(x) for row in found.tiling.sides for x in row) > 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deps", "volume"), [(UNITS, 4), (UNITS, 8), (UNITS, 5), (((1, 1, 0), (0, 1, 1), (1, 0, 1)), 4)]
 )
@@ -61,6 +63,7 @@ def test_no_small_matrix_is_better_in_three_dimensions(deps, volume):
     assert found.bound <= found.cost <= exhaustive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["pairs", "values"])
 @pytest.mark.parametrize(("deps", "volume"), [(SEED, 20), (JACOBI, 12), (((1, 0, 1), (0, 1, 1)), 12)])
 def test_what_is_counted_is_least_too(by, deps, volume):

@@ -59,6 +59,7 @@ def test_hyperplanes_of_the_three_spaces(space, sides, steps, overlapped, from_1
 # Against the definitions
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(legal_tilings(), st.data())
 def test_counts_are_those_of_the_definition(tiling, data):

@@ -132,6 +132,7 @@ class TestRecurrence:
         assert seconds(True, True, progresses=False) > 1.5 * seconds(True, True)
 
 
+@pytest.mark.slow
 def test_grains_are_within_a_hundredth_of_the_best(tmp_path):
     mpi = needs.mpi("mpich")
     done = launched(mpi, 1, built(mpi, HERE / "pipeline_choice.c", tmp_path / "choice"))

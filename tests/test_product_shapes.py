@@ -151,6 +151,7 @@ def test_published_shapes(kind, shape):
 KINDS = st.sampled_from([AllGatherMatmul, AllGatherColumnsMatmul, MatmulReduceScatter, MatmulAllReduce])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     kind=KINDS,
@@ -165,6 +166,7 @@ def test_any_shape_shares_layout_and_schedule(kind, ranks, sizes, dtype, seed, d
     check(wish, data.draw(st.sampled_from(schedules(wish, ranks))), ranks, seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from([AllToAllMatmul, MatmulAllToAll]),

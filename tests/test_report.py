@@ -135,6 +135,7 @@ def test_summary_round_trips_through_json():
 # --- tracks, op texts
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(programs())
 def test_op_lines_are_those_of_the_text_form(program):

@@ -50,6 +50,7 @@ def check(asked: Program, workload: Workload, options: RunOptions) -> None:
     assert_same(found, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(calls(), st.sampled_from(DTYPES), how, st.sampled_from([(), (3,)]))
 def test_native_equals_the_reference(asked, dtype, options, shape):
@@ -59,6 +60,7 @@ def test_native_equals_the_reference(asked, dtype, options, shape):
     check(asked, workload_of(asked, shape, dtype), options)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(calls(), st.sampled_from(DTYPES), how, st.integers(0, 2**32))
 def test_slots_may_differ_in_size_too(asked, dtype, options, seed):

@@ -84,6 +84,7 @@ OPEN = "from dovetail.run.cuda_device import Gpu; from dovetail.core import Dove
 TRY = OPEN + "try:\n    print(Gpu({index}).facts())\nexcept DovetailError as error:\n    print(error)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "index", "words"),
     [
@@ -103,6 +104,7 @@ def test_no_driver_at_all():
     assert "no CUDA driver: libcuda.so.1" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_no_library_of_products(pretended, tmp_path):
     (tmp_path / "libcuda.so.1").symlink_to(pretended / "libpretended.so")
     ask = "try:\n    Gpu().blas\nexcept DovetailError as error:\n    print(error)\n"

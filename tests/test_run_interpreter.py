@@ -45,16 +45,19 @@ def check(asked, workload, layout, how=None, seed=0):
 
 
 class TestResults:
+    @pytest.mark.slow
     @few
     @given(MOVES, st.sampled_from(DTYPES), st.sampled_from([(), (1,), (3, 2), (40,)]), layouts)
     def test_random_programs(self, asked, dtype, shape, layout):
         check(asked, workload_of(asked, shape, dtype), layout)
 
+    @pytest.mark.slow
     @few
     @given(MOVES, st.sampled_from(DTYPES), st.integers(0, 99), st.integers(1, 60), layouts)
     def test_slots_of_different_sizes(self, asked, dtype, seed, most, layout):
         check(asked, uneven_of(asked, dtype, seed, most), layout)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("dtype", [*DTYPES, "int16", "uint16", "uint32", "uint64"])
     def test_every_reduction_of_every_dtype(self, dtype):
         ring = ring_all_reduce(4, 1).with_depth(2)
@@ -62,6 +65,7 @@ class TestResults:
         for protocol, op in product(PROTOCOLS, ops):
             check(ring, workload_of(ring, (37,), dtype), Layout(protocol, 64, 32), RunOptions(reduce_op=op, stall_s=60))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", sorted(ALGORITHMS))
     def test_every_algorithm(self, name):
         asked = None

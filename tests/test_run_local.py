@@ -47,6 +47,7 @@ def check(asked: Program, workload: Workload, how: RunOptions, seed: int = 0, ke
 
 
 class TestResults:
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(programs(), st.sampled_from(DTYPES), st.sampled_from([(), (1,), (3, 2)]), options)
     def test_random_programs(self, asked, dtype, shape, how):

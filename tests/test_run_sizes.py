@@ -26,6 +26,7 @@ def check(asked, workload, how=None, seed=0):
     return inputs, found, timeline
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(movers(), st.sampled_from(DTYPES), st.integers(0, 99), st.sampled_from(["sum", "max", "avg"]))
 def test_random_programs(asked, dtype, seed, op):

@@ -37,6 +37,7 @@ def check(asked, workload, how, kernels=KERNELS, seed=0):
 
 
 class TestResults:
+    @pytest.mark.slow
     @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
     @given(programs(), st.sampled_from(DTYPES), st.sampled_from([1, 16, 33, 300]), options)
     def test_random_programs(self, asked, dtype, length, how):

@@ -77,6 +77,7 @@ def test_native_equals_reference_where_stuck(data: st.DataObject) -> None:
         assert np.array_equal(ours, theirs, equal_nan=ours.dtype == np.float64)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_never_under_the_critical_path(data: st.DataObject) -> None:
@@ -86,6 +87,7 @@ def test_never_under_the_critical_path(data: st.DataObject) -> None:
     assert makespan >= critical_path_s(program, prices) * (1 - 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_equals_the_critical_path_where_nothing_is_shared(data: st.DataObject) -> None:
@@ -110,6 +112,7 @@ def test_monotone_without_contention(data: st.DataObject) -> None:
     assert np.all(after >= before * (1 - 1e-12))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_deterministic(data: st.DataObject) -> None:

@@ -46,6 +46,7 @@ def test_shipped(name, grid, depth, overlapped):
             check(wish, schedule(cut, depth, overlapped), seed=ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "grid"), SHIPPED)
 @pytest.mark.parametrize(("depth", "tile"), [(0, 4), (1, 1), (2, 2), (3, 5)])
 def test_shipped_in_tiles(name, grid, depth, tile):
@@ -69,6 +70,7 @@ def test_ranks_and_uneven_shares(ranks):
         check(box, schedule(cut, 0, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
 @pytest.mark.parametrize("cut", [(1, 1), (3, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -117,6 +119,7 @@ def test_whole_numbers(boundary, dtype):
             check(wish, schedule((ranks,), depth, overlapped), run=run)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     data=st.data(),

@@ -64,6 +64,7 @@ def test_tuned_by_the_command_line(tmp_path, monkeypatch):
     assert json.loads(planned.stdout)["choices"]["parameters"]["depth"] == 3
 
 
+@pytest.mark.slow
 def test_no_such_stencil(tmp_path):
     (tmp_path / "mine.py").write_text(HEAT)
     for name, words in (

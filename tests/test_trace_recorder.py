@@ -107,6 +107,7 @@ def test_a_program_that_never_finalizes_leaves_a_trace(tmp_path, end):
     assert trace.meta["ranks"][0]["finalized"] == (end == "pass")
 
 
+@pytest.mark.slow
 def test_threads_signals_and_forks(build, tmp_path):
     done = ran(build(PLAIN), tmp_path, 4, 20000)
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ class DeviceGroup {
     __device__ bool spin(F ready) {
         std::uint64_t begin_ns = 0;
         for (unsigned turn = 1; !ready(); ++turn)
-            if (turn % 1024 == 0 && !patient(begin_ns)) return false;
+            if (turn % 1024 == 0 && !patient<DeviceGroup>(image_, begin_ns)) return false;
         return true;
     }
     // Of the eight threads that move a line: all go on when all are ready.
@@ -47,7 +47,7 @@ class DeviceGroup {
         const unsigned line = 0xffu << (threadIdx.x & 24);
         std::uint64_t begin_ns = 0;
         for (unsigned turn = 1; !__all_sync(line, ready()); ++turn)
-            if (turn % 1024 == 0 && __any_sync(line, !patient(begin_ns))) return false;
+            if (turn % 1024 == 0 && __any_sync(line, !patient<DeviceGroup>(image_, begin_ns))) return false;
         return true;
     }
 
@@ -69,21 +69,6 @@ class DeviceGroup {
     }
 
   private:
-    __device__ bool patient(std::uint64_t& begin_ns) const {
-        std::uint64_t& stop = image_.at<Counter>(image_.stop)->value;
-        if (load_relaxed(stop)) return false;
-        const std::uint64_t now = now_ns();
-        if (begin_ns == 0) begin_ns = now;
-        if (now - begin_ns < image_.stall_ns) return true;
-        for (int lane = 0; lane < image_.num_lanes; ++lane) {
-            const std::uint64_t moved = load_relaxed(image_.at<Watch>(image_.watch)[lane].moved_ns);
-            if (moved > begin_ns) begin_ns = moved;
-        }
-        if (now < begin_ns + image_.stall_ns) return true;
-        store_relaxed(stop, 1);
-        return false;
-    }
-
     const Image& image_;
 };
 

@@ -73,7 +73,7 @@ class HostGroup {
         std::uint64_t begin_ns = 0;
         for (unsigned turn = 1; !ready(); ++turn) {
             if (turn > 16) sched_yield();
-            if (turn % 64 == 0 && !patient(begin_ns)) return false;
+            if (turn % 64 == 0 && !patient<HostGroup>(image_, begin_ns)) return false;
         }
         return true;
     }
@@ -107,21 +107,6 @@ class HostGroup {
     }
 
   private:
-    bool patient(std::uint64_t& begin_ns) const {
-        std::uint64_t& stop = image_.at<Counter>(image_.stop)->value;
-        if (load_relaxed(stop)) return false;
-        const std::uint64_t now = now_ns();
-        if (begin_ns == 0) begin_ns = now;
-        if (now - begin_ns < image_.stall_ns) return true;
-        for (int lane = 0; lane < image_.num_lanes; ++lane) {
-            const std::uint64_t moved = load_relaxed(image_.at<Watch>(image_.watch)[lane].moved_ns);
-            if (moved > begin_ns) begin_ns = moved;
-        }
-        if (now < begin_ns + image_.stall_ns) return true;
-        store_relaxed(stop, 1);
-        return false;
-    }
-
     const Image& image_;
     Barrier& barrier_;
     const int thread_, size_;

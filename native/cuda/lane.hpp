@@ -26,6 +26,23 @@ DOVETAIL_INLINE bool stores(Kind kind) {
            kind != Kind::wait;
 }
 
+// Whether a group should wait on: not once all are stopped, and who finds that no lane has moved for long stops all.
+template <class Group>
+DOVETAIL_INLINE bool patient(const Image& image, std::uint64_t& begin_ns) {
+    std::uint64_t& stop = image.at<Counter>(image.stop)->value;
+    if (Group::load_relaxed(stop)) return false;
+    const std::uint64_t now = Group::now_ns();
+    if (begin_ns == 0) begin_ns = now;
+    if (now - begin_ns < image.stall_ns) return true;
+    for (int lane = 0; lane < image.num_lanes; ++lane) {
+        const std::uint64_t moved = Group::load_relaxed(image.at<Watch>(image.watch)[lane].moved_ns);
+        if (moved > begin_ns) begin_ns = moved;
+    }
+    if (now < begin_ns + image.stall_ns) return true;
+    Group::store_relaxed(stop, 1);
+    return false;
+}
+
 template <class Wire, class Group>
 class LaneRun {
   public:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import CostError
+from dovetail.core import CostError, WishError, check_schema
 from dovetail.ir.build import Builder
 from dovetail.ir.kernels import Work
 from dovetail.ir.program import Program
@@ -140,6 +140,29 @@ class Costs(Protocol):
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
         """By how much compute and messages of a schedule slow each other, as one factor each."""
+
+
+@dataclass(frozen=True)
+class OfFields:
+    """A wish of which its fields say all: one for one set of options, a document of theirs."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def points(cls, **asked: Any) -> tuple[Self, ...]:
+        """The one wish of these fields."""
+        return (cls(**{name: value for name, value in asked.items() if value is not None}),)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": f"dovetail.wish.{self.name}/1", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        check_schema(document, f"dovetail.wish.{cls.name}/1")
+        try:
+            return cls(**{field.name: document[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise WishError(f"malformed wish document: {error} is missing") from None
 
 
 class Wish(Protocol):

@@ -53,36 +53,38 @@ def nest(tiling: Tiling, space: Space, statement: str = "POINT") -> str:
     if taken:
         hint = "t0, p0 and their kin name the loops; call it N, say"
         raise WishError(f"a parameter cannot be called '{taken[0]}'", found=space.text, hint=hint)
-    level, loops = _loops(tiling, space, names)
-    tests = [_test([without_redundant(level, 0)], space.parameters)]
-    lines = [*tests[:1], *loops, part_test(space, names[n:]), f"{statement}({', '.join(names[n:])});"]
-    return _indented(lines)
+    return _indented([*_loops(tiling, space, names, 0), part_test(space, names[n:]), _call(statement, names[n:])])
 
 
 def point_loops(tiling: Tiling, space: Space, statement: str) -> str:
-    """The loops over the points of tile t0, t1, … alone, in the order of the original nest.
+    """The loops over the points of tile t0, t1, … alone, in the order of the original nest: nothing for other tiles.
 
     >>> rows = Tiling(((1, 1), (0, 1)), ((2, 0), (0, 3)))
     >>> print(point_loops(rows, Space.parse("5x7"), "POINT"))
-    for (int64_t p0 = max2(0, 2*t0); p0 <= min2(4, 2*t0 + 1); p0++)
-      for (int64_t p1 = max2(0, 3*t1); p1 <= min2(6, 3*t1 + 2); p1++)
-        POINT(p0, p1);
+    if (t0 >= 0 && -t0 + 2 >= 0 && t1 >= 0 && -t1 + 2 >= 0)
+      for (int64_t p0 = max2(0, 2*t0); p0 <= min2(4, 2*t0 + 1); p0++)
+        for (int64_t p1 = max2(0, 3*t1); p1 <= min2(6, 3*t1 + 2); p1++)
+          POINT(p0, p1);
     <BLANKLINE>
     """
     n = tiling.num_loops
     names = [f"{letter}{k}" for letter in "tp" for k in range(n)]
-    _, loops = _loops(tiling, space, names)
-    return _indented([*loops[n:], part_test(space, names[n:]), f"{statement}({', '.join(names[n:])});"])
+    return _indented([*_loops(tiling, space, names, n), part_test(space, names[n:]), _call(statement, names[n:])])
 
 
-def _loops(tiling: Tiling, space: Space, names: list[str]) -> tuple[list[Condition], list[str]]:
-    """The heads of all loops, the outermost first, and what the parameters must keep for there to be a tile."""
+def _loops(tiling: Tiling, space: Space, names: list[str], given: int) -> list[str]:
+    """What the first `given` variables, and the parameters, must keep for there to be a point, and the heads of the
+    loops over the others, the outermost first."""
     level, loops = _scanned(tiling, space), list[str]()
-    for k in reversed(range(len(names))):
+    for k in reversed(range(given, len(names))):
         level = without_redundant(level, k + 1)
         loops.append(_loop(names[k], [row for row in level if row[k]], [*names[: k + 1], *space.parameters]))
         level = [row[:k] + row[k + 1 :] for row in level if not row[k]] + project_last(level, k + 1)
-    return level, loops[::-1]
+    return [_test([without_redundant(level, given)], [*names[:given], *space.parameters]), *loops[::-1]]
+
+
+def _call(statement: str, points: Sequence[str]) -> str:
+    return f"{statement}({', '.join(points)});"
 
 
 def part_test(space: Space, points: Sequence[str]) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import prod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dovetail.core import PlanError, WishError, check_schema, parse_count
+from dovetail.core import PlanError, WishError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, Workload, dtype_bytes
-from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
 from dovetail.loops.blocks import Box, boxes, cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
@@ -31,11 +31,10 @@ WAVES = (2, 8, 32)  # the same, where tiles take them together; what lies betwee
 TILES = (1, 4, 16, 64, 256)  # rows of a tile, likewise
 TILE_BYTES = 1 << 16, 1 << 22  # of the planes of a tile: less is all start-up, and more fits no cache of a core
 MODELLED = 64  # steps of a prediction; longer runs go on as they began
-Self = TypeVar("Self", bound="StencilWish")
 
 
 @dataclass(frozen=True)
-class StencilWish:
+class StencilWish(OfFields):
     """A stencil on a grid, e.g. "512x512", for so many steps; every rank has a block of the grid.
 
     Schedules have the parameters `cut` (parts by axis), `depth` (steps between exchanges of ghost rows, 0: before every
@@ -73,11 +72,6 @@ class StencilWish:
         check_types(self.nest, {name: array.dtype or self.dtype for name, array in self.nest.arrays.items()})
         check_bounds(self.nest, self.sizes)
 
-    @classmethod
-    def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
-        """The one stencil of this grid."""
-        return (cls(**{name: value for name, value in asked.items() if value is not None}),)
-
     @property
     def points_by_axis(self) -> tuple[int, ...]:
         return grid_of(self.grid)
@@ -101,17 +95,6 @@ class StencilWish:
     @property
     def title(self) -> str:
         return f"{self.name} {' × '.join(map(str, self.points_by_axis))}, {self.steps} steps, {self.dtype}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": f"dovetail.wish.{self.name}/1", **asdict(self)}
-
-    @classmethod
-    def from_json(cls: type[Self], document: Mapping[str, Any]) -> Self:
-        check_schema(document, f"dovetail.wish.{cls.name}/1")
-        try:
-            return cls(**{field.name: document[field.name] for field in fields(cls)})
-        except KeyError as error:
-            raise WishError(f"malformed wish document: {error} is missing") from None
 
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilWish, tuple[str, ...]]:
         self.decomposition(self.serial(ranks), ranks)

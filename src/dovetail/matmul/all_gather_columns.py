@@ -10,34 +10,30 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError, parse_count
-from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload, dtype_bytes
+from dovetail.core import WishError
+from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays
-from dovetail.matmul.all_gather import AllGatherMatmul
+from dovetail.matmul.all_gathering import RESULTS, AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
-from dovetail.matmul.blockwise import MC2
+from dovetail.matmul.blockwise import MC2, SHARDS
 from dovetail.matmul.gather_columns import gather_columns_program
-from dovetail.matmul.gathering import SHARDS, Gathering
+from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import (
     SIZES,
     TILING,
-    Said,
+    Share,
     Told,
     add_slices,
     arrays_of,
-    balance,
-    checked_shares,
-    parse_flag,
     row_work,
-    shares_for,
     the_same,
     uneven_or_none,
 )
 
 
 @dataclass(frozen=True)
-class AllGatherColumnsMatmul(Gathering):
+class AllGatherColumnsMatmul(AllGathering):
     """C_r = A·B_r on every rank r, with A (m, k) cut by columns over the ranks and B_r (k, n_r) its own: n = Σ n_r.
 
     What a rank's columns of A add to C follows as they come: the contraction is cut, so that C is a sum of as many
@@ -50,7 +46,7 @@ class AllGatherColumnsMatmul(Gathering):
     """
 
     name: ClassVar[str] = "all_gather_columns_matmul"
-    said: ClassVar[Mapping[str, Said]] = AllGatherMatmul.said
+    cuts: ClassVar[Mapping[str, Share]] = {"depths": Share("k", "k"), "columns": Share("n", "columns")}
     cut_alike: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal")
     heuristics: ClassVar[tuple[Heuristic, ...]] = (Heuristic("FiCCO", why_not="speaks of whole rows that travel"), MC2)
@@ -58,39 +54,18 @@ class AllGatherColumnsMatmul(Gathering):
         *SIZES,
         *TILING,
         Option("by", str, "How A travels.", "auto", choices=("auto", *Gathering.ways), of="schedules"),
-        Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
-        Option("gathered", bool, "Return the gathered A, too.", False),
+        *RESULTS,
     )
 
-    several: int = 1
-    gathered: bool = False
     depths: tuple[int, ...] | None = None
     columns: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
-        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
-        object.__setattr__(self, "depths", checked_shares(self.depths, self.k, "k"))
-        object.__setattr__(self, "columns", checked_shares(self.columns, self.n, "columns"))
-
-    @property
-    def results(self) -> int:
-        return self.several
-
-    @property
-    def wants_gathered(self) -> bool:
-        return self.gathered
 
     def blocks(self, ranks: int) -> Blocks:
         return Blocks.gathered((self.m,) * ranks)
 
     def heights(self, ranks: int) -> tuple[int, ...]:
         """Columns of A on each rank, and the rows of B that they belong to."""
-        return shares_for(self.depths, self.k, ranks, "k")
-
-    def widths(self, ranks: int) -> tuple[int, ...]:
-        return shares_for(self.columns, self.n, ranks, "columns")
+        return self.share("depths", ranks)
 
     def works(self, ranks: int) -> list[Work]:
         deepest = max(self.heights(ranks))
@@ -163,25 +138,18 @@ class AllGatherColumnsMatmul(Gathering):
     @classmethod
     def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:
         m = the_same(told, lambda rank: rank.a[0], "rows of A")
-        several = the_same(told, lambda rank: rank.several, "matrices B")
-        gathered = the_same(told, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")
+        said = agreed(told)
         depths, columns = [rank.a[1] for rank in told], [rank.b[1] for rank in told]
         for rank, each in enumerate(told):
             if each.b[0] != sum(depths):
                 raise WishError(f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all")
         shares = uneven_or_none(depths), uneven_or_none(columns)
-        return cls(m, sum(depths), sum(columns), told[0].dtype, several, gathered, *shares)
+        return cls(m, sum(depths), sum(columns), told[0].dtype, *said, *shares)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
         """A small one, to see what this machine does a second."""
         return cls(512, 512 * ranks, 512 * ranks, dtype)
-
-    @classmethod
-    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllGatherColumnsMatmul:
-        """One whose sides take as long at these speeds of a rank and of the all_gather."""
-        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
-        return cls(found.rows, found.width, found.depth * ranks, dtype)
 
 
 def _sizes(

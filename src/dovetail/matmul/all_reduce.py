@@ -11,64 +11,37 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.core import PlanError, parse_count
-from dovetail.ir import (
-    Builder,
-    Heuristic,
-    Kind,
-    Option,
-    Program,
-    Region,
-    Sample,
-    Schedule,
-    Slot,
-    Term,
-    Work,
-    Workload,
-    dtype_bytes,
-)
+from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Term, Work, Workload
+from dovetail.ir.neighbours import Neighbours
 from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.matmul.blockwise import MANY_OPS, OURS_RANKS
+from dovetail.matmul.contracting import Contracting
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.local_search import Neighbours, better, hopeful, moved
-from dovetail.matmul.product import (
-    READINGS,
-    SIZES,
-    TILING,
-    Product,
-    Told,
-    add_products,
-    arrays_of,
-    balance,
-    checked_shares,
-    results_in,
-    row_work,
-    shares_for,
-    the_same,
-    uneven_or_none,
-)
+from dovetail.matmul.local_search import better, hopeful, moved
+from dovetail.matmul.product import READINGS, SIZES, TILING, add_products, arrays_of, results_in, row_work
+from dovetail.matmul.reduced_tile import of_rows
 from dovetail.matmul.tiles import serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
-from dovetail.passes.for_all_ranks import for_all_ranks
 from dovetail.passes.in_turn import in_turn
 
 WAYS = ("library", "exchange", "ring")
-OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
-MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 DEPTH = 16  # messages that a channel of ours holds
-MANY = 64  # rows of a chunk, of which one more or less changes nothing
 
 
 @dataclass(frozen=True)
-class MatmulAllReduce(Product):
+class MatmulAllReduce(Contracting):
     """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank wants all of C (m, n).
 
     `shares`: what each rank has of k; shared evenly unless given. Source: seed 000 (MatmulAllReduce of MC²).
 
     >>> MatmulAllReduce(4096, 3072, 8192, "float16").title
     'matmul_all_reduce 4096 × 3072 × 8192 float16'
+    >>> MatmulAllReduce.sized(2, "float32", 110e9, 118e6)
+    MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32', shares=None)
     """
 
     name: ClassVar[str] = "matmul_all_reduce"
@@ -83,45 +56,9 @@ class MatmulAllReduce(Product):
         Option("by", str, "How each tile is reduced.", "auto", choices=("auto", *WAYS), of="schedules"),
     )
 
-    @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> MatmulAllReduce:
-        m = the_same(told, lambda rank: rank.a[0], "rows of A")
-        n = the_same(told, lambda rank: rank.b[1], "columns of B")
-        depths = [rank.a[1] for rank in told]
-        return cls(m, sum(depths), n, told[0].dtype, uneven_or_none(depths))
-
-    @classmethod
-    def pilot(cls, ranks: int, dtype: str) -> MatmulAllReduce:
-        """A small one, to see what this machine does a second."""
-        return cls(512, 512 * ranks, 512, dtype)
-
-    @classmethod
-    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> MatmulAllReduce:
-        """One whose sides take as long at these speeds of a rank and of the all_reduce.
-
-        >>> MatmulAllReduce.sized(2, "float32", 110e9, 118e6)
-        MatmulAllReduce(m=2048, k=3728, n=896, dtype='float32', shares=None)
-        """
-        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
-        return cls(found.rows, found.depth * ranks, found.width, dtype)
-
-    shares: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "shares", checked_shares(self.shares, self.k, "k"))
-
-    def depths(self, ranks: int) -> tuple[int, ...]:
-        """Columns of A (and rows of B) on each rank."""
-        return shares_for(self.shares, self.k, ranks, "k")
-
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
-        """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
-        notes = (MANY_RANKS,) if ranks > OURS_RANKS else ()
-        if not facts.get("k_is_per_rank") or ranks == 1:
-            return self, notes
-        note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
-        return replace(self, k=self.k * ranks, shares=None), (note, *notes)
+        wish, notes = super().settled(facts, ranks)
+        return wish, (*notes, MANY_RANKS) if ranks > OURS_RANKS else notes
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """Tiles of rows computed in this order, each all-reduced as soon as it is there.
@@ -144,13 +81,13 @@ class MatmulAllReduce(Product):
         return ours if most is None else slice_messages(ours, most)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """Where ranks are alike and messages whole, rank 0's ops of one tile stand for all, longer or shorter."""
+        """One tile of each length stands for all such; by our own messages it is a short one, lengthened."""
         by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
-        whole = by == "library" or most is not None or ranks == 1
-        if whole or not tiles or any(rows % ranks and rows < MANY * ranks for rows in tiles):
+        if by not in WAYS or ranks == 1 or not tiles or (by == "library" and most is not None):
             program = self.program(schedule, ranks)
         else:
-            program = for_all_ranks(in_turn([_of_rows(_one_tile(ranks, by), rows) for rows in tiles]))
+            made = {rows: _one_tile(ranks, by, rows, most) for rows in set(tiles)}
+            program = in_turn([made[rows] for rows in tiles])
         return program, self.workload(program), 1.0
 
     def workload(self, program: Program) -> Workload:
@@ -284,25 +221,35 @@ def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
     return rows
 
 
+@lru_cache(maxsize=1024)
+def _one_tile(ranks: int, by: str, rows: int, most: int | None) -> Program:
+    """A tile of so many rows, its messages cut to `most` rows."""
+    if by == "library":
+        return _tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,))
+    chunks = _chunks(ranks, by)
+    return _short_tile(ranks, by, rows) if rows < chunks else of_rows(_short_tile(ranks, by, chunks), rows, most)
+
+
 @lru_cache
-def _one_tile(ranks: int, by: str) -> Program:
-    """Rank 0's ops of a tile of as many rows as there are ranks."""
-    return _inlined(_tiled(MatmulAllReduce(ranks, 1, 1), ranks, (ranks,)), by, range(1))
+def _chunks(ranks: int, by: str) -> int:
+    """Into how many chunks an all-reduce of ours cuts a tile."""
+    from dovetail.collective import family
+
+    algorithm = family(by)("all_reduce", ranks, False)  # type: ignore[arg-type]
+    assert algorithm is not None
+    return max(algorithm.slots_of(buffer.name, 0) for buffer in algorithm.buffers if buffer.role == "input")
 
 
-def _of_rows(tile: Program, rows: int) -> Program:
-    """What each op takes were the tile, of a row for each rank, of so many rows; where they lie is left as it is."""
-    weights, changed = [b.name for b in tile.buffers].index("B"), dict(tile.columns)
-    for side in ("read", "write"):
-        count, is_tile = changed[f"{side}_count"], changed[f"{side}_buffer"] != weights
-        changed[f"{side}_count"] = np.where(is_tile, -(-count * rows // tile.num_ranks), count)
-    return tile.with_columns(changed)
+@lru_cache
+def _short_tile(ranks: int, by: str, rows: int) -> Program:
+    """A tile of at most a row for each chunk, so that no message of it is cut."""
+    return _inlined(_tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,)), by)
 
 
-def _inlined(tiled: Program, by: Any, ranks: range | None = None) -> Program:
+def _inlined(tiled: Program, by: Any) -> Program:
     from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
 
-    return inline_collectives(tiled, family(by), DEPTH, ranks)
+    return inline_collectives(tiled, family(by), DEPTH)
 
 
 def _tiled(wish: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:

@@ -20,6 +20,7 @@ from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
 
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MC2 = Heuristic("MC²", "mc2")
+SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
 
 
@@ -48,13 +49,39 @@ class Blockwise(Product):
         """Blocks that are multiplied in a step, beside those that travel."""
         return max(ranks - 1, 1) if self.gathers else ranks
 
-    def shard_schedule(self, by: str, rows: int) -> Schedule:
-        """Blocks of so many rows, whole."""
-        raise NotImplementedError
-
     def part(self, rows: int, ranks: int) -> Blockwise:
         """The same wish with blocks of `rows` rows."""
         return replace(self, m=rows * ranks)
+
+    def serial(self, ranks: int) -> Schedule:
+        return self._serial("library", ranks)
+
+    def _serial(self, by: str, ranks: int) -> Schedule:
+        longest = self.blocks(ranks).longest
+        return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own="together", fused=True)
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Serial; whole blocks, round a ring or straight; tiles; FiCCO's."""
+        ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
+        at_once = [by for by in ways if by in ("library", "messages")]
+        yield from (self._serial(by, ranks) for by in at_once)
+        if ranks == 1:
+            return
+        whole = (longest,) if longest else ()
+        yield from (self._stepwise(SHARDS[by], whole, by) for by in ways if by != "library")
+        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
+            for tiling in self.tilings(costs, by):
+                yield replace(self._stepwise(tiling.family, tiling.tiles, by), steps=tiling.steps, notes=tiling.notes)
+        for by in at_once:
+            yield from self.ficco(costs, by)
+
+    def ficco(self, costs: Costs, by: str) -> Iterator[Schedule]:
+        """FiCCO's schedules, or those turned round, by a way in which all blocks travel at once."""
+        return iter(())
+
+    def _stepwise(self, family: str, tiles: tuple[int, ...], by: str) -> Schedule:
+        """Tiles in turn, those of the own block where the others' travel."""
+        return Schedule.of(family, tiles=tiles, by=by, own="first" if self.gathers else "last", fused=False)
 
     def tilings(self, costs: Costs, by: str) -> Iterator[Tiling]:
         """Lengths along the longest block: even ones, MC²'s rule, and the optimum of what is computed and travels."""
@@ -79,7 +106,7 @@ class Blockwise(Product):
 
     def _messages_s(self, costs: Costs, by: str) -> Seconds:
         def alone_s(rows: int) -> float:
-            return costs.messages_s(self.part(rows, costs.ranks), self.shard_schedule(by, rows))
+            return costs.messages_s(self.part(rows, costs.ranks), self._stepwise("shard", (rows,), by))
 
         return learned(alone_s, self._floor(costs), self.blocks(costs.ranks).longest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
-from dovetail.matmul.blockwise import MC2, Blockwise
+from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_program
 from dovetail.matmul.kernels import MATMUL
@@ -23,7 +23,6 @@ from dovetail.passes.regions import split
 FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
-SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
     "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
@@ -44,9 +43,6 @@ class Gathering(Blockwise):
         Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
         Option("ficco_threshold_s", float, THRESHOLD, FITTED_S, least=0.0, of="schedules"),
     )
-
-    def shard_schedule(self, by: str, rows: int) -> Schedule:
-        return Schedule.of("shard", tiles=(rows,), by=by, own="first", fused=False)
 
     @property
     def results(self) -> int:
@@ -135,31 +131,15 @@ class Gathering(Blockwise):
     def _outputs(self) -> list[str]:
         return [f"C{i}" for i in range(self.results)] + ["gathered"] * self.wants_gathered
 
-    def serial(self, ranks: int) -> Schedule:
-        return self._serial("library", ranks)
-
-    def _serial(self, by: str, ranks: int) -> Schedule:
-        longest = self.blocks(ranks).longest
-        return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own="together", fused=True)
-
-    def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; the shard going round or straight, own block first; tiles; FiCCO's eight."""
-        ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
-        whole, ours = (longest,) if longest else (), [by for by in ways if by != "library"]
-        yield from (self._serial(by, ranks) for by in ways if by in ("library", "messages"))
-        if ranks == 1:
+    def ficco(self, costs: Costs, by: str) -> Iterator[Schedule]:
+        """FiCCO's eight, and the one that its rule picks."""
+        if RULE not in self.families:
             return
-        yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="first", fused=False) for by in ours)
-        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
-            for tiling in self.tilings(costs, by):
-                made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="first", fused=False)
-                yield replace(made, steps=tiling.steps, notes=tiling.notes)
-        for by in [by for by in ways if by in ("library", "messages") and RULE in self.families]:
-            ficco = {each.family: each for each in self._ficco(longest, ranks, by)}
-            yield from ficco.values()
-            ruled = self._ruled(costs)
-            if ruled.family in ficco:
-                yield replace(ficco[ruled.family].as_of(RULE, picked=ruled.family, **ruled.steps))
+        eight = {each.family: each for each in self._eight(self.blocks(costs.ranks).longest, costs.ranks, by)}
+        yield from eight.values()
+        ruled = self._ruled(costs)
+        if ruled.family in eight:
+            yield eight[ruled.family].as_of(RULE, picked=ruled.family, **ruled.steps)
 
     def _ruled(self, costs: Costs) -> Ruled:
         """What FiCCO's static rule picks for the product of one rank, at the speed that it has as a whole here."""
@@ -169,7 +149,7 @@ class Gathering(Blockwise):
         whole_s = float(costs.work_s(works, np.array([rows]))[0])
         return ficco_rule(rows, self.k, flops, flops / whole_s if whole_s else 0.0, costs.options["ficco_threshold_s"])
 
-    def _ficco(self, longest: int, ranks: int, by: str) -> Iterator[Schedule]:
+    def _eight(self, longest: int, ranks: int, by: str) -> Iterator[Schedule]:
         for family in FICCO:
             own, fused, cut = family.split("-")
             about = {"by": by, "own": "together" if own == "uniform" else "first", "fused": fused == "fused"}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dovetail.ir import Schedule
+from dovetail.ir.neighbours import WORTH, Neighbours, varied
 from dovetail.ir.wish import Costs
 
 SIMULATIONS = 240  # at most, of each schedule that is moved
 OPS = 24_000  # simulated at most, of each schedule that is moved
-NEAR_OPS, FAMILIES = 8_000, 3  # simulated at most of neighbours of a schedule; families whose best has its tried
-WORTH = 2e-4  # a move must save this share
+FAMILIES = 3  # whose best has its neighbours tried
 MOVED = 32  # tiles at most: of so many, none is long enough that moving its ends would be seen
 FINEST = 8  # rows by which tiles are moved at least
 FINER = 4  # times, once no coarser move gains
 SHARE = 512  # and such a share of all of them
 
 Tiles = tuple[int, ...]
-Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 
 def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> Iterator[Schedule]:
@@ -36,26 +35,6 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
         tiles = climb(schedule.tiles, _simulated_s(costs, schedule), align, floor, min(looks, SIMULATIONS))
         if tiles != schedule.tiles and (most or len(tiles)) >= len(tiles):
             yield schedule.with_parameters(tiles=tiles).as_of("optimal", floor=floor, count=len(tiles), moved=1)
-
-
-def varied(
-    costs: Costs, schedule: Schedule, neighbours: Neighbours, floor: int = 1, most_ops: int = NEAR_OPS
-) -> Schedule:
-    """A schedule after every step to a neighbour of it that the simulation finds faster, until so many ops have been
-    simulated."""
-    best, best_s, ops, gained = schedule, costs.predicted_s(schedule), 0, True
-    while gained:
-        gained = False
-        for each in neighbours(best):
-            known = each.parameters == best.parameters or min(each.tiles, default=floor) < floor
-            if known or ops >= most_ops:
-                continue
-            found_s, ops = costs.predicted_s(each), ops + costs.num_ops(each)
-            if found_s < (1 - WORTH) * best_s:
-                tiled = each if each.tiles == best.tiles else each.as_of("optimal", floor=floor, count=len(each.tiles))
-                best, best_s, gained = tiled, found_s, True
-                break
-    return best
 
 
 def better(costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, floor: int) -> Iterator[Schedule]:

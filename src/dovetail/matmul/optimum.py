@@ -116,14 +116,16 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
 
 
 def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
-    """Boundaries of the best tiling: narrow passes set the mark for the wider ones, of which the last proves it."""
+    """Boundaries of the best tiling: narrow passes set the mark for the wider ones, until one proves it."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
-    best, exact = whole, False
+    best = whole
     for width in widths:
         mark_s, best, exact = _pass(costs, lower, most, mark_s, best, width)
-    return best, exact
+        if exact or mark_s * (1 - SLACK) <= lower[1][0]:
+            return best, True
+    return best, False
 
 
 def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
@@ -146,7 +148,7 @@ def _pass(
     last, exact = len(costs.compute_s) - 1, True
     states = States(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), NO_PARENT)
     for point in range(1, last + 1):
-        fresh = _advance(states, costs, point, most)
+        fresh = _advance(states, costs, point, most, (lower[0][point], lower[1][point]), mark_s * (1 - SLACK))
         if point == last:
             total = fresh.end_s + fresh.backlog_s
             if len(total) and total.min() < mark_s * (1 - SLACK):
@@ -162,10 +164,13 @@ def _pass(
     raise AssertionError("a tiling has two boundaries")
 
 
-def _advance(states: States, costs: Costs, point: int, most: int | None) -> States:
-    """Every partial tiling extended by one tile that ends at `point`."""
+def _advance(
+    states: States, costs: Costs, point: int, most: int | None, left: tuple[float, float], mark_s: float
+) -> States:
+    """Every partial tiling extended by one tile that ends at `point`, but for those that, undisturbed and with `left`
+    still to come, reach the mark."""
     work, message = costs.compute_s[states.point, point], costs.comm_s[states.point, point]
-    good = np.isfinite(work + message)
+    good = np.maximum(work + left[1], states.backlog_s + message + left[0]) < mark_s - states.end_s
     if most is not None:
         good &= states.tiles < most
     parent = np.flatnonzero(good)
@@ -194,9 +199,14 @@ def _front(states: States, costs: Costs, counted: bool) -> Ints:
 
 
 def _front_2d(first: Floats, second: Floats) -> Ints:
-    order = np.lexsort((second, first))
-    ahead = np.minimum.accumulate(np.append(np.inf, second[order]))[:-1]
-    return order[second[order] < ahead].astype(np.int64)
+    """Rows of which no other has both no larger; of like ones the first. Most are beaten by the one that is first."""
+    if not len(first):
+        return np.zeros(0, np.int64)
+    least = first.argmin()
+    rows = np.flatnonzero((second < second[least]) | (np.arange(len(first)) == least))
+    rows = rows[np.lexsort((second[rows], first[rows]))]
+    ahead = np.minimum.accumulate(np.append(np.inf, second[rows]))[:-1]
+    return rows[second[rows] < ahead]
 
 
 def _thin(states: States, width: int) -> States:

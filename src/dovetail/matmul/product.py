@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError, check_schema, parse_count
+from dovetail.core import WishError, parse_count
 from dovetail.ir import (
     Builder,
     Gemm,
@@ -26,7 +26,7 @@ from dovetail.ir import (
     dtype_bytes,
 )
 from dovetail.ir.types import Mode
-from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
 from dovetail.matmul.kernels import work_of
 from dovetail.passes.regions import split
 
@@ -46,7 +46,6 @@ TILING = (
     Option("max_tiles", int, "Tiles at most.", least=1, of="schedules"),
     Option("rows_per_message", int, "Rows of one of our own messages at most.", least=1, of="schedules"),
 )
-Self = TypeVar("Self", bound="Product")
 SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it costs, short enough to run often
 MOST_BYTES = 32 << 20  # that it communicates
 MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
@@ -83,6 +82,13 @@ def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) 
     if len(held) != ranks:
         raise WishError(f"the shares of {what} are for {len(held)} ranks", found=f"{ranks} ranks")
     return held
+
+
+class Share(NamedTuple):
+    """What each rank has of a size of a product, which an operator lets a caller say: the size, its name in errors."""
+
+    size: str
+    what: str
 
 
 class Said(NamedTuple):
@@ -142,7 +148,7 @@ def uneven_or_none(shares: Sequence[int]) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(OfFields):
     """C = A·B with A (m, k) and B (k, n), shared among ranks as each operator says; a front door's wish (`ir.Wish`).
 
     Half types accumulate in float32; C and the messages have the input dtype. Any size may be 0. Raises WishError
@@ -155,6 +161,7 @@ class Product:
     by_size: ClassVar[bool] = False
     heuristics: ClassVar[tuple[Heuristic, ...]] = ()
     said: ClassVar[Mapping[str, Said]] = {}  # what a call on arrays may say, beside the arrays
+    cuts: ClassVar[Mapping[str, Share]] = {}  # by the fields that hold them
     cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
     m: int
@@ -173,11 +180,13 @@ class Product:
         for rows, columns in ((self.m, self.k), (self.k, self.n), (self.m, self.n)):
             if rows * columns * self.element_bytes > MOST_HELD:
                 raise WishError(f"no memory holds a matrix of {rows} × {columns} {self.dtype}", hint="at most 1 PiB")
+        for field, (size, what) in self.cuts.items():
+            object.__setattr__(self, field, checked_shares(getattr(self, field), getattr(self, size), what))
 
-    @classmethod
-    def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
-        """The one product of these sizes."""
-        return (cls(**{name: value for name, value in asked.items() if value is not None}),)
+    def share(self, field: str, ranks: int) -> tuple[int, ...]:
+        """What each rank has, by one of `cuts`."""
+        size, what = self.cuts[field]
+        return shares_for(getattr(self, field), getattr(self, size), ranks, what)
 
     @classmethod
     def studied(cls) -> Sequence[Studied]:
@@ -185,7 +194,7 @@ class Product:
         return ()
 
     @classmethod
-    def drawn(cls: type[Self], rng: np.random.Generator, ranks: int) -> Self:
+    def drawn(cls, rng: np.random.Generator, ranks: int) -> Self:
         """One whose every size is drawn from DRAWN rows or columns of a rank and up, by its logarithm."""
         (least, most), unit = DRAWN, 8
         m, k, n = (unit * round(2 ** rng.uniform(np.log2(least), np.log2(most)) / unit) for _ in range(3))
@@ -208,17 +217,6 @@ class Product:
     @property
     def title(self) -> str:
         return f"{self.name} {self.m} × {self.k} × {self.n} {self.dtype}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": f"dovetail.wish.{self.name}/1", **asdict(self)}
-
-    @classmethod
-    def from_json(cls: type[Self], document: Mapping[str, Any]) -> Self:
-        check_schema(document, f"dovetail.wish.{cls.name}/1")
-        try:
-            return cls(**{field.name: document[field.name] for field in fields(cls)})
-        except KeyError as error:
-            raise WishError(f"malformed wish document: {error} is missing") from None
 
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Product, tuple[str, ...]]:
         return self, ()

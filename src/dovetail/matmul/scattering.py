@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar
 
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs
-from dovetail.matmul.blockwise import MC2, Blockwise
+from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.kernels import MATMUL
@@ -18,7 +18,6 @@ from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, resu
 from dovetail.matmul.scatter import scatter_program
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
-SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,6 @@ class Scattering(Blockwise):
     def depths(self, ranks: int) -> tuple[int, ...]:
         """Columns of A (and rows of B) on each rank."""
         return (self.k,) * ranks
-
-    def shard_schedule(self, by: str, rows: int) -> Schedule:
-        return Schedule.of("shard", tiles=(rows,), by=by, own="last", fused=False)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
@@ -68,29 +64,13 @@ class Scattering(Blockwise):
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         return held["C"]
 
-    def serial(self, ranks: int) -> Schedule:
-        return self._serial("library", ranks)
-
-    def _serial(self, by: str, ranks: int) -> Schedule:
-        longest = self.blocks(ranks).longest
-        return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own="together", fused=True)
-
-    def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; whole blocks, round a ring or straight; tiles; FiCCO's four of rows, turned round."""
-        ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
-        whole, ours = (longest,) if longest else (), [by for by in ways if by != "library"]
-        yield from (self._serial(by, ranks) for by in ways if by in ("library", "messages"))
-        if ranks == 1:
-            return
-        yield from (Schedule.of(SHARDS[by], tiles=whole, by=by, own="last", fused=False) for by in ours)
-        for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
-            for tiling in self.tilings(costs, by):
-                made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, own="last", fused=False)
-                yield replace(made, steps=tiling.steps, notes=tiling.notes)
-        for by, family in product([by for by in ways if by in ("library", "messages")], SCATTERED):
+    def ficco(self, costs: Costs, by: str) -> Iterator[Schedule]:
+        """FiCCO's four of rows, turned round."""
+        tiles = even_tiles(self.blocks(costs.ranks).longest, costs.ranks)
+        for family in SCATTERED:
             own, fused, _ = family.split("-")
             about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
-            yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
+            yield Schedule.of(family, tiles=tiles, **about)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
         ways = {

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dovetail.ir import Program
+from dovetail.ir import Channel, Program
+from dovetail.passes.op_rows import rows_of
 
 
 def in_turn(parts: Sequence[Program]) -> Program:
-    """All ops of the parts, one part's after the other's, in the queues that they have there; the tables are those of
-    the first. Post-conditions are left out.
+    """All ops of the parts, by rank, one part's after the other's, in the queues that they have there; channels are
+    those of all, as deep as the deepest, and other tables those of the first. Post-conditions are left out.
 
     >>> from dovetail.ir import parse, to_text
     >>> one = parse('''
@@ -43,10 +46,44 @@ def in_turn(parts: Sequence[Program]) -> Program:
     first, joined = parts[0], {}
     rows = accumulate((part.num_ops for part in parts), initial=0)
     shifts = np.repeat(np.fromiter(rows, np.int64)[:-1], [len(part.dep) for part in parts])
+    channels = _channels(parts)
+    numbers = {channel[:3]: number for number, channel in enumerate(channels)}
+    distinct = {id(part): part for part in parts}
+    renumbered = {key: np.array([*(numbers[c[:3]] for c in part.channels), -1]) for key, part in distinct.items()}
     for name in first.columns:
         columns = [part.columns[name] for part in parts]
+        if name in ("chan_in", "chan_out"):
+            columns = [renumbered[id(part)][column] for part, column in zip(parts, columns, strict=True)]
         if name.endswith("_start"):
             joined[name] = np.append(0, np.cumsum(np.concatenate([np.diff(column) for column in columns])))
         else:
             joined[name] = np.concatenate(columns)
-    return replace(first, posts=()).with_columns(joined | {"dep": joined["dep"] + shifts})
+    joined["dep"] = joined["dep"] + shifts
+    return replace(first, channels=channels, posts=()).with_columns(_by_rank(joined))
+
+
+def _by_rank(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The columns with one rank's ops after the other's: of ops that begin at once, `sim` lets the first go first."""
+    order = np.argsort(columns["rank"], kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    found = dict(columns)
+    for table in ("read", "write", "dep"):
+        rows, owner = rows_of(columns[f"{table}_start"], order)
+        names = (name for name in columns if name.startswith(table) and not name.endswith("_start"))
+        found |= {name: columns[name][rows] for name in names}
+        found[f"{table}_start"] = np.append(0, np.cumsum(np.bincount(owner, minlength=len(order))))
+    found["dep"] = place[found["dep"]]
+    alone = (name for name in columns if not name.startswith(("read_", "write_", "dep")))
+    return found | {name: columns[name][order] for name in alone}
+
+
+def _channels(parts: Sequence[Program]) -> tuple[Channel, ...]:
+    """Every channel of the parts once."""
+    found: dict[tuple[int, int, int], Channel] = {}
+    for part in {id(part): part for part in parts}.values():
+        for channel in part.channels:
+            known = found.setdefault(channel[:3], channel)
+            if channel.depth > known.depth:
+                found[channel[:3]] = channel
+    return tuple(found.values())

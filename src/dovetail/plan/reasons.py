@@ -65,12 +65,13 @@ def rivals(asked: str, noise: float, ranked: Sequence[Scored], taken: Scored, id
         best.setdefault(kind(each), each)
     best.pop(kind(taken), None)
     several = len({each.schedule.get("by") for each in ranked}) > 1
+    lost = ideal.lost(taken)
     return tuple(
         Rival(
             label(each.schedule, several=several),
             driven(ideal.costs, each.schedule),
             each.predicted_s,
-            why_not(asked, noise, each, taken, ideal),
+            why_not(asked, noise, each, taken, lost, ideal),
         )
         for each in best.values()
     )
@@ -88,7 +89,7 @@ def driven(costs: Costs, schedule: Schedule) -> Schedule:
     return replace(schedule, **{key: facts[key] for key in ("progress", "block_rows") if key in facts})
 
 
-def why_not(asked: str, noise: float, each: Scored, taken: Scored, ideal: Ideal) -> str:
+def why_not(asked: str, noise: float, each: Scored, taken: Scored, lost: Mapping[str, float], ideal: Ideal) -> str:
     """One line: slower, by how much and mostly by what; or why it was passed over though it is faster."""
     ahead = taken.predicted_s - each.predicted_s
     if abs(ahead) <= EQUAL * taken.predicted_s:
@@ -97,8 +98,7 @@ def why_not(asked: str, noise: float, each: Scored, taken: Scored, ideal: Ideal)
     if ahead > 0:
         return _passed_over(asked, noise, each, taken, ahead)
     text = f"{share_text(-ahead / taken.predicted_s)} slower" if taken.predicted_s else f"{seconds_text(-ahead)} slower"
-    here, there = ideal.lost(taken), ideal.lost(each)
-    excess = {name: there[name] - here.get(name, 0.0) for name in there}
+    excess = {name: seconds - lost.get(name, 0.0) for name, seconds in ideal.lost(each).items()}
     worst = max(excess, key=lambda name: excess[name], default=None)
     return text if worst is None or excess[worst] <= 0 else f"{text}, {seconds_text(excess[worst])} more {worst}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from dovetail.core import Say
@@ -109,7 +109,7 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | N
     if len(names) > 2:
         ends = [way for a in range(len(names)) for way in ((a, SWITCH), (SWITCH, a))]
     links = tuple(Link(*way, "net") for way in ends)
-    probed = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    probed = datetime.now(UTC).isoformat(timespec="seconds")
     facts = {**facts, "hosts": names, "probed": probed}
     if wired:
         nodes = wired.nodes[: len(hosts)]

@@ -5,9 +5,11 @@ Imports nothing heavy: a rank begins with it, before NumPy and MPI.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import platform
+import resource
 import select
 import signal
 import threading
@@ -23,6 +25,7 @@ SILENT_S = 6.0  # without a beat, after which a rank is given up
 LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 0.25 s more for each rank)
 READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues
+MOST_FILES, FILES_ABOVE = 1 << 14, 16  # numbers of files up to which a table of them is small
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -46,7 +49,7 @@ class Pulse:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
         with suppress(OSError):  # a file system without FIFOs: the launcher's word must do
             os.mkfifo(self._held)
-            os.open(self._held, os.O_RDWR | os.O_NONBLOCK)  # before MPI's own, as they are closed in this order
+            _hold(self._held)
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -67,6 +70,15 @@ class Pulse:
                 except Exception:  # goes to the job's output.txt
                     traceback.print_exc()
                 os._exit(128 + signal.SIGTERM)
+
+
+def _hold(fifo: Path) -> None:
+    """Open it with a number above all that MPI will open: Linux closes a dead process's files from the last one down,
+    and a rank that sees MPI's closed may fall, wholly, before the next."""
+    low = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    above = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MOST_FILES) - FILES_ABOVE
+    fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(low, above))
+    os.close(low)
 
 
 def _terminated(wait_s: float) -> bool:

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from dovetail.ir import Heuristic, Schedule
+from dovetail.ir.neighbours import varied
 from dovetail.machine import Machine
-from dovetail.matmul.local_search import varied
 from dovetail.plan.costs import Costs, Scored, check_options
 from dovetail.plan.search import plan, ranked_schedules
 from dovetail.probe import probe_links, probe_wish

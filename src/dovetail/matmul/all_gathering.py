@@ -1,0 +1,58 @@
+"""all_gathering: wishes of which every rank multiplies all of A by B of its own, and may want all of A, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Self
+
+from dovetail.core import parse_count
+from dovetail.ir import Option, dtype_bytes
+from dovetail.matmul.gathering import Gathering
+from dovetail.matmul.product import Said, Told, balance, parse_flag, the_same
+
+RESULTS = (
+    Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
+    Option("gathered", bool, "Return the gathered A, too.", False),
+)
+
+
+@dataclass(frozen=True)
+class AllGathering(Gathering):
+    """`several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. An operator
+    says how A is cut; its field `columns`, what each rank has of B."""
+
+    said: ClassVar[Mapping[str, Said]] = {"gathered": Said(partial(parse_flag, name="gathered"), default=False)}
+    options: ClassVar[tuple[Option, ...]] = (*Gathering.options, *RESULTS)
+
+    several: int = 1
+    gathered: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
+
+    @property
+    def results(self) -> int:
+        return self.several
+
+    @property
+    def wants_gathered(self) -> bool:
+        return self.gathered
+
+    def widths(self, ranks: int) -> tuple[int, ...]:
+        return self.share("columns", ranks)
+
+    @classmethod
+    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Self:
+        """One whose sides take as long at these speeds of a rank and of the all_gather."""
+        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
+        return cls(found.rows, found.width, found.depth * ranks, dtype)
+
+
+def agreed(told: Sequence[Told]) -> tuple[int, bool]:
+    """How many B, and whether A is a result, as all ranks say."""
+    several = the_same(told, lambda rank: rank.several, "matrices B")
+    return several, the_same(told, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")

@@ -1,0 +1,48 @@
+"""contracting: wishes whose A and B are cut along k, so that what each rank computes is a term of a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from dovetail.ir import dtype_bytes
+from dovetail.matmul.product import Product, Share, Told, balance, the_same, uneven_or_none
+
+
+@dataclass(frozen=True)
+class Contracting(Product):
+    """`shares`: what each rank has of k; shared evenly unless given."""
+
+    cuts: ClassVar[Mapping[str, Share]] = {"shares": Share("k", "k")}
+
+    shares: tuple[int, ...] | None = None
+
+    def depths(self, ranks: int) -> tuple[int, ...]:
+        """Columns of A (and rows of B) on each rank."""
+        return self.share("shares", ranks)
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
+        """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
+        if not facts.get("k_is_per_rank") or ranks == 1:
+            return self, ()
+        note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
+        return replace(self, k=self.k * ranks, shares=None), (note,)
+
+    @classmethod
+    def of_ranks(cls, told: Sequence[Told]) -> Self:
+        m = the_same(told, lambda rank: rank.a[0], "rows of A")
+        n = the_same(told, lambda rank: rank.b[1], "columns of B")
+        depths = [rank.a[1] for rank in told]
+        return cls(m, sum(depths), n, told[0].dtype, uneven_or_none(depths))
+
+    @classmethod
+    def pilot(cls, ranks: int, dtype: str) -> Self:
+        """A small one, to see what this machine does a second."""
+        return cls(512, 512 * ranks, 512, dtype)
+
+    @classmethod
+    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Self:
+        """One whose sides take as long at these speeds of a rank and of the collective."""
+        found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
+        return cls(found.rows, found.depth * ranks, found.width, dtype)

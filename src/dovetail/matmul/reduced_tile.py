@@ -1,0 +1,65 @@
+"""reduced_tile: a tile that our own messages all-reduce, of any length, with messages whole or cut, made quickly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Channel, Program
+from dovetail.passes.op_rows import rows_of, runs
+from dovetail.passes.regions import bounds
+
+Ints = NDArray[np.int64]
+
+
+def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
+    """`tile`, whose every row is a chunk of the all-reduce, as one of `rows` rows, at least as many: what each op
+    takes, and, where messages of more than `most` rows are cut, one op for each piece. Where regions lie is left as it
+    is, so this says how long things take, and not which data goes where.
+
+    Piece i waits for piece i of a message of the same chunk, and the first for all of anything else.
+    """
+    col, chunks = tile.columns, tile.slots_of("C", 0)
+    sizes, sends = np.diff(bounds(rows, chunks)), (col["chan_in"] >= 0) | (col["chan_out"] >= 0)
+    chunk = np.where(sends, _first(tile), -1)
+    count = np.where(sends, -(-sizes[chunk] // (most or rows)), 1)
+    begin = np.append(0, np.cumsum(count))
+    op, piece = runs(count)
+    held = np.where(sends, sizes[chunk], 0)[op]
+    taken = held // count[op] + (piece < held % count[op])
+    new = {name: col[name][op] for name in ("kind", "rank", "lane", "call", "line", "chan_in", "chan_out")}
+    weights = [b.name for b in tile.buffers].index("B")
+    for side in ("read", "write"):
+        row, owner = rows_of(col[f"{side}_start"], op)
+        new |= {name: col[name][row] for name in col if name.startswith(f"{side}_") and not name.endswith("_start")}
+        new[f"{side}_start"] = np.append(0, np.cumsum(np.diff(col[f"{side}_start"])[op]))
+        whole = np.where(new[f"{side}_buffer"] == weights, 1, rows)
+        new[f"{side}_count"] = np.where(sends[op][owner], taken[owner], whole)
+    row, owner = rows_of(col["dep_start"], op)
+    on = col["dep"][row]
+    alike = sends[on] & (chunk[on] == chunk[op[owner]]) & sends[op[owner]]
+    kept = alike | (piece[owner] == 0)
+    new["dep"] = np.where(alike, begin[on] + piece[owner], begin[on + 1] - 1)[kept]
+    new["dep_start"] = np.append(0, np.cumsum(np.bincount(owner[kept], minlength=len(op))))
+    return replace(tile, channels=_deeper(tile, count), posts=()).with_columns(new)
+
+
+def _first(tile: Program) -> Ints:
+    """Where each op's first region begins, of what it reads or else writes."""
+    col, found = tile.columns, np.zeros(tile.num_ops, np.int64)
+    for side in ("write", "read"):
+        start = col[f"{side}_start"]
+        has = np.diff(start) > 0
+        found[has] = col[f"{side}_offset"][start[:-1][has]]
+    return found
+
+
+def _deeper(tile: Program, count: Ints) -> tuple[Channel, ...]:
+    """Channels that hold as many messages, however many pieces each is."""
+    most = np.ones(len(tile.channels), np.int64)
+    for side in ("chan_in", "chan_out"):
+        used = tile.columns[side] >= 0
+        np.maximum.at(most, tile.columns[side][used], count[used])
+    return tuple(c._replace(depth=c.depth * m) for c, m in zip(tile.channels, most.tolist(), strict=True))

@@ -1,0 +1,29 @@
+"""op_rows: rows of the tables beside the ops (regions read and written, dependencies), by the ops they belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+def runs(count: Ints) -> tuple[Ints, Ints]:
+    """Each number as often as it counts, and how often it has come before.
+
+    >>> [each.tolist() for each in runs(np.array([2, 0, 1]))]
+    [[0, 0, 2], [0, 1, 0]]
+    """
+    which = np.repeat(np.arange(len(count)), count)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+
+
+def rows_of(start: Ints, ops: Ints) -> tuple[Ints, Ints]:
+    """The rows of each of these ops in a table where op i has rows start[i] to start[i + 1], and whose each is: the
+    place in `ops`.
+
+    >>> [each.tolist() for each in rows_of(np.array([0, 2, 3]), np.array([1, 0, 1]))]
+    [[2, 0, 1, 2], [0, 1, 1, 2]]
+    """
+    owner, number = runs(np.diff(start)[ops])
+    return start[:-1][ops][owner] + number, owner
