@@ -16,8 +16,6 @@ from dovetail.loops.nest import Nest
 from dovetail.loops.order import statements as statements_in
 from dovetail.loops.record import Loop, Statement
 
-MOST_AXES = 4
-
 
 class Place(NamedTuple):
     """One subscript: of which axis of the grid and how far from the point that is computed; without an axis it is a
