@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dovetail.core import PlanError, WishError, check_schema, parse_count
+from dovetail.core import PlanError, WishError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Workload
-from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
 from dovetail.loops.blocks import cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.cutting import Cutting
@@ -29,11 +29,10 @@ SAME = 1.01  # of the time of the overlapped: a blocking schedule that takes no 
 PIPELINES_ALREADY = "Blocking sends pipeline already here: no send waits long enough for messages meanwhile to gain."
 TILES = 8  # for each rank, where nothing was tuned
 MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they began
-Self = TypeVar("Self", bound="PipelineWish")
 
 
 @dataclass(frozen=True)
-class PipelineWish:
+class PipelineWish(OfFields):
     """A nest on a grid, e.g. "1000x1000", whose iterations need one another: every rank has a block of the grid, and
     passes on what the next ones need of it, tile by tile.
 
@@ -62,11 +61,6 @@ class PipelineWish:
         check_types(self.nest, self.dtypes)
         check_bounds(self.nest, self.sizes)
 
-    @classmethod
-    def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
-        """The one pipeline of this grid."""
-        return (cls(**{name: value for name, value in asked.items() if value is not None}),)
-
     @property
     def points_by_axis(self) -> tuple[int, ...]:
         return grid_of(self.grid)
@@ -89,17 +83,6 @@ class PipelineWish:
     @property
     def _grid_array(self) -> str:
         return self.pipelined.sweeps[0].targets[0]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": f"dovetail.wish.{self.name}/1", **asdict(self)}
-
-    @classmethod
-    def from_json(cls: type[Self], document: Mapping[str, Any]) -> Self:
-        check_schema(document, f"dovetail.wish.{cls.name}/1")
-        try:
-            return cls(**{field.name: document[field.name] for field in fields(cls)})
-        except KeyError as error:
-            raise WishError(f"malformed wish document: {error} is missing") from None
 
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineWish, tuple[str, ...]]:
         self.serial(ranks)
