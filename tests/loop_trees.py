@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from dovetail.loops import maximum, minimum, sqrt, where
 
 
-def trees(axes, reach=2):
-    """Expressions of elements of u, up to `reach` away along each axis, of c, and of numbers."""
-    element = st.tuples(st.just("u"), st.tuples(*[st.integers(-reach, reach)] * axes))
+def trees(axes, reach=2, offsets=None):
+    """Expressions of elements of u, up to `reach` away along each axis or at `offsets`, of c, and of numbers."""
+    element = st.tuples(st.just("u"), st.tuples(*[st.integers(-reach, reach)] * axes) if offsets is None else offsets)
     leaf = element | st.just(("c",)) | st.tuples(st.just("number"), st.sampled_from([1.5, 0.25, 3]))
     names = st.sampled_from(["+", "-", "*", "maximum", "minimum", "neg", "sqrt", "where"])
     return st.recursive(leaf, lambda inner: st.tuples(names, inner, inner), max_leaves=8)

@@ -5,6 +5,7 @@ from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broad
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
+from dovetail.loops.pipelines import GaussSeidel2d, Lcs, SmithWaterman, Sor2d, SyncP2p, TripleNest
 from dovetail.loops.stencils import (
     Acoustic3d,
     Acoustic3d4,
@@ -74,5 +75,11 @@ acoustic3d_8 = Acoustic3d8
 fdtd2d = Fdtd2d
 laplace2d = Laplace2d
 red_black2d = RedBlack2d
+sync_p2p = SyncP2p
+gauss_seidel2d = GaussSeidel2d
+sor2d = Sor2d
+lcs = Lcs
+smith_waterman = SmithWaterman
+triple_nest = TripleNest
 
 def find_call(name: str) -> Any: ...

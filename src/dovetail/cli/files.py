@@ -129,6 +129,14 @@ def planned_program(document: dict[str, Any], place: str = "") -> Program:
     return wish.program(schedule, ranks)
 
 
+def plain_of(document: dict[str, Any]) -> Program | None:
+    """The plain program that says what is right for a plan's, None where its post-conditions do."""
+    from dovetail.plan.plan import asked_of
+
+    wish, schedule, ranks = asked_of(document)
+    return wish.plain(schedule, ranks)
+
+
 def _parsed(text: str, place: str) -> Program:
     from dovetail.ir import parse
 

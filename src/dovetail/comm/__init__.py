@@ -42,10 +42,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from dovetail.plan.wishes import wishes
 
-    if name == "stencil_on_ranks":
-        from dovetail.comm.stencils import stencil_on_ranks
+    if name == "nest_on_ranks":
+        from dovetail.comm.stencils import nest_on_ranks
 
-        return stencil_on_ranks
+        return nest_on_ranks
     if name.startswith("_") or name not in wishes():
         raise AttributeError(f"module 'dovetail.comm' has no attribute '{name}'")
     from dovetail.comm.products import product_call

@@ -1,7 +1,9 @@
-"""stencils: a stencil on the ranks of a communicator, each with its block of the arrays, called again and again."""
+"""stencils: a stencil or pipeline on the ranks of a communicator, each with its blocks of the arrays, called again and
+again."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import platform
 import time
@@ -15,6 +17,7 @@ import numpy as np
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, Schedule
 from dovetail.loops import Nest
+from dovetail.loops.pipeline_wish import PipelineWish
 from dovetail.loops.wish import StencilWish
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import prove
@@ -25,22 +28,19 @@ from dovetail.run.world import World
 MEASURED = 4  # runs of a part, of which the fastest tells a rank's speed
 
 
-class StencilOnRanks:
+class NestOnRanks:
     """What `Nest.on` returns: called with this rank's blocks of the arrays, it returns those of the results.
 
-    `block`: where they lie in the grid. Planned, proved, compiled and bound once.
+    Planned, proved, compiled and bound once.
     """
 
-    def __init__(self, wish: StencilWish, schedule: Schedule, world: World) -> None:
+    def __init__(self, wish: Any, schedule: Schedule, world: World) -> None:
         self.wish, self.schedule = wish, schedule
         self.program = wish.program(schedule, world.size)
         _prove(wish, schedule, self.program, world)
         options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes, stall_s=STALL_S)
         self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
         self.rank = world.rank
-        box = wish.decomposition(schedule, world.size).owned[world.rank]
-        rest = (slice(None),) if wish.width else ()
-        self.block = (*(slice(low, high) for low, high in box), *rest)
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
         """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
@@ -51,6 +51,26 @@ class StencilOnRanks:
             raise
         held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
         return self.wish.result(self.program, self.rank, held)
+
+
+class PipelineOnRanks(NestOnRanks):
+    """A pipeline. `blocks`: where this rank's parts lie in the arrays, by name; `block`: in the one first written."""
+
+    def __init__(self, wish: PipelineWish, schedule: Schedule, world: World) -> None:
+        super().__init__(wish, schedule, world)
+        cutting = wish.cutting(schedule["cut"], schedule["mapped"])
+        self.blocks = {name: cutting.block(name, world.rank) for name in wish.nest.arrays}
+        self.block = self.blocks[wish.pipelined.written[0]]
+
+
+class StencilOnRanks(NestOnRanks):
+    """A stencil. `block`: where this rank's part lies in the grid."""
+
+    def __init__(self, wish: StencilWish, schedule: Schedule, world: World) -> None:
+        super().__init__(wish, schedule, world)
+        box = wish.decomposition(schedule, world.size).owned[world.rank]
+        rest = (slice(None),) if wish.width else ()
+        self.block = (*(slice(low, high) for low, high in box), *rest)
 
     def until(self, *arrays: Any, change: float, calls: int = 1000) -> tuple[Any, int, float]:
         """Called again and again, each time with what came out, until its last step changes the grid by no more than
@@ -73,6 +93,41 @@ class StencilOnRanks:
         return kept[0] if len(kept) == 1 else kept, done * wish.steps, changed
 
 
+def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
+    """See `Nest.on`."""
+    on_ranks: Any = pipeline_on_ranks if issubclass(nest.wish, PipelineWish) else stencil_on_ranks
+    try:
+        inspect.signature(on_ranks).bind(nest, comm, grid, **asked)
+    except TypeError as error:
+        raise WishError(f"{nest.name} on ranks: {error}", hint="see Nest.on") from None
+    found: NestOnRanks = on_ranks(nest, comm, grid, **asked)
+    return found
+
+
+def pipeline_on_ranks(
+    nest: Nest,
+    comm: Any,
+    grid: Sequence[int],
+    *,
+    steps: int = 1,
+    dtype: str = "float64",
+    cut: Sequence[int] | None = None,
+    mapped: int | None = None,
+    grain: int | None = None,
+    overlapped: bool | None = None,
+) -> PipelineOnRanks:
+    """See `Nest.on`."""
+    world = ranks_of(comm, blas=False)
+    kind: Any = nest.wish
+    wish: PipelineWish = kind("x".join(map(str, grid)), steps, dtype)
+    if all(each is None for each in (cut, mapped, grain, overlapped)):
+        return PipelineOnRanks(wish, _schedule(wish, world), world)
+    usual = wish.usual(world.size, mapped)
+    own = usual["cut"] if cut is None else tuple(cut)
+    about = {"cut": own, "grain": grain or usual["grain"], "overlapped": None if overlapped is False else True}
+    return PipelineOnRanks(wish, usual.with_parameters(**about), world)
+
+
 def stencil_on_ranks(
     nest: Nest,
     comm: Any,
@@ -89,7 +144,8 @@ def stencil_on_ranks(
 ) -> StencilOnRanks:
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
-    wish = nest.wish("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
+    kind: Any = nest.wish
+    wish: StencilWish = kind("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
     if all(each is None for each in (cut, depth, overlapped, tile, shares)):
@@ -139,7 +195,7 @@ def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
     return found
 
 
-def _prove(wish: StencilWish, schedule: Schedule, program: Program, world: World) -> None:
+def _prove(wish: Any, schedule: Schedule, program: Program, world: World) -> None:
     """On one rank: all have the same program. ProgramError, on every rank, where it does not hold."""
     fault = ""
     if world.rank == 0:
@@ -151,9 +207,9 @@ def _prove(wish: StencilWish, schedule: Schedule, program: Program, world: World
         raise ProgramError(fault)
 
 
-def _schedule(wish: StencilWish, world: World) -> Schedule:
-    """What rank 0 finds in the cache for this wish, on every rank; else the serial schedule."""
+def _schedule(wish: StencilWish | PipelineWish, world: World) -> Schedule:
+    """What rank 0 finds in the cache for this wish, on every rank; else the serial schedule, of a pipeline tiles."""
     hosts = world.gather(platform.node())
     found = kept_schedule(wish, world.library, hosts) if world.rank == 0 else None
     text = world.share(json.dumps(found.to_json()) if found else "")
-    return Schedule.from_json(json.loads(text)) if text else wish.serial(world.size)
+    return Schedule.from_json(json.loads(text)) if text else wish.usual(world.size)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from math import lcm
 from typing import NamedTuple
 
 from dovetail.core import PlanError
@@ -13,6 +15,7 @@ from dovetail.loops.blocks import Box, around, meet, replaced, shifted, volume
 from dovetail.loops.convergence import Tests
 from dovetail.loops.needs import Block, Key, Widths, lags, reach, wider
 from dovetail.loops.parts import Decomposition, Part, Parts, far_name
+from dovetail.loops.repeated import repeated
 from dovetail.loops.stencil import Event, Stencil, Sweep
 
 
@@ -26,14 +29,23 @@ class Computed(NamedTuple):
 
 def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
     """Every rank has its block of rows of each array as input, and of those that are written as output."""
-    ranks = len(how.owned)
-    writer = _Writer(stencil, how, ranks, list(range(ranks)))
-    for name in stencil.depth:
-        writer.enter(name, name)
-    writer.run()
-    for name in stencil.written:
-        writer.leave(name, f"{name}_out")
-    return writer.builder.build()
+
+    def make(steps: int) -> Program:
+        ranks = len(how.owned)
+        writer = _Writer(stencil, replace(how, steps=steps), ranks, list(range(ranks)))
+        for name in stencil.depth:
+            writer.enter(name, name)
+        writer.run()
+        for name in stencil.written:
+            writer.leave(name, f"{name}_out")
+        return writer.builder.build()
+
+    return repeated(make, how.steps, _period(stencil, how))
+
+
+def _period(stencil: Stencil, how: Decomposition) -> int:
+    """Steps after which planes, exchanges and tests come round again."""
+    return lcm(*stencil.depth.values(), max(how.sweeps // len(stencil.sweeps), 1), how.test or 1)
 
 
 def pieces_of(stencil: Stencil, how: Decomposition) -> list[Computed]:
@@ -47,15 +59,19 @@ def plain_program(stencil: Stencil, how: Decomposition) -> Program:
     """The same on rank 0 alone, with all arrays sent there and back: what says what is right."""
     own = how.owned
     whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps, test=how.test)
-    writer = _Writer(stencil, whole, len(own), [0], own)
-    for name in stencil.depth:
-        writer.collect(name)
-        writer.enter(name, f"{name}_all")
-    writer.run()
-    for name in stencil.written:
-        writer.leave(name, f"{name}_all")
-        writer.distribute(name)
-    return writer.builder.build()
+
+    def make(steps: int) -> Program:
+        writer = _Writer(stencil, replace(whole, steps=steps), len(own), [0], own)
+        for name in stencil.depth:
+            writer.collect(name)
+            writer.enter(name, f"{name}_all")
+        writer.run()
+        for name in stencil.written:
+            writer.leave(name, f"{name}_all")
+            writer.distribute(name)
+        return writer.builder.build()
+
+    return repeated(make, how.steps, _period(stencil, whole))
 
 
 class _Writer(Parts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -19,6 +20,7 @@ from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, 
 
 if TYPE_CHECKING:
     from dovetail.loops.dependences import Dependence
+    from dovetail.loops.pipeline_wish import PipelineWish
     from dovetail.loops.wish import StencilWish
 
 Given = NDArray[Any]
@@ -100,24 +102,26 @@ class Nest:
         return by_best(self, arrays, parameters)
 
     @cached_property
-    def wish(self) -> type[StencilWish]:
-        """The class of wishes for it, where it is a stencil; WishError that says why where it is none."""
-        from dovetail.loops.wish import stencil_wish
+    def wish(self) -> type[StencilWish | PipelineWish]:
+        """The class of wishes for it, a stencil or a pipeline; WishError that says why where it is neither."""
+        from dovetail.loops.wishes import wish_of
 
-        return stencil_wish(self)
+        return wish_of(self)
 
     def on(self, comm: Any, grid: Sequence[int], **asked: Any) -> Any:
-        """The stencil on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
+        """The nest on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
 
-        What comes back has `block`, where this rank's part lies, and is called with this rank's blocks of the arrays.
-        Asked for may be `steps`, `dtype`, `cut` (parts by axis), `depth` (steps between exchanges), `overlapped`,
-        `tile` (rows that take these steps together), `test` (steps between tests of convergence), and `shares` (rows of
-        each part along the first axis, or "measured": by the speeds of the ranks). What is not, is as `dovetail tune`
-        found it on these ranks, else ghosts come before every sweep.
+        What comes back has `block`, where this rank's part of the grid lies, and is called with this rank's blocks of
+        the arrays (of a pipeline, `blocks` by name). Of either may be asked `steps`, `dtype`, `cut` (parts by axis) and
+        `overlapped`. Of a stencil `depth` (steps between exchanges), `tile` (rows that take these steps together),
+        `test` (steps between tests of convergence), and `shares` (rows of each part along the first axis, or
+        "measured": by the speeds of the ranks). Of a pipeline `mapped` (the axis whose tiles are on one rank) and
+        `grain` (positions of it that are a tile). What is not, is as `dovetail tune` found it on these ranks; else
+        ghosts come before every sweep of a stencil, and a pipeline has eight tiles for each rank.
         """
         from dovetail import find_call
 
-        return find_call("stencil_on_ranks")(self, comm, grid, **asked)
+        return find_call("nest_on_ranks")(self, comm, grid, **asked)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:
         """The function itself, element by element: slow, and right by definition."""
@@ -146,6 +150,13 @@ def _lines(body: Sequence[Loop | Statement], indent: str) -> Iterator[str]:
         yield f"{indent}{each}{':' if isinstance(each, Loop) else ''}"
         if isinstance(each, Loop):
             yield from _lines(each.body, indent + "    ")
+
+
+def about_nest(nest: Nest) -> str:
+    """What a nest says of itself: its function, or the module that goes by its name."""
+    module = getattr(sys.modules.get(nest.function.__module__), "__doc__", None) or ""
+    own = nest.function.__doc__ or (module if nest.name.startswith(module.partition(":")[0] or " ") else "")
+    return own.strip() or f"{nest.name}: a nest of the user's."
 
 
 def nest(**arrays: Array) -> Callable[[Callable[..., Any]], Nest]:

@@ -30,7 +30,7 @@ class OrderedBuilder(Builder):
     def __init__(self, name: str, num_ranks: int) -> None:
         super().__init__(name, num_ranks)
         self._writers: dict[tuple[int, str], Ints] = {}
-        self._readers: dict[tuple[int, str, int], Ints] = {}
+        self._readers: dict[tuple[int, str], dict[int, Ints]] = {}  # by lane
         self._lane_of: list[int] = []
 
     def add(
@@ -49,8 +49,8 @@ class OrderedBuilder(Builder):
         for region in (*reads, *writes):
             found |= self._rows(self._writer(rank, region.buffer)[_slots(region)])
         for region in writes:
-            for (owner, buffer, other), rows in self._readers.items():
-                if (owner, buffer) == (rank, region.buffer) and other != lane:
+            for other, rows in self._readers.get((rank, region.buffer), {}).items():
+                if other != lane:
                     found |= self._rows(rows[_slots(region)])
         latest = dict[int, int]()
         for row in sorted(found):
@@ -77,9 +77,10 @@ class OrderedBuilder(Builder):
         return self._writers[rank, buffer]
 
     def _reader(self, rank: int, buffer: str, lane: int) -> Ints:
-        if (rank, buffer, lane) not in self._readers:
-            self._readers[rank, buffer, lane] = self._none(rank, buffer)
-        return self._readers[rank, buffer, lane]
+        by_lane = self._readers.setdefault((rank, buffer), {})
+        if lane not in by_lane:
+            by_lane[lane] = self._none(rank, buffer)
+        return by_lane[lane]
 
     def _none(self, rank: int, buffer: str) -> Ints:
         return np.full(self._buffers[buffer].slots[rank], -1, np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -16,6 +16,7 @@ from dovetail.loops.expressions import ARITHMETIC, CHOICES, COMPARISONS, FUNCTIO
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.run import address
 from dovetail.loops.stencil import Source
+from dovetail.loops.types import DTYPES, dtype_of
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
@@ -65,23 +66,14 @@ class RowKernel:
             out[...] = np.pad(row, ((0, 0), (below, beyond)), mode)
 
     def _evaluate(self, value: Value, reads: Sequence[Array]) -> Any:
-        if isinstance(value, Read):
-            operand, along = self.sources[str(value)]
-            if not self.width:
-                return reads[operand]
-            start = self.margins[operand][0] + along
-            return reads[operand][:, start + self.low : start + self.high]
-        if isinstance(value, Number):
-            return value.value
-        assert isinstance(value, Apply)
-        found = OPERATORS[value.name](*(self._evaluate(child, reads) for child in value.of))
-        return found if value.name in COMPARISONS else np.asarray(found).astype(self._dtype(value), copy=False)
+        return evaluated(value, lambda read: self._element(read, reads), self.dtypes, self.dtype)
 
-    def _dtype(self, value: Value) -> str:
-        from dovetail.loops.types import DTYPES, dtype_of
-
-        found = dtype_of(value, self.dtypes)
-        return found if found in DTYPES else self.dtype
+    def _element(self, read: Read, reads: Sequence[Array]) -> Any:
+        operand, along = self.sources[str(read)]
+        if not self.width:
+            return reads[operand]
+        start = self.margins[operand][0] + along
+        return reads[operand][:, start + self.low : start + self.high]
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         """Rows, on the curve of this sweep for rows of this width."""
@@ -90,7 +82,7 @@ class RowKernel:
         arrays = len({text.split("[")[0] for text in self.sources}) + 1
         num_bytes = arrays * points * dtype_bytes(self.dtype)
         key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"
-        return Work(key, rows, points * _operations(self.value), num_bytes)
+        return Work(key, rows, points * operations(self.value), num_bytes)
 
     @cached_property
     def mark(self) -> str:
@@ -107,8 +99,24 @@ class RowKernel:
         return _RowWriter(self).text()
 
 
-def _operations(value: Value) -> int:
-    return isinstance(value, Apply) + sum(map(_operations, value.children))
+def evaluated(value: Value, element: Callable[[Read], Any], dtypes: Mapping[str, str], dtype: str) -> Any:
+    """An expression on whole arrays of elements, as C computes it: every operation in its dtype; numbers alone are of
+    this one."""
+    if isinstance(value, Read):
+        return element(value)
+    if isinstance(value, Number):
+        return value.value
+    assert isinstance(value, Apply)
+    found = OPERATORS[value.name](*(evaluated(child, element, dtypes, dtype) for child in value.of))
+    if value.name in COMPARISONS:
+        return found
+    of = dtype_of(value, dtypes)
+    return np.asarray(found).astype(of if of in DTYPES else dtype, copy=False)
+
+
+def operations(value: Value) -> int:
+    """How many operators an expression has."""
+    return isinstance(value, Apply) + sum(map(operations, value.children))
 
 
 class _RowWriter(Expressions):

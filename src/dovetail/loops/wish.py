@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -18,7 +17,7 @@ from dovetail.loops.blocks import Box, boxes, cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.halo import plain_program, stencil_program
-from dovetail.loops.nest import Nest
+from dovetail.loops.nest import Nest, about_nest
 from dovetail.loops.parts import Decomposition, far_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
 from dovetail.loops.sampled import add_sweeps
@@ -110,6 +109,10 @@ class StencilWish(OfFields):
             rows = " × ".join(map(str, self.rows))
             raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows")
         return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
+
+    def usual(self, ranks: int) -> Schedule:
+        """What is run where nothing was tuned."""
+        return self.serial(ranks)
 
     def _fits(self, cut: Sequence[int]) -> bool:
         try:
@@ -353,15 +356,8 @@ def stencil_wish(nest: Nest, name: str = "") -> type[StencilWish]:
     none."""
     if strange := [name for name in nest.parameters if name != "steps"]:
         raise WishError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
-    found, doc = stencil_of(nest), f"{_about(nest)}\n\n{(StencilWish.__doc__ or '').strip()}"
+    found, doc = stencil_of(nest), f"{about_nest(nest)}\n\n{(StencilWish.__doc__ or '').strip()}"
     return type(nest.name, (StencilWish,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc})
-
-
-def _about(nest: Nest) -> str:
-    """What a nest says of itself: its function, or the module that goes by its name."""
-    module = getattr(sys.modules.get(nest.function.__module__), "__doc__", None) or ""
-    own = nest.function.__doc__ or (module if nest.name.startswith(module.partition(":")[0] or " ") else "")
-    return own.strip() or f"{nest.name}: a stencil on a grid."
 
 
 @lru_cache(maxsize=256)

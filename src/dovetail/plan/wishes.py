@@ -42,6 +42,12 @@ BUILT_IN = {
     "fdtd2d": "dovetail.loops.stencils:Fdtd2d",
     "laplace2d": "dovetail.loops.stencils:Laplace2d",
     "red_black2d": "dovetail.loops.stencils:RedBlack2d",
+    "sync_p2p": "dovetail.loops.pipelines:SyncP2p",
+    "gauss_seidel2d": "dovetail.loops.pipelines:GaussSeidel2d",
+    "sor2d": "dovetail.loops.pipelines:Sor2d",
+    "lcs": "dovetail.loops.pipelines:Lcs",
+    "smith_waterman": "dovetail.loops.pipelines:SmithWaterman",
+    "triple_nest": "dovetail.loops.pipelines:TripleNest",
 }
 SUBJECT_GROUP = "dovetail.subjects"
 SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
@@ -71,7 +77,7 @@ def wishes() -> Mapping[str, str]:
 
 @cache
 def wish_class(name: str) -> Any:
-    """The class of the wish called `name`, or made of a stencil in a file of the user's (`loops.py:heat`); a WishError
+    """The class of the wish called `name`, or made of a nest in a file of the user's (`loops.py:heat`); a WishError
     that offers the nearest where there is none.
 
     >>> wish_class("matmul_all_reduce").families[0]
@@ -105,7 +111,7 @@ def is_in_file(name: str) -> bool:
 def _in_file(name: str) -> Any:
     """The class of wishes for a nest in a Python file, which is run; it goes by the name it was asked for."""
     from dovetail.loops.nest import Nest
-    from dovetail.loops.wish import stencil_wish
+    from dovetail.loops.wishes import wish_of
 
     path, _, wanted = name.rpartition(":")
     try:
@@ -115,7 +121,7 @@ def _in_file(name: str) -> Any:
     if not isinstance(found, Nest):
         nests = ", ".join(key for key, value in vars(_run_file(path)).items() if isinstance(value, Nest))
         raise WishError(f"{path} has no nest '{wanted}'", hint=f"it has {nests}" if nests else "@nest(…) makes one")
-    return stencil_wish(found, name)
+    return wish_of(found, name)
 
 
 @cache

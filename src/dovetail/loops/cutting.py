@@ -1,0 +1,246 @@
+"""cutting: the grid of a pipeline in parts along some axes and tiles along another, and which elements cross."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+
+from dovetail.core import PlanError
+from dovetail.loops.blocks import Box, boxes, meet, replaced
+from dovetail.loops.matrices import Vector
+from dovetail.loops.pipelined import Pipelined, Place, TiledSweep
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """`cut`: parts by axis of the grid, one along the `mapped` axis, whose positions are the slots of buffers.
+
+    A face is what a part needs of the part at an `offset` (-1, 0 or 1 for each axis) from it.
+    """
+
+    pipelined: Pipelined
+    sizes: tuple[tuple[str, int], ...]
+    grid: tuple[int, ...]
+    cut: tuple[int, ...]
+    mapped: int
+
+    def __post_init__(self) -> None:
+        name, forward = self.pipelined.name, self.pipelined.forward
+        wrong = [axis for axis, parts in enumerate(self.cut) if parts > 1 and axis not in forward]
+        if wrong or self.mapped not in forward or self.cut[self.mapped] != 1:
+            found = f"cut {'x'.join(map(str, self.cut))}, mapped {self.mapped}"
+            hint = f"cut axes among {', '.join(map(str, forward))}, and map another of them"
+            raise PlanError(f"{name} cannot be cut so", found=found, hint=hint)
+        if any(parts > points for parts, points in zip(self.cut, self.grid, strict=True)):
+            found = f"{'x'.join(map(str, self.grid))} points in {'x'.join(map(str, self.cut))} parts"
+            raise PlanError(f"{name}: a part would have no points", found=found, hint="fewer ranks, or a larger grid")
+        for part, (array, offset) in product(range(self.num_parts), self._all_faces):
+            other = self.neighbour(part, offset)
+            if other is not None:
+                self._check_wide_enough(array, offset, other)
+
+    def _check_wide_enough(self, array: str, offset: Vector, other: int) -> None:
+        for axis, side in enumerate(offset):
+            low, high = self.owned[other][axis]
+            width = self._width(array, offset, axis)
+            if side and high - low < width:
+                what = f"a part has {high - low} points along axis {axis}, and the next one needs {width}"
+                raise PlanError(f"{self.pipelined.name} cannot be cut so: {what}", hint="fewer ranks along this axis")
+
+    @property
+    def way(self) -> str:
+        """A word for how it is cut and mapped: of a grid of three axes `1x2xm`, say."""
+        return "x".join("m" if axis == self.mapped else str(parts) for axis, parts in enumerate(self.cut))
+
+    @property
+    def num_parts(self) -> int:
+        return prod(self.cut)
+
+    @cached_property
+    def values(self) -> Mapping[str, int]:
+        return dict(self.sizes)
+
+    @cached_property
+    def owned(self) -> list[Box]:
+        """What each part owns, by axis of the grid."""
+        return boxes(self.grid, self.cut)
+
+    @cached_property
+    def places(self) -> list[Vector]:
+        return list(product(*map(range, self.cut)))
+
+    def neighbour(self, part: int, offset: Vector) -> int | None:
+        """The part at an offset from another."""
+        place = tuple(at + step for at, step in zip(self.places[part], offset, strict=True))
+        return self._number.get(place)
+
+    @cached_property
+    def _number(self) -> dict[Vector, int]:
+        return {place: number for number, place in enumerate(self.places)}
+
+    def holder(self, at: Mapping[int, int], near: int) -> int:
+        """The part that owns a point, of which the coordinates along some axes are told; else as `near` lies."""
+        place = list(self.places[near])
+        for axis, where in at.items():
+            sides = {self.places[part][axis]: self.owned[part][axis] for part in range(self.num_parts)}
+            place[axis] = next(k for k, (low, high) in sides.items() if low <= where < high)
+        return self._number[tuple(place)]
+
+    # Arrays
+
+    def axes(self, array: str) -> tuple[int | None, ...]:
+        return self.pipelined.axes[array]
+
+    def mapped_axis(self, array: str) -> int | None:
+        """Which axis of an array is mapped."""
+        return self.axes(array).index(self.mapped) if self.mapped in self.axes(array) else None
+
+    def length(self, array: str) -> int:
+        """Slots of an array: positions, or one where it does not go along the mapped axis."""
+        return self.grid[self.mapped] if self.mapped in self.axes(array) else 1
+
+    def shape(self, array: str, part: int) -> Vector:
+        """A part's block of an array, in the order of its axes."""
+        lengths = (self.values[s] if isinstance(s, str) else s for s in self.pipelined.nest.arrays[array].shape)
+        sides = zip(self.axes(array), lengths, strict=True)
+        return tuple(n if a is None else self.owned[part][a][1] - self.owned[part][a][0] for a, n in sides)
+
+    def block(self, array: str, part: int) -> tuple[slice, ...]:
+        """Where a part's block lies in the whole array."""
+        sides = (None if axis is None else self.owned[part][axis] for axis in self.axes(array))
+        return tuple(slice(None) if side is None else slice(*side) for side in sides)
+
+    def plane_axes(self, array: str) -> list[int]:
+        """The axes of an array that lie within a slot."""
+        return [k for k, axis in enumerate(self.axes(array)) if axis != self.mapped]
+
+    def margins(self, array: str, part: int) -> list[Range]:
+        """How many elements of neighbours a slot holds below and above its own, along each of its axes."""
+        found = []
+        for k in self.plane_axes(array):
+            axis = self.axes(array)[k]
+            sides = []
+            for side in (-1, 1):
+                offsets = [f for f in self.faces(array) if axis is not None and f[axis] == side]
+                there = [f for f in offsets if self.neighbour(part, f) is not None]
+                sides.append(max((self._width(array, f, axis) for f in there if axis is not None), default=0))
+            found.append((sides[0], sides[1]))
+        return found
+
+    def plane(self, array: str, part: int) -> Vector:
+        """The shape of a slot, margins included."""
+        own = self.own_plane(array, part)
+        return tuple(n + low + high for n, (low, high) in zip(own, self.margins(array, part), strict=True))
+
+    def own_plane(self, array: str, part: int) -> Vector:
+        shape = self.shape(array, part)
+        return tuple(shape[k] for k in self.plane_axes(array))
+
+    def is_padded(self, array: str, part: int) -> bool:
+        return any(map(any, self.margins(array, part)))
+
+    def own_box(self, array: str, part: int) -> Box:
+        """Where a part's own elements lie in a slot."""
+        sides = zip(self.own_plane(array, part), self.margins(array, part), strict=True)
+        return tuple((low, low + n) for n, (low, _) in sides)
+
+    # Faces
+
+    @cached_property
+    def _all_faces(self) -> list[tuple[str, Vector]]:
+        return [(array, offset) for array in self.pipelined.nest.arrays for offset in self.faces(array)]
+
+    def faces(self, array: str) -> tuple[Vector, ...]:
+        """The offsets of the parts that a part needs elements of an array from."""
+        return _faces(self, array)
+
+    def sweep_faces(self, sweep: TiledSweep, array: str) -> dict[Vector, Range]:
+        """Those of one sweep, and the least and greatest distance along the mapped axis at which they are read."""
+        found: dict[Vector, Range] = {}
+        for offset in sweep.offsets(array):
+            ahead = offset.get(self.mapped, 0)
+            for f in self._touched(offset):
+                low, high = found.get(f, (ahead, ahead))
+                found[f] = min(low, ahead), max(high, ahead)
+        return found
+
+    def _touched(self, offset: Mapping[int, int]) -> Iterator[Vector]:
+        """Of one element that is read, the offsets of the parts where it may lie, those of other parts."""
+        choices = []
+        for axis, parts in enumerate(self.cut):
+            by = offset.get(axis, 0) if parts > 1 else 0
+            choices.append((0, (by > 0) - (by < 0)) if by else (0,))
+        yield from (f for f in product(*choices) if any(f))
+
+    def _width(self, array: str, offset: Vector, axis: int) -> int:
+        """How many elements along an axis a face has."""
+        found = 0
+        for sweep in self.pipelined.sweeps:
+            for each in sweep.offsets(array) if array in sweep.reads else ():
+                if offset in self._touched(each):
+                    found = max(found, abs(each.get(axis, 0)))
+        return found
+
+    def ghost_box(self, array: str, part: int, offset: Vector) -> Box:
+        """The elements of a face, in coordinates of the grid along the axes that lie within a slot; axes along none
+        as they are."""
+        shape, found = self.shape(array, part), []
+        for k in self.plane_axes(array):
+            axis = self.axes(array)[k]
+            if axis is None:
+                found.append((0, shape[k]))
+                continue
+            low, high = self.owned[part][axis]
+            width = self._width(array, offset, axis)
+            found.append(((low - width, low), (low, high), (high, high + width))[1 + offset[axis]])
+        return tuple(found)
+
+    def within(self, array: str, part: int, box: Box) -> Box:
+        """Such a box, in the coordinates of a part's slot."""
+        found = []
+        for k, (low, high), (below, _) in zip(self.plane_axes(array), box, self.margins(array, part), strict=True):
+            axis = self.axes(array)[k]
+            by = 0 if axis is None else below - self.owned[part][axis][0]
+            found.append((low + by, high + by))
+        return tuple(found)
+
+    # Tiles
+
+    def sweep_box(self, sweep: TiledSweep) -> Box:
+        sides = zip(sweep.low, sweep.high, strict=True)
+        return tuple((low.at(self.values), high.at(self.values)) for low, high in sides)
+
+    def part_box(self, sweep: TiledSweep, part: int) -> Box:
+        """What a part computes in a sweep."""
+        return meet(self.sweep_box(sweep), self.owned[part])
+
+    def tiles(self, sweep: TiledSweep, grain: int) -> list[Range]:
+        """Positions of the tiles, the last one shorter where they do not divide evenly."""
+        low, high = self.sweep_box(sweep)[self.mapped]
+        return [(start, min(start + grain, high)) for start in range(low, high, grain)]
+
+    def tile_box(self, sweep: TiledSweep, part: int, tile: Range) -> Box:
+        return replaced(self.part_box(sweep, part), self.mapped, tile)
+
+    def positions(self, places: tuple[Place, ...]) -> int:
+        """How far along the mapped axis an element lies."""
+        return next((p.offset.constant for p in places if p.axis == self.mapped), 0)
+
+    def reach(self, sweep: TiledSweep, array: str) -> Range:
+        """How far before and beyond a tile's positions a sweep reads of an array; (0, 0) at least."""
+        found = [offset.get(self.mapped, 0) for offset in sweep.offsets(array)]
+        return min(0, *found, 0), max(0, *found, 0)
+
+
+@lru_cache(maxsize=1024)
+def _faces(cutting: Cutting, array: str) -> tuple[Vector, ...]:
+    found: dict[Vector, None] = {}
+    for sweep in cutting.pipelined.sweeps:
+        if array in sweep.reads:
+            found |= dict.fromkeys(cutting.sweep_faces(sweep, array))
+    return tuple(sorted(found))

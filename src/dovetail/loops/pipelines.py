@@ -1,0 +1,11 @@
+"""pipelines: the shipped nests whose iterations need one another, as wishes."""
+
+from dovetail.loops import problems
+from dovetail.loops.wishes import pipeline_of
+
+GaussSeidel2d = pipeline_of(problems.gauss_seidel2d)
+Lcs = pipeline_of(problems.lcs)
+SmithWaterman = pipeline_of(problems.smith_waterman)
+Sor2d = pipeline_of(problems.sor2d)
+SyncP2p = pipeline_of(problems.sync_p2p)
+TripleNest = pipeline_of(problems.triple_nest)

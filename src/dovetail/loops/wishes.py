@@ -1,0 +1,28 @@
+"""wishes: the class of wishes for a nest: of a stencil, or of a pipeline where iterations need one another."""
+
+from __future__ import annotations
+
+from dovetail.core import WishError
+from dovetail.loops.nest import Nest, about_nest
+from dovetail.loops.pipeline_wish import PipelineWish, pipeline_wish
+from dovetail.loops.wish import StencilWish, stencil_wish
+
+
+def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
+    """By the nest's name unless another is given. WishError, with the reason, where it is neither.
+
+    >>> from dovetail.loops.problems import jacobi2d, sync_p2p
+    >>> [wish_of(each).families[1] for each in (jacobi2d, sync_p2p)]
+    ['overlap', 'blocking']
+    """
+    try:
+        return stencil_wish(nest, name)
+    except WishError:
+        if nest.levels:
+            raise
+        return pipeline_of(nest, name)
+
+
+def pipeline_of(nest: Nest, name: str = "") -> type[PipelineWish]:
+    """The class of wishes for a pipeline."""
+    return pipeline_wish(nest, name, about_nest(nest))

@@ -1,0 +1,436 @@
+"""Nests whose iterations need one another, on ranks: every cut and grain is proved, and gives the nest's own bits."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loop_trees import evaluate, trees
+from pipeline_runs import arguments, check, native, results, schedule
+
+from dovetail.core import PlanError, WishError
+from dovetail.cost import Curve, Segment
+from dovetail.ir import Kind, Schedule, verify, work_keys
+from dovetail.loops import array, loop, maximum, nest, pipeline_kernels, problems
+from dovetail.loops.crossings import _Ledger
+from dovetail.loops.pipeline_wish import PIPELINES_ALREADY, PipelineWish
+from dovetail.loops.pipelined import pipelined_of
+from dovetail.loops.tile_kernels import BoxKernel, SingleKernel, TileKernel
+from dovetail.loops.wish import StencilWish
+from dovetail.loops.wishes import pipeline_of, wish_of
+from dovetail.machine import load
+from dovetail.plan import plan
+from dovetail.plan.wishes import wish_class, wish_from
+
+HERE = Path(__file__).parent
+GRIDS = {
+    "sync_p2p": ("23x17", 3),
+    "gauss_seidel2d": ("19x18", 4),
+    "sor2d": ("18x19", 3),
+    "lcs": ("21x22", 1),
+    "smith_waterman": ("22x21", 1),
+    "triple_nest": ("9x11x10", 1),
+}
+
+
+def ways(wish, ranks):
+    """Every way to cut and map."""
+    return [way for mapped in wish.pipelined.forward for way in wish._ways(ranks, mapped)]
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_shipped(name, ranks, overlapped):
+    wish = wish_class(name)(*GRIDS[name])
+    for way in ways(wish, ranks):
+        for grain in (1, 5, 100):
+            check(wish, schedule(way.cut, way.mapped, grain, overlapped), seed=ranks)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_compiled(name, ranks):
+    wish = wish_class(name)(*GRIDS[name])
+    for way in ways(wish, ranks)[:: max(ranks // 2, 1)]:
+        check(wish, schedule(way.cut, way.mapped, 4, True), seed=ranks, run=native)
+
+
+@pytest.mark.needs("compiler")
+def test_compiled_does_not_call_python(monkeypatch):
+    for kind in (TileKernel, BoxKernel, SingleKernel):
+        monkeypatch.setattr(kind, "call", None)
+    check(wish_class("sync_p2p")("20x12", 2), schedule((1, 3), 0, 4, True), run=native)
+
+
+@pytest.mark.parametrize("name", ["red_black2d", "fdtd2d"])
+def test_stencils_in_place_are_pipelines_too(name):
+    """Several sweeps, reads of what another sweep left, ghosts of either side."""
+    wish = pipeline_of(getattr(problems, name))("17x16", 3)
+    for cut, mapped in (((1, 3), 0), ((2, 1), 1)):
+        check(wish, schedule(cut, mapped, 4, True))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "int16"])
+def test_whole_numbers(dtype):
+    """Two statements in one loop, one of which reads what the other has just written; integers wrap around."""
+
+    @nest(u=array("n", "m"), v=array("n", "m"), w=array("m"), c=array(3))
+    def affine_gaps(u, v, w, c, steps):
+        n, m = u.shape
+        for _ in loop(steps):
+            for i in loop(2, n):
+                for j in loop(1, m - 1):
+                    u[i, j] = maximum(u[i - 2, j] * c[1], v[i, j - 1]) + w[j + 1]
+                    v[i, j] = u[i, j] * 3 + v[i - 1, j - 1] + c[2]
+
+    wish = wish_of(affine_gaps)("19x14", 3, dtype)
+    for cut, mapped in (((1, 4), 0), ((3, 1), 1)):
+        for run in (None, native):
+            check(wish, schedule(cut, mapped, 5, True), run=run)
+
+
+signs = st.sampled_from([-1, 1])
+
+
+def offsets(axes):
+    """Along every axis back, or along every axis ahead: so that no dependence goes backwards along one."""
+    sizes = st.tuples(*[st.integers(0, 2)] * axes)
+    return st.builds(lambda sign, by: tuple(sign * each for each in by), signs, sizes)
+
+
+class Timeless:
+    """An array of a nest as the expressions of `loop_trees` read it: they have a time."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __getitem__(self, at):
+        return self.array[at[1:]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    data=st.data(),
+    axes=st.integers(2, 3),
+    ranks=st.integers(1, 4),
+    steps=st.integers(0, 3),
+    grain=st.integers(1, 8),
+    overlapped=st.booleans(),
+    dtype=st.sampled_from(["float64", "float32"]),
+)
+def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype):
+    """Two sweeps, the second over another box: right, or refused because a part is too narrow."""
+    first, second = (data.draw(trees(axes, offsets=offsets(axes))) for _ in range(2))
+    edge = data.draw(st.integers(2, 3))
+
+    @nest(u=array(*"nml"[:axes]), c=array(*"nml"[:axes]))
+    def random_nest(u, c, steps):
+        def point(tree, *at):
+            u[at] = evaluate(tree, Timeless(u), c, 0, at)
+
+        for _ in loop(steps):
+            for tree, low, high in ((first, 2, 2), (second, edge, 2)):
+                for i in loop(low, u.shape[0] - high):
+                    for j in loop(2, u.shape[1] - 2):
+                        if axes == 2:
+                            point(tree, i, j)
+                        for k in loop(2, u.shape[2] - 2) if axes > 2 else ():
+                            point(tree, i, j, k)
+
+    grid = "x".join(str(data.draw(st.integers(6, 11))) for _ in range(axes))
+    wish = pipeline_of(random_nest)(grid, steps, dtype)
+    found = ways(wish, ranks)
+    if found:
+        way = data.draw(st.sampled_from(found))
+        with np.errstate(all="ignore"):
+            check(wish, schedule(way.cut, way.mapped, grain, overlapped))
+
+
+class TestMessages:
+    """Just what the next ranks need, each value once."""
+
+    @staticmethod
+    def sent(name, grid, cut, mapped, steps=1, grain=100):
+        """Bytes and messages, of the faces."""
+        wish = wish_class(name)(grid, steps)
+        program = wish.program(schedule(cut, mapped, grain), int(np.prod(cut)))
+        slots = wish.workload(program).slots
+        sends = [op for op in program.ops() if op.kind == Kind.send and "_to_" in op.reads[0].buffer]
+        return sum(op.reads[0].num_slots * slots[op.reads[0].buffer][op.rank].num_bytes for op in sends), len(sends)
+
+    def test_least(self):
+        assert self.sent("lcs", "30x20", (1, 2), 0) == (30 * 4 + 0, 2)  # a column, its first row before it begins
+        assert self.sent("gauss_seidel2d", "30x20", (1, 2), 0, 1) == (2 * 28 * 8, 2)  # either way, inner rows only
+        assert self.sent("gauss_seidel2d", "30x20", (1, 2), 0, 5, 7) == ((5 + 5) * 28 * 8, 5 * 4 + 1 + 4 * 4)
+        assert self.sent("triple_nest", "8x8x30", (2, 2, 1), 2) == (4 * 4 * 29 * 8, 4)  # no corners
+        assert self.sent("triple_nest", "8x8x30", (2, 1, 1), 2, grain=5) == (7 * 29 * 8 + 29 * 8, 6)
+
+    def test_blocking_waits_for_its_messages(self):
+        wish = wish_class("lcs")("30x20")
+        for overlapped, waits in ((False, True), (True, False)):
+            ops = list(wish.program(schedule((1, 2), 0, 5, overlapped), 2).ops())
+            computes = [op for op in ops if op.kind == Kind.compute and op.rank == 0]
+            kinds = {ops[row].kind for op in computes for row in op.after}
+            assert (Kind.send in kinds) == waits
+
+    @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest"])
+    @pytest.mark.parametrize("overlapped", [False, True])
+    def test_one_message_under_way_is_enough(self, name, overlapped):
+        """However many tiles a sweep has, and faces come back of each: parts never wait for each other's sends."""
+        grid, steps = {"triple_nest": ("5x6x60", 1)}.get(name, ("90x20", 3))
+        wish = wish_class(name)(grid, steps)
+        for way in ways(wish, 4):
+            how = schedule(way.cut, way.mapped, 2, overlapped)
+            assert verify(wish.program(how, 4), against=wish.plain(how, 4)).min_fifo_depth == 1
+
+    def test_a_later_rank_begins_before_the_first_has_ended(self):
+        """By the program's own dependencies: the last rank's first tile needs one tile of the first rank."""
+        program = wish_class("sync_p2p")("40x20", 1).program(schedule((1, 2), 0, 4, True), 2)
+        ops = list(program.ops())
+        receives = [op for op in ops if op.kind == Kind.recv and op.rank == 1]
+        assert len(receives) >= 10
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("seidel2d", r"its dependence \(0, 1, -1\) goes backwards along j"),
+            ("jacobi2d", "array u has a time axis"),
+        ],
+    )
+    def test_shipped(self, name, words):
+        with pytest.raises(WishError, match=f"{name} is no pipeline: {words}"):
+            pipelined_of(getattr(problems, name))
+
+    def test_one_axis(self):
+        @nest(u=array("n"))
+        def summed(u):
+            for i in loop(1, u.shape[0]):
+                u[i] = u[i] + u[i - 1]
+
+        with pytest.raises(WishError, match="its grid has one axis, and every point needs the one before"):
+            pipelined_of(summed)
+
+    def test_no_box(self):
+        @nest(u=array("n", "n"))
+        def triangle(u):
+            for i in loop(1, u.shape[0]):
+                for j in loop(i, u.shape[1]):
+                    u[i, j] = u[i - 1, j]
+
+        with pytest.raises(WishError, match="the bounds of j change with other loops"):
+            pipelined_of(triangle)
+
+    def test_turned(self):
+        @nest(u=array("n", "n"))
+        def turned(u):
+            for i in loop(1, u.shape[0]):
+                for j in loop(1, u.shape[1]):
+                    u[i, j] = u[i - 1, j] + u[j, i]
+
+        with pytest.raises(WishError, match="turned"):
+            pipelined_of(turned)
+
+    def test_cuts(self):
+        wish = wish_class("gauss_seidel2d")("9x9", 2)
+        with pytest.raises(PlanError, match="gauss_seidel2d cannot be cut so"):
+            wish.program(schedule((2, 1), 0, 3), 2)
+        with pytest.raises(PlanError, match="a part would have no points"):
+            wish.program(schedule((1, 10), 0, 3), 10)
+        with pytest.raises(WishError, match="10 ranks cannot each have a part"):
+            wish.serial(10)
+        with pytest.raises(PlanError, match="none of gauss_seidel2d on 3 ranks"):
+            wish.program(schedule((1, 2), 0, 3), 3)
+        with pytest.raises(WishError, match="a grid of 2 axes"):
+            wish_class("lcs")("9x9x9")
+        with pytest.raises(WishError, match="lcs has no steps"):
+            wish_class("lcs")("9x9", 2)
+
+    def test_parts_too_narrow(self):
+        @nest(u=array("n", "m"))
+        def far(u):
+            for i in loop(3, u.shape[0]):
+                for j in loop(3, u.shape[1]):
+                    u[i, j] = u[i, j - 3] + u[i - 1, j]
+
+        wish = wish_of(far)("9x10")
+        check(wish, schedule((1, 3), 0, 2))
+        with pytest.raises(PlanError, match="a part has 2 points along axis 1, and the next one needs 3"):
+            wish.program(schedule((1, 4), 0, 2), 4)
+
+
+class TestPlantedFaults:
+    """Each is caught by the certificate, or by the bits."""
+
+    wish, how = wish_class("gauss_seidel2d")("16x12", 3), schedule((1, 2), 0, 4, True)
+
+    def changed(self, change):
+        program, plain = self.wish.program(self.how, 2), self.wish.plain(self.how, 2)
+        assert verify(program, against=plain).ok
+        columns = {name: column.copy() for name, column in program.columns.items()}
+        change(program, columns)
+        return verify(program.with_columns(columns), against=plain)
+
+    def test_a_face_used_before_it_came(self):
+        def forget(program, columns):
+            kinds = program.columns["kind"]
+            row = next(op.index for op in program.ops() if any(kinds[r] == Kind.recv for r in op.after))
+            at = int(columns["dep_start"][row])
+            columns["dep"] = np.delete(columns["dep"], at)
+            columns["dep_start"][row + 1 :] -= 1
+
+        assert not self.changed(forget).checks["races"].ok
+
+    @pytest.mark.parametrize("kind", [Kind.send, Kind.compute])
+    def test_other_positions(self, kind):
+        def shift(program, columns):
+            row = [op.index for op in program.ops() if op.kind == kind][-1]
+            columns["read_offset"][columns["read_start"][row]] -= 1
+
+        assert not self.changed(shift).ok
+
+    def test_an_old_face(self, monkeypatch):
+        """Where it is forgotten that a sweep has changed a face, its first values are used again."""
+        monkeypatch.setattr(_Ledger, "write", lambda *_: None)
+        program = self.wish_again().program(self.how, 2)
+        assert not verify(program, against=self.wish.plain(self.how, 2)).checks["result"].ok
+
+    def wish_again(self):
+        """An equal wish, whose programs are made anew."""
+        return pipeline_of(problems.gauss_seidel2d)("16x12", 3)
+
+    def test_a_face_from_elsewhere(self, monkeypatch):
+        """The certificate knows slots, not what is in them: the bits tell."""
+        right = pipeline_kernels._packs
+
+        def first_columns(*about):
+            for kernel in right(*about):
+                yield replace(kernel, source_box=tuple((0, high - low) for low, high in kernel.source_box))
+
+        monkeypatch.setattr(pipeline_kernels, "_packs", first_columns)
+        with pytest.raises(AssertionError):
+            check(self.wish_again(), self.how)
+
+    def test_points_in_a_wrong_order(self, monkeypatch):
+        from dovetail.loops import tile_kernels
+
+        at_once = lambda sides, _: [tuple(np.indices(sides).reshape(len(sides), -1))]  # noqa: E731
+        monkeypatch.setattr(tile_kernels, "diagonals", at_once)
+        with pytest.raises(AssertionError):
+            check(self.wish_again(), self.how)
+
+
+class TestWish:
+    def test_document(self):
+        for name in GRIDS:
+            wish = wish_class(name)(*GRIDS[name])
+            assert isinstance(wish, PipelineWish)
+            assert wish_from(wish.to_json()) == wish
+        assert wish_class("sync_p2p")("9x8", 3).title == "sync_p2p 9 × 8, 3 steps, float64"
+
+    def test_kinds(self):
+        assert issubclass(problems.jacobi2d.wish, StencilWish)
+        assert issubclass(problems.gauss_seidel2d.wish, PipelineWish)
+        assert issubclass(problems.fdtd2d.wish, StencilWish)
+
+    def test_mapped_along_a_long_axis(self):
+        assert wish_class("triple_nest")("16x16x16384").mapped == 2
+        assert wish_class("sync_p2p")("1000x1000").mapped == 0
+        assert wish_class("sync_p2p")("400x1000").mapped == 1
+
+    def test_a_plan(self):
+        """The grain is between one position and all; where blocking sends are as good, that is said."""
+        wish, machine = wish_class("lcs")("2000x2000"), load("shared-memory-2")
+        curve = Curve("rows", (Segment(0.0, 1e-6, 2e-6),), label="prior", provenance={}).to_json()
+        serial = wish.program(wish.serial(2), 2)
+        keys = [key for key in work_keys(serial, wish.workload(serial)) if not key.startswith("moved")]
+        costs = {f"kernel:{key}": curve for key in keys} | {"flops:moved:int32": curve}
+        found = plan(wish, machine.with_costs(costs), extrapolate=True)
+        assert found.predicted_s < 0.7 * found.serial_s
+        assert 2 < found.schedule["grain"] < 1000
+        blocking = plan(wish, machine.with_costs(costs), schedule="blocking", extrapolate=True)
+        assert blocking.predicted_s < 1.01 * found.predicted_s
+        assert PIPELINES_ALREADY in blocking.notes
+
+
+MINE = """
+from dovetail.loops import array, loop, nest
+
+@nest(u=array("n", "m"))
+def mine(u, steps):
+    for t in loop(steps):
+        for i in loop(1, u.shape[0]):
+            for j in loop(1, u.shape[1] - 1):
+                u[i, j] = 0.5 * u[i - 1, j] + 0.25 * (u[i, j - 1] + u[i, j + 1])
+
+@nest(u=array("n", "m"))
+def none(u):
+    for i in loop(1, u.shape[0]):
+        for j in loop(1, u.shape[1] - 1):
+            u[i, j] = u[i - 1, j + 1] + u[i, j - 1]
+"""
+
+
+def dovetail(*words, **about):
+    command = [Path(sys.prefix) / "bin/dovetail", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **about)
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich", "compiler")
+def test_tuned_by_the_command_line(tmp_path, monkeypatch):
+    """A nest of the user's: probed, planned, proved, measured and checked."""
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "my_loops.py").write_text(MINE)
+    asked = ("my_loops.py:mine", "--grid", "64x48", "--steps", "3", "--ranks", "2")
+    done = dovetail("tune", *asked, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["max_rel_error"] == 0.0
+    assert told["tolerance"] > 0.0  # so something was compared
+    grain = ("--grain", "9", "--schedule", "blocking")
+    planned = dovetail("plan", *asked, *grain, "--extrapolate", "--json", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["choices"]["parameters"] == {"cut": [1, 2], "grain": 9, "mapped": 0}
+    refused = dovetail("plan", "my_loops.py:none", "--grid", "9x9", "--ranks", "2", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "none is no pipeline: its dependence (1, -1) goes backwards along j" in refused.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_on_communicators(mpi, ranks, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    done = mpi.run(ranks, HERE / "pipelined_ranks.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["all right"]
+
+
+def test_without_a_compiler(monkeypatch):
+    """NumPy, which is told."""
+    from dovetail.core import EnvironmentFault
+    from dovetail.loops import run
+
+    def none(*_):
+        raise EnvironmentFault("no C compiler found")
+
+    monkeypatch.setattr(run, "compile_for_here", none)
+    wish, how = wish_class("lcs")("13x12"), Schedule.of("any", cut=(1, 2), mapped=0, grain=5)
+    program, given = wish.program(how, 2), arguments(wish)
+    run.compiled.cache_clear(), run.address.cache_clear()
+    with pytest.warns(RuntimeWarning) as told:
+        found = results(wish, program, how, given, native)
+    assert "lcs_S0 runs by NumPy: no C compiler found" in {str(warning.message) for warning in told}
+    run.compiled.cache_clear(), run.address.cache_clear()
+    wanted = problems.lcs.reference(*given)
+    assert np.array_equal(np.concatenate([each for (each,) in found], axis=1), wanted)
