@@ -109,6 +109,7 @@ CAUSES: dict[str, Callable[[], str | None]] = {
     "proc": lambda: None if Path("/proc/stat").exists() else "no /proc/stat",
     "compiler": lambda: None if shutil.which("cc") or shutil.which("gcc") else "no C compiler",
     "gfortran": lambda: None if shutil.which("gfortran") else "no gfortran command",
+    "mpifort": lambda: None if shutil.which("mpifort") else "no mpifort command",
     "mpich": lambda: _mpi_missing("mpich"),
     "openmpi": lambda: _mpi_missing("openmpi"),
     "shared": lambda: None if SHARED.is_dir() else "no ../shared folder",

@@ -45,7 +45,7 @@ def checks(pretended, chosen="", **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["TestMovement", "not TestMovement"])
+@pytest.mark.parametrize("part", ["TestMovement", "not TestMovement and not TestSeveralDevices"])
 def test_all_that_must_hold_on_a_device(pretended, part):
     done = checks(pretended, part)
     assert done.returncode == 0, done.stdout[-3000:]
