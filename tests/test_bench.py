@@ -86,6 +86,7 @@ def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, mon
     assert collectives.worker(args)["asked"] == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_takes_too_long_may_end_its_ranks(collectives, tmp_path):
     word = "import sys, time\ntry: open(sys.argv[1] + 'begun', 'w').close(); time.sleep(600)\n"
     word += "finally: open(sys.argv[1] + 'ended', 'w').close()"

@@ -186,6 +186,7 @@ class TestGrain:
 
         return cost
 
+    @pytest.mark.slow
     def test_within_a_hundredth_of_every_grain(self):
         for waits_from in (0, 4096, 1 << 30):
             message = self.message(waits_from)

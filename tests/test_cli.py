@@ -519,6 +519,7 @@ def test_machines(document, call, tmp_path):
     assert (tmp_path / "curves.html").exists()
 
 
+@pytest.mark.slow
 def test_doctor_names_what_is_broken(document, call, monkeypatch):
     monkeypatch.setattr("dovetail.run.mpi_library.find_tool", lambda *names: None)
     monkeypatch.setattr("dovetail.run.mpi.find_tool", lambda *names: None)

@@ -70,6 +70,7 @@ def test_messages_say_which_points_each_neighbour_gets(document):
     assert "32 since it counts a pair at each face" in document(*SEED, "--tile", "4,0;0,5")["notes"][0]
 
 
+@pytest.mark.slow
 def test_the_best_tile_of_a_volume(document, call):
     found = document(*SEED, "--volume", 20)
     assert found["tile"] == [[6, 2], [2, 4]]

@@ -118,6 +118,7 @@ def test_where_every_size_is_safe_none_is_told(call, form: str) -> None:
     assert (code, json.loads(out)["safe_up_to_bytes"], err) == (0, None, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for kind in WORDS for name in algorithms_for(kind)])
 def test_what_a_dialect_has_a_word_for_can_be_written(call, name: str) -> None:
     for dialect in msccl.DIALECTS:

@@ -71,6 +71,7 @@ def test_slots_that_nobody_asks_for_are_counted_once():
     assert unasked_slots(b.build()) == (1 << 40) - 3 + 9 - 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_collective_of_many_ranks_is_found(kind):
     spec = spec_of(kind, 160, root=159)

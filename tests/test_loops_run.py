@@ -61,6 +61,7 @@ def parts(found):
 NESTS = [getattr(shipped, name) for name in shipped.__all__ if name != "acoustic3d_of"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", NESTS, ids=lambda made: made.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])

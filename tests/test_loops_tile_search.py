@@ -73,6 +73,7 @@ def test_what_is_counted_is_least_too(by, deps, volume):
     assert found.cost <= min(costs)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 3)), min_size=1, max_size=4), st.integers(1, 60))
 def test_any_volume_has_a_legal_tile_that_keeps_the_bound(vectors, volume):

@@ -120,6 +120,7 @@ def test_matrices_are_exact(rows):
 # Spaces
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(legal_tilings(), st.data())
 def test_tiled_iteration_visits_every_point_once_in_a_legal_order(tiling, data):

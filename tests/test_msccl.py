@@ -639,6 +639,7 @@ def test_small_files_of_large_steps_are_judged_at_once(name):
     assert "result" in failures(assert_quick(lambda: judged(text), AT_ONCE))
 
 
+@pytest.mark.slow
 @corpus
 def test_in_pieces_is_lower_in_bulk():
     for row in SHOWN:

@@ -94,6 +94,7 @@ def by_port(*, again: bool) -> Document:
     return document
 
 
+@pytest.mark.slow
 def test_ports_are_in_order_part_by_part() -> None:
     """What one threadblock told a port channel first may be done after what another told it next."""
     holds(by_port(again=False), whole=False)

@@ -322,6 +322,7 @@ def test_what_threadblocks_share() -> None:
     holds(document)
 
 
+@pytest.mark.slow
 def test_taken_whole_no_race_is_missed() -> None:
     """Whatever is free of races where groups are taken whole is so part by part; often they say the same."""
     seen: Counter[tuple[bool, bool]] = Counter()

@@ -314,6 +314,7 @@ class TestFaults:
         with pytest.raises(RunError, match="another size or dtype"):
             execute_local(b.build(), workload, {"x": [np.zeros((1, 4), "int16")]})
 
+    @pytest.mark.slow
     def test_a_rank_that_computes_is_no_stall(self):
         b = Builder("long", 2)
         b.buffer("y", "output", 1)

@@ -35,6 +35,7 @@ def cut_for(wish, ranks):
     return min(cuts(ranks, len(wish.rows)), key=lambda cut: max(cut) - min(cut))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "grid"), SHIPPED)
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 @pytest.mark.parametrize("overlapped", [False, True])

@@ -136,6 +136,7 @@ TABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("family", TABLE)
 @pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul])
