@@ -131,9 +131,9 @@ def _native(program: Program, ask: bool = True, against: Program | None = None) 
     if bounds:
         return Findings({"bounds": bounds})
     posts = posts_fault(program)
-    usual = list(questions(program)) if ask and not posts else []
-    own = next((each for each in usual if each[1] == program.posts), None)
-    asked = [] if own else usual
+    asks = ask and not posts
+    own = next((each for each in questions(program) if each[1] == program.posts), None) if asks else None
+    asked = list(questions(program)) if asks and not own else []
     sets = [Posts.of(() if posts else program.posts), *(each for _, each in asked)]
     verdict = judge(program, sets, None if posts else against)
     if verdict["unfit"] >= 0:
@@ -153,7 +153,7 @@ def _native(program: Program, ask: bool = True, against: Program | None = None) 
     if own and not verdict["wrong"][0]:
         return Findings(faults, depth, own[0])
     if own:
-        asked = usual
+        asked = list(questions(program))
         verdict = judge(program, [Posts.of(()), *(each for _, each in asked)])
     found = (name for (name, _), wrong in zip(asked, verdict["wrong"][1:], strict=True) if wrong is None)
     return Findings(faults, depth, next(found, None))
