@@ -146,10 +146,9 @@ class Program:
         return replace(self, channels=tuple(c._replace(depth=depth) for c in self.channels))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]], lines: tuple[str, ...] | None = None) -> Program:
-        """The same tables over other columns: all that COLUMNS names, brought to their dtypes and frozen."""
-        new = {name: np.array(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
-        for column in new.values():
-            column.flags.writeable = False
+        """The same tables over other columns: all that COLUMNS names, brought to their dtypes and frozen; arrays that
+        need no change become the program's."""
+        new = {name: _frozen(columns[name], dtype) for name, dtype in COLUMNS.items()}
         return replace(self, columns=new, lines=self.lines if lines is None else lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -206,6 +205,13 @@ class Program:
             )
             for row in rows
         )
+
+
+def _frozen(column: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """The column in its dtype, frozen; a copy of what is of another, or a part of another array."""
+    found = column if column.dtype == dtype and column.flags.owndata else np.array(column, dtype=dtype)
+    found.flags.writeable = False
+    return found
 
 
 def check_columns(program: Program) -> None:
@@ -278,7 +284,7 @@ def _check_channels(program: Program) -> None:
         table = program.channel_table()
     except OverflowError:
         raise ProgramError("malformed program: a channel has a number beyond 64 bits") from None
-    _require(len(np.unique(table[:, :3], axis=0)) == len(table), "a channel is declared twice")
+    _require(len({channel[:3] for channel in program.channels}) == len(table), "a channel is declared twice")
     for rows, what in (
         (((table[:, :2] < 0) | (table[:, :2] >= program.num_ranks)).any(axis=1), "joins ranks that do not exist"),
         ((table[:, 3] < 1) | (table[:, 3] >= 1 << 31), "has a depth that is not at least 1"),

@@ -210,9 +210,11 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
     rows = np.append(np.flatnonzero(second < second[least]), least)
     if len(rows) == 1:
         return rows
-    rows = rows[np.lexsort((second[rows], first[rows]))]
-    ahead = np.minimum.accumulate(np.append(np.inf, second[rows]))[:-1]
-    return rows[second[rows] < ahead]
+    rows = rows[np.argsort(first[rows], kind="stable")]
+    left = second[rows]
+    rows = rows[np.append(True, left[1:] < np.minimum.accumulate(left)[:-1])]
+    ends = first[rows]  # of rows as early, each with less left than the one before, the last
+    return rows[np.append(ends[1:] != ends[:-1], True)]
 
 
 def _thin(states: States, width: int) -> States:
