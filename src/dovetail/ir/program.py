@@ -228,7 +228,7 @@ def check_columns(program: Program) -> None:
     for side in ("read", "write", "dep"):
         start, first = col[f"{side}_start"], "dep" if side == "dep" else f"{side}_buffer"
         size = len(col[first])
-        good = len(start) == n + 1 and start[0] == 0 and start[-1] == size and bool(np.all(np.diff(start) >= 0))
+        good = len(start) == n + 1 and start[0] == 0 and start[-1] == size and bool((start[1:] >= start[:-1]).all())
         _require(good, f"column '{side}_start' does not index '{first}'")
     for side in ("read", "write"):
         sizes = {len(col[f"{side}_{part}"]) for part in ("buffer", "offset", "count", "stride", "blocks")}
