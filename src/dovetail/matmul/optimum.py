@@ -185,7 +185,7 @@ def _advance(
 
 
 def _front(states: States, rows: Ints, costs: Costs, counted: bool) -> Ints:
-    """Of these rows those that no other beats: ending compute no later with no more left, and (if it counts) no more tiles.
+    """Of these rows those that none beats: ending compute no later with no more left, and (if it counts) no more tiles.
 
     "Left" is measured from a common clock, except where running both lanes at once never pays.
     """
@@ -214,7 +214,8 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
     left = second[rows]
     rows = rows[np.append(True, left[1:] < np.minimum.accumulate(left)[:-1])]
     ends = first[rows]  # of rows as early, each with less left than the one before, the last
-    return rows[np.append(ends[1:] != ends[:-1], True)]
+    front: Ints = rows[np.append(ends[1:] != ends[:-1], True)]
+    return front
 
 
 def _thin(states: States, width: int) -> States:
