@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from dovetail.core import CostError
 from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
-from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, region_bytes
+from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, is_one_of, region_bytes
 from dovetail.machine import LIBRARY, Machine
 
 Floats = NDArray[np.float64]
@@ -92,18 +91,10 @@ class _Sizes:
         _check_sizes(program, workload)
         each = [region_bytes(program, workload, side) for side in ("read", "write")]
         read, write = _by_op(each[0], program.read_start), _by_op(each[1], program.write_start)
-        reads = _is(program.kind, (Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send))
+        reads = is_one_of(program.kind, (Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send))
         handled = np.where(reads, read, write)
         handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
         return _Sizes(each[0], each[1], handled)
-
-
-def _is(kind: NDArray[np.uint8], kinds: Collection[Kind]) -> NDArray[np.bool_]:
-    """Whether each kind is one of `kinds`: as `np.isin`, which takes longer to begin than to look them up."""
-    table = np.zeros(len(Kind), np.bool_)
-    table[list(kinds)] = True
-    found: NDArray[np.bool_] = table[kind]
-    return found
 
 
 def op_bytes(program: Program, workload: Workload) -> Ints:
@@ -134,7 +125,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
     work_s = np.zeros(program.num_ops)
     kind = program.kind
     for key, kinds in (("copy", (Kind.copy,)), ("reduce", tuple(REDUCES))):
-        rows = np.flatnonzero(_is(kind, kinds))
+        rows = np.flatnonzero(is_one_of(kind, kinds))
         if len(rows):
             work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
     _add_compute(work_s, program, model, workload, sizes, extrapolate)
@@ -198,7 +189,7 @@ class _Routes:
 
 
 def _two_way(program: Program, machine: Machine) -> NDArray[np.bool_]:
-    busy = np.unique(_carriers(program)[_is(program.kind, _MESSAGES)])
+    busy = np.unique(_carriers(program)[is_one_of(program.kind, _MESSAGES)])
     nodes = machine.nodes
 
     def way(row: int) -> tuple[bool, int, int]:
@@ -224,7 +215,7 @@ def _messages(
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
     carriers = _carriers(program)
-    rows = np.flatnonzero((carriers >= 0) & _is(program.kind, (*_MESSAGES, Kind.signal)))
+    rows = np.flatnonzero((carriers >= 0) & is_one_of(program.kind, (*_MESSAGES, Kind.signal)))
     group_of, groups = _channel_groups(routes, model)
     if not len(rows):
         return wire_s, latency_s, rendezvous
@@ -246,7 +237,7 @@ def _messages(
                 is_signal, latency_s[mine], np.maximum(latency_s[mine] - stream.seconds(stream.low), 0.0)
             )
         wire_s[mine] = np.where(is_signal, 0.0, wire)
-        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & _is(program.kind[mine], SENDS)
+        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & is_one_of(program.kind[mine], SENDS)
     latency_s[program.kind == Kind.get] *= 2
     return wire_s, latency_s, rendezvous
 
@@ -269,12 +260,12 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes, times: Ints |
     engines = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     on_compute = engines[program.lane]
     calls, handled = program.kind == Kind.collective, sizes.handled
-    traffic = _is(program.kind, _MESSAGES) | calls
+    traffic = is_one_of(program.kind, _MESSAGES) | calls
     if traffic.any() and ("cil:compute" in model or f"cil:compute:{LIBRARY}" in model):
         by_rank = _beside_traffic(program, model, handled, traffic, times)
         slow_by_net = np.where(on_compute & ~traffic, by_rank[program.rank], 1.0)
     if "cil:net" in model:
-        beside = traffic | (_is(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
+        beside = traffic | (is_one_of(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
         slow_by_compute = np.where(beside, model.factor("cil:net", handled), 1.0)
     if (of_calls := f"cil:net:{LIBRARY}") in model:
         slow_by_compute = np.where(calls, model.factor(of_calls, handled), slow_by_compute)
