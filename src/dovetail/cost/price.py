@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +33,9 @@ def price(
     A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route: f of the least message is
     its latency, the rest occupies the wire. Where a link of the route carries messages of this program the other way,
     too, the wire is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways, and the
-    latency is what the least message takes beyond that (see routes). Where each op stands for so many alike (`times`), one of them is priced, and
-    all count in what is a typical message. Without `contention`,
-    compute and traffic slow each other by the measured `cil:*` curves; with it, every transfer and collective simply
+    latency is what the least message takes beyond that (see routes). Where each op stands for so many alike (`times`),
+    one of them is priced, and all count in what is a typical message. Without `contention`, compute and traffic slow
+    each other by the measured `cil:*` curves; with it, every transfer and collective simply
     takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
 
     Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
