@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dovetail.core import CostError
 from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
-from dovetail.cost.routes import MESSAGES, Routes, carriers, of_kinds
-from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, region_bytes
+from dovetail.cost.routes import MESSAGES, Routes, carriers
+from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, is_one_of, region_bytes
 from dovetail.machine import LIBRARY, Machine
 
 Floats = NDArray[np.float64]
@@ -91,7 +91,7 @@ class _Sizes:
         _check_sizes(program, workload)
         each = [region_bytes(program, workload, side) for side in ("read", "write")]
         read, write = _by_op(each[0], program.read_start), _by_op(each[1], program.write_start)
-        reads = of_kinds(program.kind, (Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send))
+        reads = is_one_of(program.kind, (Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send))
         handled = np.where(reads, read, write)
         handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
         return _Sizes(each[0], each[1], handled)
@@ -125,7 +125,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
     work_s = np.zeros(program.num_ops)
     kind = program.kind
     for key, kinds in (("copy", (Kind.copy,)), ("reduce", tuple(REDUCES))):
-        rows = np.flatnonzero(of_kinds(kind, kinds))
+        rows = np.flatnonzero(is_one_of(kind, kinds))
         if len(rows):
             work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
     _add_compute(work_s, program, model, workload, sizes, extrapolate)
@@ -168,7 +168,7 @@ def _messages(
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
     carrier = carriers(program)
-    rows = np.flatnonzero((carrier >= 0) & of_kinds(program.kind, (*MESSAGES, Kind.signal)))
+    rows = np.flatnonzero((carrier >= 0) & is_one_of(program.kind, (*MESSAGES, Kind.signal)))
     group_of, groups = _channel_groups(routes, model)
     if not len(rows):
         return wire_s, latency_s, rendezvous
@@ -190,7 +190,7 @@ def _messages(
                 is_signal, latency_s[mine], np.maximum(latency_s[mine] - stream.seconds(stream.low), 0.0)
             )
         wire_s[mine] = np.where(is_signal, 0.0, wire)
-        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & of_kinds(program.kind[mine], SENDS)
+        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & is_one_of(program.kind[mine], SENDS)
     latency_s[program.kind == Kind.get] *= 2
     return wire_s, latency_s, rendezvous
 
@@ -213,12 +213,12 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes, times: Ints |
     engines = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     on_compute = engines[program.lane]
     calls, handled = program.kind == Kind.collective, sizes.handled
-    traffic = of_kinds(program.kind, MESSAGES) | calls
+    traffic = is_one_of(program.kind, MESSAGES) | calls
     if traffic.any() and ("cil:compute" in model or f"cil:compute:{LIBRARY}" in model):
         by_rank = _beside_traffic(program, model, handled, traffic, times)
         slow_by_net = np.where(on_compute & ~traffic, by_rank[program.rank], 1.0)
     if "cil:net" in model:
-        beside = traffic | (of_kinds(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
+        beside = traffic | (is_one_of(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
         slow_by_compute = np.where(beside, model.factor("cil:net", handled), 1.0)
     if (of_calls := f"cil:net:{LIBRARY}") in model:
         slow_by_compute = np.where(calls, model.factor(of_calls, handled), slow_by_compute)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import RECVS, SENDS, Kind, Program
+from dovetail.ir import RECVS, SENDS, Kind, Program, is_one_of
 from dovetail.machine import Machine
 
 Ints = NDArray[np.int64]
@@ -50,17 +49,9 @@ def carriers(program: Program) -> NDArray[np.int32]:
     return found
 
 
-def of_kinds(kind: NDArray[np.uint8], kinds: Collection[Kind]) -> NDArray[np.bool_]:
-    """Whether each kind is one of `kinds`: as `np.isin`, which takes longer to begin than to look them up."""
-    table = np.zeros(len(Kind), np.bool_)
-    table[list(kinds)] = True
-    found: NDArray[np.bool_] = table[kind]
-    return found
-
-
 def _two_way(program: Program, ways: list[set[tuple[bool, int, int]]]) -> NDArray[np.bool_]:
     """Of each channel, by the links on its way: whether messages of the program go the other way on any."""
-    busy = np.unique(carriers(program)[of_kinds(program.kind, MESSAGES)])
+    busy = np.unique(carriers(program)[is_one_of(program.kind, MESSAGES)])
     busy = busy[busy >= 0]
     if len(busy) == 2 and _take_turns(program, *busy.tolist()):
         return np.zeros(len(ways), dtype=np.bool_)
@@ -77,9 +68,9 @@ def _answers(program: Program, out: int, back: int, ahead: int) -> bool:
     """Whether the k-th message on channel `out` is sent when k + `ahead` have come on channel `back`: it waits for that
     receive, or stands behind it on its lane."""
     col = program.columns
-    came = np.flatnonzero((col["chan_in"] == back) & of_kinds(col["kind"], RECVS)).tolist()
+    came = np.flatnonzero((col["chan_in"] == back) & is_one_of(col["kind"], RECVS)).tolist()
     number = {row: k for k, row in enumerate(came, 1)}
-    sends = np.flatnonzero((col["chan_out"] == out) & of_kinds(col["kind"], SENDS)).tolist()
+    sends = np.flatnonzero((col["chan_out"] == out) & is_one_of(col["kind"], SENDS)).tolist()
     for k, row in enumerate(sends):
         known = col["dep"][col["dep_start"][row] : col["dep_start"][row + 1]].tolist()
         known += [row - 1] if row and all(col[name][row - 1] == col[name][row] for name in ("rank", "lane")) else []
