@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take no longer than a size may
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
+LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of those are sent early
 STREAM = 8  # messages of a stream at least
 SPOT_BYTES = 256 << 10
 
@@ -133,9 +134,25 @@ def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:
 
 
 def _with_eager_limits(executor: Executor, machine: Machine, pairs: Pairs) -> Machine:
-    """Add the fact `eager_limit_bytes`, by link kind, from sends whose receive is posted late."""
+    """Add the fact `eager_limit_bytes`, by link kind, from sends whose receive is posted late; none of a kind whose
+    largest messages did not wait for it either."""
     limits: dict[str, int] = {}
     for kind, pair in pairs.items():
-        ask = [programs.late_receive(machine.ranks, pair, size, 3) for size in EAGER_BYTES]
-        limits[kind] = eager_limit(take(executor, ask)["eager"], PAUSE_S).limit_bytes
+        found = eager_limit(take(executor, _late_receives(machine.ranks, pair, EAGER_BYTES))["eager"], PAUSE_S)
+        limits[kind] = found.limit_bytes
+        large = [size for size in LARGE_EAGER_BYTES if _is_brief(machine, kind, size)]
+        if found.waits_bytes is None and large:
+            more = eager_limit(take(executor, _late_receives(machine.ranks, pair, large))["eager"], PAUSE_S)
+            limits[kind] = max(found.limit_bytes, more.limit_bytes)
+            if more.limit_bytes == LARGE_EAGER_BYTES[-1]:
+                del limits[kind]
     return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
+
+
+def _late_receives(ranks: int, pair: tuple[int, int], sizes: Sequence[int]) -> list[programs.Measurement]:
+    return [programs.late_receive(ranks, pair, size, 3) for size in sizes]
+
+
+def _is_brief(machine: Machine, kind: str, size: int) -> bool:
+    """Whether a message is on its way for much less time than its receive is late."""
+    return bool(CostModel.of(machine).seconds(f"p2p:{kind}", size, extrapolate=True) < PAUSE_S / 4)
