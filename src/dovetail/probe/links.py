@@ -11,7 +11,7 @@ from dovetail.cost import CostModel, eager_limit, fit
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.probe import programs
 from dovetail.probe.programs import PAUSE_S, Measurement
-from dovetail.probe.take import Budget, median_s, take
+from dovetail.probe.take import Budget, take
 from dovetail.run.job import Executor, Job
 
 Guess = Callable[[float], float]  # bytes -> seconds, roughly
@@ -21,6 +21,7 @@ MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take no longer than a size may
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
+EAGER = "eager:"  # of the keys of those, before the link's kind
 STREAM = 8  # messages of a stream at least
 SPOT_BYTES = 256 << 10
 
@@ -45,25 +46,25 @@ def probe_links(
     pairs = pairs_of(machine)
     guesses = _pilot(executor, ranks, pairs)
     say("messages and collectives", 0.1)
-    samples = take(executor, _message_costs(ranks, pairs, guesses, budget or Budget()))
-    machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
-    if not getattr(executor, "buffers_early_sends", True):
-        return machine
-    say("eager limits", 0.25)
-    return _with_eager_limits(executor, machine, pairs)
+    late = _late_receives(ranks, pairs) if getattr(executor, "buffers_early_sends", True) else []
+    samples = take(executor, [*_message_costs(ranks, pairs, guesses, budget or Budget()), *late])
+    limits = {key: eager_limit(samples.pop(key), PAUSE_S).limit_bytes for key in dict.fromkeys(m.key for m in late)}
+    facts = {"eager_limit_bytes": {key.removeprefix(EAGER): size for key, size in limits.items()}} if limits else {}
+    return machine.with_costs({key: fit(s).to_json() for key, s in samples.items()}, **facts)
 
 
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
     """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
-    hosts, facts = find_ranks(executor, machine.ranks)
-    same = all(facts.get(key) == machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores"))
-    pairs = pairs_of(machine)
-    if not same or not pairs:
-        return same and hosts == [machine.facts["hosts"][node] for node in machine.nodes]
-    kind, pair = next(iter(pairs.items()))
-    ask = programs.exchange(machine.ranks, pair, SPOT_BYTES, STREAM, kind)
-    expected_s = float(CostModel.of(machine).seconds(ask.key, SPOT_BYTES, extrapolate=True))
-    return abs(median_s(executor, ask) - expected_s) <= tolerance * expected_s
+    slowest = list(pairs_of(machine).items())[:1]
+    asked = [programs.exchange(machine.ranks, pair, SPOT_BYTES, STREAM, kind) for kind, pair in slowest]
+    found = take(executor, [_tiny(machine.ranks), *asked], 1)
+    facts = found["reduce"].provenance["facts"]
+    if any(facts.get(key) != machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores")):
+        return False
+    model = CostModel.of(machine)
+    expected = [float(model.seconds(ask.key, SPOT_BYTES, extrapolate=True)) for ask in asked]
+    taken = [float(found[ask.key].medians[0]) for ask in asked]
+    return all(abs(s - usual_s) <= tolerance * usual_s for s, usual_s in zip(taken, expected, strict=True))
 
 
 def pairs_of(machine: Machine) -> Pairs:
@@ -94,10 +95,13 @@ def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: 
 
 def find_ranks(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
     """The host of every rank, and the facts, from a first tiny job."""
-    tiny = programs.reduce(ranks, 1 << 10, 1)
-    facts = executor.execute(Job((tiny.variant,), rounds=1, warmup=0)).facts
+    facts = executor.execute(Job((_tiny(ranks).variant,), rounds=1, warmup=0)).facts
     hosts = facts["host"] if isinstance(facts["host"], list) else [facts["host"]] * ranks
     return hosts, facts
+
+
+def _tiny(ranks: int) -> Measurement:
+    return programs.reduce(ranks, 1 << 10, 1)
 
 
 def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
@@ -132,10 +136,7 @@ def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:
     return {kind: guess(kind) for kind in pairs}
 
 
-def _with_eager_limits(executor: Executor, machine: Machine, pairs: Pairs) -> Machine:
-    """Add the fact `eager_limit_bytes`, by link kind, from sends whose receive is posted late."""
-    limits: dict[str, int] = {}
-    for kind, pair in pairs.items():
-        ask = [programs.late_receive(machine.ranks, pair, size, 3) for size in EAGER_BYTES]
-        limits[kind] = eager_limit(take(executor, ask)["eager"], PAUSE_S).limit_bytes
-    return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
+def _late_receives(ranks: int, pairs: Pairs) -> list[Measurement]:
+    """For the fact `eager_limit_bytes`, by link kind: sends whose receive is posted late."""
+    made = ((kind, programs.late_receive(ranks, pair, size, 3)) for kind, pair in pairs.items() for size in EAGER_BYTES)
+    return [each._replace(key=EAGER + kind) for kind, each in made]
