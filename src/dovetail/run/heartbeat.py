@@ -22,6 +22,7 @@ from types import TracebackType
 
 BEAT_S = 0.5
 SILENT_S = 6.0  # without a beat, after which a rank is given up
+STOPPED_S = 1.5  # without one, of a process on this host that the system says is stopped
 LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 0.25 s more for each rank)
 READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues
@@ -109,11 +110,16 @@ class Watch:
         unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
         shared = max(1.0, min(crowding(), self._ranks / (os.cpu_count() or 1)))  # ranks that a core may serve
         patience_s = (2 * SILENT_S if unready else SILENT_S) * shared  # imports may keep a rank from beating
-        silent = [name for name in here if now - self._seen[name][1] > patience_s]
+        quiet_s = {name: now - self._seen[name][1] for name in here}
+        silent = [
+            name
+            for name, s in quiet_s.items()
+            if s > patience_s or (s > STOPPED_S and _state(self._folder / name) == "T")
+        ]
         if silent:
             _, rank, host, pid = min(silent).split(".")
             place = f"process {pid} on {host}, {self._seen[min(silent)][0].partition(' ')[2]}"
-            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s ({place}): it is stopped"
+            return f"{_rank(rank)} gave no sign of life for {quiet_s[min(silent)]:.1f} s ({place}): it is stopped"
         waited_s = now - self._first_s
         if len(self._seen) < self._ranks and waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
             begun = {name.split(".")[1] for name in self._seen}
@@ -199,15 +205,22 @@ def terminate_ranks(folder: Path) -> None:
     """End the ranks of a job that run on this host by SIGTERM, whatever the launcher does: they save what they have,
     those that were stopped too."""
     for path in folder.glob("alive.*"):
-        _, _, host, pid = path.name.split(".")
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if host == _host() and os.fsencode(folder) in command:
+        if _state(path):
             with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGTERM)
-                os.kill(int(pid), signal.SIGCONT)
+                pid = int(path.name.split(".")[3])
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)
+
+
+def _state(alive: Path) -> str:
+    """The letter that Linux has for the state of the process that wrote this file; empty for none on this host."""
+    _, _, host, pid = alive.name.split(".")
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return state if host == _host() and os.fsencode(alive.parent) in command else ""
 
 
 def _host() -> str:
