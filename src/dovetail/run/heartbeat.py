@@ -93,8 +93,10 @@ def _terminated(wait_s: float) -> bool:
 class Watch:
     """In the parent: who has begun, who has joined MPI, and who has fallen silent."""
 
-    def __init__(self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._ranks, self._now_s = folder, ranks, now_s
+    def __init__(
+        self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic, launcher: int | None = None
+    ) -> None:
+        self._folder, self._ranks, self._now_s, self._launcher = folder, ranks, now_s, launcher
         self._begin_s = now_s()
         self._first_s: float | None = None
         self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when that was new
@@ -121,14 +123,20 @@ class Watch:
             place = f"process {pid} on {host}, {self._seen[min(silent)][0].partition(' ')[2]}"
             return f"{_rank(rank)} gave no sign of life for {quiet_s[min(silent)]:.1f} s ({place}): it is stopped"
         waited_s = now - self._first_s
-        if len(self._seen) < self._ranks and waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
-            begun = {name.split(".")[1] for name in self._seen}
-            missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
-            count = self._ranks - len(self._seen)
-            return f"{_rank(missing)} never arrived: {count} of {self._ranks} had not begun after {waited_s:.0f} s"
+        if len(self._seen) < self._ranks and waited_s > STOPPED_S:
+            stopped = _stopped_below(self._launcher) if self._launcher else None
+            if stopped or waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
+                return self._late(waited_s, stopped)
         if unready and waited_s > READY_S + 0.5 * self._ranks:
             return f"rank {unready[0]} never arrived: it began, and had not joined MPI after {waited_s:.0f} s"
         return None
+
+    def _late(self, waited_s: float, stopped: int | None) -> str:
+        """Who never arrived, in words."""
+        begun = {name.split(".")[1] for name in self._seen}
+        missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
+        late = f"{self._ranks - len(self._seen)} of {self._ranks} had not begun after {waited_s:.0f} s"
+        return f"{_rank(missing)} never arrived: {late}{f'; process {stopped} is stopped' if stopped else ''}"
 
     def _read(self, now: float) -> list[str]:
         """Names of the files that are there, with what is new in them noted."""
@@ -210,6 +218,22 @@ def terminate_ranks(folder: Path) -> None:
                 pid = int(path.name.split(".")[3])
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)
+
+
+def _stopped_below(launcher: int) -> int | None:
+    """A process that is stopped, of those that a launcher has started, and those that they have."""
+    found: dict[int, tuple[str, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):  # it has just ended
+            state, parent, *_ = path.read_text().rpartition(")")[2].split(maxsplit=2)
+            found[int(path.parent.name)] = state, int(parent)
+    for pid in (pid for pid, (state, _) in found.items() if state == "T"):
+        above = pid
+        while above in found and above != launcher:
+            above = found[above][1]
+        if above == launcher:
+            return pid
+    return None
 
 
 def _state(alive: Path) -> str:

@@ -138,7 +138,7 @@ def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]
 def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[int, str | None]:
     """What `watch` returns; a RunError where a rank does not arrive or falls silent, code 3 where one failed and others
     hang."""
-    seen, looked_s = Watch(place, ranks), time.monotonic()
+    seen, looked_s = Watch(place, ranks, launcher=launcher.pid), time.monotonic()
     failed_s, died = None, None
     with closing(Deaths(place)) as deaths:
         while True:
