@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def _with_computations(
     ]
     numbered = [m._replace(key=f"kernel:{place}") for place, row in enumerate(measured) for m in row]
     taken = take(executor, [*numbered, *library_calls(machine, wish, ranks, afford)])
-    fitted = {}
+    fitted: dict[str, dict[str, Any]] = {}
     for place, (first, *_) in enumerate(measured):
         curve, variant = fit(taken.pop(f"kernel:{place}")).to_json(), first.variant
         keys = [first.key, *(f"kernel:{key}" for key in work_keys(variant.program, variant.workload))]
