@@ -1,5 +1,7 @@
 """What must hold of runs on a CUDA device: a real one, or the pretended one that test_run_cuda.py puts in its place."""
 
+import ctypes
+import gc
 from itertools import product
 from types import SimpleNamespace
 
@@ -50,6 +52,17 @@ few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChec
 @pytest.fixture(scope="module")
 def gpu():
     return Gpu()
+
+
+@pytest.fixture(autouse=True)
+def callers_context():
+    """What calls us finds the device again that it had chosen, or none, as PyTorch does."""
+    driver, before, after = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    assert (driver.cuInit(0), driver.cuCtxSetCurrent(before)) == (0, 0)
+    yield
+    gc.collect()
+    assert driver.cuCtxGetCurrent(ctypes.byref(after)) == 0
+    assert after.value == before.value
 
 
 def same(asked, workload, ran, how=None):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dovetail.core import CostError, DovetailError
 from dovetail.cost import Curve, Mode, Segment
+from dovetail.cost.curve import MANY
 
 MIB = float(1 << 20)
 US = 1e-6
@@ -138,6 +139,13 @@ def test_the_non_monotone_start_of_a_vendor_model_is_refused() -> None:
     """18 us up to 1/16 MiB, then 16.46 us: a model that falls as the message grows."""
     with pytest.raises(CostError, match="the cost falls at 65536 bytes"):
         Curve("bytes", (Segment(0, 18e-6, 0.0), Segment(65536, 16.46e-6, 25e-12)))
+
+
+@given(curve=curves(), sizes=st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_many_points_cost_what_each_does(curve: Curve, sizes: list[int]) -> None:
+    """Runs of equal points are evaluated once: also where runs are of one point, and the last differs."""
+    points = np.append(np.repeat(np.array(sizes) * curve.high / 4, MANY), 0.0)
+    assert np.array_equal(curve.seconds(points), curve._evaluate(points))
 
 
 def test_a_factor_may_fall_but_has_no_inverse() -> None:

@@ -123,6 +123,39 @@ def test_messages_against_messages_go_by_the_exchange() -> None:
     assert price(two_way(Kind.signal), machine(only_exchange), workload()).wire_s[0] == pytest.approx(EXCHANGE * n)
 
 
+def ping_pong(waits: bool = True) -> Program:
+    """Three messages there and back, each answering the last one; or, planted, those there all sent at once."""
+    b, _, net = builder()
+    there, back, last = b.channel(0, 1), b.channel(1, 0), list[int]()
+    for _ in range(3):
+        b.add(Kind.send, 0, net, reads=[A], chan_out=there, after=last)
+        got = b.add(Kind.recv, 1, net, writes=[A], chan_in=there)
+        b.add(Kind.send, 1, net, reads=[A], chan_out=back, after=[got])
+        if waits:
+            last = [b.add(Kind.recv, 0, net, writes=[A], chan_in=back)]
+    for _ in range(0 if waits else 3):
+        b.add(Kind.recv, 0, net, writes=[A], chan_in=back)
+    return b.build()
+
+
+def test_messages_that_answer_each_other_are_never_on_their_way_at_once() -> None:
+    n = 4 * SLOT
+    for program, each in ((ping_pong(), P2P), (ping_pong(waits=False), EXCHANGE)):
+        wire = price(program, machine(), workload()).wire_s
+        assert wire[wire > 0] == pytest.approx([each * n] * 6)
+
+
+def test_a_ring_goes_both_ways_where_ranks_share_a_switch() -> None:
+    b, _, net = builder(3)
+    for rank in range(3):
+        b.add(Kind.send, rank, net, reads=[A], chan_out=b.channel(rank, (rank + 1) % 3))
+    star = tuple(Link(*ends, "tcp") for node in range(3) for ends in ((node, SWITCH), (SWITCH, node)))
+    mesh = tuple(Link(a, z, "tcp") for a in range(3) for z in range(3) if a != z)
+    for links, each in ((star, EXCHANGE), (mesh, P2P)):
+        wired = Machine("three", 3, (0, 1, 2), links, COSTS)
+        assert price(b.build(), wired, workload(3)).wire_s == pytest.approx([each * 4 * SLOT] * 3)
+
+
 def test_two_pairs_on_the_same_two_nodes_share_the_links_and_the_rule() -> None:
     b, _, net = builder(4)
     b.add(Kind.send, 0, net, reads=[A], chan_out=b.channel(0, 2))

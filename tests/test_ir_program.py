@@ -26,6 +26,18 @@ def test_json_round_trip(tmp_path: Path) -> None:
     assert Program.from_json(load_json(save_json(tmp_path / "p.json", program.to_json()))) == program
 
 
+def test_columns_are_frozen_and_parts_of_other_arrays_are_copied() -> None:
+    program = parse(TEXT)
+    whole, both = np.array(program.rank), np.tile(program.lane, 2)
+    made = program.with_columns({**program.columns, "rank": whole, "lane": both[: program.num_ops]})
+    assert made == program
+    with pytest.raises(ValueError, match="read-only"):
+        whole[0] = 7
+    both[0] += 1
+    assert made == program
+    assert not any(column.flags.writeable for column in made.columns.values())
+
+
 def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     def apply(doc: dict[str, Any]) -> None:
         for key in path[:-1]:

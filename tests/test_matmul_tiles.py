@@ -187,6 +187,15 @@ def test_optimal_equals_brute_force(problem):
     assert pipeline_s(found.tiles, compute, comm, *factors) == pytest.approx(min(every), rel=1e-9)
 
 
+@given(points=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40))
+def test_a_front_is_what_no_other_beats_and_the_first_of_like_ones(points):
+    """Also where many are as early, or have as much left."""
+    beaten = [any(a <= c and b <= d and (a, b) != (c, d) for a, b in points) for c, d in points]
+    wanted = [row for row, point in enumerate(points) if not beaten[row] and points.index(point) == row]
+    first, second = np.array(points, dtype=float).reshape(-1, 2).T
+    assert optimum._front_2d(first, second).tolist() == sorted(wanted, key=points.__getitem__)
+
+
 def test_brute_force_notices_a_front_that_keeps_too_little(monkeypatch):
     """Planted fault: keep only the partial tiling whose compute ends first, and the optimum is missed."""
     compute = lambda r: np.array([0, 3, 8, 8, 9, 12])[np.asarray(r)]  # noqa: E731

@@ -16,7 +16,7 @@ from msccl_files import index, verdict, xml
 
 from dovetail.cli import main
 from dovetail.collective import build
-from dovetail.collective.msccl import DIALECTS, certify, read, write
+from dovetail.collective.msccl import DIALECTS, certify, read, write, write_file
 from dovetail.collective.msccl.lower import in_pieces, lower
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Certificate, Program, Slot, Workload, canonical, parse, verify
@@ -460,6 +460,9 @@ def test_write_what_was_built(name, dialect):
     assert (file.header.kind, file.protocol) == (name.partition("_")[2], "LL")
     assert certify(file, dialect).ok
     assert certify(file, dialect).collective_found == file.header.kind
+    written = write_file(program, dialect, protocol="LL", name="mine", min_bytes=1024, max_bytes=65536)
+    assert written.text == text
+    assert written.file == read(text, dialect, name=written.file.place)
 
 
 def test_what_has_no_word_of_its_own_is_custom():

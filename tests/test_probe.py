@@ -39,7 +39,7 @@ def true_machine(nodes: tuple[int, ...] = (0, 1)) -> Machine:
     links = (Link(0, 1, "net"), Link(1, 0, "net")) if kind == "net" else ()
     costs = {
         f"p2p:{kind}": line(60e-6, 1 / 115e6),
-        f"exchange:{kind}": line(1e-6, 1 / 114e6),  # a ping-pong, too, is priced as traffic both ways
+        f"exchange:{kind}": line(1e-6, 1 / 80e6),
         "all_reduce:2": line(100e-6, 1 / 110e6),
         "reduce": line(1e-6, 1 / 5e9),
         f"kernel:{KEY}": line(5e-6, 2e-6, "rows"),
@@ -92,6 +92,24 @@ def test_links_are_found(nodes):
     assert off(true, found, "reduce", sizes[3:]) < 0.05
     assert off(true, found, f"exchange:{kind}", sizes[4:]) < 0.15
     assert found.facts["eager_limit_bytes"] == {kind: 16 << 10}
+
+
+def test_where_nothing_waits_there_is_no_limit():
+    def limits(per_byte_s, facts):
+        fast = {key: line(1e-6, per_byte_s) for key in ("p2p:net", "exchange:net")}
+        true = replace(true_machine(), costs=true_machine().costs | fast, facts=facts)
+        return probe_links(SimExecutor(true), 2, "found", QUICK).facts.get("eager_limit_bytes")
+
+    assert limits(1e-10, {}) is None
+    assert limits(1e-10, {"eager_limit_bytes": {"net": 2 << 20}}) == {"net": 1 << 20}
+    assert limits(5e-9, {}) == {"net": 512 << 10}  # larger ones take longer than a receive is late
+
+
+def test_contention_is_found_beside_products_that_outlast_all_messages():
+    slow = true_machine()
+    slow = replace(slow, costs=slow.costs | {f"kernel:{KEY}": line(5e-6, 0.01, "rows")})
+    found = probe_wish(SimExecutor(slow), probe_links(SimExecutor(slow), 2, "found", QUICK), WISH, 2, QUICK)
+    assert off(slow, found, "cil:compute", [32 << 10, 128 << 10]) < 0.1
 
 
 def test_noise_is_averaged_out():

@@ -87,6 +87,22 @@ def test_the_error_is_within_the_half_round_trips(tmp_path):
     assert max(found) > 10000
 
 
+def test_the_error_counts_a_drift_that_hides_in_the_round_trips(tmp_path):
+    """One shift does for two meetings that it passes by within their errors: it may be wrong by more than these."""
+    clocks, span = [raw_clock(rank, 50, 1.0) for rank in range(2)], 10**9  # 50 us by drift
+    met = [(10**6, 20_000, 25_000), (span, 15_000, 35_000)]  # moment, error and half round trip
+    notes = [
+        {"clock": {"mine_ns": clocks[1](at), "peer_ns": at + error, "half_trip_ns": half}} for at, error, half in met
+    ]
+    for rank, clock in enumerate(clocks):
+        told = [{"clock_of": f"boot {rank}"}, *(notes if rank else [])]
+        write_process(tmp_path, rank, {1: []}, num_ranks=2, raw_ns=(clock(0), clock(SPAN)), notes=told)
+    processes = [read_process(tmp_path / f"host-{rank}.dvt") for rank in range(2)]
+    found, allowed = errors_ns(processes)[1], rank_clocks(processes)[1].error_ns
+    assert 35_000 < found <= allowed
+    assert allowed < 2 * 35_000 + 25_000
+
+
 def test_one_meeting_leaves_the_drift(tmp_path):
     """Planted: no meeting at the end, as of ranks that never finalize."""
     processes = skewed_files(tmp_path, 2, (10**8,))

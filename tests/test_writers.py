@@ -28,11 +28,18 @@ FORMS: dict[str, Callable[[Program], str]] = {
     "text": to_text,
     "json": json_text,
     "msccl": partial(msccl.write, dialect="msccl", collective="all_reduce"),
+    "msccl and its limit": lambda program: _xml_and_limit(program)[0],
 }
 
 
+def _xml_and_limit(program: Program) -> tuple[str, int | None]:
+    """As `dovetail compile --to msccl` has them: nothing that was written is read again."""
+    xml = msccl.write_file(program, "msccl", collective="all_reduce")
+    return xml.text, msccl.safe_up_to_bytes(xml.file, "msccl")
+
+
 def _ring(num_ranks: int, form: str) -> Program:
-    return make_algorithm("ring_all_reduce", num_ranks).compile(strided=form != "msccl")
+    return make_algorithm("ring_all_reduce", num_ranks).compile(strided="msccl" not in form)
 
 
 def _calls(work: Callable[[], object]) -> int:

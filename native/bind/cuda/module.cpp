@@ -19,6 +19,19 @@ using namespace dovetail;
 
 namespace {
 
+// What may enter a device, and what may take long there.
+using Enters = nb::call_guard<cuda::CallersContext>;
+using Waits = nb::call_guard<cuda::CallersContext, nb::gil_scoped_release>;
+
+// An object that enters its device at its end, too.
+template <class T, class... Arguments>
+std::shared_ptr<T> made(Arguments&&... arguments) {
+    return {new T(std::forward<Arguments>(arguments)...), [](T* object) {
+                const cuda::CallersContext callers;
+                delete object;
+            }};
+}
+
 // Address, starts (an address on the device, or 0), bytes of a slot, offset, count, stride, blocks.
 using PlaceRow =
     std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
@@ -100,16 +113,12 @@ nb::object described(const nb::ndarray<>& array) {
 }
 
 void copy_out(const cuda::Device& device, std::uintptr_t to, std::uintptr_t from, std::int64_t bytes) {
-    const nb::gil_scoped_release release;
-    device.enter();
     const cuda::Stream stream(device);
     device.copy(to, from, bytes, stream);
     stream.synchronize();
 }
 
 void fill(const cuda::Device& device, std::uintptr_t at, int value, std::int64_t bytes) {
-    const nb::gil_scoped_release release;
-    device.enter();
     const cuda::Stream stream(device);
     if (bytes > 0)
         cuda::check(cuda::driver().cuMemsetD8Async(at, static_cast<unsigned char>(value),
@@ -121,20 +130,21 @@ void fill(const cuda::Device& device, std::uintptr_t at, int value, std::int64_t
 void bind_device(nb::module_& m) {
     nb::class_<cuda::Device>(m, "Device")
         .def("facts", &facts_of)
-        .def("free_bytes", &cuda::Device::free_bytes)
-        .def("synchronize", &cuda::Device::synchronize, nb::call_guard<nb::gil_scoped_release>())
-        .def("fill", &fill, "address"_a, "value"_a, "num_bytes"_a, "Sets bytes, and waits for their end.")
-        .def("copy", &copy_out, "to"_a, "source"_a, "num_bytes"_a, "Copies bytes by address, and waits for their end.");
-    m.def("open_device", [](int index) { return std::make_shared<cuda::Device>(index); }, "index"_a);
+        .def("free_bytes", &cuda::Device::free_bytes, Enters())
+        .def("synchronize", &cuda::Device::synchronize, Waits())
+        .def("fill", &fill, "address"_a, "value"_a, "num_bytes"_a, Waits(), "Sets bytes, and waits for their end.")
+        .def("copy", &copy_out, "to"_a, "source"_a, "num_bytes"_a, Waits(),
+             "Copies bytes by address, and waits for their end.");
+    m.def("open_device", [](int index) { return made<cuda::Device>(index); }, "index"_a, Enters());
     nb::class_<cuda::Block>(m, "Block")
         .def_prop_ro("address", &cuda::Block::address)
         .def_prop_ro("num_bytes", &cuda::Block::bytes);
     m.def(
         "allocate",
         [](std::shared_ptr<cuda::Device> device, std::int64_t bytes, bool on_host) {
-            return std::make_shared<cuda::Block>(std::move(device), bytes, on_host);
+            return made<cuda::Block>(std::move(device), bytes, on_host);
         },
-        "device"_a, "num_bytes"_a, "on_host"_a);
+        "device"_a, "num_bytes"_a, "on_host"_a, Enters());
     m.def("describe", &described, "array"_a, "Of any array that speaks DLPack.");
     m.def(
         "as_array",
@@ -152,21 +162,23 @@ void bind_streams(nb::module_& m) {
     m.def(
         "open_blas",
         [](std::shared_ptr<cuda::Device> device, const std::vector<std::string>& paths) {
-            return std::make_shared<cuda::Blas>(std::move(device), paths);
+            return made<cuda::Blas>(std::move(device), paths);
         },
-        "device"_a, "paths"_a);
-    const auto release = nb::call_guard<nb::gil_scoped_release>();
+        "device"_a, "paths"_a, Enters());
     nb::class_<cuda::Streams>(m, "Streams")
-        .def("run", &cuda::Streams::run, release)
-        .def("capture", &cuda::Streams::capture, release)
-        .def("replay", &cuda::Streams::replay, release)
-        .def("total_s", &cuda::Streams::total_s)
+        .def("run", &cuda::Streams::run, Waits())
+        .def("capture", &cuda::Streams::capture, Waits())
+        .def("replay", &cuda::Streams::replay, Waits())
+        .def("total_s", &cuda::Streams::total_s, Enters())
         .def("enqueue_s", &cuda::Streams::enqueue_s)
-        .def("spans", [](const cuda::Streams& streams) {
-            bind::Spans found;
-            streams.spans(std::get<0>(found), std::get<1>(found), std::get<2>(found));
-            return found;
-        });
+        .def(
+            "spans",
+            [](const cuda::Streams& streams) {
+                bind::Spans found;
+                streams.spans(std::get<0>(found), std::get<1>(found), std::get<2>(found));
+                return found;
+            },
+            Enters());
     m.def(
         "streams",
         [](const std::vector<std::shared_ptr<cuda::Device>>& devices,
@@ -175,30 +187,31 @@ void bind_streams(nb::module_& m) {
             std::vector<cuda::Seat> seats;
             for (std::size_t i = 0; i < devices.size(); ++i)
                 seats.push_back({devices[i], blas.empty() ? nullptr : blas.at(i)});
-            std::vector<cuda::Command> made;
+            std::vector<cuda::Command> given;
             for (nb::handle each : commands) {
                 const auto [stream, row, waits, what, action] =
                     nb::cast<std::tuple<int, std::int64_t, std::vector<std::int32_t>, std::string, nb::object>>(each);
-                made.push_back({stream, row, waits, action_of(what, action)});
+                given.push_back({stream, row, waits, action_of(what, action)});
             }
-            return std::make_shared<cuda::Streams>(
-                std::move(seats), std::move(seat_of), std::move(made),
-                options_of(copy_blocks, move_blocks, processors, overlapping, stamps));
+            return made<cuda::Streams>(std::move(seats), std::move(seat_of), std::move(given),
+                                       options_of(copy_blocks, move_blocks, processors, overlapping, stamps));
         },
         "devices"_a, "blas"_a, "seat_of"_a, "commands"_a, "copy_blocks"_a, "move_blocks"_a, "processors"_a,
-        "overlapping"_a, "stamps"_a);
+        "overlapping"_a, "stamps"_a, Enters());
 }
 
 void bind_interpreter(nb::module_& m) {
     nb::class_<cuda::DeviceInterpreter>(m, "DeviceInterpreter")
-        .def("run", &cuda::DeviceInterpreter::run, "reduce_op"_a, "stall_s"_a, "stamps"_a,
-             nb::call_guard<nb::gil_scoped_release>())
+        .def("run", &cuda::DeviceInterpreter::run, "reduce_op"_a, "stall_s"_a, "stamps"_a, Waits())
         .def("total_s", &cuda::DeviceInterpreter::total_s)
         .def("facts", [](const cuda::DeviceInterpreter& each) { return bind::facts_of(each.loaded()); })
-        .def("spans", [](const cuda::DeviceInterpreter& each) {
-            const auto spans = each.spans();
-            return spans.empty() ? bind::Spans{} : bind::spans_of(each.loaded().image, spans.data());
-        });
+        .def(
+            "spans",
+            [](const cuda::DeviceInterpreter& each) {
+                const auto spans = each.spans();
+                return spans.empty() ? bind::Spans{} : bind::spans_of(each.loaded().image, spans.data());
+            },
+            Enters());
     m.def(
         "device_interpreter",
         [](std::shared_ptr<cuda::Device> device, int threads, const bind::Table& columns, int num_ranks,
@@ -206,10 +219,10 @@ void bind_interpreter(nb::module_& m) {
            int protocol, std::int64_t place_bytes, std::int64_t slice_bytes) {
             const cuda::Layout layout{static_cast<cuda::Protocol>(protocol), place_bytes, slice_bytes};
             auto loaded = bind::load(columns, num_ranks, channels, memory, order, layout);
-            return std::make_shared<cuda::DeviceInterpreter>(std::move(device), std::move(loaded), threads);
+            return made<cuda::DeviceInterpreter>(std::move(device), std::move(loaded), threads);
         },
         "device"_a, "threads"_a, "columns"_a, "num_ranks"_a, "channels"_a, "memory"_a, "order"_a, "protocol"_a,
-        "place_bytes"_a, "slice_bytes"_a);
+        "place_bytes"_a, "slice_bytes"_a, Enters());
 }
 
 }  // namespace
@@ -235,5 +248,5 @@ NB_MODULE(_cuda, m) {
                 rows.emplace_back(each.variant, each.bytes, each.beside, each.failure);
             return rows;
         },
-        "device"_a, "sizes"_a, "limit_s"_a, nb::call_guard<nb::gil_scoped_release>());
+        "device"_a, "sizes"_a, "limit_s"_a, Waits());
 }

@@ -129,6 +129,7 @@ Blas::Blas(std::shared_ptr<const Device> device, const std::vector<std::string>&
 }
 
 Blas::~Blas() {
+    device_->enter();
     known_.clear();
     if (handle_) calls_->destroy(handle_);
 }

@@ -19,6 +19,18 @@ struct DeviceFacts {
     std::int64_t memory_bytes = 0, cache_bytes = 0;
 };
 
+// Gives the calling thread the context back, at its end, that it had: PyTorch and others know their device by it.
+class CallersContext {
+  public:
+    CallersContext() { check(driver().cuCtxGetCurrent(&before_), "asking for the thread's context"); }
+    ~CallersContext() { driver().cuCtxSetCurrent(before_); }
+    CallersContext(const CallersContext&) = delete;
+    CallersContext& operator=(const CallersContext&) = delete;
+
+  private:
+    CUcontext before_{};
+};
+
 class Device : public std::enable_shared_from_this<Device> {
   public:
     // Throws DeviceFault where there is no such device.
@@ -27,7 +39,7 @@ class Device : public std::enable_shared_from_this<Device> {
     Device(const Device&) = delete;
     Device& operator=(const Device&) = delete;
 
-    void enter() const;  // makes it the calling thread's
+    void enter() const;  // makes it the calling thread's; see CallersContext
     // Lets kernels here read and write the other's memory; throws DeviceFault where no link joins them.
     void reach(const Device& other) const;
     const DeviceFacts& facts() const { return facts_; }

@@ -15,20 +15,20 @@ struct DeviceFault : std::runtime_error {
 };
 
 // Every entry point that we call. Macros of cuda.h name the versions.
-#define DOVETAIL_DRIVER(each)                                                                                         \
-    each(cuInit) each(cuDriverGetVersion) each(cuGetErrorName) each(cuGetErrorString) each(cuDeviceGetCount)          \
-        each(cuDeviceGet) each(cuDeviceGetName) each(cuDeviceGetAttribute) each(cuDeviceTotalMem)                     \
-            each(cuDevicePrimaryCtxRetain) each(cuDevicePrimaryCtxRelease) each(cuCtxSetCurrent)                      \
-                each(cuDeviceCanAccessPeer) each(cuCtxEnablePeerAccess) each(cuCtxSynchronize) each(cuMemGetInfo)     \
-                    each(cuMemAlloc) each(cuMemFree) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpyAsync)     \
-                        each(cuMemcpy2DAsync) each(cuMemsetD8Async) each(cuStreamCreate) each(cuStreamDestroy)        \
-                            each(cuStreamSynchronize) each(cuStreamWaitEvent) each(cuStreamBeginCapture)              \
-                                each(cuStreamEndCapture) each(cuEventCreate) each(cuEventDestroy) each(cuEventRecord) \
-                                    each(cuEventRecordWithFlags) each(cuEventQuery) each(cuEventElapsedTime)          \
-                                        each(cuGraphInstantiate) each(cuGraphLaunch) each(cuGraphDestroy)             \
-                                            each(cuGraphExecDestroy) each(cuModuleLoadData) each(cuModuleUnload)      \
-                                                each(cuModuleGetFunction) each(cuLaunchKernel)                        \
-                                                    each(cuLaunchCooperativeKernel)                                   \
+#define DOVETAIL_DRIVER(each)                                                                                          \
+    each(cuInit) each(cuDriverGetVersion) each(cuGetErrorName) each(cuGetErrorString) each(cuDeviceGetCount)           \
+        each(cuDeviceGet) each(cuDeviceGetName) each(cuDeviceGetAttribute) each(cuDeviceTotalMem)                      \
+            each(cuDevicePrimaryCtxRetain) each(cuDevicePrimaryCtxRelease) each(cuCtxSetCurrent) each(cuCtxGetCurrent) \
+                each(cuDeviceCanAccessPeer) each(cuCtxEnablePeerAccess) each(cuCtxSynchronize) each(cuMemGetInfo)      \
+                    each(cuMemAlloc) each(cuMemFree) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpyAsync)      \
+                        each(cuMemcpy2DAsync) each(cuMemsetD8Async) each(cuStreamCreate) each(cuStreamDestroy)         \
+                            each(cuStreamSynchronize) each(cuStreamWaitEvent) each(cuStreamBeginCapture)               \
+                                each(cuStreamEndCapture) each(cuEventCreate) each(cuEventDestroy) each(cuEventRecord)  \
+                                    each(cuEventRecordWithFlags) each(cuEventQuery) each(cuEventElapsedTime)           \
+                                        each(cuGraphInstantiate) each(cuGraphLaunch) each(cuGraphDestroy)              \
+                                            each(cuGraphExecDestroy) each(cuModuleLoadData) each(cuModuleUnload)       \
+                                                each(cuModuleGetFunction) each(cuLaunchKernel)                         \
+                                                    each(cuLaunchCooperativeKernel)                                    \
                                                         each(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 
 struct Driver {

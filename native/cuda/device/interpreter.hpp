@@ -29,7 +29,7 @@ class DeviceInterpreter {
     const int threads_;
     Stream stream_;
     Event begin_, end_;
-    std::unique_ptr<Block> memory_;
+    std::unique_ptr<Block> memory_;  // ends before the events, and so enters the device for them
     double total_s_ = 0;
     bool stalled_ = false;
 };

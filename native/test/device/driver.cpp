@@ -123,6 +123,12 @@ CUresult launch(CUfunction function, unsigned blocks, unsigned threads, void** a
 #define UNLESS_CAPTURING \
     if (World::get().capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 
+// A thread without a context has no business here; nobody looks at what the end of a stream or an event returns.
+#define ENTERED \
+    if (current < 0) return CUDA_ERROR_INVALID_CONTEXT
+#define MUST_HAVE_ENTERED \
+    if (current < 0) std::abort()
+
 #define LOCKED const std::lock_guard<std::recursive_mutex> lock(mutex)
 
 // For the pretended library of products.
@@ -171,17 +177,23 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context) {
     return current = static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1, CUDA_SUCCESS;
 }
+CUresult cuCtxGetCurrent(CUcontext* context) {
+    return *context = reinterpret_cast<CUcontext>(static_cast<std::intptr_t>(current) + 1), CUDA_SUCCESS;
+}
 CUresult cuCtxSynchronize() {
     LOCKED;
+    ENTERED;
     UNLESS_CAPTURING;
     return World::get().run(true), CUDA_SUCCESS;
 }
 CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
     LOCKED;
+    ENTERED;
     return *total = memory_bytes(), *available = *total - taken_bytes(), CUDA_SUCCESS;
 }
 CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
     LOCKED;
+    ENTERED;
     UNLESS_CAPTURING;
     if (taken_bytes() + bytes > memory_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     void* found = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -192,6 +204,7 @@ CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
 }
 CUresult cuMemFree(CUdeviceptr at) {
     LOCKED;
+    MUST_HAVE_ENTERED;
     UNLESS_CAPTURING;
     World::get().run(true);
     taken.erase(at);
@@ -200,6 +213,7 @@ CUresult cuMemFree(CUdeviceptr at) {
 }
 CUresult cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
     LOCKED;
+    ENTERED;
     UNLESS_CAPTURING;
     *at = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     return CUDA_SUCCESS;
@@ -207,6 +221,7 @@ CUresult cuMemHostAlloc(void** at, std::size_t bytes, unsigned) {
 CUresult cuMemFreeHost(void* at) { return std::free(at), CUDA_SUCCESS; }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
     LOCKED;
+    ENTERED;
     World::get().add(of(stream), engine_of(to, from),
                      [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
     return CUDA_SUCCESS;
@@ -214,6 +229,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
 CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes, std::size_t count,
                             CUmemcpyAttributes*, std::size_t*, std::size_t, CUstream stream) {
     LOCKED;
+    ENTERED;
     if (of(stream).captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     for (std::size_t i = 0; i < count; ++i)
         World::get().add(of(stream), Engine::copies, [a = to[i], b = from[i], n = bytes[i]] {
@@ -223,17 +239,20 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* byt
 }
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* how, CUstream stream) {
     LOCKED;
+    ENTERED;
     if (how->srcPitch < how->WidthInBytes || how->dstPitch < how->WidthInBytes) return CUDA_ERROR_INVALID_VALUE;
     World::get().add(of(stream), engine_of(how->dstDevice, how->srcDevice), [how = *how] { copy_rows(how); });
     return CUDA_SUCCESS;
 }
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, std::size_t bytes, CUstream stream) {
     LOCKED;
+    ENTERED;
     World::get().add(of(stream), Engine::processors, [=] { std::memset(reinterpret_cast<void*>(at), value, bytes); });
     return CUDA_SUCCESS;
 }
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
     LOCKED;
+    ENTERED;
     auto* made = new Stream;
     World::get().streams.insert(made);
     home[made] = current;
@@ -241,12 +260,14 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
 }
 CUresult cuStreamDestroy(CUstream stream) {
     LOCKED;
+    MUST_HAVE_ENTERED;
     World::get().run(true);
     World::get().streams.erase(&of(stream));
     return delete &of(stream), CUDA_SUCCESS;
 }
 CUresult cuStreamSynchronize(CUstream stream) {
     LOCKED;
+    ENTERED;
     if (of(stream).captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return World::get().run(true), CUDA_SUCCESS;
 }
@@ -274,11 +295,13 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 }
 CUresult cuEventCreate(CUevent* event, unsigned) {
     LOCKED;
+    ENTERED;
     *event = reinterpret_cast<CUevent>(new Event);
     return home[*event] = current, CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent event) {
     LOCKED;
+    MUST_HAVE_ENTERED;
     World::get().run(true);
     return delete &of(event), CUDA_SUCCESS;
 }
@@ -305,11 +328,13 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 }
 CUresult cuEventQuery(CUevent event) {
     LOCKED;
+    ENTERED;
     World::get().run(false);
     return World::get().done(of(event).task) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
     LOCKED;
+    ENTERED;
     if (!of(from).recorded || !of(to).recorded || home[from] != home[to]) return CUDA_ERROR_INVALID_HANDLE;
     return *milliseconds = static_cast<float>(1e3 * (of(to).time_s - of(from).time_s)), CUDA_SUCCESS;
 }
@@ -318,6 +343,7 @@ CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long
 }
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     LOCKED;
+    ENTERED;
     World::get().add(of(stream), Engine::processors,
                      [graph] { World::get().run_graph(*reinterpret_cast<const Graph*>(graph)); });
     return CUDA_SUCCESS;

@@ -111,8 +111,7 @@ def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
     from dovetail.core import save_text
     from dovetail.report.units import num_bytes
 
-    text = _text_of(made, form)
-    limit = _limit_of(text, form)
+    text, limit = _written(made, form)
     facts = _facts(made) | {"safe_up_to_bytes": limit}
     if out is not None:
         save_text(out, text)
@@ -128,26 +127,22 @@ def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
         print(f"{out}: {_render(facts, made.protocol)}")
 
 
-def _text_of(made: Made, form: str) -> str:
+def _written(made: Made, form: str) -> tuple[str, int | None]:
+    """The text; of MSCCL XML, the largest buffer for which it completes on the runtime that it is for (None: any)."""
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
     from dovetail.ir.document import json_text
 
     if form == "text":
-        return to_text(made.program)
+        return to_text(made.program), None
     if form == "json":
-        return json_text(made.program)
+        return json_text(made.program), None
     kind = made.kind and made.kind.removesuffix("_v")
     if form == "mscclpp":
-        return jsons.dumps(mscclpp.write(made.program, kind), indent=1)
-    return msccl.write(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
-
-
-def _limit_of(text: str, form: str) -> int | None:
-    """Of MSCCL XML, the largest buffer for which it completes on the runtime that it is for; None: every size."""
-    from dovetail.collective import msccl
-
-    return msccl.safe_up_to_bytes(msccl.read(text), form) if form in msccl.DIALECTS else None
+        return jsons.dumps(mscclpp.write(made.program, kind), indent=1), None
+    xml = msccl.write_file(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
+    limit = msccl.safe_up_to_bytes(xml.file, form)
+    return xml.text, limit
 
 
 def _facts(made: Made) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dovetail.core import CostError, check_schema
 
 SCHEMA = "dovetail.curve/1"
 Label = Literal["measured", "emulated", "published", "preset", "prior"]
+MANY = 1 << 12  # points at once among which equal neighbours are looked for
 _SLACK = 1e-9  # relative room for rounding where monotonicity is checked
 
 
@@ -125,7 +126,7 @@ class Curve:
         points = np.asarray(x, dtype=np.float64)
         if points.size:
             self._check_range(float(points.min()), float(points.max()), extrapolate)
-        result = self._evaluate(points)
+        result = self._evaluate_runs(points) if points.ndim == 1 and points.size > MANY else self._evaluate(points)
         return float(result) if result.ndim == 0 else result
 
     def inverse(self, seconds: float, extrapolate: bool = False) -> float:
@@ -235,6 +236,11 @@ class Curve:
         slope = last[2] + 2.0 * last[3] * edge
         line = last[1] + edge * (last[2] + last[3] * edge) + (x - self.high) * slope
         return np.where(x > self.high, line, bent)
+
+    def _evaluate_runs(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same of many points, each run of equal ones evaluated once, as of the pieces of messages."""
+        starts = np.append(0, np.flatnonzero(x[1:] != x[:-1]) + 1)
+        return np.repeat(self._evaluate(x[starts]), np.diff(np.append(starts, len(x))))
 
     def _evaluate_one(self, x: float) -> float:
         if x == math.inf:

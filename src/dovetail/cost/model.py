@@ -160,6 +160,7 @@ class CostModel:
         return CostError(what, found=f"costs {known}", hint=hint)
 
 
+@functools.cache
 def rate_key(key: str) -> str:
     """The cost key of the rate of FLOP that computations of a Work key have in common.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 from dovetail.core import CostError
 from dovetail.cost.model import REDUCES, CostModel
 from dovetail.cost.prices import Prices
-from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, region_bytes
+from dovetail.cost.routes import MESSAGES, Routes, carriers
+from dovetail.ir import RECVS, SENDS, Call, Kind, Program, Work, Workload, compute_calls, is_one_of, region_bytes
 from dovetail.machine import LIBRARY, Machine
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_MESSAGES = (*SENDS, Kind.put, Kind.get)
 
 
 def price(
@@ -32,11 +31,11 @@ def price(
     """What each op of `program` costs on `machine`.
 
     A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route: f of the least message is
-    its latency, the rest occupies the wire. Where the opposite direction carries messages of this program too, the wire
-    is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways, and the latency is what
-    the least message takes beyond that. Where each op stands for so many alike (`times`), one of them is priced, and
-    all count in what is a typical message. Without `contention`,
-    compute and traffic slow each other by the measured `cil:*` curves; with it, every transfer and collective simply
+    its latency, the rest occupies the wire. Where a link of the route carries messages of this program the other way,
+    too, the wire is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways, and the
+    latency is what the least message takes beyond that (see routes). Where each op stands for so many alike (`times`),
+    one of them is priced, and all count in what is a typical message. Without `contention`, compute and traffic slow
+    each other by the measured `cil:*` curves; with it, every transfer and collective simply
     takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
 
     Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
@@ -46,7 +45,7 @@ def price(
     model = CostModel.of(machine)
     sizes = _Sizes.of(program, workload)
     work_s = _work(program, model, workload, sizes, extrapolate)
-    routes = _Routes.of(program, machine)
+    routes = Routes.of(program, machine)
     wire_s, latency_s, rendezvous = _messages(program, model, sizes, routes, extrapolate)
     if contention is None:
         slow_by_net, slow_by_compute = _slow_downs(program, model, sizes, times)
@@ -92,18 +91,10 @@ class _Sizes:
         _check_sizes(program, workload)
         each = [region_bytes(program, workload, side) for side in ("read", "write")]
         read, write = _by_op(each[0], program.read_start), _by_op(each[1], program.write_start)
-        reads = _is(program.kind, (Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send))
+        reads = is_one_of(program.kind, (Kind.send, Kind.put, Kind.copy, Kind.reduce, Kind.recv_reduce_send))
         handled = np.where(reads, read, write)
         handled = np.where(program.kind == Kind.collective, np.maximum(read, write), handled)
         return _Sizes(each[0], each[1], handled)
-
-
-def _is(kind: NDArray[np.uint8], kinds: Collection[Kind]) -> NDArray[np.bool_]:
-    """Whether each kind is one of `kinds`: as `np.isin`, which takes longer to begin than to look them up."""
-    table = np.zeros(len(Kind), np.bool_)
-    table[list(kinds)] = True
-    found: NDArray[np.bool_] = table[kind]
-    return found
 
 
 def op_bytes(program: Program, workload: Workload) -> Ints:
@@ -134,7 +125,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
     work_s = np.zeros(program.num_ops)
     kind = program.kind
     for key, kinds in (("copy", (Kind.copy,)), ("reduce", tuple(REDUCES))):
-        rows = np.flatnonzero(_is(kind, kinds))
+        rows = np.flatnonzero(is_one_of(kind, kinds))
         if len(rows):
             work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
     _add_compute(work_s, program, model, workload, sizes, extrapolate)
@@ -170,65 +161,18 @@ def _work_of(kernel: str, workload: Workload, kind: Call) -> Work:
     return form.work(kind.reads, kind.writes)
 
 
-@dataclass(frozen=True)
-class _Routes:
-    """Links of each channel, CSR; its link kind; whether its opposite direction carries messages too."""
-
-    start: Ints
-    links: Ints
-    num_links: int
-    kinds: tuple[str, ...]
-    two_way: NDArray[np.bool_]
-
-    @staticmethod
-    def of(program: Program, machine: Machine) -> _Routes:
-        routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
-        num_links = len(machine.links)
-        for src, dst, _, _ in program.channels:
-            if (src, dst) not in routes:
-                kind, links = machine.route(src, dst)
-                if not links and src != dst:  # ranks of one node: each ordered pair has its own way
-                    links, num_links = (num_links,), num_links + 1
-                routes[src, dst] = kind, links
-        lists = [routes[c.src, c.dst][1] for c in program.channels]
-        start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        flat = np.array([link for links in lists for link in links], dtype=np.int64)
-        kinds = tuple(routes[c.src, c.dst][0] for c in program.channels)
-        return _Routes(start, flat, num_links, kinds, _two_way(program, machine))
-
-
-def _two_way(program: Program, machine: Machine) -> NDArray[np.bool_]:
-    busy = np.unique(_carriers(program)[_is(program.kind, _MESSAGES)])
-    nodes = machine.nodes
-
-    def way(row: int) -> tuple[bool, int, int]:
-        src, dst, _, _ = program.channels[row]
-        within = nodes[src] == nodes[dst]
-        return (within, src, dst) if within else (within, nodes[src], nodes[dst])
-
-    ways = {way(int(row)) for row in busy if row >= 0}
-    opposite = [(within, b, a) in ways for within, a, b in map(way, range(len(program.channels)))]
-    return np.array(opposite, dtype=np.bool_)
-
-
-def _carriers(program: Program) -> NDArray[np.int32]:
-    """For each op the channel on which it sends, puts or signals, or from whose source it gets; -1 for none."""
-    carriers: NDArray[np.int32] = np.where(program.kind == Kind.get, program.chan_in, program.chan_out)
-    return carriers
-
-
 def _messages(
-    program: Program, model: CostModel, sizes: _Sizes, routes: _Routes, extrapolate: bool
+    program: Program, model: CostModel, sizes: _Sizes, routes: Routes, extrapolate: bool
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Seconds on the wire and of latency, and who waits for its receive, for ops that send, put, get or signal."""
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
-    carriers = _carriers(program)
-    rows = np.flatnonzero((carriers >= 0) & _is(program.kind, (*_MESSAGES, Kind.signal)))
+    carrier = carriers(program)
+    rows = np.flatnonzero((carrier >= 0) & is_one_of(program.kind, (*MESSAGES, Kind.signal)))
     group_of, groups = _channel_groups(routes, model)
     if not len(rows):
         return wire_s, latency_s, rendezvous
-    group = group_of[carriers[rows]]
+    group = group_of[carrier[rows]]
     for number, (key, kind) in enumerate(groups):
         mine = rows if len(groups) == 1 else rows[group == number]
         if not len(mine):
@@ -246,12 +190,12 @@ def _messages(
                 is_signal, latency_s[mine], np.maximum(latency_s[mine] - stream.seconds(stream.low), 0.0)
             )
         wire_s[mine] = np.where(is_signal, 0.0, wire)
-        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & _is(program.kind[mine], SENDS)
+        rendezvous[mine] = (num_bytes > model.eager_limit(kind)) & is_one_of(program.kind[mine], SENDS)
     latency_s[program.kind == Kind.get] *= 2
     return wire_s, latency_s, rendezvous
 
 
-def _channel_groups(routes: _Routes, model: CostModel) -> tuple[Ints, list[tuple[str, str]]]:
+def _channel_groups(routes: Routes, model: CostModel) -> tuple[Ints, list[tuple[str, str]]]:
     """For each channel the row of the (cost key, link kind) that it goes by, and those rows."""
     groups: dict[tuple[str, str], int] = {}
     group_of = np.zeros(len(routes.kinds), dtype=np.int64)
@@ -269,12 +213,12 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes, times: Ints |
     engines = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     on_compute = engines[program.lane]
     calls, handled = program.kind == Kind.collective, sizes.handled
-    traffic = _is(program.kind, _MESSAGES) | calls
+    traffic = is_one_of(program.kind, MESSAGES) | calls
     if traffic.any() and ("cil:compute" in model or f"cil:compute:{LIBRARY}" in model):
         by_rank = _beside_traffic(program, model, handled, traffic, times)
         slow_by_net = np.where(on_compute & ~traffic, by_rank[program.rank], 1.0)
     if "cil:net" in model:
-        beside = traffic | (_is(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
+        beside = traffic | (is_one_of(program.kind, (Kind.copy, Kind.reduce, *RECVS)) & ~on_compute)
         slow_by_compute = np.where(beside, model.factor("cil:net", handled), 1.0)
     if (of_calls := f"cil:net:{LIBRARY}") in model:
         slow_by_compute = np.where(calls, model.factor(of_calls, handled), slow_by_compute)
@@ -301,10 +245,10 @@ def _typical_message(
 ) -> tuple[Floats, Floats]:
     """Mean bytes of the messages that touch each rank, weighted by their bytes, and their sum; 0 for a rank without."""
     rows = np.flatnonzero(traffic)
-    carriers = _carriers(program)
-    sent = rows[carriers[rows] >= 0]
+    carrier = carriers(program)
+    sent = rows[carrier[rows] >= 0]
     ends = np.array([[c.src, c.dst] for c in program.channels], dtype=np.int64).reshape(-1, 2)
-    other = ends[carriers[sent], (program.kind[sent] != Kind.get).astype(np.intp)]
+    other = ends[carrier[sent], (program.kind[sent] != Kind.get).astype(np.intp)]
     rank = np.concatenate([program.rank[rows], other])
     ops = np.concatenate([rows, sent])
     size = num_bytes[ops].astype(np.float64)

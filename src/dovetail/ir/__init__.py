@@ -38,6 +38,7 @@ from dovetail.ir.types import (
     Post,
     Region,
     Term,
+    is_one_of,
 )
 from dovetail.ir.verify import verify, verify_reference
 from dovetail.ir.wish import Collected, Heuristic, Option, Piece, Sample, Space, Studied, Wish
@@ -91,6 +92,7 @@ __all__ = [
     "check_columns",
     "compute_calls",
     "dtype_bytes",
+    "is_one_of",
     "kernel_calls",
     "op_works",
     "parse",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,6 +198,12 @@ class _Side:
         return tuple(found)
 
 
+@cache
+def _factors(count: int) -> Ints:
+    """So many odd numbers, drawn at random."""
+    return np.random.default_rng(0).integers(1 << 62, size=count) | 1
+
+
 def alike(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """The first of each set of rows that are equal in all columns, and for each row the number of its set.
 
@@ -204,9 +211,8 @@ def alike(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     >>> len(first), bool(which[0] == which[2] != which[1])
     (2, True)
     """
-    factors = np.random.default_rng(0).integers(1 << 62, size=len(columns)) | 1
     mixed = np.zeros(len(columns[0]), np.int64)  # one number for each row: sums of products, which wrap around
-    for column, factor in zip(columns, factors, strict=True):
+    for column, factor in zip(columns, _factors(len(columns)), strict=True):
         mixed += column * factor
     _, first, which = np.unique(mixed, return_index=True, return_inverse=True)
     if any(bool((column[first][which] != column).any()) for column in columns):  # by chance two rows have one number

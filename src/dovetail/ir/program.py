@@ -146,10 +146,9 @@ class Program:
         return replace(self, channels=tuple(c._replace(depth=depth) for c in self.channels))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]], lines: tuple[str, ...] | None = None) -> Program:
-        """The same tables over other columns: all that COLUMNS names, brought to their dtypes and frozen."""
-        new = {name: np.array(columns[name], dtype=dtype) for name, dtype in COLUMNS.items()}
-        for column in new.values():
-            column.flags.writeable = False
+        """The same tables over other columns: all that COLUMNS names, brought to their dtypes and frozen; arrays that
+        need no change become the program's."""
+        new = {name: _frozen(columns[name], dtype) for name, dtype in COLUMNS.items()}
         return replace(self, columns=new, lines=self.lines if lines is None else lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -208,6 +207,13 @@ class Program:
         )
 
 
+def _frozen(column: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """The column in its dtype, frozen; a copy of what is of another, or a part of another array."""
+    found = column if column.dtype == dtype and column.flags.owndata else np.array(column, dtype=dtype)
+    found.flags.writeable = False
+    return found
+
+
 def check_columns(program: Program) -> None:
     """Refuse tables and columns whose lengths or rows do not fit together (so that C++ may trust them)."""
     _check_tables(program)
@@ -222,7 +228,7 @@ def check_columns(program: Program) -> None:
     for side in ("read", "write", "dep"):
         start, first = col[f"{side}_start"], "dep" if side == "dep" else f"{side}_buffer"
         size = len(col[first])
-        good = len(start) == n + 1 and start[0] == 0 and start[-1] == size and bool(np.all(np.diff(start) >= 0))
+        good = len(start) == n + 1 and start[0] == 0 and start[-1] == size and bool((start[1:] >= start[:-1]).all())
         _require(good, f"column '{side}_start' does not index '{first}'")
     for side in ("read", "write"):
         sizes = {len(col[f"{side}_{part}"]) for part in ("buffer", "offset", "count", "stride", "blocks")}
@@ -278,7 +284,7 @@ def _check_channels(program: Program) -> None:
         table = program.channel_table()
     except OverflowError:
         raise ProgramError("malformed program: a channel has a number beyond 64 bits") from None
-    _require(len(np.unique(table[:, :3], axis=0)) == len(table), "a channel is declared twice")
+    _require(len({channel[:3] for channel in program.channels}) == len(table), "a channel is declared twice")
     for rows, what in (
         (((table[:, :2] < 0) | (table[:, :2] >= program.num_ranks)).any(axis=1), "joins ranks that do not exist"),
         ((table[:, 3] < 1) | (table[:, 3] >= 1 << 31), "has a depth that is not at least 1"),

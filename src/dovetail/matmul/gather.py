@@ -51,8 +51,8 @@ def gather_model(
     """What `gather_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
     pieces of a message each op stands for."""
     alike = blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
-    made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks)).build()
-    return in_chains(made, schedule, alike=alike)
+    made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks))
+    return in_chains(made.build(asked=False), schedule, alike=alike)
 
 
 def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Program, Times]:
@@ -100,10 +100,11 @@ class Gather:
             what = f"the tiles do not add up to the {self.blocks.longest} rows of the longest block"
             raise PlanError(what, found=found, hint=hint)
 
-    def build(self) -> Program:
+    def build(self, *, asked: bool = True) -> Program:
+        """The Program; without what is `asked` of it, its post-conditions, where none is to be proved."""
         self._buffers()
         self.compute = self.b.lane("compute", "compute")
-        for rank in self.doing:
+        for rank in self.doing if asked else ():
             self._ask(rank)
         self._communicate()
         for rank in self.doing:

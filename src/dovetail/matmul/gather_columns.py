@@ -31,7 +31,7 @@ def gather_columns_program(
     every run. PlanError where the parameters do not fit. Source: seed 001 (2-D schedules), where A is cut along K.
     """
     made = _made(name, m, ranks, schedule, results, gathered, range(ranks))
-    return cut_messages(made, schedule.get("rows_per_message"))
+    return cut_messages(made.build(), schedule.get("rows_per_message"))
 
 
 def gather_columns_model(
@@ -39,14 +39,15 @@ def gather_columns_model(
 ) -> tuple[Program, Times]:
     """What `gather_columns_program` takes, of columns as wide on every rank, without a result: rank 0's ops stand for
     all; and how many pieces of a message each op stands for."""
-    return in_chains(_made(name, m, ranks, schedule, results, gathered, range(1)), schedule, alike=True)
+    made = _made(name, m, ranks, schedule, results, gathered, range(1))
+    return in_chains(made.build(asked=False), schedule, alike=True)
 
 
-def _made(name: str, m: int, ranks: int, schedule: Schedule, results: int, gathered: bool, doing: range) -> Program:
+def _made(name: str, m: int, ranks: int, schedule: Schedule, results: int, gathered: bool, doing: range) -> Gather:
     if schedule.get("fused") or schedule.get("slices"):
         raise PlanError("columns are multiplied one rank's at a time", hint="fused=False, and tiles of the rows")
     blocks = Blocks.gathered((m,) * ranks)
-    return _GatherColumns(name, blocks, schedule, results, gathered, "all_gather", doing).build()
+    return _GatherColumns(name, blocks, schedule, results, gathered, "all_gather", doing)
 
 
 class _GatherColumns(Gather):

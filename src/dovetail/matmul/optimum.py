@@ -160,8 +160,7 @@ def _pass(
         hopeful = np.flatnonzero(bound < mark_s * (1 - SLACK))
         if not len(hopeful):
             continue
-        fresh = _take(fresh, hopeful)
-        fresh = _take(fresh, _front(fresh, costs, counted=most is not None))
+        fresh = _take(fresh, _front(fresh, hopeful, costs, counted=most is not None))
         if len(fresh.point) > width:
             exact, fresh = False, _thin(fresh, width)
         states = States._make(np.concatenate(pair) for pair in zip(states, fresh, strict=True))
@@ -173,7 +172,7 @@ def _advance(
 ) -> States:
     """Every partial tiling extended by one tile that ends at `point`, but for those that, undisturbed and with `left`
     still to come, reach the mark."""
-    work, message = costs.compute_s[states.point, point], costs.comm_s[states.point, point]
+    work, message = costs.compute_s[:, point][states.point], costs.comm_s[:, point][states.point]
     good = np.maximum(work + left[1], states.backlog_s + message + left[0]) < mark_s - states.end_s
     if most is not None:
         good &= states.tiles < most
@@ -185,21 +184,22 @@ def _advance(
     return States(np.full(len(parent), point, dtype=np.int64), end, backlog, states.tiles[parent] + 1, parent)
 
 
-def _front(states: States, costs: Costs, counted: bool) -> Ints:
-    """Rows that no other row beats: ending compute no later with no more left, and (if it counts) no more tiles.
+def _front(states: States, rows: Ints, costs: Costs, counted: bool) -> Ints:
+    """Of these rows those that none beats: ending compute no later with no more left, and (if it counts) no more tiles.
 
     "Left" is measured from a common clock, except where running both lanes at once never pays.
     """
     pays = 1 / costs.compute_factor + 1 / costs.comm_factor >= 1
-    left = states.end_s + states.backlog_s if pays else states.backlog_s
+    end, left = states.end_s[rows], states.backlog_s[rows]
+    left = end + left if pays else left
     if not counted:
-        return _front_2d(states.end_s, left)
-    kept: list[Ints] = []
-    for count in np.unique(states.tiles):
-        rows = np.concatenate([*kept, np.flatnonzero(states.tiles == count)])
-        front = rows[_front_2d(states.end_s[rows], left[rows])]
-        kept.append(front[states.tiles[front] == count])
-    return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+        return rows[_front_2d(end, left)]
+    kept, tiles = list[Ints](), states.tiles[rows]
+    for count in np.unique(tiles):
+        some = np.concatenate([*kept, np.flatnonzero(tiles == count)])
+        front = some[_front_2d(end[some], left[some])]
+        kept.append(front[tiles[front] == count])
+    return rows[np.concatenate(kept)] if kept else rows[:0]
 
 
 def _front_2d(first: Floats, second: Floats) -> Ints:
@@ -210,17 +210,21 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
     rows = np.append(np.flatnonzero(second < second[least]), least)
     if len(rows) == 1:
         return rows
-    rows = rows[np.lexsort((second[rows], first[rows]))]
-    ahead = np.minimum.accumulate(np.append(np.inf, second[rows]))[:-1]
-    return rows[second[rows] < ahead]
+    rows = rows[np.argsort(first[rows], kind="stable")]
+    left = second[rows]
+    rows = rows[np.append(True, left[1:] < np.minimum.accumulate(left)[:-1])]
+    ends = first[rows]  # of rows as early, each with less left than the one before, the last
+    front: Ints = rows[np.append(ends[1:] != ends[:-1], True)]
+    return front
 
 
 def _thin(states: States, width: int) -> States:
     """At most `width` rows: the one with least in total, and others evenly along the front."""
     total = states.end_s + states.backlog_s
-    rows, best = _evenly(len(total), width).copy(), int(total.argmin())
+    best = int(total.argmin())
     if width == 1:
         return _take(states, np.array([best]))
+    rows = _evenly(len(total), width).copy()
     rows[np.abs(rows - best).argmin()] = best
     return _take(states, np.unique(rows))
 

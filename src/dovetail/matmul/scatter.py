@@ -38,7 +38,7 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
 def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:
     """What `scatter_program` makes, its messages as chains where they can be; and how many pieces of one each op stands
     for."""
-    return in_chains(_Scatter(name, blocks, schedule, sums).build(), schedule, alike=False)
+    return in_chains(_Scatter(name, blocks, schedule, sums).build(asked=False), schedule, alike=False)
 
 
 class _Scatter:
@@ -65,7 +65,8 @@ class _Scatter:
             what = f"the tiles do not add up to the {self.blocks.longest} rows of the longest block"
             raise PlanError(what, found=found, hint=hint)
 
-    def build(self) -> Program:
+    def build(self, *, asked: bool = True) -> Program:
+        """The Program; without what is `asked` of it, its post-conditions, where none is to be proved."""
         b, everyone = self.b, range(self.ranks)
         held, wanted = list(self.blocks.held), [self.wanted(rank) for rank in everyone]
         came = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
@@ -78,7 +79,7 @@ class _Scatter:
             b.buffer("R", "scratch", came)
         b.buffer("C", "output", wanted)
         self.compute = b.lane("compute", "compute")
-        for rank in everyone:
+        for rank in everyone if asked else ():
             self._ask(rank)
         if self.by in ("ring", "two_rings"):
             self._pass_on()

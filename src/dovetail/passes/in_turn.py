@@ -43,23 +43,23 @@ def in_turn(parts: Sequence[Program]) -> Program:
       copy x[1:2] -> y[1:2] after compute.0
       copy x[1:2] -> y[1:2] after compute.1
     """
-    first, joined = parts[0], {}
     rows = accumulate((part.num_ops for part in parts), initial=0)
     shifts = np.repeat(np.fromiter(rows, np.int64)[:-1], [len(part.dep) for part in parts])
     channels = _channels(parts)
     numbers = {channel[:3]: number for number, channel in enumerate(channels)}
-    distinct = {id(part): part for part in parts}
-    renumbered = {key: np.array([*(numbers[c[:3]] for c in part.channels), -1]) for key, part in distinct.items()}
-    for name in first.columns:
-        columns = [part.columns[name] for part in parts]
-        if name in ("chan_in", "chan_out"):
-            columns = [renumbered[id(part)][column] for part, column in zip(parts, columns, strict=True)]
-        if name.endswith("_start"):
-            joined[name] = np.append(0, np.cumsum(np.concatenate([np.diff(column) for column in columns])))
-        else:
-            joined[name] = np.concatenate(columns)
-    joined["dep"] = joined["dep"] + shifts
-    return replace(first, channels=channels, posts=()).with_columns(_by_rank(joined))
+    distinct = {key: _renumbered(part, numbers) for key, part in {id(part): part for part in parts}.items()}
+    each = [distinct[id(part)] for part in parts]
+    joined = {name: np.concatenate([columns[name] for columns in each]) for name in parts[0].columns}
+    joined |= {name: np.append(0, np.cumsum(joined[name])) for name in joined if name.endswith("_start")}
+    joined["dep"] += shifts
+    return replace(parts[0], channels=channels, posts=()).with_columns(_by_rank(joined))
+
+
+def _renumbered(part: Program, numbers: Mapping[tuple[int, int, int], int]) -> dict[str, NDArray[Any]]:
+    """A part's columns, its channels by their new numbers; in place of where rows start, how many there are."""
+    rows = np.array([*(numbers[channel[:3]] for channel in part.channels), -1])
+    found = {name: np.diff(column) if name.endswith("_start") else column for name, column in part.columns.items()}
+    return found | {name: rows[part.columns[name]] for name in ("chan_in", "chan_out")}
 
 
 def _by_rank(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -252,7 +252,8 @@ def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> b
 def _served(program: Program, prices: Prices, times: Times) -> Prices:
     """Prices as `sim` is to take them: each message and computation as long as those it stands for; where nothing
     computes, receives are posted ahead, as executors do within their window."""
-    scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s)
+    each = np.ndim(times) > 0 or times != 1.0
+    scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
     if (program.kind == Kind.compute).any():
         return scaled
     return scaled.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))

@@ -11,13 +11,16 @@ from dovetail.timeline import Timeline
 def stretch(streams: Sequence[programs.Stream], timelines: Sequence[Timeline]) -> tuple[float, float | None]:
     """(compute, traffic) beside the other over alone; None where too little of the traffic ended during the products.
 
-    `streams` and their timelines, of one round: the products alone, the traffic alone, both.
+    `streams` and their timelines, of one round: the products alone, the traffic alone, both. Products that ended after
+    the traffic were beside nothing, and do not count, unless all did.
     """
     alone, quiet, both = (programs.ends_of(timeline) for timeline in timelines)
     products = streams[2].products[0]
+    quiet_s = max((both[row][1] for row in streams[2].receives[0]), default=0.0)
+    count = sum(both[row][1] <= quiet_s for row in products) or len(products)
 
     def busy_s(spans: programs.Spans, rows: list[int]) -> float:
-        return sum(spans[row][1] - spans[row][0] for row in rows)
+        return sum(spans[row][1] - spans[row][0] for row in rows[:count])
 
     compute = busy_s(both, products) / busy_s(alone, streams[0].products[0])
     came = sum(both[row][1] <= both[products[-1]][1] for row in streams[2].receives[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from dovetail.core import Say
-from dovetail.cost import CostModel, eager_limit, fit
+from dovetail.cost import CostModel, EagerLimit, eager_limit, fit
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.probe import programs
 from dovetail.probe.programs import PAUSE_S, Measurement
@@ -21,6 +21,7 @@ MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take no longer than a size may
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
+LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of those are sent early
 EAGER = "eager:"  # of the keys of those, before the link's kind
 STREAM = 8  # messages of a stream at least
 SPOT_BYTES = 256 << 10
@@ -46,11 +47,12 @@ def probe_links(
     pairs = pairs_of(machine)
     guesses = _pilot(executor, ranks, pairs)
     say("messages and collectives", 0.1)
-    late = _late_receives(ranks, pairs) if getattr(executor, "buffers_early_sends", True) else []
+    late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
     samples = take(executor, [*_message_costs(ranks, pairs, guesses, budget or Budget()), *late])
-    limits = {key: eager_limit(samples.pop(key), PAUSE_S).limit_bytes for key in dict.fromkeys(m.key for m in late)}
-    facts = {"eager_limit_bytes": {key.removeprefix(EAGER): size for key, size in limits.items()}} if limits else {}
-    return machine.with_costs({key: fit(s).to_json() for key, s in samples.items()}, **facts)
+    early = {kind: eager_limit(samples.pop(EAGER + kind), PAUSE_S) for kind in (pairs if late else ())}
+    machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
+    limits = _eager_limits(executor, machine, pairs, early)
+    return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
 
 
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
@@ -136,7 +138,31 @@ def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:
     return {kind: guess(kind) for kind in pairs}
 
 
-def _late_receives(ranks: int, pairs: Pairs) -> list[Measurement]:
+def _late_receives(ranks: int, pairs: Pairs, sizes: Sequence[int]) -> list[Measurement]:
     """For the fact `eager_limit_bytes`, by link kind: sends whose receive is posted late."""
-    made = ((kind, programs.late_receive(ranks, pair, size, 3)) for kind, pair in pairs.items() for size in EAGER_BYTES)
+    made = ((kind, programs.late_receive(ranks, pair, size, 3)) for kind, pair in pairs.items() for size in sizes)
     return [each._replace(key=EAGER + kind) for kind, each in made]
+
+
+def _eager_limits(
+    executor: Executor, machine: Machine, pairs: Pairs, found: Mapping[str, EagerLimit]
+) -> dict[str, int]:
+    """The fact `eager_limit_bytes`, by link kind: larger messages are asked about where none waited, and a kind whose
+    largest did not wait either has no limit."""
+    limits = {kind: each.limit_bytes for kind, each in found.items()}
+    asked = []
+    for kind, each in found.items():
+        if each.waits_bytes is None:
+            sizes = [size for size in LARGE_EAGER_BYTES if _is_brief(machine, kind, size)]
+            asked += _late_receives(machine.ranks, {kind: pairs[kind]}, sizes)
+    for key, samples in take(executor, asked).items() if asked else ():
+        kind, more = key.removeprefix(EAGER), eager_limit(samples, PAUSE_S).limit_bytes
+        limits[kind] = max(limits[kind], more)
+        if more == LARGE_EAGER_BYTES[-1]:
+            del limits[kind]
+    return limits
+
+
+def _is_brief(machine: Machine, kind: str, size: int) -> bool:
+    """Whether a message is on its way for much less time than its receive is late."""
+    return bool(CostModel.of(machine).seconds(f"p2p:{kind}", size, extrapolate=True) < PAUSE_S / 4)

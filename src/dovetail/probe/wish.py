@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -100,7 +100,7 @@ def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
     >>> amounts(2048)
     [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
     >>> amounts(131072, 4)
-    [128, 256, 512, 1024, 2048, 3072, 4096, 6144, 131072]
+    [128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 131072]
     """
     step = max(1, most // 64)
     grid = {step, most}
@@ -109,7 +109,7 @@ def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
         step *= 2
     small = least
     while small < most // 64:
-        grid.add(small)
+        grid |= {small, small * 3 // 2}
         small *= 2
     return sorted(grid)
 
@@ -169,13 +169,29 @@ def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
     return sizes
 
 
+def _least_piece(piece_s: Callable[[int], float], amount: int, limit_s: float) -> int:
+    """So much, or less, that a piece takes no longer than that: messages cannot be streamed for any length of time.
+
+    >>> _least_piece(lambda amount: 1e-3 * amount, 100, 0.5), _least_piece(lambda amount: 1 + 1e-3 * amount, 100, 0.5)
+    (100, 1)
+    """
+    while amount > 1 and (seconds := piece_s(amount)) > limit_s:
+        amount = max(1, min(amount - 1, int(amount * limit_s / seconds)))
+    return amount
+
+
 def _streams(machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> list[programs.Stream]:
     """Computations alone, messages of a size alone, and both."""
-    model, pieces = CostModel.of(machine), [max(1, sample.most // PIECES)] * PIECES
-    one = programs.computations(wish, sample, ranks, pieces[0], 1)
+    model, largest = CostModel.of(machine), max(1, sample.most // PIECES)
+    one = programs.computations(wish, sample, ranks, largest, 1)
     kind = machine.route(0, 1)[0]
-    compute_s = PIECES * float(model.seconds(one.key, pieces[0], extrapolate=True))
     message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
+
+    def piece_s(amount: int) -> float:
+        return float(model.seconds(one.key, amount, extrapolate=True))
+
+    pieces = [_least_piece(piece_s, largest, MOST_MESSAGES * message_s / BESIDE / PIECES)] * PIECES
+    compute_s = PIECES * piece_s(pieces[0])
     again = int(np.clip(np.ceil(LEAST_MESSAGES * message_s / compute_s), 1, MOST_AGAIN)) if compute_s else 1
     pieces, compute_s = pieces * again, compute_s * again
     count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))

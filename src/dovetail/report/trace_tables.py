@@ -46,7 +46,7 @@ def remarks(stats: Stats) -> Iterator[str]:
     if errors and all(error == 0 for error in errors):
         yield "All ranks read one clock."
     elif errors and all(error is not None for error in errors):
-        yield f"Clocks agree within {seconds(max(errors))} (half round trips)."
+        yield f"Clocks agree within {seconds(max(errors))} (by their round trips)."
     elif errors:
         yield "The ranks' clocks were never compared: the hosts' dates had to do."
     if clocks.get("received_before_sent"):

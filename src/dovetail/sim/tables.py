@@ -56,6 +56,9 @@ TASK_OF_KIND = np.array(
     dtype=np.uint8,
 )  # fmt: skip
 
+RECEIVES = np.array([task in (Task.recv, Task.recv_send, Task.wait) for task in Task])
+SENDS_OUT = np.array([task in (Task.send, Task.recv_send, Task.put, Task.signal) for task in Task])
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:
@@ -116,8 +119,8 @@ class Tables:
 def _check_channels(program: Program, tables: Tables) -> None:
     """Ops that receive, wait or get have a channel to their rank, ops that send, put or signal one from it."""
     gets = program.columns["kind"] == Kind.get
-    receives = np.isin(tables.task, (Task.recv, Task.recv_send, Task.wait)) | gets
-    sends = np.isin(tables.task, (Task.send, Task.recv_send, Task.put, Task.signal)) & ~gets
+    receives = RECEIVES[tables.task] | gets
+    sends = SENDS_OUT[tables.task] & ~gets
     for way, mask, chan, end in (
         ("to", receives, tables.chan_in, tables.chan_dst),
         ("from", sends, tables.chan_out, tables.chan_src),

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import DovetailError
-from dovetail.ir import RECVS, SENDS, Kind, Program
+from dovetail.ir import RECVS, SENDS, Kind, Program, is_one_of
 from dovetail.timeline.partners import Ints, message_of, ready_s
 from dovetail.timeline.spans import Floats, covered, op_times
 from dovetail.timeline.timeline import Timeline, union_s
 
 Resource = Literal["compute", "comm"]
 NAMES = ("dil", "cil", "head", "tail", "startup", "stall", "imbalance")
-TALKS = [int(kind) for kind in (*sorted(SENDS | RECVS), Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.collective)]
+TALKS = SENDS | RECVS | {Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.collective}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ def _is_comm(program: Program) -> NDArray[np.bool_]:
     computes = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     col = program.columns
     on_compute = computes[col["lane"]] if program.num_ops else np.zeros(0, np.bool_)
-    return ~on_compute | np.isin(col["kind"], TALKS)
+    return ~on_compute | is_one_of(col["kind"], TALKS)
 
 
 def _alone_s(program: Program, message: Ints, alone: Alone, active: Floats, end: Floats) -> Floats:
@@ -166,11 +166,11 @@ def _alone_s(program: Program, message: Ints, alone: Alone, active: Floats, end:
     A receive whose message set out before the receive was posted needs only what was left of the message's way.
     """
     kind = program.columns["kind"]
-    seconds = alone.work_s + np.where(np.isin(kind, [*SENDS, Kind.put, Kind.get]), alone.wire_s, 0.0)
-    seconds = seconds + np.where(np.isin(kind, [Kind.put, Kind.get]), alone.latency_s, 0.0)
+    seconds = alone.work_s + np.where(is_one_of(kind, [*SENDS, Kind.put, Kind.get]), alone.wire_s, 0.0)
+    seconds = seconds + np.where(is_one_of(kind, [Kind.put, Kind.get]), alone.latency_s, 0.0)
     got = np.flatnonzero(message >= 0)
     sent = message[got]
-    signal, fused = kind[sent] == Kind.signal, np.isin(kind[sent], [*(SENDS & RECVS)])
+    signal, fused = kind[sent] == Kind.signal, is_one_of(kind[sent], SENDS & RECVS)
     way = alone.latency_s[sent] + np.where(signal, 0.0, alone.wire_s[sent])
     left = np.where(fused, np.maximum(active[sent], end[sent] - alone.wire_s[sent]), active[sent])
     seconds[got] += np.clip(np.nan_to_num(left + way - active[got]), 0.0, way)

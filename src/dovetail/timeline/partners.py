@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import RECVS, SENDS, Kind, Program
+from dovetail.ir import RECVS, SENDS, Kind, Program, is_one_of
 from dovetail.timeline.spans import Floats
 
 Ints = NDArray[np.int64]
@@ -19,8 +21,8 @@ def message_of(program: Program) -> Ints:
     col = program.columns
     partner = np.full(program.num_ops, -1, dtype=np.int64)
     for givers, takers in ((SENDS, RECVS), ({Kind.signal}, {Kind.wait})):
-        sent, sends = _by_channel(program, col["chan_out"], [int(kind) for kind in givers])
-        taken, takes = _by_channel(program, col["chan_in"], [int(kind) for kind in takers])
+        sent, sends = _by_channel(program, col["chan_out"], givers)
+        taken, takes = _by_channel(program, col["chan_in"], takers)
         met = np.minimum(sends, takes)
         partner[taken[_first(takes, met)]] = sent[_first(sends, met)]
     return partner
@@ -38,18 +40,18 @@ def ready_s(
     ready = np.full(program.num_ops, -np.inf)
     taker = np.flatnonzero(message >= 0)
     giver = message[taker]
-    fused = np.isin(program.columns["kind"][giver], [int(kind) for kind in RECVS & SENDS])
+    fused = is_one_of(program.columns["kind"][giver], RECVS & SENDS)
     ready[taker] = np.where(fused, np.maximum(end[giver] - wire[giver], start[giver]), start[giver])
-    waits = rendezvous[giver] & np.isin(program.columns["kind"][giver], [int(Kind.send)])
+    waits = rendezvous[giver] & is_one_of(program.columns["kind"][giver], [Kind.send])
     ready[giver[waits]] = start[taker[waits]]
     for members in _meetings(program):
         ready[members] = np.max(start[members])
     return np.where(np.isnan(ready), -np.inf, ready)
 
 
-def _by_channel(program: Program, channel: NDArray[np.int32], kinds: list[int]) -> tuple[Ints, Ints]:
+def _by_channel(program: Program, channel: NDArray[np.int32], kinds: Iterable[int]) -> tuple[Ints, Ints]:
     """Rows of ops of `kinds`, those of one channel after those of another; and how many there are of each."""
-    rows = np.flatnonzero(np.isin(program.columns["kind"], kinds) & (channel >= 0))
+    rows = np.flatnonzero(is_one_of(program.columns["kind"], kinds) & (channel >= 0))
     number, channels = channel[rows], len(program.channels)
     few = number.astype(np.uint16) if channels < 1 << 16 else number  # of which NumPy counts, and sorts not
     return rows[np.argsort(few, kind="stable")], np.bincount(number, minlength=channels)

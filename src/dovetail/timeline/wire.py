@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.ir import RECVS, SENDS, Program
+from dovetail.ir import RECVS, SENDS, Program, is_one_of
 from dovetail.timeline.partners import message_of
 from dovetail.timeline.timeline import Timeline
 
@@ -23,7 +23,7 @@ def on_the_wire(timeline: Timeline, program: Program) -> Timeline:
     span_of[col["op"][col["op"] >= 0]] = np.flatnonzero(col["op"] >= 0)
     message = message_of(program)
     start_s, end_s, arrived_s = col["start_s"].copy(), col["end_s"].copy(), dict[int, float]()
-    takers = np.flatnonzero((message >= 0) & np.isin(kinds, [int(kind) for kind in RECVS]))
+    takers = np.flatnonzero((message >= 0) & is_one_of(kinds, RECVS))
     for taker in takers[np.argsort(message[takers], kind="stable")]:
         giver = int(message[taker])
         sent, came = span_of[giver], span_of[taker]

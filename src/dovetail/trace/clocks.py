@@ -41,8 +41,9 @@ class Line:
 
 @dataclass(frozen=True)
 class RankClock:
-    """A process's event clock in nanoseconds of the common clock. `error_ns`: half round trips up the tree, added up;
-    None where the clocks never met and the hosts' dates had to do. `has_drift`: whether they met twice."""
+    """A process's event clock in nanoseconds of the common clock. `error_ns`: the most that it can be wrong between
+    meetings, by their round trips up the tree; None where the clocks never met and the hosts' dates had to do.
+    `has_drift`: whether they met twice."""
 
     line: Line
     error_ns: float | None
@@ -121,11 +122,17 @@ def _dated(process: ProcessFile, day_ns: int) -> RankClock:
     return RankClock(line, None, False)
 
 
+def _most_wrong(line: Line, meeting: Meeting) -> float:
+    """How far from the truth a line may be there: half the round trip, and by how much it passes the meeting by."""
+    return meeting.half_trip_ns + abs(line(meeting.mine_ns) - meeting.peer_ns)
+
+
 def _met(process: ProcessFile, by_rank: Mapping[int, ProcessFile]) -> RankClock:
     """Up the tree to the clock of rank 0."""
     line, error, has_drift = _event_line(process), 0.0, True
     for meetings in _way(by_rank, process.rank) or []:
-        line = line.then(line_through(meetings))
-        error += max(meeting.half_trip_ns for meeting in meetings)
+        step = line_through(meetings)
+        line = line.then(step)
+        error += max(_most_wrong(step, meeting) for meeting in meetings)
         has_drift = has_drift and len(meetings) > 1
     return RankClock(line, error, has_drift)

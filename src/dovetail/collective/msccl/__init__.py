@@ -3,7 +3,7 @@
 from dovetail.collective.msccl.certify import certify, safe_up_to_bytes
 from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, FIFO_DEPTHS, Header, MscclFile, Use
 from dovetail.collective.msccl.read import read
-from dovetail.collective.msccl.write import write
+from dovetail.collective.msccl.write import Written, write, write_file
 
 __all__ = [
     "COLLECTIVES",
@@ -12,8 +12,10 @@ __all__ = [
     "Header",
     "MscclFile",
     "Use",
+    "Written",
     "certify",
     "read",
     "safe_up_to_bytes",
     "write",
+    "write_file",
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dovetail.collective.msccl.certify import certify
 from dovetail.collective.msccl.layout import Places, elements_of, to_xml
 from dovetail.collective.msccl.lower import lower
-from dovetail.collective.msccl.parts import COLLECTIVES, FIFO_DEPTHS, Header, check_dialect
+from dovetail.collective.msccl.parts import COLLECTIVES, FIFO_DEPTHS, Header, MscclFile, check_dialect
 from dovetail.collective.msccl.read import of_elements
 from dovetail.collective.msccl.scan import Elements, check_sizes
 from dovetail.collective.spec import spec_of
@@ -20,7 +21,23 @@ _SHARED = {"all_gather": "o", "reduce_scatter": "i"}  # the buffer that holds ev
 _MOST_NAME = 63
 
 
-def write(
+class Written(NamedTuple):
+    """The file as `read` would find it in the text."""
+
+    file: MscclFile
+    elements: Elements
+
+    @property
+    def text(self) -> str:
+        return to_xml(self.elements)
+
+
+def write(program: Program, dialect: str, **options: Any) -> str:
+    """The text alone of `write_file`, which says what `options` there are."""
+    return write_file(program, dialect, **options).text
+
+
+def write_file(
     program: Program,
     dialect: str,
     *,
@@ -30,7 +47,7 @@ def write(
     min_bytes: int | None = None,
     max_bytes: int | None = None,
     header: Header | None = None,
-) -> str:
+) -> Written:
     """The XML of `program` for a runtime: "msccl", "azure" (msccl-executor-nccl) or "rccl".
 
     Its buffers are "input" and, unless it is in place, "output"; all others become scratch. `protocol` is Simple, LL
@@ -50,16 +67,16 @@ def write(
     given = {"name": name and name[:_MOST_NAME], "min_bytes": min_bytes, "max_bytes": max_bytes}
     stated = replace(stated, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
     elements = elements_of(places, stated, dialect)
-    _check_file(elements, dialect)
-    return to_xml(elements)
+    return Written(_checked_file(elements, dialect), elements)
 
 
-def _check_file(elements: Elements, dialect: str) -> None:
-    """ProgramError where the runtime would not take the file, or one of several uses does not hold."""
+def _checked_file(elements: Elements, dialect: str) -> MscclFile:
+    """The file; ProgramError where the runtime would not take it, or one of several uses does not hold."""
     check_sizes(elements)
-    written = of_elements(elements, dialect)
-    if len(written.uses) > 1:
-        certify(written, dialect).raise_if_bad()
+    file = of_elements(elements, dialect)
+    if len(file.uses) > 1:
+        certify(file, dialect).raise_if_bad()
+    return file
 
 
 def _proved_kind(program: Program, dialect: str, wanted: str | None) -> str:

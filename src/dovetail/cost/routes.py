@@ -1,0 +1,79 @@
+"""routes: the links that each channel of a program occupies, and whether they carry its messages both ways at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import RECVS, SENDS, Kind, Program, is_one_of
+from dovetail.machine import Machine
+
+Ints = NDArray[np.int64]
+MESSAGES = (*SENDS, Kind.put, Kind.get)
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Links of each channel, CSR; its link kind; whether a link of it carries messages the other way, too."""
+
+    start: Ints
+    links: Ints
+    num_links: int
+    kinds: tuple[str, ...]
+    two_way: NDArray[np.bool_]
+
+    @staticmethod
+    def of(program: Program, machine: Machine) -> Routes:
+        routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
+        ends = [(False, *link[:2]) for link in machine.links]  # of each link: nodes, or ranks of one node
+        for src, dst, _, _ in program.channels:
+            if (src, dst) not in routes:
+                kind, links = machine.route(src, dst)
+                if not links and src != dst:  # ranks of one node: each ordered pair has its own way
+                    links = (len(ends),)
+                    ends.append((True, src, dst))
+                routes[src, dst] = kind, links
+        lists = [routes[c.src, c.dst][1] for c in program.channels]
+        start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        flat = np.array([link for links in lists for link in links], dtype=np.int64)
+        kinds = tuple(routes[c.src, c.dst][0] for c in program.channels)
+        ways = [{ends[link] for link in links} for links in lists]
+        return Routes(start, flat, len(ends), kinds, _two_way(program, ways))
+
+
+def carriers(program: Program) -> NDArray[np.int32]:
+    """For each op the channel on which it sends, puts or signals, or from whose source it gets; -1 for none."""
+    found: NDArray[np.int32] = np.where(program.kind == Kind.get, program.chan_in, program.chan_out)
+    return found
+
+
+def _two_way(program: Program, ways: list[set[tuple[bool, int, int]]]) -> NDArray[np.bool_]:
+    """Of each channel, by the links on its way: whether messages of the program go the other way on any."""
+    busy = np.unique(carriers(program)[is_one_of(program.kind, MESSAGES)])
+    busy = busy[busy >= 0]
+    if len(busy) == 2 and _take_turns(program, *busy.tolist()):
+        return np.zeros(len(ways), dtype=np.bool_)
+    back = {(within, dst, src) for row in busy.tolist() for within, src, dst in ways[row]}
+    return np.array([not way.isdisjoint(back) for way in ways], dtype=np.bool_)
+
+
+def _take_turns(program: Program, one: int, other: int) -> bool:
+    """Whether each message of two channels answers the last one, so that never two are on their way: a ping-pong."""
+    return any(_answers(program, a, b, 0) and _answers(program, b, a, 1) for a, b in ((one, other), (other, one)))
+
+
+def _answers(program: Program, out: int, back: int, ahead: int) -> bool:
+    """Whether the k-th message on channel `out` is sent when k + `ahead` have come on channel `back`: it waits for that
+    receive, or stands behind it on its lane."""
+    col = program.columns
+    came = np.flatnonzero((col["chan_in"] == back) & is_one_of(col["kind"], RECVS)).tolist()
+    number = {row: k for k, row in enumerate(came, 1)}
+    sends = np.flatnonzero((col["chan_out"] == out) & is_one_of(col["kind"], SENDS)).tolist()
+    for k, row in enumerate(sends):
+        known = col["dep"][col["dep_start"][row] : col["dep_start"][row + 1]].tolist()
+        known += [row - 1] if row and all(col[name][row - 1] == col[name][row] for name in ("rank", "lane")) else []
+        if max((number.get(each, 0) for each in known), default=0) < k + ahead:
+            return False
+    return bool(sends)
