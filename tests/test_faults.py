@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import select
 import shutil
@@ -24,7 +25,7 @@ import pytest
 import dovetail as dt
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault, RunError, WishError, save_json
-from dovetail.run.heartbeat import LATE_S, SILENT_S, Deaths, Pulse, Watch, slowness
+from dovetail.run.heartbeat import LATE_S, SILENT_S, STOPPED_S, Deaths, Pulse, Watch
 from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
 from dovetail.tune.tune import beside_serial
 
@@ -170,7 +171,7 @@ def test_stopped_rank(mpi, of_every_mpi, good_run_s):
     """A rank that stops in the midst: no launcher notices. What the others had done is kept."""
     run, code, err, spent = of_every_mpi(stopped_in_the_midst)[mpi.name].result()
     assert code == 2
-    assert spent < SILENT_S + STOP_S + 3 * good_run_s(mpi)
+    assert spent < STOPPED_S + STOP_S + 3 * good_run_s(mpi)
     check_told(err, "RunError: rank 1", "no sign of life", "it is stopped")
     assert (run.out / "plan.json").exists()
     assert run.left() == []
@@ -185,17 +186,17 @@ def stopped_early(mpi, folder):
         f'echo $$ >> {folder}/pid && kill -STOP $$\nexec "$@"\n'
     )
     wrapper.chmod(0o755)
-    launch, before = " ".join([*mpi.mpiexec(2), str(wrapper)]), slowness()
+    launch = " ".join([*mpi.mpiexec(2), str(wrapper)])
     ended = LongRun(folder, folder / "out", mpi, launch).ends()
-    return int((folder / "pid").read_text()), max(before, slowness()), *ended
+    return int((folder / "pid").read_text()), *ended
 
 
 @pytest.mark.mpi
 def test_rank_that_is_stopped_before_it_begins(mpi, of_every_mpi, good_run_s):
-    pid, slow, code, err, spent = of_every_mpi(stopped_early)[mpi.name].result()
+    pid, code, err, spent = of_every_mpi(stopped_early)[mpi.name].result()
     assert code == 2
-    assert spent < (LATE_S + 0.25 * 2) * slow + STOP_S + 3 * good_run_s(mpi)
-    check_told(err, "RunError: rank 1 never arrived")
+    assert spent < STOPPED_S + STOP_S + 3 * good_run_s(mpi)
+    check_told(err, "RunError: rank 1 never arrived", f"process {pid} is stopped")
     assert not is_running(pid)
 
 
@@ -244,6 +245,22 @@ def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
         assert (trouble is not None) == (second - 5 > SILENT_S), second
     assert trouble.startswith("rank 1 gave no sign of life")
     assert "process 11 on host, in variant 'x'" in trouble
+
+
+def test_watch_knows_who_is_stopped(tmp_path, monkeypatch):
+    """Sooner than one that is only silent: the system says so."""
+    monkeypatch.setattr("dovetail.run.heartbeat.crowding", lambda: 1.0)
+    clock = Clock()
+    watch = Watch(tmp_path, 1, clock)
+    with subprocess.Popen([sys.executable, "-c", "input()", tmp_path], stdin=subprocess.PIPE) as rank:
+        (tmp_path / f"alive.0.{platform.node().replace('.', '-')}.{rank.pid}").write_text("1 in variant 'x'")
+        assert watch.trouble() is None
+        clock.now = STOPPED_S + 0.1
+        assert watch.trouble() is None
+        rank.send_signal(signal.SIGSTOP)
+        os.waitpid(rank.pid, os.WUNTRACED)
+        assert watch.trouble().startswith("rank 0 gave no sign of life for 1.6 s")
+        rank.kill()
 
 
 def test_watch_knows_who_is_late(tmp_path, monkeypatch):

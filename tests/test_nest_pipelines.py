@@ -115,6 +115,7 @@ class Timeless:
         return self.array[at[1:]]
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     data=st.data(),
@@ -346,6 +347,7 @@ class TestWish:
         assert wish_class("sync_p2p")("1000x1000").mapped == 0
         assert wish_class("sync_p2p")("400x1000").mapped == 1
 
+    @pytest.mark.slow
     def test_a_plan(self):
         """The grain is between one position and all; where blocking sends are as good, that is said."""
         wish, machine = wish_class("lcs")("2000x2000"), load("shared-memory-2")

@@ -73,6 +73,7 @@ def plain(program):
     return [line for line in to_text(program.with_depth(1)).splitlines() if not line.startswith("lane ")]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_cut_by_columns_is_cut_op_by_op(data, most):
@@ -106,6 +107,7 @@ def test_chains_hold_all_pieces():
     assert program.num_ops < times.sum() == one_by_one(program, times).num_ops
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.booleans(), st.integers(1, 5))
 def test_chains_take_as_long_as_their_pieces(data, eager, most):
@@ -136,6 +138,7 @@ def test_chains_that_share_a_link_are_simulated_piece_by_piece():
     assert 30 * alone.scored(schedule).program.num_ops < alone.num_ops(schedule)
 
 
+@pytest.mark.slow
 def test_planning_simulates_few_ops(monkeypatch):
     """In all it simulates less than the largest schedule alone that it weighs."""
     simulated, weighed, scored = [], [], Costs.scored

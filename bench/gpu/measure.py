@@ -14,10 +14,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tarfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,14 @@ def append(out: Path, **found: Any) -> None:
 
 
 def run_section(name: str, out: Path, small: bool, seconds: float) -> None:
-    """A section's own process: every row that it yields is kept at once, its line printed."""
+    """In a section's own process: every row that it yields is kept at once, its line printed."""
     from sections import SECTIONS, Setting
 
+    os.setsid()
+    os.chdir(ROOT)
+    with (out / "errors.log").open("a") as errors:
+        print(f"==> {name}", file=errors, flush=True)
+        os.dup2(errors.fileno(), sys.stderr.fileno())
     for row in SECTIONS[name].find(Setting(out, small, time.monotonic() + seconds)):
         append(out, section=name, **row)
         if row.get("line"):
@@ -44,26 +49,32 @@ def run_section(name: str, out: Path, small: bool, seconds: float) -> None:
 
 
 def start_section(name: str, asked: argparse.Namespace, seconds: float) -> str:
-    """Run a section in a process of its own; how it ended."""
-    command = [sys.executable, __file__, "--out", asked.out, "--section", name, "--limit-s", f"{seconds:.1f}"]
-    with (asked.out / "errors.log").open("a") as errors:
-        print(f"==> {name}", file=errors, flush=True)
-        about = {"stderr": errors, "cwd": ROOT, "start_new_session": True}
-        started = subprocess.Popen([*map(str, command), *(["--small"] if asked.small else [])], **about)
+    """Run a section in a process of its own, which begins with all that is imported here; how it ended."""
+    sys.stdout.flush()
+    if (child := os.fork()) == 0:
         try:
-            code = started.wait(seconds + GRACE_S)
-        except subprocess.TimeoutExpired:
-            stop(started)
+            run_section(name, asked.out, asked.small, seconds)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    until = time.monotonic() + seconds + GRACE_S
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            stop(child)
             return f"stopped: it took over {seconds + GRACE_S:.0f} s"
+        time.sleep(0.01)
+    code = os.waitstatus_to_exitcode(ended[1])
     return "done" if code == 0 else f"failed with code {code}: see errors.log"
 
 
-def stop(started: subprocess.Popen[bytes]) -> None:
+def stop(child: int) -> None:
     """End a section with all that it started; one that the driver holds on to is left behind."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(started.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        started.wait(10)
+        os.killpg(child, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def gathered(out: Path) -> dict[str, Any]:
@@ -131,12 +142,8 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=440.0)
     parser.add_argument("--small", action="store_true", help="the smallest sizes, to try the script itself")
     parser.add_argument("--only", default="", help="sections to run, instead of all")
-    parser.add_argument("--section", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     asked.out = asked.out.resolve()
-    if asked.section:
-        run_section(asked.section, asked.out, asked.small, asked.limit_s)
-        return 0
     return measure(asked)
 
 

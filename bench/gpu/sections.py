@@ -185,7 +185,7 @@ def tuned(setting: Setting, wish: Any, ranks: int, executor: CudaExecutor, budge
     name = f"{wish.name}-{wish.m}x{wish.k}x{wish.n}-{ranks}{'' if executor.real is None else '-alone'}"
     where = setting.out / "pages" / name
     machine = linked(setting, executor, ranks)
-    budget_s = min(budget_s, max(setting.left_s - 5, 3))
+    budget_s = 1.0 if setting.small else min(budget_s, max(setting.left_s - 5, 3))
     found = tune(wish, ranks, out=where, executor=executor, machine=machine, rounds=5, budget_s=budget_s)
     document = write_tuning(found, where).to_json()
     keys = ("schedule", "serial_s", "measured_s", "ideal_s", "ideal_gain", "max_rel_error", "serial_spread")

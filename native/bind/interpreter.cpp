@@ -31,7 +31,8 @@ class HostInterpreter {
         image().reduce_op = reduce_op;
         image().stall_ns = static_cast<std::uint64_t>(stall_s * 1e9);
         image().stamps = stamps;
-        const bool good = cuda::run_on_threads(image(), loaded_.protocol, threads_of_lane);
+        cuda::Crew crew;
+        const bool good = cuda::run_on_threads(image(), loaded_.protocol, threads_of_lane, crew);
         image().first_round += static_cast<std::uint64_t>(image().rounds);
         return good ? "" : loaded_.explain(image());
     }

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,29 +114,64 @@ class HostGroup {
     const int thread_, size_;
 };
 
-template <class Group, class Wire>
-bool run_lanes(const Image& image, int threads_of_lane) {
-    std::vector<std::unique_ptr<Barrier>> barriers;
-    std::vector<std::thread> threads;
-    std::atomic<bool> good{true};
-    for (int lane = 0; lane < image.num_lanes; ++lane) {
-        barriers.push_back(std::make_unique<Barrier>(threads_of_lane));
-        for (int thread = 0; thread < threads_of_lane; ++thread)
-            threads.emplace_back([&image, &good, &barrier = *barriers.back(), lane, thread, threads_of_lane] {
-                Group group(image, barrier, thread, threads_of_lane);
-                if (!LaneRun<Wire, Group>(image, group, lane).run()) good = false;
-            });
+// Threads that are kept from one run to the next: to start one costs more than many a lane, most of all for sanitizers.
+class Crew {
+  public:
+    ~Crew() {
+        part_ = nullptr;
+        for (auto& each : members_) each->go.release();
+        for (auto& each : members_) each->thread.join();
     }
-    for (auto& thread : threads) thread.join();
+
+    // Calls `part` with each number below `count`, all at once, and returns when all have returned.
+    void run(int count, const std::function<void(int)>& part) {
+        part_ = &part, left_ = count;
+        for (int number = static_cast<int>(members_.size()); number < count; ++number) {
+            members_.push_back(std::make_unique<Member>());
+            members_.back()->thread = std::thread([this, &go = members_.back()->go, number] { serve(go, number); });
+        }
+        for (int number = 0; number < count; ++number) members_[static_cast<std::size_t>(number)]->go.release();
+        if (count > 0) done_.acquire();
+    }
+
+  private:
+    struct Member {
+        std::binary_semaphore go{0};
+        std::thread thread;
+    };
+
+    void serve(std::binary_semaphore& go, int number) {
+        for (go.acquire(); part_ != nullptr; go.acquire()) {
+            (*part_)(number);
+            if (left_.fetch_sub(1) == 1) done_.release();
+        }
+    }
+
+    const std::function<void(int)>* part_ = nullptr;
+    std::atomic<int> left_{0};
+    std::binary_semaphore done_{0};
+    std::vector<std::unique_ptr<Member>> members_;
+};
+
+template <class Group, class Wire>
+bool run_lanes(const Image& image, int threads_of_lane, Crew& crew) {
+    std::vector<std::unique_ptr<Barrier>> barriers;
+    for (int lane = 0; lane < image.num_lanes; ++lane) barriers.push_back(std::make_unique<Barrier>(threads_of_lane));
+    std::atomic<bool> good{true};
+    crew.run(image.num_lanes * threads_of_lane, [&](int number) {
+        const int lane = number / threads_of_lane;
+        Group group(image, *barriers[static_cast<std::size_t>(lane)], number % threads_of_lane, threads_of_lane);
+        if (!LaneRun<Wire, Group>(image, group, lane).run()) good = false;
+    });
     return good;
 }
 
 // Runs the image's lanes, each on a group of its own; false where the run stalled.
 template <class Group = HostGroup>
-bool run_on_threads(const Image& image, Protocol protocol, int threads_of_lane) {
-    if (protocol == Protocol::ll) return run_lanes<Group, Ll>(image, threads_of_lane);
-    if (protocol == Protocol::ll128) return run_lanes<Group, Ll128>(image, threads_of_lane);
-    return run_lanes<Group, Simple>(image, threads_of_lane);
+bool run_on_threads(const Image& image, Protocol protocol, int threads_of_lane, Crew& crew) {
+    if (protocol == Protocol::ll) return run_lanes<Group, Ll>(image, threads_of_lane, crew);
+    if (protocol == Protocol::ll128) return run_lanes<Group, Ll128>(image, threads_of_lane, crew);
+    return run_lanes<Group, Simple>(image, threads_of_lane, crew);
 }
 
 }  // namespace dovetail::cuda

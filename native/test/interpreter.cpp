@@ -74,6 +74,8 @@ struct Unordered : HostGroup {
     static void store_release(std::uint64_t& word, std::uint64_t value) { store_relaxed(word, value); }
 };
 
+Crew crew;
+
 struct Run {
     explicit Run(const Case& asked, const Layout& layout) : held(asked.before) {
         std::vector<dovetail::run::Memory> memory;
@@ -98,7 +100,7 @@ struct Run {
             for (std::size_t b = 0; b < held[r].size(); ++b)
                 std::copy(asked.before[r][b].begin(), asked.before[r][b].end(), held[r][b].begin());
         loaded.image.stall_ns = static_cast<std::uint64_t>(1e9 * stall_s);
-        const bool good = run_on_threads<Group>(loaded.image, loaded.protocol, threads);
+        const bool good = run_on_threads<Group>(loaded.image, loaded.protocol, threads, crew);
         loaded.image.first_round += static_cast<std::uint64_t>(loaded.image.rounds);
         if (!good) return "stalled:" + loaded.explain(loaded.image);
         for (std::size_t r = 0; r < held.size(); ++r)

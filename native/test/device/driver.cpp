@@ -92,7 +92,8 @@ std::function<void()> kernel(const std::string& name, void** arguments, unsigned
                                                      : cuda::Protocol::simple;
         cuda::Image image = *static_cast<cuda::Image*>(arguments[0]);
         if (static_cast<unsigned>(image.num_lanes) != lanes) std::abort();
-        return [image, protocol] { cuda::run_on_threads(image, protocol, 2); };
+        static cuda::Crew& crew = *new cuda::Crew;  // for as long as there is the device
+        return [image, protocol] { cuda::run_on_threads(image, protocol, 2, crew); };
     }
     return [] {};
 }

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from dovetail.core import Say
-from dovetail.cost import CostModel, eager_limit, fit
+from dovetail.cost import CostModel, EagerLimit, eager_limit, fit
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.probe import programs
 from dovetail.probe.programs import PAUSE_S, Measurement
-from dovetail.probe.take import Budget, median_s, take
+from dovetail.probe.take import Budget, take
 from dovetail.run.job import Executor, Job
 
 Guess = Callable[[float], float]  # bytes -> seconds, roughly
@@ -22,6 +22,7 @@ LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take n
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
 LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of those are sent early
+EAGER = "eager:"  # of the keys of those, before the link's kind
 STREAM = 8  # messages of a stream at least
 SPOT_BYTES = 256 << 10
 
@@ -46,25 +47,26 @@ def probe_links(
     pairs = pairs_of(machine)
     guesses = _pilot(executor, ranks, pairs)
     say("messages and collectives", 0.1)
-    samples = take(executor, _message_costs(ranks, pairs, guesses, budget or Budget()))
+    late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
+    samples = take(executor, [*_message_costs(ranks, pairs, guesses, budget or Budget()), *late])
+    early = {kind: eager_limit(samples.pop(EAGER + kind), PAUSE_S) for kind in (pairs if late else ())}
     machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
-    if not getattr(executor, "buffers_early_sends", True):
-        return machine
-    say("eager limits", 0.25)
-    return _with_eager_limits(executor, machine, pairs)
+    limits = _eager_limits(executor, machine, pairs, early)
+    return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
 
 
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
     """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
-    hosts, facts = find_ranks(executor, machine.ranks)
-    same = all(facts.get(key) == machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores"))
-    pairs = pairs_of(machine)
-    if not same or not pairs:
-        return same and hosts == [machine.facts["hosts"][node] for node in machine.nodes]
-    kind, pair = next(iter(pairs.items()))
-    ask = programs.exchange(machine.ranks, pair, SPOT_BYTES, STREAM, kind)
-    expected_s = float(CostModel.of(machine).seconds(ask.key, SPOT_BYTES, extrapolate=True))
-    return abs(median_s(executor, ask) - expected_s) <= tolerance * expected_s
+    slowest = list(pairs_of(machine).items())[:1]
+    asked = [programs.exchange(machine.ranks, pair, SPOT_BYTES, STREAM, kind) for kind, pair in slowest]
+    found = take(executor, [_tiny(machine.ranks), *asked], 1)
+    facts = found["reduce"].provenance["facts"]
+    if any(facts.get(key) != machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores")):
+        return False
+    model = CostModel.of(machine)
+    expected = [float(model.seconds(ask.key, SPOT_BYTES, extrapolate=True)) for ask in asked]
+    taken = [float(found[ask.key].medians[0]) for ask in asked]
+    return all(abs(s - usual_s) <= tolerance * usual_s for s, usual_s in zip(taken, expected, strict=True))
 
 
 def pairs_of(machine: Machine) -> Pairs:
@@ -95,10 +97,13 @@ def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: 
 
 def find_ranks(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
     """The host of every rank, and the facts, from a first tiny job."""
-    tiny = programs.reduce(ranks, 1 << 10, 1)
-    facts = executor.execute(Job((tiny.variant,), rounds=1, warmup=0)).facts
+    facts = executor.execute(Job((_tiny(ranks).variant,), rounds=1, warmup=0)).facts
     hosts = facts["host"] if isinstance(facts["host"], list) else [facts["host"]] * ranks
     return hosts, facts
+
+
+def _tiny(ranks: int) -> Measurement:
+    return programs.reduce(ranks, 1 << 10, 1)
 
 
 def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
@@ -133,24 +138,29 @@ def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:
     return {kind: guess(kind) for kind in pairs}
 
 
-def _with_eager_limits(executor: Executor, machine: Machine, pairs: Pairs) -> Machine:
-    """Add the fact `eager_limit_bytes`, by link kind, from sends whose receive is posted late; none of a kind whose
-    largest messages did not wait for it either."""
-    limits: dict[str, int] = {}
-    for kind, pair in pairs.items():
-        found = eager_limit(take(executor, _late_receives(machine.ranks, pair, EAGER_BYTES))["eager"], PAUSE_S)
-        limits[kind] = found.limit_bytes
-        large = [size for size in LARGE_EAGER_BYTES if _is_brief(machine, kind, size)]
-        if found.waits_bytes is None and large:
-            more = eager_limit(take(executor, _late_receives(machine.ranks, pair, large))["eager"], PAUSE_S)
-            limits[kind] = max(found.limit_bytes, more.limit_bytes)
-            if more.limit_bytes == LARGE_EAGER_BYTES[-1]:
-                del limits[kind]
-    return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
+def _late_receives(ranks: int, pairs: Pairs, sizes: Sequence[int]) -> list[Measurement]:
+    """For the fact `eager_limit_bytes`, by link kind: sends whose receive is posted late."""
+    made = ((kind, programs.late_receive(ranks, pair, size, 3)) for kind, pair in pairs.items() for size in sizes)
+    return [each._replace(key=EAGER + kind) for kind, each in made]
 
 
-def _late_receives(ranks: int, pair: tuple[int, int], sizes: Sequence[int]) -> list[programs.Measurement]:
-    return [programs.late_receive(ranks, pair, size, 3) for size in sizes]
+def _eager_limits(
+    executor: Executor, machine: Machine, pairs: Pairs, found: Mapping[str, EagerLimit]
+) -> dict[str, int]:
+    """The fact `eager_limit_bytes`, by link kind: larger messages are asked about where none waited, and a kind whose
+    largest did not wait either has no limit."""
+    limits = {kind: each.limit_bytes for kind, each in found.items()}
+    asked = []
+    for kind, each in found.items():
+        if each.waits_bytes is None:
+            sizes = [size for size in LARGE_EAGER_BYTES if _is_brief(machine, kind, size)]
+            asked += _late_receives(machine.ranks, {kind: pairs[kind]}, sizes)
+    for key, samples in take(executor, asked).items() if asked else ():
+        kind, more = key.removeprefix(EAGER), eager_limit(samples, PAUSE_S).limit_bytes
+        limits[kind] = max(limits[kind], more)
+        if more == LARGE_EAGER_BYTES[-1]:
+            del limits[kind]
+    return limits
 
 
 def _is_brief(machine: Machine, kind: str, size: int) -> bool:

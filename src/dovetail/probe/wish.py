@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +15,8 @@ from dovetail.ir import Sample, Subject, Wish, work_keys
 from dovetail.machine import Machine
 from dovetail.probe import programs
 from dovetail.probe.contention import stretch
-from dovetail.probe.take import ROUNDS, Budget, as_samples, median_s, take
-from dovetail.run.job import Executor, Job
+from dovetail.probe.take import ROUNDS, Budget, as_samples, medians_s, take
+from dovetail.run.job import Executor, Job, Outcome
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
 LARGER = 8  # times the one before: further sizes, up to what the wish's own collective moves
@@ -46,9 +48,8 @@ def probe_wish(
     if not samples:
         tell("the library's calls", 0.3)
         return _with_calls(executor, _with_nothing_to_compute(machine, wish, ranks), wish, ranks, afford)
-    for place, sample in enumerate(samples):
-        tell(sample.label, 0.3 + 0.3 * place / len(samples))
-        machine = _with_computation(executor, machine, wish, ranks, sample, afford, with_collectives=place == 0)
+    tell(", ".join(dict.fromkeys(sample.label for sample in samples)), 0.3)
+    machine = _with_computations(executor, machine, wish, ranks, samples, afford)
     if ranks == 1:
         return machine
     tell("compute beside messages", 0.7)
@@ -70,29 +71,27 @@ def _with_calls(executor: Executor, machine: Machine, wish: Wish, ranks: int, bu
     return machine.with_costs({key: fit(found).to_json() for key, found in taken.items()})
 
 
-def _with_computation(
-    executor: Executor,
-    machine: Machine,
-    wish: Wish,
-    ranks: int,
-    sample: Sample,
-    afford: Budget,
-    *,
-    with_collectives: bool,
+def _with_computations(
+    executor: Executor, machine: Machine, wish: Wish, ranks: int, samples: Sequence[Sample], afford: Budget
 ) -> Machine:
-    """Add the curve of one computation, for every rank's key, and with the first those of the collectives."""
-    whole_s = median_s(executor, programs.computations(wish, sample, ranks, sample.most, 1))
+    """Add the curve of each computation, for every rank's key, and those of the collectives: ranks start twice for all,
+    which takes them longer than most that they measure."""
+    whole = medians_s(executor, [programs.computations(wish, each, ranks, each.most, 1) for each in samples])
     measured = [
-        programs.computations(wish, sample, ranks, amount, _worth(afford, whole_s, amount, sample.most))
-        for amount in amounts(sample.most)
+        [
+            programs.computations(wish, sample, ranks, amount, _worth(afford, whole_s, amount, sample.most))
+            for amount in amounts(sample.most)
+        ]
+        for sample, whole_s in zip(samples, whole, strict=True)
     ]
-    calls = list(library_calls(machine, wish, ranks, afford)) if with_collectives else []
-    taken = take(executor, measured + calls)
-    fitted = {key: fit(found).to_json() for key, found in taken.items()}
-    curve = fitted[measured[0].key]
-    first = measured[0].variant
-    fitted |= {f"kernel:{key}": curve for key in work_keys(first.program, first.workload)}
-    return machine.with_costs(fitted)
+    numbered = [m._replace(key=f"kernel:{place}") for place, row in enumerate(measured) for m in row]
+    taken = take(executor, [*numbered, *library_calls(machine, wish, ranks, afford)])
+    fitted: dict[str, dict[str, Any]] = {}
+    for place, (first, *_) in enumerate(measured):
+        curve, variant = fit(taken.pop(f"kernel:{place}")).to_json(), first.variant
+        keys = [first.key, *(f"kernel:{key}" for key in work_keys(variant.program, variant.workload))]
+        fitted |= dict.fromkeys(keys, curve)
+    return machine.with_costs(fitted | {key: fit(found).to_json() for key, found in taken.items()})
 
 
 def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
@@ -146,7 +145,10 @@ def _with_contention(
 ) -> Machine:
     """Add `cil:compute` and `cil:net`: either side beside the other over either side alone, by message size."""
     sizes = contention_sizes(machine, max((call.num_bytes for call in wish.collected(ranks)), default=0), budget)
-    found = [_beside(executor, machine, wish, ranks, sample, size) for size in sizes]
+    asked = [_streams(machine, wish, ranks, sample, size) for size in sizes]
+    variants = tuple(stream.variant for streams in asked for stream in streams)
+    outcomes = iter(executor.execute(Job(variants, rounds=ROUNDS, keep_all=True)).outcomes)
+    found = [_beside(size, streams, list(islice(outcomes, 3))) for size, streams in zip(sizes, asked, strict=True)]
     curves = {}
     for key, parts in (("cil:compute", [f.compute for f in found]), ("cil:net", [f.net for f in found])):
         rows = [(x, s, r) for p in parts if p for x, s, r in zip(p.x, p.seconds, p.repeat, strict=True)]
@@ -178,7 +180,8 @@ def _least_piece(piece_s: Callable[[int], float], amount: int, limit_s: float) -
     return amount
 
 
-def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> _Beside:
+def _streams(machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int) -> list[programs.Stream]:
+    """Computations alone, messages of a size alone, and both."""
     model, largest = CostModel.of(machine), max(1, sample.most // PIECES)
     one = programs.computations(wish, sample, ranks, largest, 1)
     kind = machine.route(0, 1)[0]
@@ -193,9 +196,11 @@ def _beside(executor: Executor, machine: Machine, wish: Wish, ranks: int, sample
     pieces, compute_s = pieces * again, compute_s * again
     count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))
     ways: tuple[tuple[list[int], int], ...] = ((pieces, 0), ([], count), (pieces, count))
-    streams = [programs.stream(wish, sample, ranks, each, size, messages) for each, messages in ways]
-    job = Job(tuple(s.variant for s in streams), rounds=ROUNDS, keep_all=True)
-    outcomes = executor.execute(job).outcomes
+    return [programs.stream(wish, sample, ranks, each, size, messages) for each, messages in ways]
+
+
+def _beside(size: int, streams: Sequence[programs.Stream], outcomes: Sequence[Outcome]) -> _Beside:
+    """What the outcomes of `_streams` say."""
     rows = []
     for repeat, timelines in enumerate(zip(*(outcome.timelines for outcome in outcomes), strict=True)):
         compute, net = stretch(streams, timelines)

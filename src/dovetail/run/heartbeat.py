@@ -22,6 +22,7 @@ from types import TracebackType
 
 BEAT_S = 0.5
 SILENT_S = 6.0  # without a beat, after which a rank is given up
+STOPPED_S = 1.5  # without one, of a process on this host that the system says is stopped
 LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 0.25 s more for each rank)
 READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues
@@ -92,8 +93,10 @@ def _terminated(wait_s: float) -> bool:
 class Watch:
     """In the parent: who has begun, who has joined MPI, and who has fallen silent."""
 
-    def __init__(self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._ranks, self._now_s = folder, ranks, now_s
+    def __init__(
+        self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic, launcher: int | None = None
+    ) -> None:
+        self._folder, self._ranks, self._now_s, self._launcher = folder, ranks, now_s, launcher
         self._begin_s = now_s()
         self._first_s: float | None = None
         self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when that was new
@@ -109,20 +112,31 @@ class Watch:
         unready = [r for r in range(self._ranks) if not (self._folder / f"ready.{r}.json").exists()]
         shared = max(1.0, min(crowding(), self._ranks / (os.cpu_count() or 1)))  # ranks that a core may serve
         patience_s = (2 * SILENT_S if unready else SILENT_S) * shared  # imports may keep a rank from beating
-        silent = [name for name in here if now - self._seen[name][1] > patience_s]
+        quiet_s = {name: now - self._seen[name][1] for name in here}
+        silent = [
+            name
+            for name, s in quiet_s.items()
+            if s > patience_s or (s > STOPPED_S and _state(self._folder / name) == "T")
+        ]
         if silent:
             _, rank, host, pid = min(silent).split(".")
             place = f"process {pid} on {host}, {self._seen[min(silent)][0].partition(' ')[2]}"
-            return f"{_rank(rank)} gave no sign of life for {patience_s:.0f} s ({place}): it is stopped"
+            return f"{_rank(rank)} gave no sign of life for {quiet_s[min(silent)]:.1f} s ({place}): it is stopped"
         waited_s = now - self._first_s
-        if len(self._seen) < self._ranks and waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
-            begun = {name.split(".")[1] for name in self._seen}
-            missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
-            count = self._ranks - len(self._seen)
-            return f"{_rank(missing)} never arrived: {count} of {self._ranks} had not begun after {waited_s:.0f} s"
+        if len(self._seen) < self._ranks and waited_s > STOPPED_S:
+            stopped = _stopped_below(self._launcher) if self._launcher else None
+            if stopped or waited_s > (LATE_S + 0.25 * self._ranks) * slowness():
+                return self._late(waited_s, stopped)
         if unready and waited_s > READY_S + 0.5 * self._ranks:
             return f"rank {unready[0]} never arrived: it began, and had not joined MPI after {waited_s:.0f} s"
         return None
+
+    def _late(self, waited_s: float, stopped: int | None) -> str:
+        """Who never arrived, in words."""
+        begun = {name.split(".")[1] for name in self._seen}
+        missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
+        late = f"{self._ranks - len(self._seen)} of {self._ranks} had not begun after {waited_s:.0f} s"
+        return f"{_rank(missing)} never arrived: {late}{f'; process {stopped} is stopped' if stopped else ''}"
 
     def _read(self, now: float) -> list[str]:
         """Names of the files that are there, with what is new in them noted."""
@@ -199,15 +213,38 @@ def terminate_ranks(folder: Path) -> None:
     """End the ranks of a job that run on this host by SIGTERM, whatever the launcher does: they save what they have,
     those that were stopped too."""
     for path in folder.glob("alive.*"):
-        _, _, host, pid = path.name.split(".")
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if host == _host() and os.fsencode(folder) in command:
+        if _state(path):
             with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGTERM)
-                os.kill(int(pid), signal.SIGCONT)
+                pid = int(path.name.split(".")[3])
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)
+
+
+def _stopped_below(launcher: int) -> int | None:
+    """A process that is stopped, of those that a launcher has started, and those that they have."""
+    found: dict[int, tuple[str, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):  # it has just ended
+            state, parent, *_ = path.read_text().rpartition(")")[2].split(maxsplit=2)
+            found[int(path.parent.name)] = state, int(parent)
+    for pid in (pid for pid, (state, _) in found.items() if state == "T"):
+        above = pid
+        while above in found and above != launcher:
+            above = found[above][1]
+        if above == launcher:
+            return pid
+    return None
+
+
+def _state(alive: Path) -> str:
+    """The letter that Linux has for the state of the process that wrote this file; empty for none on this host."""
+    _, _, host, pid = alive.name.split(".")
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return state if host == _host() and os.fsencode(alive.parent) in command else ""
 
 
 def _host() -> str:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,13 @@ def default_launch() -> str:
         raise EnvironmentFault(
             "no MPI found: there is no mpiexec beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
         )
+    return f"{shlex.quote(mpiexec)} {_flags(mpiexec)}-n {{ranks}}"
+
+
+@cache
+def _flags(mpiexec: str) -> str:
     about = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
-    flags = "--oversubscribe --bind-to none " if "Open MPI" in about or "prte" in about.lower() else ""
-    return f"{shlex.quote(mpiexec)} {flags}-n {{ranks}}"
+    return "--oversubscribe --bind-to none " if "Open MPI" in about or "prte" in about.lower() else ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]
 def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[int, str | None]:
     """What `watch` returns; a RunError where a rank does not arrive or falls silent, code 3 where one failed and others
     hang."""
-    seen, looked_s = Watch(place, ranks), time.monotonic()
+    seen, looked_s = Watch(place, ranks, launcher=launcher.pid), time.monotonic()
     failed_s, died = None, None
     with closing(Deaths(place)) as deaths:
         while True:
