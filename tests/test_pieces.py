@@ -140,7 +140,7 @@ def test_chains_that_share_a_link_are_simulated_piece_by_piece():
 
 @pytest.mark.slow
 def test_planning_simulates_few_ops(monkeypatch):
-    """In all it simulates less than the largest schedule alone that it weighs."""
+    """In all it simulates less than the largest schedule alone that it weighs has."""
     simulated, weighed, scored = [], [], Costs.scored
 
     def counted(program, *about):
@@ -154,8 +154,9 @@ def test_planning_simulates_few_ops(monkeypatch):
 
     monkeypatch.setattr(plan_costs, "simulate", counted)
     monkeypatch.setattr(Costs, "scored", noted)
-    found = plan(g15().wish, probed_g15(), extrapolate=True)
+    g16 = next(each for each in published(AllToAllMatmul) if each.name == "g16")
+    found = plan(g16.wish, probed_machine(g16, NOISE, 20261122), extrapolate=True)
     *search, taken = simulated
     assert taken == found.program.num_ops
     assert sum(search) < max(weighed)
-    assert max(weighed) > 500_000
+    assert sum(weighed) > 1_000_000
