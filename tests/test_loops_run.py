@@ -146,6 +146,28 @@ def test_loops_of_every_form():
         all_agree(triangle, [rng.random((n, n)), rng.random(n)])
 
 
+def test_loops_that_go_back():
+    @nest(u=array("n", "m"), v=array("n", "m", time=True, boundary="fixed"))
+    def back(u, v, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for i in loop(n - 2, -1, -1):
+                for j in loop(m - 1, i, -1):
+                    u[i, j] = 0.5 * u[i, j] + u[i + 1, j - 1] + u[i + 1, j]
+            for i in loop(n - 1, 0, -1):
+                for j in loop(m):
+                    v[t + 1, i, j] = v[t, i - 1, j] + u[i, j]
+
+    assert [line.strip() for line in str(back).splitlines()[1:4]] == [
+        "for i in loop(0, n - 1):",
+        "for j in loop(0, m - n + i + 1):",
+        "u[n - i - 2, m - j - 1] = 0.5 * u[n - i - 2, m - j - 1] + u[n - i - 1, m - j - 2] + u[n - i - 1, m - j - 1]",
+    ]
+    for n, m in ((1, 1), (2, 5), (7, 6)):
+        rng = np.random.default_rng(n)
+        all_agree(back, [rng.random((n, m)), rng.random((n, m))], steps=3)
+
+
 def test_a_sum_whose_elements_come_from_several_iterations():
     @nest(c=array("k"), a=array("n"), b=array("m"))
     def convolved(c, a, b):

@@ -13,25 +13,29 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
 
-from dovetail.core import PlanError, WishError
-from dovetail.cost import Curve, Segment
-from dovetail.ir import Kind, Schedule, verify, work_keys
+from dovetail.core import PlanError, ProgramError, WishError
+from dovetail.cost import Curve, Prices, Segment
+from dovetail.ir import Kind, Schedule, op_works, verify, work_keys
 from dovetail.loops import array, loop, maximum, nest, pipeline_kernels, problems
 from dovetail.loops.crossings import _Ledger
 from dovetail.loops.pipeline_wish import PIPELINES_ALREADY, PipelineWish
 from dovetail.loops.pipelined import pipelined_of
 from dovetail.loops.tile_kernels import BoxKernel, SingleKernel, TileKernel
+from dovetail.loops.tiling import Tiling
 from dovetail.loops.wish import StencilWish
 from dovetail.loops.wishes import pipeline_of, wish_of
 from dovetail.machine import load
 from dovetail.plan import plan
 from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.sim import simulate
 
 HERE = Path(__file__).parent
 GRIDS = {
     "sync_p2p": ("23x17", 3),
     "gauss_seidel2d": ("19x18", 4),
     "sor2d": ("18x19", 3),
+    "ssor2d": ("10x12", 2),
+    "seidel2d": ("11x13", 2),
     "lcs": ("21x22", 1),
     "smith_waterman": ("22x21", 1),
     "triple_nest": ("9x11x10", 1),
@@ -40,7 +44,7 @@ GRIDS = {
 
 def ways(wish, ranks):
     """Every way to cut and map."""
-    return [way for mapped in wish.pipelined.forward for way in wish._ways(ranks, mapped)]
+    return [way for mapped in wish.pipelined.mappable for way in wish._ways(ranks, mapped)]
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -105,6 +109,15 @@ def offsets(axes):
     return st.builds(lambda sign, by: tuple(sign * each for each in by), signs, sizes)
 
 
+def directions(axes):
+    """The order of the loops of a sweep, and which way each goes."""
+    return st.tuples(st.permutations(range(axes)), st.tuples(*[signs] * axes))
+
+
+def upwards(axes):
+    return st.just((tuple(range(axes)), (1,) * axes))
+
+
 class Timeless:
     """An array of a nest as the expressions of `loop_trees` read it: they have a time."""
 
@@ -124,33 +137,60 @@ class Timeless:
     grain=st.integers(1, 8),
     overlapped=st.booleans(),
     dtype=st.sampled_from(["float64", "float32"]),
+    anyhow=st.booleans(),
 )
-def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype):
-    """Two sweeps, the second over another box: right, or refused because a part is too narrow."""
-    first, second = (data.draw(trees(axes, offsets=offsets(axes))) for _ in range(2))
+def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype, anyhow):
+    """Two sweeps, the second over another box; reading the same way along all axes, or anything, with loops in any
+    order that go either way: right, or refused because a part is too narrow, or no axis can be cut."""
+    first, second = (data.draw(trees(axes, offsets=None if anyhow else offsets(axes))) for _ in range(2))
+    turns = [data.draw(directions(axes) if anyhow else upwards(axes)) for _ in range(2)]
     edge = data.draw(st.integers(2, 3))
 
     @nest(u=array(*"nml"[:axes]), c=array(*"nml"[:axes]))
     def random_nest(u, c, steps):
-        def point(tree, *at):
-            u[at] = evaluate(tree, Timeless(u), c, 0, at)
+        def sweep(tree, bounds, order, signs, at):
+            if len(at) == axes:
+                place = tuple(at[axis] for axis in range(axes))
+                u[place] = evaluate(tree, Timeless(u), c, 0, place)
+                return
+            axis = order[len(at)]
+            low, high = bounds[axis]
+            for i in loop(low, high) if signs[axis] > 0 else loop(high - 1, low - 1, -1):
+                sweep(tree, bounds, order, signs, at | {axis: i})
 
         for _ in loop(steps):
-            for tree, low, high in ((first, 2, 2), (second, edge, 2)):
-                for i in loop(low, u.shape[0] - high):
-                    for j in loop(2, u.shape[1] - 2):
-                        if axes == 2:
-                            point(tree, i, j)
-                        for k in loop(2, u.shape[2] - 2) if axes > 2 else ():
-                            point(tree, i, j, k)
+            for tree, low, turn in ((first, 2, turns[0]), (second, edge, turns[1])):
+                sweep(tree, [(low if axis == 0 else 2, n - 2) for axis, n in enumerate(u.shape)], *turn, {})
 
     grid = "x".join(str(data.draw(st.integers(6, 11))) for _ in range(axes))
-    wish = pipeline_of(random_nest)(grid, steps, dtype)
+    try:
+        kind = pipeline_of(random_nest)
+    except WishError:
+        if turns[0][0][0] == turns[1][0][0]:  # the axis of both outermost loops can be cut
+            raise
+        return
+    wish = kind(grid, steps, dtype)
     found = ways(wish, ranks)
     if found:
         way = data.draw(st.sampled_from(found))
+        check_legal(way)
         with np.errstate(all="ignore"):
             check(wish, schedule(way.cut, way.mapped, grain, overlapped))
+
+
+def check_legal(way):
+    """By the tiling library: HD >= 0 in the rows that belong to axes that are cut, and to the one that is mapped."""
+    for sweep in way.pipelined.sweeps:
+        order = sweep.order
+        unit = [[int(axis == other) for other in order] for axis in order]
+        place = order.index(way.mapped)
+        sides = [list(row) for row in unit]  # of H, row `place` is this one with the lean; of P = 1 / H, without it
+        sides[place] = [int(axis == way.mapped) - way.lean(sweep)[axis] for axis in order]
+        deps = [tuple(inner.by[axis] for axis in order) for inner in way.pipelined.inner[sweep.name]]
+        if deps:
+            hd = Tiling(tuple(zip(*deps, strict=True)), tuple(map(tuple, sides))).hd
+            tiled = [k for k, axis in enumerate(order) if axis == way.mapped or way.cut[axis] > 1]
+            assert all(entry >= 0 for k in tiled for entry in hd[k]), (sweep.name, way)
 
 
 class TestMessages:
@@ -180,11 +220,11 @@ class TestMessages:
             kinds = {ops[row].kind for op in computes for row in op.after}
             assert (Kind.send in kinds) == waits
 
-    @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest"])
+    @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest", "seidel2d", "ssor2d"])
     @pytest.mark.parametrize("overlapped", [False, True])
     def test_one_message_under_way_is_enough(self, name, overlapped):
         """However many tiles a sweep has, and faces come back of each: parts never wait for each other's sends."""
-        grid, steps = {"triple_nest": ("5x6x60", 1)}.get(name, ("90x20", 3))
+        grid, steps = {"triple_nest": ("5x6x60", 1), "seidel2d": ("20x50", 3)}.get(name, ("90x20", 3))
         wish = wish_class(name)(grid, steps)
         for way in ways(wish, 4):
             how = schedule(way.cut, way.mapped, 2, overlapped)
@@ -202,13 +242,40 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("seidel2d", r"its dependence \(0, 1, -1\) goes backwards along j"),
             ("jacobi2d", "array u has a time axis"),
         ],
     )
     def test_shipped(self, name, words):
         with pytest.raises(WishError, match=f"{name} is no pipeline: {words}"):
             pipelined_of(getattr(problems, name))
+
+    def test_no_lean_helps(self):
+        """Of two sweeps, whose outermost loops go along different axes, each forbids the other's."""
+
+        @nest(u=array("n", "m"))
+        def across(u):
+            n, m = u.shape
+            for i in loop(1, n):
+                for j in loop(m - 1):
+                    u[i, j] = u[i - 1, j + 1]
+            for j in loop(1, m):
+                for i in loop(n - 1):
+                    u[i, j] = u[i + 1, j - 1]
+
+        words = r"its dependence \(1, -1\) goes backwards along j, and others along the other axes"
+        with pytest.raises(WishError, match=f"across is no pipeline: {words}"):
+            pipelined_of(across)
+
+    def test_bounds_that_change_with_the_step(self):
+        @nest(u=array("n", "m"))
+        def later(u, steps):
+            for t in loop(steps):
+                for i in loop(t, u.shape[0]):
+                    for j in loop(1, u.shape[1]):
+                        u[i, j] = u[i, j - 1]
+
+        with pytest.raises(WishError, match="the bounds of i change with other loops"):
+            pipelined_of(later)
 
     def test_one_axis(self):
         @nest(u=array("n"))
@@ -322,10 +389,96 @@ class TestPlantedFaults:
     def test_points_in_a_wrong_order(self, monkeypatch):
         from dovetail.loops import tile_kernels
 
-        at_once = lambda sides, _: [tuple(np.indices(sides).reshape(len(sides), -1))]  # noqa: E731
+        at_once = lambda sides, weights: [tuple(np.indices(sides).reshape(len(sides), -1))]  # noqa: E731
         monkeypatch.setattr(tile_kernels, "diagonals", at_once)
         with pytest.raises(AssertionError):
             check(self.wish_again(), self.how)
+
+
+class TestTilesThatLean:
+    """Each of these is caught by the bits, or by the certificate."""
+
+    how = schedule((2, 1), 1, 3, True)
+
+    def check(self, name, how=None):
+        check(pipeline_of(getattr(problems, name))("12x14", 2), how or self.how)
+
+    def test_upright_after_all(self, monkeypatch):
+        from dovetail.loops import pipelined
+
+        self.check("seidel2d")
+        monkeypatch.setattr(pipelined, "least_lean", lambda *_: (0, 0))
+        with pytest.raises(AssertionError):
+            self.check("seidel2d")
+
+    @pytest.mark.parametrize("change", [{"least": 1, "most": 1}, {"ahead": 0}])
+    def test_a_face_of_other_positions(self, monkeypatch, change):
+        from dovetail.loops import cutting
+
+        right = cutting.Cutting.needs
+
+        def needs(self, *about):
+            found = right(self, *about).items()
+            return {face: tuple(need._replace(**change) for need in each) for face, each in found}
+
+        monkeypatch.setattr(cutting.Cutting, "needs", needs)
+        with pytest.raises((AssertionError, ProgramError)):
+            self.check("seidel2d")
+
+    def test_a_sweep_back_that_begins_with_the_first_part(self, monkeypatch):
+        from dovetail.loops import cutting
+
+        self.check("ssor2d")
+        monkeypatch.setattr(cutting.Cutting, "turn", lambda self, sweep, part: self.places[part])
+        with pytest.raises((AssertionError, ProgramError)):
+            self.check("ssor2d")
+
+    def test_tiles_back_in_the_order_of_the_array(self, monkeypatch):
+        from dovetail.loops import cutting
+
+        right = cutting.Cutting.tiles
+        monkeypatch.setattr(cutting.Cutting, "tiles", lambda *about: right(*about)[::-1])
+        with pytest.raises((AssertionError, ProgramError)):
+            self.check("ssor2d")
+
+    @pytest.mark.needs("compiler")
+    def test_loops_that_go_up_instead_of_down(self, monkeypatch):
+        from dovetail.loops import tile_text
+
+        right = tile_text._loop
+        wish = pipeline_of(problems.ssor2d)("12x14", 2)
+        check(wish, self.how, run=native)
+        monkeypatch.setattr(tile_text, "_loop", lambda index, low, high, _: right(index, low, high, 1))
+        with pytest.raises(AssertionError):
+            check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)
+
+
+class TestSweepsOneAfterAnother:
+    """The next sweep begins before the last rank has done the one before, as far as dependences let it."""
+
+    @staticmethod
+    def waits(name, ranks):
+        """What one more step takes, over the work of it, where points take a second each and messages nothing."""
+        ends, busy = [], []
+        for steps in (5, 6):
+            wish = pipeline_of(getattr(problems, name))("26x26", steps)
+            program = wish.program(wish.usual(ranks).with_parameters(grain=2), ranks)
+            work_s = np.zeros(program.num_ops)
+            for row, work in op_works(program, wish.workload(program)).items():
+                work_s[row] = work.flops
+            ends.append(simulate(program, Prices.plain(program, work_s)).makespan_s)
+            busy.append(max(work_s[program.columns["rank"] == rank].sum() for rank in range(ranks)))
+        return (ends[1] - ends[0]) / (busy[1] - busy[0])
+
+    @pytest.mark.parametrize("ranks", [2, 3])
+    def test_no_rank_waits(self, ranks):
+        assert self.waits("gauss_seidel2d", ranks) < 1.001
+        assert self.waits("seidel2d", ranks) < 1.001
+
+    def test_where_dependences_do_not_let_them(self):
+        """A sweep back begins where the one there has ended; a single statement reads the last point of all."""
+        assert self.waits("ssor2d", 2) > 1.05
+        assert self.waits("sync_p2p", 2) > 1.05
 
 
 class TestWish:
@@ -376,6 +529,9 @@ def none(u):
     for i in loop(1, u.shape[0]):
         for j in loop(1, u.shape[1] - 1):
             u[i, j] = u[i - 1, j + 1] + u[i, j - 1]
+    for j in loop(1, u.shape[1]):
+        for i in loop(1, u.shape[0] - 1):
+            u[i, j] = u[i + 1, j - 1] + u[i - 1, j]
 """
 
 
