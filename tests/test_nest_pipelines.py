@@ -453,6 +453,45 @@ class TestTilesThatLean:
             check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)
 
 
+class TestSpace:
+    """What the page shows of an iteration space."""
+
+    @pytest.mark.parametrize(
+        ("name", "grid", "cut", "mapped"),
+        [("seidel2d", "12x14", (3, 1), 1), ("ssor2d", "12x14", (1, 2), 0), ("triple_nest", "5x6x9", (1, 2, 1), 2)],
+    )
+    @pytest.mark.parametrize("overlapped", [False, True])
+    def test_points_are_in_the_tiles_that_compute_them(self, name, grid, cut, mapped, overlapped):
+        wish, across = pipeline_of(getattr(problems, name))(grid), cut.index(max(cut))
+        how = schedule(cut, mapped, 4, overlapped)
+        space, way = wish.space(how, max(cut)), wish.cutting(cut, mapped)
+        shown = {}
+        for piece in space.pieces:
+            for row in range(piece.low, piece.high):
+                assert shown.setdefault((row, space.number(piece.step)), (piece.rank, piece.turn)) == (
+                    piece.rank,
+                    piece.turn,
+                )
+        sweep = wish.pipelined.sweeps[0]
+        assert len(shown) == np.prod(
+            [way.sweep_box(sweep)[axis][1] - way.sweep_box(sweep)[axis][0] for axis in (across, mapped)]
+        )
+        for tile in way.tiles(sweep, 4):
+            for part in range(way.num_parts):
+                if about := way.tile_of(sweep, part, tile):
+                    low, lean = about
+                    for k, row in enumerate(range(*way.part_box(sweep, part)[across])):
+                        for at in range(*lean.row(way.lean(sweep)[across] * k)):
+                            assert shown[row, low + at] == (part, tile[0] // 4 + part * (1 + overlapped) + 1)
+
+    def test_large_ones_in_part(self):
+        space = wish_class("seidel2d")("500x4000").space(schedule((2, 1), 1, 100), 2)
+        assert (space.first, space.number(49), space.stride) == (1, 1 + 1600 + 32, 34)
+        assert space.cuts == (250,)
+        assert len({piece.turn for piece in space.pieces}) > 16
+        assert wish_class("lcs")("1x5").space(schedule((1, 1), 0, 1), 1) is None
+
+
 class TestSweepsOneAfterAnother:
     """The next sweep begins before the last rank has done the one before, as far as dependences let it."""
 

@@ -21,6 +21,7 @@ from dovetail.loops.nest import Nest
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
 from dovetail.loops.pipelined import Pipelined, pipelined_of
+from dovetail.loops.shown_tiles import space_of_tiles
 from dovetail.loops.types import DTYPES, check_types
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
@@ -241,7 +242,8 @@ class PipelineWish(OfFields):
         return plain_program(self.how(schedule, ranks))
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
-        return None
+        how = self.how(schedule, ranks)
+        return space_of_tiles(how.cutting, how.grain, how.overlapped)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED tiles a rank: of some steps, or of a part of one."""
