@@ -15,7 +15,7 @@ from pipeline_runs import arguments, check, native, results, schedule
 
 from dovetail.core import PlanError, ProgramError, WishError
 from dovetail.cost import Curve, Prices, Segment
-from dovetail.ir import Kind, Schedule, op_works, verify, work_keys
+from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys
 from dovetail.loops import array, loop, maximum, nest, pipeline_kernels, problems
 from dovetail.loops.crossings import _Ledger
 from dovetail.loops.pipeline_wish import PIPELINES_ALREADY, PipelineWish
@@ -537,6 +537,20 @@ class TestWish:
         assert wish_class("triple_nest")("16x16x16384").mapped == 2
         assert wish_class("sync_p2p")("1000x1000").mapped == 0
         assert wish_class("sync_p2p")("400x1000").mapped == 1
+
+    def test_samples_have_the_points_that_they_are_told_to_have(self):
+        """Tiles that lean too, which end with the grid; several of an amount are not the same one again."""
+        wish = pipeline_of(problems.seidel2d)("30x50", 2)
+        sample = wish.samples(2)[0]
+        for amount in (1, 3, 20, 33, sample.most):
+            b = Builder("sample", 2)
+            rows = sample.add(b, 2, [amount] * 3)
+            program = b.build()
+            works = op_works(program, wish.workload(program))
+            assert [len(rows[rank]) for rank in (0, 1)] == [3, 3]
+            assert all(amount <= work.units < amount + 0.5 for work in works.values())
+            tiles = {next(iter(op.writes)).offset for op in program.ops() if op.rank == 0}
+            assert len(tiles) == (3 if amount < 16 else 1 if amount >= 34 else len(tiles))
 
     def test_a_plan(self):
         """The grain is between one position and all; where blocking sends are as good, that is said."""

@@ -275,14 +275,17 @@ class Cutting:
             found += factor * (own[0] - whole[0] if sign > 0 else whole[1] - own[1])
         return found
 
-    def middle(self, sweep: TiledSweep, part: int, amount: int) -> tuple[int, Lean] | None:
-        """A tile with so many positions in a row, on average, as `tile_of` has it: where tiles lean in the middle of
-        the part, and wider, as far as its rows end with the grid."""
+    def typical(self, sweep: TiledSweep, part: int, amount: int, number: int) -> tuple[int, Lean] | None:
+        """A tile with so many positions in a row, on average, as `tile_of` has it. Where tiles lean, another for each
+        number, as long as all its rows are whole; else in the middle of the part, and wider."""
         box = self.part_box(sweep, part)
         leaning, length = self._leaning(sweep, box), box[self.mapped][1] - box[self.mapped][0]
         first = self._first_row(sweep, part)
         if not leaning:
             return self.tile_of(sweep, part, (first, first + amount))
+        if amount <= length - leaning:
+            start = first + leaning + number * amount % (length - leaning - amount + 1)
+            return self.tile_of(sweep, part, (start, start + amount))
         pairs = zip(self.lean(sweep), box, strict=True)
         rows = [(factor, high - low) for factor, (low, high) in pairs]
 

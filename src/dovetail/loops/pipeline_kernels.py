@@ -188,8 +188,8 @@ def add_tiles(
             b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
         for offset in cutting.faces(array):
             b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
-    for rank, amount in product(range(ranks), amounts):
-        if about := cutting.middle(sweep, rank, amount):
+    for rank, (number, amount) in product(range(ranks), enumerate(amounts)):
+        if about := cutting.typical(sweep, rank, amount, number):
             touched = tile_regions(names, sweep, rank, *about)
             reads = [*touched.own, *(region for _, _, region in touched.faces)]
             call = b.kernel(names.tile(sweep, rank, about[1]), whole(len(reads)))

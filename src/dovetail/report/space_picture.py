@@ -49,8 +49,9 @@ def _rect(space: Space, piece: Piece, steps: int, strip: float) -> str:
 
 def _words(space: Space, steps: int, strip: float) -> Iterator[str]:
     bottom, style = steps * strip, 'font-size="11" fill="var(--muted)"'
-    for at in sorted({space.low, *space.cuts, space.high}):
+    for at in sorted({space.low, *space.cuts}):
         yield f'<text x="{_x(space, at):.1f}" y="{bottom + 14:.1f}" text-anchor="middle" {style}>{at}</text>'
+    yield f'<text x="{WIDTH - 2}" y="{bottom + 14:.1f}" text-anchor="end" {style}>{space.high}</text>'
     aside = [(11.0, str(space.number(steps))), (bottom - 3, f"{space.up} {space.number(1)}")]
     if not space.apart:
         aside[1:] = [(bottom / 2, space.up), (bottom - 3, str(space.number(1)))]
