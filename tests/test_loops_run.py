@@ -168,6 +168,26 @@ def test_loops_that_go_back():
         all_agree(back, [rng.random((n, m)), rng.random((n, m))], steps=3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_rows_so_short_that_a_compiler_unrolls_them(dtype):
+    """GCC 12 computes several at once of such as need one another, unless it is kept from it."""
+
+    @nest(u=array("n", 8))
+    def loops(u):
+        for i in loop(2, u.shape[0]):
+            for j in loop(2, 6):
+                u[i, j] = u[i - 1, j - 1]
+
+    @nest(u=array("n", 8))
+    def statements(u):
+        for i in loop(2, u.shape[0]):
+            u[i, 2] = u[i - 1, 1]
+            u[i, 3] = u[i - 1, 2]
+
+    for made in (loops, statements):
+        all_agree(made, [random(np.random.default_rng(1), (23, 8), dtype)])
+
+
 def test_a_sum_whose_elements_come_from_several_iterations():
     @nest(c=array("k"), a=array("n"), b=array("m"))
     def convolved(c, a, b):

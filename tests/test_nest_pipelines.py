@@ -67,6 +67,24 @@ def test_compiled(name, ranks):
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("columns", range(5, 10))
+def test_compiled_rows_so_short_that_they_are_unrolled(columns):
+    """GCC 12 computes several at once of such as need one another, unless it is kept from it."""
+
+    @nest(u=array("n", "m"), v=array("n", "m"))
+    def shifted(u, v):
+        n, m = u.shape
+        for i in loop(1, n):
+            for j in loop(1, m - 1):
+                u[i, j] = u[i - 1, j - 1] + v[i, j]
+                v[i, j] = u[i - 1, j] + v[i - 1, j + 1]
+
+    wish = pipeline_of(shifted)(f"29x{columns}")
+    for mapped in wish.pipelined.mappable:
+        check(wish, schedule((1, 1), mapped, 9), run=native)
+
+
+@pytest.mark.needs("compiler")
 def test_compiled_does_not_call_python(monkeypatch):
     for kind in (TileKernel, BoxKernel, SingleKernel):
         monkeypatch.setattr(kind, "call", None)
@@ -443,14 +461,25 @@ class TestTilesThatLean:
 
     @pytest.mark.needs("compiler")
     def test_loops_that_go_up_instead_of_down(self, monkeypatch):
-        from dovetail.loops import tile_text
+        from dovetail.loops.tile_text import TileWriter
 
-        right = tile_text._loop
         wish = pipeline_of(problems.ssor2d)("12x14", 2)
         check(wish, self.how, run=native)
-        monkeypatch.setattr(tile_text, "_loop", lambda index, low, high, _: right(index, low, high, 1))
+        monkeypatch.setattr(
+            TileWriter, "_place", lambda self, loop, at: f"{self.kernel.box[loop][0] if loop == 0 else 0} + {at}"
+        )
         with pytest.raises(AssertionError):
             check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)
+
+    @pytest.mark.needs("compiler")
+    def test_two_rows_at_once_too_close_to_one_another(self, monkeypatch):
+        """Of nine points the second row needs those that the first has a point ahead."""
+        right = pipeline_kernels.lag_of_rows
+        wish = pipeline_of(problems.seidel2d)("12x14", 2)
+        check(wish, self.how, run=native)
+        monkeypatch.setattr(pipeline_kernels, "lag_of_rows", lambda *about: right(*about) - 2)
+        with pytest.raises(AssertionError):
+            check(pipeline_of(problems.seidel2d)("12x14", 2), self.how, run=native)
 
 
 class TestSpace:

@@ -8,13 +8,17 @@ from itertools import product
 
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.loops.cutting import Cutting
+from dovetail.loops.dependences import Dependence
+from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipeline_names import Names, lean_in, tile_regions, whole
 from dovetail.loops.pipelined import Single, TiledSweep
-from dovetail.loops.skews import Lean, span_of, waves
+from dovetail.loops.skews import Lean, lag_of_rows, span_of, waves
 from dovetail.loops.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
+from dovetail.loops.types import is_real
 
 Dtypes = tuple[tuple[str, str], ...]
+LONG = 4  # cycles; in fewer a processor does the rest of a point, too
 AnyKernel = TileKernel | BoxKernel | SingleKernel
 
 
@@ -152,13 +156,40 @@ def _tile(
         dtypes,
         _turns(cutting, sweep, loops),
         lean,
-        sweep.order.index(cutting.mapped) if lean else 0,
+        outer := sweep.order.index(cutting.mapped) if lean else 0,
+        *_ways_of_points(cutting, sweep, (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
     )
 
 
+def _ways_of_points(
+    cutting: Cutting, sweep: TiledSweep, order: Sequence[int], dtypes: Mapping[str, str]
+) -> tuple[int | None, bool]:
+    """Where a statement must wait long for what it makes of the point before, two rows at once, so that a processor
+    need not wait. Where points of a row need one another but for this, they must not be vectors."""
+    needs = [
+        inner
+        for inner in cutting.pipelined.inner[sweep.name]
+        if inner.dependence.kind == "flow" and not any(inner.by[axis] for axis in order[:-1])
+    ]
+    chains = [inner for inner in needs if inner.by[order[-1]] == 1 and inner.dependence.source is inner.dependence.sink]
+    waits = (_cycles(inner.dependence, dtypes) for inner in chains)
+    if len(order) > 1 and max(waits, default=0) >= LONG:
+        return lag_of_rows(_deps(cutting, sweep), order), False
+    return None, bool(needs) and not chains
+
+
+def _cycles(chain: Dependence, dtypes: Mapping[str, str]) -> int:
+    """What a point waits for the one before it, about: operators on reals take four cycles, on whole numbers one."""
+    each = 4 if is_real(dtypes[chain.sink.target.array]) else 1
+    return each * depth_of(chain.sink.value, chain.sink_access)
+
+
+def _deps(cutting: Cutting, sweep: TiledSweep) -> list[Vector]:
+    return [inner.by for inner in cutting.pipelined.inner[sweep.name]]
+
+
 def _turns(cutting: Cutting, sweep: TiledSweep, loops: Sequence[int]) -> tuple[Turn, ...]:
-    deps = [inner.by for inner in cutting.pipelined.inner[sweep.name]]
-    weights = waves(deps, sweep.order)
+    weights = waves(_deps(cutting, sweep), sweep.order)
     return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
 
 

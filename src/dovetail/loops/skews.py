@@ -72,6 +72,18 @@ def waves(deps: Iterable[Vector], order: Sequence[int]) -> Vector:
     return tuple(weights)
 
 
+def lag_of_rows(deps: Iterable[Vector], order: Sequence[int]) -> int:
+    """How many points behind the first of two rows, the two innermost loops of `order`, the second can be computed
+    beside it.
+
+    >>> lag_of_rows([(0, 1), (1, -1), (1, 0), (1, 1)], (0, 1)), lag_of_rows([(0, 1), (2, -1)], (0, 1))
+    (2, 0)
+    """
+    rows, points = order[-2:]
+    pairs = [(v[rows], v[points]) for v in deps if not any(v[axis] for axis in order[:-2])]
+    return max((1 - along for row, along in pairs if row == 1), default=0)
+
+
 class Lean(NamedTuple):
     """A tile on a part, along the mapped axis as its loop goes: it has points at `length` positions; its first row has
     `width` from `start`, of which only those are computed that are among the `length`, and so has each later row, as

@@ -72,7 +72,8 @@ class TileKernel:
     `box`: of every loop but that over positions, the outermost first, its first and last value, as the part's slots
     count. `turns`: the loop over positions, then these: which way it goes, how far tiles lean along it, and its weight:
     points of one sum of weights may be computed at once. `tile`: how the tile lies, where it leans; the loop over
-    positions then is within the first `outer` others.
+    positions then is within the first `outer` others. `lag`: two rows are computed at once, the second so many points
+    behind, in C; None where they are not. `in_turn`: no compiler may compute points of the innermost loop at once.
     """
 
     name: str
@@ -86,6 +87,8 @@ class TileKernel:
     turns: tuple[Turn, ...]
     tile: Lean | None = None
     outer: int = 0
+    lag: int | None = None
+    in_turn: bool = False
 
     @property
     def form(self) -> KernelForm:

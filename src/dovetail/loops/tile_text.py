@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
 from dovetail.loops.expressions import Read
-from dovetail.loops.generate import Expressions, c_type
+from dovetail.loops.generate import IN_TURN, Expressions, c_type
 
 if TYPE_CHECKING:
     from dovetail.loops.tile_kernels import Face, Rows, TileKernel
@@ -50,38 +50,81 @@ class TileWriter(Expressions):
         lines += [f"    {line}" for number, rows in enumerate(kernel.rows) for line in self._pointer(number, rows)]
         for number, face in enumerate(kernel.faces):
             lines += [f"    {line}" for line in self._put(len(kernel.rows) + number, face)]
+        order: list[int | None] = [*range(len(kernel.box))]
+        order.insert(kernel.outer, None)
+        paired = kernel.lag is not None
+        heads = [line for loop in (order[:-2] if paired else order) for line in self._head(loop, loop == order[-1])]
         indent = "    "
-        for line in self._loops():
+        for line in heads:
             lines.append(f"{indent}{line}")
             indent += "    " * line.endswith("{")
-        lines += [f"{indent}{line}" for line in body]
+        lines += [f"{indent}{line}" for line in (self._pair(order[-2], order[-1]) if paired else body)]
         lines += [f"{'    ' * depth}}}" for depth in reversed(range(1, len(indent) // 4))]
-        helpers = [LEAST_MOST] * self.leans + [*self.helpers]
-        return "\n\n".join([head, INCLUDES, STRUCT, *helpers, "\n".join([*lines, "}"])]) + "\n"
+        helpers = [LEAST_MOST] * (self.leans or paired) + [*self.helpers]
+        point = [_macro(f"POINT({_index(order[-2])}, {_index(order[-1])})", body)] if paired else []
+        return "\n\n".join([head, INCLUDES, STRUCT, *helpers, *point, "\n".join([*lines, "}"])]) + "\n"
 
-    def _loops(self) -> Iterator[str]:
-        """The heads of the loops, from the outermost in."""
-        turns, box = self.kernel.turns, self.kernel.box
-        for loop in range(len(box) + 1):
-            if loop == self.kernel.outer:
-                yield from self._positions()
-            if loop < len(box):
-                yield _loop(f"i{loop}", str(box[loop][0]), str(box[loop][1]), turns[1 + loop].sign)
+    def _head(self, loop: int | None, innermost: bool) -> Iterator[str]:
+        """Of one loop, None being that over positions, along which it is told before what a row that leans has."""
+        if loop is None and self.leans:
+            yield from self._row("")
+        low, high = self._range(loop)
+        counter = _counter(loop)
+        yield f"for (int64_t {counter} = {low}; {counter} < {high}; ++{counter}) {{"
+        if not innermost or self.kernel.in_turn:
+            yield IN_TURN
+        yield f"const int64_t {_index(loop)} = {self._place(loop, counter)};"
 
-    def _positions(self) -> Iterator[str]:
-        up = self.kernel.turns[0].sign
-        if not self.leans:
-            yield _loop("x", "0", "count", up)
-            return
-        pairs = enumerate(zip(self.kernel.turns[1:], self.kernel.box, strict=True))
+    def _range(self, loop: int | None, row: str = "") -> tuple[str, str]:
+        """What a loop counts; of a row that leans, `row` being at the end of the names that tell it."""
+        if loop is not None:
+            low, high = self.kernel.box[loop]
+            return "0", str(high - low)
+        return (f"low{row}", f"high{row}") if self.leans else ("0", "count")
+
+    def _place(self, loop: int | None, counter: str) -> str:
+        """The index, where a loop has counted so far."""
+        up = self.kernel.turns[0 if loop is None else 1 + loop].sign > 0
+        if loop is None:
+            return counter if up else f"count - 1 - ({counter})"
+        low, high = self.kernel.box[loop]
+        return f"{low} + {counter}" if up else f"{high - 1} - ({counter})"
+
+    def _row(self, row: str, replaced: int | None = None, by: str = "") -> Iterator[str]:
+        """The positions of a row of a tile that leans; where one loop has counted `by`."""
         terms = [
-            f"{turn.lean} * ({f'i{k} - {low}' if turn.sign > 0 else f'{high - 1} - i{k}'})"
-            for k, (turn, (low, high)) in pairs
+            f"{turn.lean} * ({by if k == replaced else _counter(k)})"
+            for k, turn in enumerate(self.kernel.turns[1:])
             if turn.lean
         ]
-        yield f"const int64_t lean = {' + '.join(terms)};"
-        yield "const int64_t low = most(start - lean, 0), high = least(start + width - lean, count);"
-        yield _loop("x", *(("low", "high") if up > 0 else ("count - high", "count - low")), up)
+        yield f"const int64_t lean{row} = {' + '.join(terms)};"
+        yield f"const int64_t low{row} = most(start - lean{row}, 0);"
+        yield f"const int64_t high{row} = most(least(start + width - lean{row}, count), low{row});"
+
+    def _pair(self, rows: int | None, points: int | None) -> Iterator[str]:
+        """Two rows at once, the second behind the first, so that what each waits for is hidden behind the other."""
+        low, high = self._range(rows)
+        if rows is None and self.leans:
+            yield from self._row("")
+        yield f"for (int64_t r = {low}; r < {high}; r += 2) {{  // two rows at once"
+        yield f"    {IN_TURN}"
+        for row, counted in enumerate(("r", "r + 1")):
+            if points is None and self.leans:
+                yield from (f"    {line}" for line in self._row(str(row), rows, counted))
+            begin, end = self._range(points, str(row))
+            end = f"(r + 1 < {high} ? {end} : {begin})" if row else end
+            late = _signed(row * (self.kernel.lag or 0))
+            yield f"    const int64_t begin{row} = {begin}{late}, end{row} = {end}{late};"
+        yield "    const int64_t both = most(begin0, begin1), last = most(end0, end1);"
+        yield "    int64_t t = least(begin0, begin1);"
+        for condition, alone in (("t < both && t < last", True), ("t < end0 && t < end1", False), ("t < last", True)):
+            yield f"    for (; {condition}; ++t) {{"
+            for row, counted in enumerate(("r", "r + 1")):
+                at = self._place(points, f"t{_signed(-row * (self.kernel.lag or 0))}")
+                guard = f"if (t >= begin{row} && t < end{row}) " * alone
+                yield f"        {guard}POINT(({self._place(rows, counted)}), ({at}));"
+            yield "    }"
+        yield "}"
 
     def _pointer(self, number: int, rows: Rows) -> list[str]:
         """The first of the tile's own positions."""
@@ -123,11 +166,23 @@ class TileWriter(Expressions):
             yield "}"
 
 
-def _loop(index: str, low: str, high: str, sign: int) -> str:
-    if sign > 0:
-        return f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{"
-    last = str(int(high) - 1) if high.lstrip("-").isdigit() else f"{high} - 1"
-    return f"for (int64_t {index} = {last}; {index} >= {low}; --{index}) {{"
+def _macro(head: str, body: Sequence[str]) -> str:
+    """
+    >>> print(_macro("POINT(x)", ["u[x] = 1;", "v[x] = 2;"]))
+    #define POINT(x) do { \\
+        u[x] = 1; \\
+        v[x] = 2; \\
+    } while (0)
+    """
+    return "\n".join([f"#define {head} do {{ \\", *(f"    {line} \\" for line in body), "} while (0)"])
+
+
+def _index(loop: int | None) -> str:
+    return "x" if loop is None else f"i{loop}"
+
+
+def _counter(loop: int | None) -> str:
+    return "kx" if loop is None else f"k{loop}"
 
 
 def _signed(by: int) -> str:
