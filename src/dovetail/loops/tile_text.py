@@ -68,12 +68,23 @@ class TileWriter(Expressions):
         """Of one loop, None being that over positions, along which it is told before what a row that leans has."""
         if loop is None and self.leans:
             yield from self._row("")
-        low, high = self._range(loop)
-        counter = _counter(loop)
-        yield f"for (int64_t {counter} = {low}; {counter} < {high}; ++{counter}) {{"
+        low, high = self._range(loop) if loop is None else map(str, self.kernel.box[loop])
+        index, up = _index(loop), self._goes_up(loop)
+        if up:
+            yield f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{"
+        else:
+            first, end = (low, high) if loop is not None else (f"count - {high}", f"count - {low}")
+            yield f"for (int64_t {index} = {end} - 1; {index} >= {first}; --{index}) {{"
         if not innermost or self.kernel.in_turn:
             yield IN_TURN
-        yield f"const int64_t {_index(loop)} = {self._place(loop, counter)};"
+
+    def _goes_up(self, loop: int | None) -> bool:
+        return self.kernel.turns[0 if loop is None else 1 + loop].sign > 0
+
+    def _counted(self, loop: int) -> str:
+        """How many iterations a loop has done, by its index."""
+        low, high = self.kernel.box[loop]
+        return f"i{loop} - {low}" if self._goes_up(loop) else f"{high - 1} - i{loop}"
 
     def _range(self, loop: int | None, row: str = "") -> tuple[str, str]:
         """What a loop counts; of a row that leans, `row` being at the end of the names that tell it."""
@@ -84,7 +95,7 @@ class TileWriter(Expressions):
 
     def _place(self, loop: int | None, counter: str) -> str:
         """The index, where a loop has counted so far."""
-        up = self.kernel.turns[0 if loop is None else 1 + loop].sign > 0
+        up = self._goes_up(loop)
         if loop is None:
             return counter if up else f"count - 1 - ({counter})"
         low, high = self.kernel.box[loop]
@@ -93,7 +104,7 @@ class TileWriter(Expressions):
     def _row(self, row: str, replaced: int | None = None, by: str = "") -> Iterator[str]:
         """The positions of a row of a tile that leans; where one loop has counted `by`."""
         terms = [
-            f"{turn.lean} * ({by if k == replaced else _counter(k)})"
+            f"{turn.lean} * ({by if k == replaced else self._counted(k)})"
             for k, turn in enumerate(self.kernel.turns[1:])
             if turn.lean
         ]
@@ -179,10 +190,6 @@ def _macro(head: str, body: Sequence[str]) -> str:
 
 def _index(loop: int | None) -> str:
     return "x" if loop is None else f"i{loop}"
-
-
-def _counter(loop: int | None) -> str:
-    return "kx" if loop is None else f"k{loop}"
 
 
 def _signed(by: int) -> str:
