@@ -67,6 +67,30 @@ def test_compiled(name, ranks):
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, -1), (1, -1, -1)])
+def test_compiled_leaning_along_two_axes(signs):
+    """Of three axes one can be cut; tiles along the last one lean along both others."""
+
+    @nest(u=array("n", "m", "l"))
+    def lean3d(u, steps):
+        def there(axis):
+            n = u.shape[axis]
+            return loop(1, n - 1) if signs[axis] > 0 else loop(n - 2, 0, -1)
+
+        a, b, c = signs
+        for _ in loop(steps):
+            for i in there(0):
+                for j in there(1):
+                    for k in there(2):
+                        u[i, j, k] = 0.5 * (u[i - a, j + b, k] + u[i, j - b, k + c]) + u[i, j, k - c] * u[i + 1, j, k]
+
+    wish = wish_of(lean3d)("9x8x10", 2)
+    assert [wish.cutting((2, 1, 1), axis).lean(wish.pipelined.sweeps[0]) for axis in (1, 2)] == [(1, 0, 0), (1, 1, 0)]
+    for mapped, grain in ((1, 3), (2, 4)):
+        check(wish, schedule((3, 1, 1), mapped, grain, True), run=native)
+
+
+@pytest.mark.needs("compiler")
 @pytest.mark.parametrize("columns", range(5, 10))
 def test_compiled_rows_so_short_that_they_are_unrolled(columns):
     """GCC 12 computes several at once of such as need one another, unless it is kept from it."""
