@@ -44,8 +44,11 @@ def test_every_problem(comm):
             check(comm, "sync_p2p", (17, 19), 3, **about)
             check(comm, "gauss_seidel2d", (18, 17), 4, "float32", **about)
             check(comm, "sor2d", (17, 18), 2, **about)
+            check(comm, "ssor2d", (14, 13), 2, **about)
             check(comm, "lcs", (20, 21), **about)
             check(comm, "smith_waterman", (21, 20), **about)
+        check(comm, "seidel2d", (15, 16), 3, grain=4, overlapped=overlapped)
+    check(comm, "seidel2d", (40, 30), 2)
     check(comm, "triple_nest", (9, 10, 33))
     check(comm, "triple_nest", (10, 9, 8), mapped=1, grain=2)
 

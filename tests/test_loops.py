@@ -191,6 +191,14 @@ class TestRefused:
 
         refused({"u": array("n")}, f, "more than 1000 statements", "take bounds from u.shape")
 
+    @pytest.mark.parametrize("bounds", [(0, "n", 2), ("n", 0, "n"), (), (0, 1, 2, 3)])
+    def test_other_steps(self, bounds):
+        def f(u):
+            for i in loop(*(u.shape[0] if each == "n" else each for each in bounds)):
+                u[i] = 1
+
+        refused({"u": array("n")}, f, "two bounds, and a step of 1 or -1", "test_loops.py:")
+
     def test_declarations(self):
         with pytest.raises(WishError, match="unknown boundary 'open'"):
             array("n", time=True, boundary="open")

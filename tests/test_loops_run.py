@@ -146,6 +146,48 @@ def test_loops_of_every_form():
         all_agree(triangle, [rng.random((n, n)), rng.random(n)])
 
 
+def test_loops_that_go_back():
+    @nest(u=array("n", "m"), v=array("n", "m", time=True, boundary="fixed"))
+    def back(u, v, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for i in loop(n - 2, -1, -1):
+                for j in loop(m - 1, i, -1):
+                    u[i, j] = 0.5 * u[i, j] + u[i + 1, j - 1] + u[i + 1, j]
+            for i in loop(n - 1, 0, -1):
+                for j in loop(m):
+                    v[t + 1, i, j] = v[t, i - 1, j] + u[i, j]
+
+    assert [line.strip() for line in str(back).splitlines()[1:4]] == [
+        "for i in loop(0, n - 1):",
+        "for j in loop(0, m - n + i + 1):",
+        "u[n - i - 2, m - j - 1] = 0.5 * u[n - i - 2, m - j - 1] + u[n - i - 1, m - j - 2] + u[n - i - 1, m - j - 1]",
+    ]
+    for n, m in ((1, 1), (2, 5), (7, 6)):
+        rng = np.random.default_rng(n)
+        all_agree(back, [rng.random((n, m)), rng.random((n, m))], steps=3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_rows_so_short_that_a_compiler_unrolls_them(dtype):
+    """GCC 12 computes several at once of such as need one another, unless it is kept from it."""
+
+    @nest(u=array("n", 8))
+    def loops(u):
+        for i in loop(2, u.shape[0]):
+            for j in loop(2, 6):
+                u[i, j] = u[i - 1, j - 1]
+
+    @nest(u=array("n", 8))
+    def statements(u):
+        for i in loop(2, u.shape[0]):
+            u[i, 2] = u[i - 1, 1]
+            u[i, 3] = u[i - 1, 2]
+
+    for made in (loops, statements):
+        all_agree(made, [random(np.random.default_rng(1), (23, 8), dtype)])
+
+
 def test_a_sum_whose_elements_come_from_several_iterations():
     @nest(c=array("k"), a=array("n"), b=array("m"))
     def convolved(c, a, b):

@@ -13,25 +13,29 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
 
-from dovetail.core import PlanError, WishError
-from dovetail.cost import Curve, Segment
-from dovetail.ir import Kind, Schedule, verify, work_keys
+from dovetail.core import PlanError, ProgramError, WishError
+from dovetail.cost import Curve, Prices, Segment
+from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys
 from dovetail.loops import array, loop, maximum, nest, pipeline_kernels, problems
 from dovetail.loops.crossings import _Ledger
 from dovetail.loops.pipeline_wish import PIPELINES_ALREADY, PipelineWish
 from dovetail.loops.pipelined import pipelined_of
 from dovetail.loops.tile_kernels import BoxKernel, SingleKernel, TileKernel
+from dovetail.loops.tiling import Tiling
 from dovetail.loops.wish import StencilWish
 from dovetail.loops.wishes import pipeline_of, wish_of
 from dovetail.machine import load
 from dovetail.plan import plan
 from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.sim import simulate
 
 HERE = Path(__file__).parent
 GRIDS = {
     "sync_p2p": ("23x17", 3),
     "gauss_seidel2d": ("19x18", 4),
     "sor2d": ("18x19", 3),
+    "ssor2d": ("10x12", 2),
+    "seidel2d": ("11x13", 2),
     "lcs": ("21x22", 1),
     "smith_waterman": ("22x21", 1),
     "triple_nest": ("9x11x10", 1),
@@ -40,7 +44,7 @@ GRIDS = {
 
 def ways(wish, ranks):
     """Every way to cut and map."""
-    return [way for mapped in wish.pipelined.forward for way in wish._ways(ranks, mapped)]
+    return [way for mapped in wish.pipelined.mappable for way in wish._ways(ranks, mapped)]
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -60,6 +64,48 @@ def test_compiled(name, ranks):
     wish = wish_class(name)(*GRIDS[name])
     for way in ways(wish, ranks)[:: max(ranks // 2, 1)]:
         check(wish, schedule(way.cut, way.mapped, 4, True), seed=ranks, run=native)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, -1), (1, -1, -1)])
+def test_compiled_leaning_along_two_axes(signs):
+    """Of three axes one can be cut; tiles along the last one lean along both others."""
+
+    @nest(u=array("n", "m", "l"))
+    def lean3d(u, steps):
+        def there(axis):
+            n = u.shape[axis]
+            return loop(1, n - 1) if signs[axis] > 0 else loop(n - 2, 0, -1)
+
+        a, b, c = signs
+        for _ in loop(steps):
+            for i in there(0):
+                for j in there(1):
+                    for k in there(2):
+                        u[i, j, k] = 0.5 * (u[i - a, j + b, k] + u[i, j - b, k + c]) + u[i, j, k - c] * u[i + 1, j, k]
+
+    wish = wish_of(lean3d)("9x8x10", 2)
+    assert [wish.cutting((2, 1, 1), axis).lean(wish.pipelined.sweeps[0]) for axis in (1, 2)] == [(1, 0, 0), (1, 1, 0)]
+    for mapped, grain in ((1, 3), (2, 4)):
+        check(wish, schedule((3, 1, 1), mapped, grain, True), run=native)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("columns", range(5, 10))
+def test_compiled_rows_so_short_that_they_are_unrolled(columns):
+    """GCC 12 computes several at once of such as need one another, unless it is kept from it."""
+
+    @nest(u=array("n", "m"), v=array("n", "m"))
+    def shifted(u, v):
+        n, m = u.shape
+        for i in loop(1, n):
+            for j in loop(1, m - 1):
+                u[i, j] = u[i - 1, j - 1] + v[i, j]
+                v[i, j] = u[i - 1, j] + v[i - 1, j + 1]
+
+    wish = pipeline_of(shifted)(f"29x{columns}")
+    for mapped in wish.pipelined.mappable:
+        check(wish, schedule((1, 1), mapped, 9), run=native)
 
 
 @pytest.mark.needs("compiler")
@@ -105,6 +151,15 @@ def offsets(axes):
     return st.builds(lambda sign, by: tuple(sign * each for each in by), signs, sizes)
 
 
+def directions(axes):
+    """The order of the loops of a sweep, and which way each goes."""
+    return st.tuples(st.permutations(range(axes)), st.tuples(*[signs] * axes))
+
+
+def upwards(axes):
+    return st.just((tuple(range(axes)), (1,) * axes))
+
+
 class Timeless:
     """An array of a nest as the expressions of `loop_trees` read it: they have a time."""
 
@@ -125,33 +180,60 @@ class Timeless:
     grain=st.integers(1, 8),
     overlapped=st.booleans(),
     dtype=st.sampled_from(["float64", "float32"]),
+    anyhow=st.booleans(),
 )
-def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype):
-    """Two sweeps, the second over another box: right, or refused because a part is too narrow."""
-    first, second = (data.draw(trees(axes, offsets=offsets(axes))) for _ in range(2))
+def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype, anyhow):
+    """Two sweeps, the second over another box; reading the same way along all axes, or anything, with loops in any
+    order that go either way: right, or refused because a part is too narrow, or no axis can be cut."""
+    first, second = (data.draw(trees(axes, offsets=None if anyhow else offsets(axes))) for _ in range(2))
+    turns = [data.draw(directions(axes) if anyhow else upwards(axes)) for _ in range(2)]
     edge = data.draw(st.integers(2, 3))
 
     @nest(u=array(*"nml"[:axes]), c=array(*"nml"[:axes]))
     def random_nest(u, c, steps):
-        def point(tree, *at):
-            u[at] = evaluate(tree, Timeless(u), c, 0, at)
+        def sweep(tree, bounds, order, signs, at):
+            if len(at) == axes:
+                place = tuple(at[axis] for axis in range(axes))
+                u[place] = evaluate(tree, Timeless(u), c, 0, place)
+                return
+            axis = order[len(at)]
+            low, high = bounds[axis]
+            for i in loop(low, high) if signs[axis] > 0 else loop(high - 1, low - 1, -1):
+                sweep(tree, bounds, order, signs, at | {axis: i})
 
         for _ in loop(steps):
-            for tree, low, high in ((first, 2, 2), (second, edge, 2)):
-                for i in loop(low, u.shape[0] - high):
-                    for j in loop(2, u.shape[1] - 2):
-                        if axes == 2:
-                            point(tree, i, j)
-                        for k in loop(2, u.shape[2] - 2) if axes > 2 else ():
-                            point(tree, i, j, k)
+            for tree, low, turn in ((first, 2, turns[0]), (second, edge, turns[1])):
+                sweep(tree, [(low if axis == 0 else 2, n - 2) for axis, n in enumerate(u.shape)], *turn, {})
 
     grid = "x".join(str(data.draw(st.integers(6, 11))) for _ in range(axes))
-    wish = pipeline_of(random_nest)(grid, steps, dtype)
+    try:
+        kind = pipeline_of(random_nest)
+    except WishError:
+        if turns[0][0][0] == turns[1][0][0]:  # the axis of both outermost loops can be cut
+            raise
+        return
+    wish = kind(grid, steps, dtype)
     found = ways(wish, ranks)
     if found:
         way = data.draw(st.sampled_from(found))
+        check_legal(way)
         with np.errstate(all="ignore"):
             check(wish, schedule(way.cut, way.mapped, grain, overlapped))
+
+
+def check_legal(way):
+    """By the tiling library: HD >= 0 in the rows that belong to axes that are cut, and to the one that is mapped."""
+    for sweep in way.pipelined.sweeps:
+        order = sweep.order
+        unit = [[int(axis == other) for other in order] for axis in order]
+        place = order.index(way.mapped)
+        sides = [list(row) for row in unit]  # of H, row `place` is this one with the lean; of P = 1 / H, without it
+        sides[place] = [int(axis == way.mapped) - way.lean(sweep)[axis] for axis in order]
+        deps = [tuple(inner.by[axis] for axis in order) for inner in way.pipelined.inner[sweep.name]]
+        if deps:
+            hd = Tiling(tuple(zip(*deps, strict=True)), tuple(map(tuple, sides))).hd
+            tiled = [k for k, axis in enumerate(order) if axis == way.mapped or way.cut[axis] > 1]
+            assert all(entry >= 0 for k in tiled for entry in hd[k]), (sweep.name, way)
 
 
 class TestMessages:
@@ -181,11 +263,11 @@ class TestMessages:
             kinds = {ops[row].kind for op in computes for row in op.after}
             assert (Kind.send in kinds) == waits
 
-    @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest"])
+    @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest", "seidel2d", "ssor2d"])
     @pytest.mark.parametrize("overlapped", [False, True])
     def test_one_message_under_way_is_enough(self, name, overlapped):
         """However many tiles a sweep has, and faces come back of each: parts never wait for each other's sends."""
-        grid, steps = {"triple_nest": ("5x6x60", 1)}.get(name, ("90x20", 3))
+        grid, steps = {"triple_nest": ("5x6x60", 1), "seidel2d": ("20x50", 3)}.get(name, ("90x20", 3))
         wish = wish_class(name)(grid, steps)
         for way in ways(wish, 4):
             how = schedule(way.cut, way.mapped, 2, overlapped)
@@ -203,13 +285,40 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("seidel2d", r"its dependence \(0, 1, -1\) goes backwards along j"),
             ("jacobi2d", "array u has a time axis"),
         ],
     )
     def test_shipped(self, name, words):
         with pytest.raises(WishError, match=f"{name} is no pipeline: {words}"):
             pipelined_of(getattr(problems, name))
+
+    def test_no_lean_helps(self):
+        """Of two sweeps, whose outermost loops go along different axes, each forbids the other's."""
+
+        @nest(u=array("n", "m"))
+        def across(u):
+            n, m = u.shape
+            for i in loop(1, n):
+                for j in loop(m - 1):
+                    u[i, j] = u[i - 1, j + 1]
+            for j in loop(1, m):
+                for i in loop(n - 1):
+                    u[i, j] = u[i + 1, j - 1]
+
+        words = r"its dependence \(1, -1\) goes backwards along j, and others along the other axes"
+        with pytest.raises(WishError, match=f"across is no pipeline: {words}"):
+            pipelined_of(across)
+
+    def test_bounds_that_change_with_the_step(self):
+        @nest(u=array("n", "m"))
+        def later(u, steps):
+            for t in loop(steps):
+                for i in loop(t, u.shape[0]):
+                    for j in loop(1, u.shape[1]):
+                        u[i, j] = u[i, j - 1]
+
+        with pytest.raises(WishError, match="the bounds of i change with other loops"):
+            pipelined_of(later)
 
     def test_one_axis(self):
         @nest(u=array("n"))
@@ -323,10 +432,146 @@ class TestPlantedFaults:
     def test_points_in_a_wrong_order(self, monkeypatch):
         from dovetail.loops import tile_kernels
 
-        at_once = lambda sides, _: [tuple(np.indices(sides).reshape(len(sides), -1))]  # noqa: E731
+        at_once = lambda sides, weights: [tuple(np.indices(sides).reshape(len(sides), -1))]  # noqa: E731
         monkeypatch.setattr(tile_kernels, "diagonals", at_once)
         with pytest.raises(AssertionError):
             check(self.wish_again(), self.how)
+
+
+class TestTilesThatLean:
+    """Each of these is caught by the bits, or by the certificate."""
+
+    how = schedule((2, 1), 1, 3, True)
+
+    def check(self, name, how=None):
+        check(pipeline_of(getattr(problems, name))("12x14", 2), how or self.how)
+
+    def test_upright_after_all(self, monkeypatch):
+        from dovetail.loops import pipelined
+
+        self.check("seidel2d")
+        monkeypatch.setattr(pipelined, "least_lean", lambda *_: (0, 0))
+        with pytest.raises(AssertionError):
+            self.check("seidel2d")
+
+    @pytest.mark.parametrize("change", [{"least": 1, "most": 1}, {"ahead": 0}])
+    def test_a_face_of_other_positions(self, monkeypatch, change):
+        from dovetail.loops import cutting
+
+        right = cutting.Cutting.needs
+
+        def needs(self, *about):
+            found = right(self, *about).items()
+            return {face: tuple(need._replace(**change) for need in each) for face, each in found}
+
+        monkeypatch.setattr(cutting.Cutting, "needs", needs)
+        with pytest.raises((AssertionError, ProgramError)):
+            self.check("seidel2d")
+
+    def test_a_sweep_back_that_begins_with_the_first_part(self, monkeypatch):
+        from dovetail.loops import cutting
+
+        self.check("ssor2d")
+        monkeypatch.setattr(cutting.Cutting, "turn", lambda self, sweep, part: self.places[part])
+        with pytest.raises((AssertionError, ProgramError)):
+            self.check("ssor2d")
+
+    def test_tiles_back_in_the_order_of_the_array(self, monkeypatch):
+        from dovetail.loops import cutting
+
+        right = cutting.Cutting.tiles
+        monkeypatch.setattr(cutting.Cutting, "tiles", lambda *about: right(*about)[::-1])
+        with pytest.raises((AssertionError, ProgramError)):
+            self.check("ssor2d")
+
+    @pytest.mark.needs("compiler")
+    def test_loops_that_go_up_instead_of_down(self, monkeypatch):
+        from dovetail.loops.tile_text import TileWriter
+
+        wish = pipeline_of(problems.ssor2d)("12x14", 2)
+        check(wish, self.how, run=native)
+        monkeypatch.setattr(
+            TileWriter, "_place", lambda self, loop, at: f"{self.kernel.box[loop][0] if loop == 0 else 0} + {at}"
+        )
+        with pytest.raises(AssertionError):
+            check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)
+
+    @pytest.mark.needs("compiler")
+    def test_two_rows_at_once_too_close_to_one_another(self, monkeypatch):
+        """Of nine points the second row needs those that the first has a point ahead."""
+        right = pipeline_kernels.lag_of_rows
+        wish = pipeline_of(problems.seidel2d)("12x14", 2)
+        check(wish, self.how, run=native)
+        monkeypatch.setattr(pipeline_kernels, "lag_of_rows", lambda *about: right(*about) - 2)
+        with pytest.raises(AssertionError):
+            check(pipeline_of(problems.seidel2d)("12x14", 2), self.how, run=native)
+
+
+class TestSpace:
+    """What the page shows of an iteration space."""
+
+    @pytest.mark.parametrize(
+        ("name", "grid", "cut", "mapped"),
+        [("seidel2d", "12x14", (3, 1), 1), ("ssor2d", "12x14", (1, 2), 0), ("triple_nest", "5x6x9", (1, 2, 1), 2)],
+    )
+    @pytest.mark.parametrize("overlapped", [False, True])
+    def test_points_are_in_the_tiles_that_compute_them(self, name, grid, cut, mapped, overlapped):
+        wish, across = pipeline_of(getattr(problems, name))(grid), cut.index(max(cut))
+        how = schedule(cut, mapped, 4, overlapped)
+        space, way = wish.space(how, max(cut)), wish.cutting(cut, mapped)
+        shown = {}
+        for piece in space.pieces:
+            for row in range(piece.low, piece.high):
+                assert shown.setdefault((row, space.number(piece.step)), (piece.rank, piece.turn)) == (
+                    piece.rank,
+                    piece.turn,
+                )
+        sweep = wish.pipelined.sweeps[0]
+        assert len(shown) == np.prod(
+            [way.sweep_box(sweep)[axis][1] - way.sweep_box(sweep)[axis][0] for axis in (across, mapped)]
+        )
+        for tile in way.tiles(sweep, 4):
+            for part in range(way.num_parts):
+                if about := way.tile_of(sweep, part, tile):
+                    low, lean = about
+                    for k, row in enumerate(range(*way.part_box(sweep, part)[across])):
+                        for at in range(*lean.row(way.lean(sweep)[across] * k)):
+                            assert shown[row, low + at] == (part, tile[0] // 4 + part * (1 + overlapped) + 1)
+
+    def test_large_ones_in_part(self):
+        space = wish_class("seidel2d")("500x4000").space(schedule((2, 1), 1, 100), 2)
+        assert (space.first, space.number(49), space.stride) == (1, 1 + 1600 + 32, 34)
+        assert space.cuts == (250,)
+        assert len({piece.turn for piece in space.pieces}) > 16
+        assert wish_class("lcs")("1x5").space(schedule((1, 1), 0, 1), 1) is None
+
+
+class TestSweepsOneAfterAnother:
+    """The next sweep begins before the last rank has done the one before, as far as dependences let it."""
+
+    @staticmethod
+    def waits(name, ranks):
+        """What one more step takes, over the work of it, where points take a second each and messages nothing."""
+        ends, busy = [], []
+        for steps in (5, 6):
+            wish = pipeline_of(getattr(problems, name))("26x26", steps)
+            program = wish.program(wish.usual(ranks).with_parameters(grain=2), ranks)
+            work_s = np.zeros(program.num_ops)
+            for row, work in op_works(program, wish.workload(program)).items():
+                work_s[row] = work.flops
+            ends.append(simulate(program, Prices.plain(program, work_s)).makespan_s)
+            busy.append(max(work_s[program.columns["rank"] == rank].sum() for rank in range(ranks)))
+        return (ends[1] - ends[0]) / (busy[1] - busy[0])
+
+    @pytest.mark.parametrize("ranks", [2, 3])
+    def test_no_rank_waits(self, ranks):
+        assert self.waits("gauss_seidel2d", ranks) < 1.001
+        assert self.waits("seidel2d", ranks) < 1.001
+
+    def test_where_dependences_do_not_let_them(self):
+        """A sweep back begins where the one there has ended; a single statement reads the last point of all."""
+        assert self.waits("ssor2d", 2) > 1.05
+        assert self.waits("sync_p2p", 2) > 1.05
 
 
 class TestWish:
@@ -346,6 +591,20 @@ class TestWish:
         assert wish_class("triple_nest")("16x16x16384").mapped == 2
         assert wish_class("sync_p2p")("1000x1000").mapped == 0
         assert wish_class("sync_p2p")("400x1000").mapped == 1
+
+    def test_samples_have_the_points_that_they_are_told_to_have(self):
+        """Tiles that lean too, which end with the grid; several of an amount are not the same one again."""
+        wish = pipeline_of(problems.seidel2d)("30x50", 2)
+        sample = wish.samples(2)[0]
+        for amount in (1, 3, 20, 33, sample.most):
+            b = Builder("sample", 2)
+            rows = sample.add(b, 2, [amount] * 3)
+            program = b.build()
+            works = op_works(program, wish.workload(program))
+            assert [len(rows[rank]) for rank in (0, 1)] == [3, 3]
+            assert all(amount <= work.units < amount + 0.5 for work in works.values())
+            tiles = {next(iter(op.writes)).offset for op in program.ops() if op.rank == 0}
+            assert len(tiles) == (3 if amount < 16 else 1 if amount >= 34 else len(tiles))
 
     @pytest.mark.slow
     def test_a_plan(self):
@@ -378,6 +637,9 @@ def none(u):
     for i in loop(1, u.shape[0]):
         for j in loop(1, u.shape[1] - 1):
             u[i, j] = u[i - 1, j + 1] + u[i, j - 1]
+    for j in loop(1, u.shape[1]):
+        for i in loop(1, u.shape[0] - 1):
+            u[i, j] = u[i + 1, j - 1] + u[i - 1, j]
 """
 
 

@@ -66,7 +66,8 @@ class Collected(NamedTuple):
 
 class Piece(NamedTuple):
     """Iterations that a rank computes at once: those of step `step` (from 1) from `low` to `high` along one axis, in
-    its `turn`-th tile or sweep. Those beyond what the rank owns are computed by another rank, too."""
+    its `turn`-th tile or sweep. Those beyond what the rank owns are computed by another rank, too. Of a pipeline a step
+    is some positions of its tiles, and a turn is a time step."""
 
     rank: int
     turn: int
@@ -77,13 +78,25 @@ class Piece(NamedTuple):
 
 
 class Space(NamedTuple):
-    """A part of an iteration space, for a picture: rows of one axis across, steps upwards; `cuts`: where ranks meet."""
+    """A part of an iteration space, for a picture: rows of one axis across, steps upwards; `cuts`: where ranks meet.
+
+    `up`: what steps are called; `first`, `stride`: the number that step 1 goes by, and how far the next one's is;
+    `apart`: whether each is computed by itself.
+    """
 
     axis: str
     low: int
     high: int
     cuts: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    up: str = "step"
+    first: int = 1
+    stride: int = 1
+    apart: bool = True
+
+    def number(self, step: int) -> int:
+        """What a step goes by."""
+        return self.first + (step - 1) * self.stride
 
 
 class Sample(NamedTuple):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.loops.blocks import volume
 from dovetail.loops.cutting import Cutting, Range
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipelined import Single, TiledSweep
+from dovetail.loops.skews import Lean, span_of
 
 GIVEN = -1  # what makes the values that are there at first
 NEVER = -2
@@ -21,12 +21,14 @@ Ghost = tuple[int, str, Vector]  # a part, an array, and the offset of the part 
 
 
 class Event(NamedTuple):
-    """A tile of a sweep on a part, or a single statement (`tile` then has the position that it writes)."""
+    """A tile of a sweep on a part, with the positions that it touches and how it leans; or a single statement, with the
+    position that it writes."""
 
     step: int
     phase: TiledSweep | Single
     part: int
     tile: Range
+    lean: Lean
 
 
 class Message(NamedTuple):
@@ -47,11 +49,14 @@ def events_of(cutting: Cutting, steps: int, grain: int, most_tiles: int | None =
         for phase in cutting.pipelined.phases:
             if isinstance(phase, Single):
                 at = target_place(cutting, phase)
-                found.append(Event(step, phase, cutting.holder(_grid_place(cutting, phase), 0), (at, at + 1)))
+                holder = cutting.holder(_grid_place(cutting, phase), 0)
+                found.append(Event(step, phase, holder, (at, at + 1), Lean(1, 0, 1)))
                 continue
             for tile in cutting.tiles(phase, grain)[:most_tiles]:
-                parts = (p for p in range(cutting.num_parts) if volume(cutting.tile_box(phase, p, tile)))
-                found += [Event(step, phase, part, tile) for part in parts]
+                for part in cutting.parts_in_turn(phase):
+                    if about := cutting.tile_of(phase, part, tile):
+                        low, lean = about
+                        found.append(Event(step, phase, part, (low, low + lean.length), lean))
     return found
 
 
@@ -110,12 +115,8 @@ class _Ledger:
         """What a tile needs and has not, in runs that one event left."""
         if not isinstance(event.phase, TiledSweep):
             return
-        for array in event.phase.reads:
-            for offset, (back, ahead) in self.cutting.sweep_faces(event.phase, array).items():
-                ghost = event.part, array, offset
-                if ghost in self.newest:
-                    low, high = span(self.cutting, array, event.tile, back, ahead)
-                    yield from self._news(ghost, low, high, number)
+        for array, offset, (low, high) in spans(self.cutting, event.phase, event.part, event.tile[0], event.lean):
+            yield from self._news((event.part, array, offset), low, high, number)
 
     def _news(self, ghost: Ghost, low: int, high: int, number: int) -> Iterator[Message]:
         newest, held = self.newest[ghost][low:high], self.held[ghost][low:high]
@@ -130,6 +131,16 @@ class _Ledger:
     def write(self, number: int, event: Event) -> None:
         for ghost in (ghost for array in targets_of(event) for ghost in self.of_source[event.part, array]):
             self.newest[ghost][event.tile[0] : event.tile[1]] = number
+
+
+def spans(cutting: Cutting, sweep: TiledSweep, part: int, low: int, lean: Lean) -> Iterator[tuple[str, Vector, Range]]:
+    """The faces that a tile reads of other parts, and which positions of them."""
+    for array in sweep.reads:
+        for offset, needs in cutting.needs(sweep, array, part).items():
+            found = span_of(lean, needs, sweep.signs[cutting.mapped])
+            if found and cutting.neighbour(part, offset) is not None:
+                moves = cutting.mapped_axis(array) is not None
+                yield array, offset, (low + found[0], low + found[1]) if moves else (0, 1)
 
 
 def span(cutting: Cutting, array: str, tile: Range, back: int, ahead: int) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -9,9 +10,10 @@ from itertools import product
 from math import prod
 
 from dovetail.core import PlanError
-from dovetail.loops.blocks import Box, boxes, meet, replaced
+from dovetail.loops.blocks import Box, boxes, meet, volume
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipelined import Pipelined, Place, TiledSweep
+from dovetail.loops.skews import Lean, Need, mean_row
 
 Range = tuple[int, int]
 
@@ -30,11 +32,12 @@ class Cutting:
     mapped: int
 
     def __post_init__(self) -> None:
-        name, forward = self.pipelined.name, self.pipelined.forward
+        name, forward, mappable = self.pipelined.name, self.pipelined.forward, self.pipelined.mappable
         wrong = [axis for axis, parts in enumerate(self.cut) if parts > 1 and axis not in forward]
-        if wrong or self.mapped not in forward or self.cut[self.mapped] != 1:
+        if wrong or self.mapped not in mappable or self.cut[self.mapped] != 1:
             found = f"cut {'x'.join(map(str, self.cut))}, mapped {self.mapped}"
-            hint = f"cut axes among {', '.join(map(str, forward))}, and map another of them"
+            axes = (", ".join(map(str, some)) for some in (forward, mappable))
+            hint = "cut axes among {}, and map another, among {}".format(*axes)
             raise PlanError(f"{name} cannot be cut so", found=found, hint=hint)
         if any(parts > points for parts, points in zip(self.cut, self.grid, strict=True)):
             found = f"{'x'.join(map(str, self.grid))} points in {'x'.join(map(str, self.cut))} parts"
@@ -82,6 +85,14 @@ class Cutting:
     @cached_property
     def _number(self) -> dict[Vector, int]:
         return {place: number for number, place in enumerate(self.places)}
+
+    def parts_in_turn(self, sweep: TiledSweep) -> list[int]:
+        """The parts as dependences go from one to another within a sweep."""
+        return sorted(range(self.num_parts), key=lambda part: self.turn(sweep, part))
+
+    def turn(self, sweep: TiledSweep, part: int) -> Vector:
+        """What they are sorted by."""
+        return tuple(sign * at for sign, at in zip(sweep.signs, self.places[part], strict=True))
 
     def holder(self, at: Mapping[int, int], near: int) -> int:
         """The part that owns a point, of which the coordinates along some axes are told; else as `near` lies."""
@@ -159,15 +170,9 @@ class Cutting:
         """The offsets of the parts that a part needs elements of an array from."""
         return _faces(self, array)
 
-    def sweep_faces(self, sweep: TiledSweep, array: str) -> dict[Vector, Range]:
-        """Those of one sweep, and the least and greatest distance along the mapped axis at which they are read."""
-        found: dict[Vector, Range] = {}
-        for offset in sweep.offsets(array):
-            ahead = offset.get(self.mapped, 0)
-            for f in self._touched(offset):
-                low, high = found.get(f, (ahead, ahead))
-                found[f] = min(low, ahead), max(high, ahead)
-        return found
+    def needs(self, sweep: TiledSweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
+        """The faces that a sweep reads, and of each the elements that it reads there."""
+        return _needs(self, sweep, array, part)
 
     def _touched(self, offset: Mapping[int, int]) -> Iterator[Vector]:
         """Of one element that is read, the offsets of the parts where it may lie, those of other parts."""
@@ -219,13 +224,80 @@ class Cutting:
         """What a part computes in a sweep."""
         return meet(self.sweep_box(sweep), self.owned[part])
 
-    def tiles(self, sweep: TiledSweep, grain: int) -> list[Range]:
-        """Positions of the tiles, the last one shorter where they do not divide evenly."""
-        low, high = self.sweep_box(sweep)[self.mapped]
-        return [(start, min(start + grain, high)) for start in range(low, high, grain)]
+    def lean(self, sweep: TiledSweep) -> Vector:
+        """How far the tiles of a sweep lean, by axis (see `skews`)."""
+        return self._leans[sweep.name]
 
-    def tile_box(self, sweep: TiledSweep, part: int, tile: Range) -> Box:
-        return replaced(self.part_box(sweep, part), self.mapped, tile)
+    @cached_property
+    def _leans(self) -> Mapping[str, Vector]:
+        sweeps = self.pipelined.sweeps
+        return {sweep.name: self.pipelined.lean(sweep, self.mapped, self.cut) for sweep in sweeps}
+
+    @property
+    def length_of_tiles(self) -> int:
+        """Positions of the whole as its tiles count them: more than there are, where tiles lean."""
+        most = (self._leaning(sweep, self.sweep_box(sweep)) for sweep in self.pipelined.sweeps)
+        return max(self.grid[self.mapped], 1) + max(most, default=0)
+
+    def _leaning(self, sweep: TiledSweep, box: Box) -> int:
+        """How far the last row of a box leans, counted from its first one."""
+        pairs = zip(self.lean(sweep), box, strict=True)
+        return sum(factor * max(high - 1 - low, 0) for factor, (low, high) in pairs)
+
+    def tiles(self, sweep: TiledSweep, grain: int) -> list[Range]:
+        """Tiles in the order of the loop along the mapped axis, counted from where it begins: what they have of the
+        first row of the grid. The last one is shorter where they do not divide evenly."""
+        box = self.sweep_box(sweep)
+        if volume(box) == 0:
+            return []
+        end = box[self.mapped][1] - box[self.mapped][0] + self._leaning(sweep, box)
+        return [(start, min(start + grain, end)) for start in range(0, end, grain)]
+
+    def tile_of(self, sweep: TiledSweep, part: int, tile: Range) -> tuple[int, Lean] | None:
+        """The first position, in the order of the array, that a tile touches on a part, and what it has there; None
+        where it has no point."""
+        box = self.part_box(sweep, part)
+        if volume(box) == 0:
+            return None
+        first, (low, high) = self._first_row(sweep, part), box[self.mapped]
+        begin = max(tile[0] - first - self._leaning(sweep, box), 0)
+        end = min(tile[1] - first, high - low)
+        if begin >= end:
+            return None
+        lean = Lean(end - begin, tile[0] - first - begin, tile[1] - tile[0])
+        return (low + begin if sweep.signs[self.mapped] > 0 else high - end), lean
+
+    def _first_row(self, sweep: TiledSweep, part: int) -> int:
+        """How far the first row of a part leans, counted from the first one of the grid."""
+        found = 0
+        sides = zip(self.lean(sweep), self.part_box(sweep, part), self.sweep_box(sweep), sweep.signs, strict=True)
+        for factor, own, whole, sign in sides:
+            found += factor * (own[0] - whole[0] if sign > 0 else whole[1] - own[1])
+        return found
+
+    def typical(self, sweep: TiledSweep, part: int, amount: int, number: int) -> tuple[int, Lean] | None:
+        """A tile with so many positions in a row, on average, as `tile_of` has it. Where tiles lean, another for each
+        number, as long as all its rows are whole; else in the middle of the part, and wider."""
+        box = self.part_box(sweep, part)
+        leaning, length = self._leaning(sweep, box), box[self.mapped][1] - box[self.mapped][0]
+        first = self._first_row(sweep, part)
+        if not leaning:
+            return self.tile_of(sweep, part, (first, first + amount))
+        if amount <= length - leaning:
+            start = first + leaning + number * amount % (length - leaning - amount + 1)
+            return self.tile_of(sweep, part, (start, start + amount))
+        pairs = zip(self.lean(sweep), box, strict=True)
+        rows = [(factor, high - low) for factor, (low, high) in pairs]
+
+        def around(width: int) -> tuple[int, Lean] | None:
+            start = first + (length + leaning - width) // 2
+            return self.tile_of(sweep, part, (start, start + width))
+
+        def positions(width: int) -> float:
+            found = around(width)
+            return mean_row(found[1], rows) if found else 0.0
+
+        return around(bisect_left(range(length + leaning), float(amount), lo=1, key=positions))
 
     def positions(self, places: tuple[Place, ...]) -> int:
         """How far along the mapped axis an element lies."""
@@ -241,6 +313,36 @@ class Cutting:
 def _faces(cutting: Cutting, array: str) -> tuple[Vector, ...]:
     found: dict[Vector, None] = {}
     for sweep in cutting.pipelined.sweeps:
-        if array in sweep.reads:
-            found |= dict.fromkeys(cutting.sweep_faces(sweep, array))
+        for offset in sweep.offsets(array) if array in sweep.reads else ():
+            found |= dict.fromkeys(cutting._touched(offset))
     return tuple(sorted(found))
+
+
+@lru_cache(maxsize=1024)
+def _needs(cutting: Cutting, sweep: TiledSweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
+    found: dict[Vector, dict[Need, None]] = {}
+    for offset in sweep.offsets(array):
+        for face in cutting._touched(offset):
+            rows = _rows_that_read(cutting, sweep, part, offset, face)
+            if rows is not None:
+                found.setdefault(face, {})[Need(offset.get(cutting.mapped, 0), *rows)] = None
+    return {face: tuple(some) for face, some in found.items()}
+
+
+def _rows_that_read(
+    cutting: Cutting, sweep: TiledSweep, part: int, offset: Mapping[int, int], face: Vector
+) -> Range | None:
+    """How far the first and the last row of a part lean that find an element in a face; None where no row does."""
+    least = most = 0
+    for axis, factor in enumerate(cutting.lean(sweep)):
+        if factor:
+            (low, high), (first, end) = cutting.part_box(sweep, part)[axis], cutting.owned[part][axis]
+            by = offset.get(axis, 0)
+            bounds = {-1: (low, first - by), 0: (first - by, end - by), 1: (end - by, high)}[face[axis]]
+            begin, beyond = max(low, bounds[0]), min(high, bounds[1])
+            if begin >= beyond:
+                return None
+            up = sweep.signs[axis] > 0
+            least += factor * (begin - low if up else high - beyond)
+            most += factor * ((beyond if up else high - begin) - 1 - (low if up else 0))
+    return least, most

@@ -38,12 +38,14 @@ class _Access(NamedTuple):
     writes: bool
 
 
-def dependences(nest: Nest) -> tuple[Dependence, ...]:
+def dependences(nest: Nest, among: Sequence[Statement] = ()) -> tuple[Dependence, ...]:
     """Flow (read after write, of the last write), anti and output dependences of a nest, each of which is uniform.
+
+    `among`: those of some statements only, as if there were no others.
 
     WishError where a distance depends on the iteration or on sizes, with the pair of accesses.
     """
-    accesses = {each.name: each for each in _accesses(nest)}
+    accesses = {each.name: each for each in _accesses(nest) if not among or each.statement in among}
     writes = [each for each in accesses.values() if each.writes]
     reads = [each for each in accesses.values() if not each.writes]
     found: list[Dependence] = []

@@ -218,6 +218,19 @@ def _call(name: str, plain: Any, *given: Any) -> Any:
     return plain(*given)
 
 
+def depth_of(value: Value, read: Read) -> int:
+    """The most operators between an element that is read and the value; -1 where it is not read.
+
+    >>> a, b = Read("a", ()), Read("b", ())
+    >>> depth_of(a - (b - 2) * -b, b), depth_of(a, b)
+    (3, -1)
+    """
+    if isinstance(value, Read):
+        return 0 if str(value) == str(read) else -1
+    deepest = max((depth_of(child, read) for child in value.children), default=-1)
+    return deepest + (deepest >= 0)
+
+
 def reads(value: Value) -> Iterator[Read]:
     """Every element that a value is made of, from left to right."""
     if isinstance(value, Read):

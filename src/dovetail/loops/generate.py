@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
 
 C_TYPES = {"float32": "float", "float64": "double"}
+IN_TURN = '__asm__ volatile("");  // one after the other: GCC 12 makes vectors of rows that need one another'
 NARROW = ("int8", "uint8", "int16", "uint16")  # C would compute in int
 _MATH = {"sqrt": "sqrt", "exp": "exp", "sin": "sin", "cos": "cos", "abs": "fabs"}
 _HELPERS = {
@@ -172,9 +173,12 @@ class _Writer(Expressions):
             yield f"{indent}{self.element(each.target)} = {self.expression(each.value, dtype)};"
             return
         timed = [name for name, levels in self.nest.levels.items() if levels.loop is each]
-        if not carries(self.nest, each):
+        in_turn = carries(self.nest, each)
+        if not in_turn:
             yield "#pragma GCC ivdep"
         yield f"{indent}for (int64_t {each.index} = {each.low}; {each.index} < {each.high}; ++{each.index}) {{"
+        if in_turn and (len(each.body) > 1 or isinstance(each.body[0], Loop)):
+            yield f"{indent}    {IN_TURN}"
         for name in timed:
             yield from (f"{indent}    {line}" for line in self._step_start(name))
         for child in each.body:

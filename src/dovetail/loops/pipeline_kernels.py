@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import product
 
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.loops.cutting import Cutting
+from dovetail.loops.dependences import Dependence
+from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
-from dovetail.loops.pipeline_names import Names, tile_regions, whole
+from dovetail.loops.pipeline_names import Names, lean_in, tile_regions, whole
 from dovetail.loops.pipelined import Single, TiledSweep
-from dovetail.loops.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel
+from dovetail.loops.skews import Lean, lag_of_rows, span_of, waves
+from dovetail.loops.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
+from dovetail.loops.types import is_real
 
 Dtypes = tuple[tuple[str, str], ...]
+LONG = 4  # cycles; in fewer a processor does the rest of a point, too
 AnyKernel = TileKernel | BoxKernel | SingleKernel
 
 
@@ -21,7 +27,12 @@ def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program) -
     known, kernels = _slots(cutting, tuple(dtypes.items())), _kernels(cutting, tuple(dtypes.items()))
     slots = {buffer.name: known[buffer.name] for buffer in program.buffers if buffer.name in known}
     wanted = {kernel.name for kernel in program.kernels}
-    return Workload(slots, tuple(kernel.form for name, kernel in kernels.items() if name in wanted))
+    found = [kernel for name, kernel in kernels.items() if name in wanted]
+    for sweep, part in product(cutting.pipelined.sweeps, range(cutting.num_parts)):
+        start = Names(cutting).tile(sweep, part)
+        leaning = sorted(name for name in wanted - {*kernels} if name.startswith(f"{start}_"))
+        found += [_tile(cutting, sweep, part, dtypes, lean_in(name)) for name in leaning]
+    return Workload(slots, tuple(kernel.form for kernel in found))
 
 
 @lru_cache(maxsize=64)
@@ -65,7 +76,8 @@ def _kernels(cutting: Cutting, dtypes: Dtypes) -> dict[str, AnyKernel]:
         if isinstance(phase, Single):
             found += _single(cutting, phase, dict(dtypes))
         else:
-            found += [_tile(cutting, phase, part, dict(dtypes)) for part in range(cutting.num_parts)]
+            upright = range(0 if any(cutting.lean(phase)) else cutting.num_parts)
+            found += [_tile(cutting, phase, part, dict(dtypes)) for part in upright]
     return {kernel.name: kernel for kernel in found}
 
 
@@ -116,7 +128,10 @@ def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list
     return found
 
 
-def _tile(cutting: Cutting, sweep: TiledSweep, part: int, dtypes: Mapping[str, str]) -> TileKernel:
+def _tile(
+    cutting: Cutting, sweep: TiledSweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None
+) -> TileKernel:
+    """Computes the tiles of a part; those that lean so, if they do."""
     own = cutting.owned[part]
     loops = [axis for axis in sweep.order if axis != cutting.mapped]
     box = cutting.part_box(sweep, part)
@@ -125,12 +140,13 @@ def _tile(cutting: Cutting, sweep: TiledSweep, part: int, dtypes: Mapping[str, s
         back, ahead = cutting.reach(sweep, array)
         moves = cutting.mapped_axis(array) is not None
         rows.append(Rows(array, -back, ahead, cutting.plane(array, part), moves, array in sweep.targets))
-        for offset, (low, high) in cutting.sweep_faces(sweep, array).items():
-            if cutting.neighbour(part, offset) is not None:
+        for offset, needs in cutting.needs(sweep, array, part).items():
+            comes = lean is None or span_of(lean, needs, sweep.signs[cutting.mapped])
+            if comes and cutting.neighbour(part, offset) is not None:
                 ghost = cutting.within(array, part, cutting.ghost_box(array, part, offset))
-                faces.append(Face(array, -low, high, ghost, moves))
+                faces.append(Face(array, needs, ghost, moves))
     return TileKernel(
-        Names(cutting).tile(sweep, part),
+        Names(cutting).tile(sweep, part, lean),
         sweep.name,
         sweep.statements,
         _elements(cutting, sweep, part, loops),
@@ -138,8 +154,43 @@ def _tile(cutting: Cutting, sweep: TiledSweep, part: int, dtypes: Mapping[str, s
         tuple(faces),
         tuple((box[axis][0] - own[axis][0], max(box[axis][1], box[axis][0]) - own[axis][0]) for axis in loops),
         dtypes,
-        cutting.pipelined.monotone,
+        _turns(cutting, sweep, loops),
+        lean,
+        outer := sweep.order.index(cutting.mapped) if lean else 0,
+        *_ways_of_points(cutting, sweep, (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
     )
+
+
+def _ways_of_points(
+    cutting: Cutting, sweep: TiledSweep, order: Sequence[int], dtypes: Mapping[str, str]
+) -> tuple[int | None, bool]:
+    """Where a statement must wait long for what it makes of the point before, two rows at once, so that a processor
+    need not wait. Where points of a row need one another but for this, they must not be vectors."""
+    needs = [
+        inner
+        for inner in cutting.pipelined.inner[sweep.name]
+        if inner.dependence.kind == "flow" and not any(inner.by[axis] for axis in order[:-1])
+    ]
+    chains = [inner for inner in needs if inner.by[order[-1]] == 1 and inner.dependence.source is inner.dependence.sink]
+    waits = (_cycles(inner.dependence, dtypes) for inner in chains)
+    if len(order) > 1 and max(waits, default=0) >= LONG:
+        return lag_of_rows(_deps(cutting, sweep), order), False
+    return None, bool(needs) and not chains
+
+
+def _cycles(chain: Dependence, dtypes: Mapping[str, str]) -> int:
+    """What a point waits for the one before it, about: operators on reals take four cycles, on whole numbers one."""
+    each = 4 if is_real(dtypes[chain.sink.target.array]) else 1
+    return each * depth_of(chain.sink.value, chain.sink_access)
+
+
+def _deps(cutting: Cutting, sweep: TiledSweep) -> list[Vector]:
+    return [inner.by for inner in cutting.pipelined.inner[sweep.name]]
+
+
+def _turns(cutting: Cutting, sweep: TiledSweep, loops: Sequence[int]) -> tuple[Turn, ...]:
+    weights = waves(_deps(cutting, sweep), sweep.order)
+    return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
 
 
 def _elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
@@ -160,21 +211,21 @@ def _elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[in
 def add_tiles(
     cutting: Cutting, sweep: TiledSweep, b: Builder, ranks: int, amounts: Sequence[int]
 ) -> dict[int, list[int]]:
-    """Append tiles of so many positions each, one after the other on every rank; their rows by rank."""
+    """Append tiles of so many positions each, one after the other on every rank that has points; their rows by rank."""
     names, found = Names(cutting), dict[int, list[int]]()
-    lane, low = b.lane("compute", "compute"), cutting.sweep_box(sweep)[cutting.mapped][0]
+    lane = b.lane("compute", "compute")
     for array in sweep.reads:
         for name in dict.fromkeys(names.storage(array, part) for part in range(ranks)):
             b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
         for offset in cutting.faces(array):
             b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
-    for rank in range(ranks):
-        found[rank] = []
-        for amount in amounts:
-            touched = tile_regions(names, sweep, rank, (low, low + amount))
+    for rank, (number, amount) in product(range(ranks), enumerate(amounts)):
+        if about := cutting.typical(sweep, rank, amount, number):
+            touched = tile_regions(names, sweep, rank, *about)
             reads = [*touched.own, *(region for _, _, region in touched.faces)]
-            call = b.kernel(names.tile(sweep, rank), whole(len(reads)))
-            found[rank].append(b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=touched.writes))
+            call = b.kernel(names.tile(sweep, rank, about[1]), whole(len(reads)))
+            row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=touched.writes)
+            found.setdefault(rank, []).append(row)
     return found
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from dovetail.ir import Region
 from dovetail.ir.types import Mode
-from dovetail.loops.crossings import span
-from dovetail.loops.cutting import Cutting, Range
+from dovetail.loops.crossings import span, spans
+from dovetail.loops.cutting import Cutting
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipelined import Single, TiledSweep
+from dovetail.loops.skews import Lean
 
 
 class Names:
@@ -50,8 +51,10 @@ class Names:
 
     # Kernels
 
-    def tile(self, sweep: TiledSweep, part: int) -> str:
-        return f"{sweep.name}_{self.way}_{part}"
+    def tile(self, sweep: TiledSweep, part: int, lean: Lean | None = None) -> str:
+        """Tiles that lean are told apart by what their rows have."""
+        name = f"{sweep.name}_{self.way}_{part}"
+        return name + lean_name(lean) if lean and any(self.cutting.lean(sweep)) else name
 
     def pack(self, array: str, offset: Vector, part: int) -> str:
         """Takes, of a part's slots, the face that the part needs for which it lies at that offset."""
@@ -75,6 +78,19 @@ def face_name(offset: Vector) -> str:
     return "_" + "".join("m0a"[step + 1] for step in offset)
 
 
+def lean_name(lean: Lean) -> str:
+    """
+    >>> lean_name(Lean(5, -2, 3)), lean_in("sweep_1xm_0_5_m2_3")
+    ('_5_m2_3', Lean(length=5, start=-2, width=3))
+    """
+    return "_" + "_".join(f"{'m' * (each < 0)}{abs(each)}" for each in lean)
+
+
+def lean_in(name: str) -> Lean:
+    """How a tile leans, from the name of its kernel."""
+    return Lean(*(int(word.replace("m", "-")) for word in name.split("_")[-3:]))
+
+
 class Touched(NamedTuple):
     """What a tile reads of its own part, the faces that it needs, where they lie when they came, and what it writes."""
 
@@ -83,18 +99,16 @@ class Touched(NamedTuple):
     writes: list[Region]
 
 
-def tile_regions(names: Names, sweep: TiledSweep, part: int, tile: Range) -> Touched:
-    """The operands of a tile."""
+def tile_regions(names: Names, sweep: TiledSweep, part: int, first: int, lean: Lean) -> Touched:
+    """The operands of a tile that begins at a position."""
     cutting, found = names.cutting, Touched([], [], [])
     for array in sweep.reads:
-        low, high = span(cutting, array, tile, *cutting.reach(sweep, array))
+        low, high = span(cutting, array, (first, first + lean.length), *cutting.reach(sweep, array))
         found.own.append(Region(names.storage(array, part), low, high - low))
         if array in sweep.targets:
-            found.writes.append(Region(names.storage(array, part), tile[0], tile[1] - tile[0]))
-        for offset, (back, ahead) in cutting.sweep_faces(sweep, array).items():
-            if cutting.neighbour(part, offset) is not None:
-                low, high = span(cutting, array, tile, back, ahead)
-                found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
+            found.writes.append(Region(names.storage(array, part), first, lean.length))
+    for array, offset, (low, high) in spans(cutting, sweep, part, first, lean):
+        found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
     return found
 
 

@@ -194,7 +194,9 @@ class _Writer:
         for number, event in enumerate(events):
             line = _line(event)
             for message in needed[number]:
-                self._receive(message.source, message.ghost[0], self._came(message), line)
+                self._receive(
+                    message.source, message.ghost[0], self._came(message), line, self._comes_back(message, event)
+                )
             self._event(event, line)
             for message in made[number]:
                 self._post(message, line)
@@ -216,7 +218,8 @@ class _Writer:
             self._enter(array, part, self.cutting.length(array))
         for event in events_of(self.cutting, self.how.steps, self.how.grain):
             if isinstance(event.phase, TiledSweep):
-                for array, offset, region in tile_regions(self.names, event.phase, event.part, event.tile).faces:
+                touched = tile_regions(self.names, event.phase, event.part, event.tile[0], event.lean)
+                for array, offset, region in touched.faces:
                     source = self.cutting.neighbour(event.part, offset)
                     assert source is not None
                     self._pack(array, offset, source, region, "")
@@ -231,11 +234,11 @@ class _Writer:
             self._tile(event.phase, event, line)
 
     def _tile(self, sweep: TiledSweep, event: Event, line: str) -> None:
-        regions = tile_regions(self.names, sweep, event.part, event.tile)
+        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.lean)
         for array, region in zip(sweep.reads, regions.own, strict=True):
             self._enter(array, event.part, region.offset + region.count)
         reads = [*regions.own, *(region for _, _, region in regions.faces)]
-        self._computed(event.part, self.names.tile(sweep, event.part), reads, regions.writes, line)
+        self._computed(event.part, self.names.tile(sweep, event.part, event.lean), reads, regions.writes, line)
 
     def _computed(
         self,
@@ -268,7 +271,7 @@ class _Writer:
             )
             if not stays:
                 self._message(holder, picked, event.part, got, line)
-                self._receive(holder, event.part, got, line)
+                self._receive(holder, event.part, got, line, holder > event.part)
             reads.append(got)
         own = Region(self.names.storage(target, event.part), target_place(self.cutting, single), 1)
         self._enter(target, event.part, own.offset + 1)
@@ -300,7 +303,13 @@ class _Writer:
         self.latest[source].append(row)
         self.under_way[source, target].append(there)
 
-    def _receive(self, source: int, target: int, wanted: Region, line: str) -> None:
+    def _comes_back(self, message: Message, user: Event) -> bool:
+        """Whether the part that it is from has its turn after the one that needs it."""
+        assert isinstance(user.phase, TiledSweep)
+        source, target = (self.cutting.turn(user.phase, part) for part in (message.source, user.part))
+        return source > target
+
+    def _receive(self, source: int, target: int, wanted: Region, line: str, comes_back: bool) -> None:
         """A message, and those that were sent before it on the same way.
 
         What comes back from a later part is for a step to come: it is received as soon as there is room, whatever the
@@ -309,9 +318,8 @@ class _Writer:
         queue = self.under_way[source, target]
         while wanted in queue:
             there, channel = queue.popleft(), self.builder.channel(source, target)
-            comes_back = source > target
             after = [] if self.how.overlapped or comes_back else self.latest[target]
-            lane = self.recv_back if comes_back else self.recv
+            lane = self.recv_back if source > target else self.recv
             self.builder.add(Kind.recv, target, lane, writes=[there], chan_in=channel, after=after, line=line)
             if there == wanted:
                 break

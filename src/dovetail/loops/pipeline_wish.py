@@ -21,6 +21,7 @@ from dovetail.loops.nest import Nest
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
 from dovetail.loops.pipelined import Pipelined, pipelined_of
+from dovetail.loops.shown_tiles import space_of_tiles
 from dovetail.loops.types import DTYPES, check_types
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
@@ -93,18 +94,20 @@ class PipelineWish(OfFields):
     @property
     def mapped(self) -> int:
         """The axis whose tiles are on one rank, unless another is asked for: the first that may be and is not far
-        shorter than the longest, since slots then lie as the arrays do."""
-        lengths = {axis: self.points_by_axis[axis] for axis in self.pipelined.forward}
+        shorter than the longest, since slots then lie as the arrays do; of upright tiles, if there are any."""
+        mappable = self.pipelined.mappable
+        upright = [axis for axis in mappable if axis in self.pipelined.forward]
+        lengths = {axis: self.points_by_axis[axis] for axis in upright or mappable}
         return next(axis for axis, length in lengths.items() if 2 * length >= max(lengths.values()))
 
     def serial(self, ranks: int) -> Schedule:
         """One tile a rank: each begins when the one before has done all its work. Cut so that the least crosses."""
         fitting = list(self._ways(ranks, self.mapped))
         if not fitting:
-            found = f"{self.grid} points, of which axes {self.pipelined.forward} may be cut"
+            found = f"{self.grid} points; cut may be axes {self.pipelined.forward}, but {self.mapped}"
             raise WishError(f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks")
         best = min(fitting, key=self._surface)
-        return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=self._length(best.mapped))
+        return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def usual(self, ranks: int, mapped: int | None = None) -> Schedule:
         """What is run where nothing was tuned: overlapped, in tiles so many that the last rank soon begins."""
@@ -113,11 +116,14 @@ class PipelineWish(OfFields):
             self.serial(ranks)
             raise PlanError(f"{self.name} cannot be mapped along axis {mapped}", hint="another, or fewer ranks")
         best = min(ways, key=self._surface)
-        grain = max(-(-self._length(best.mapped) // (TILES * ranks)), self._grains(best)[-1])
+        grain = max(-(-best.length_of_tiles // (TILES * ranks)), self._grains(best)[-1])
         return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
 
-    def _length(self, mapped: int) -> int:
-        return max(self.points_by_axis[mapped], 1)
+    def _tiles(self, schedule: Schedule) -> int:
+        return -(-self._cutting_of(schedule).length_of_tiles // int(schedule["grain"]))
+
+    def _cutting_of(self, schedule: Schedule) -> Cutting:
+        return self.cutting(schedule["cut"], schedule["mapped"])
 
     def _ways(self, ranks: int, mapped: int) -> Iterator[Cutting]:
         """Every way to cut the axes that may be and are not mapped."""
@@ -156,9 +162,11 @@ class PipelineWish(OfFields):
 
     def _grains(self, cutting: Cutting) -> list[int]:
         """Halves of the whole, down to tiles of too few points."""
-        length = self._length(cutting.mapped)
-        points = prod(cutting.grid) // (length * cutting.num_parts)
+        length = cutting.length_of_tiles
+        points = prod(cutting.grid) // (max(cutting.grid[cutting.mapped], 1) * cutting.num_parts)
         least = min(max(LEAST_POINTS // max(points, 1), 1), length)
+        if any(any(cutting.lean(sweep)) for sweep in self.pipelined.sweeps):
+            least = max(least, -(-length // MODELLED))  # the first of such tiles do not stand for the others
         found = [length]
         while found[-1] > least:
             found.append(max(-(-found[-1] // 2), least))
@@ -171,7 +179,7 @@ class PipelineWish(OfFields):
         known = {each.parameters for each in ranked}
         for best in (next((r for r in ranked if r.family == family), None) for family in (BLOCKING, OVERLAPPED)):
             if best is not None:
-                length, grain = self._length(best["mapped"]), best["grain"]
+                length, grain = self._cutting_of(best).length_of_tiles, best["grain"]
                 step = max(grain >> (turn + 2), 1)
                 for other in sorted({grain - step, grain + step, -(-length // -(-length // grain))}):
                     if 1 <= other <= length and best.with_parameters(grain=other).parameters not in known:
@@ -179,7 +187,7 @@ class PipelineWish(OfFields):
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Tiles half and twice as long, and blocking or overlapped."""
-        grain, length = schedule["grain"], self._length(schedule["mapped"])
+        grain, length = schedule["grain"], self._cutting_of(schedule).length_of_tiles
         for other in (grain // 2, grain * 2):
             if 1 <= other <= length:
                 yield replace(schedule.with_parameters(grain=other), family=self._family(schedule))
@@ -191,12 +199,19 @@ class PipelineWish(OfFields):
         return OVERLAPPED if schedule.get("overlapped") else BLOCKING
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
-        tiles = -(-self._length(schedule["mapped"]) // schedule["grain"])
-        parts = " × ".join(map(str, schedule["cut"]))
+        tiles, parts = self._tiles(schedule), " × ".join(map(str, schedule["cut"]))
         if tiles == 1:
             return f"{parts} parts, one after the other"
         how = "messages meanwhile" if schedule.get("overlapped") else "receive, compute, send"
-        return f"{parts} parts, {tiles} tiles of {schedule['grain']} along axis {schedule['mapped']}, {how}"
+        along = f"along axis {schedule['mapped']}{self._leaning(schedule)}"
+        return f"{parts} parts, {tiles} tiles of {schedule['grain']} {along}, {how}"
+
+    def _leaning(self, schedule: Schedule) -> str:
+        """How tiles lean, in words; nothing where they do not."""
+        cutting = self._cutting_of(schedule)
+        most = [max(factors) for factors in zip(*map(cutting.lean, self.pipelined.sweeps), strict=True)]
+        words = [f"{by} along axis {axis}" for axis, by in enumerate(most) if by]
+        return f", leaning by {' and '.join(words)}" if words else ""
 
     # Programs
 
@@ -227,11 +242,12 @@ class PipelineWish(OfFields):
         return plain_program(self.how(schedule, ranks))
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
-        return None
+        how = self.how(schedule, ranks)
+        return space_of_tiles(how.cutting, how.grain, how.overlapped)
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED tiles a rank: of some steps, or of a part of one."""
-        tiles = -(-self._length(schedule["mapped"]) // schedule["grain"])
+        tiles = self._tiles(schedule)
         steps = min(self._steps, max(MODELLED // tiles, 1))
         how = self.how(schedule, ranks, steps, MODELLED if tiles > MODELLED else None)
         how = how._replace(move=steps == self._steps)

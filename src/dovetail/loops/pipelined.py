@@ -15,6 +15,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.nest import Nest
 from dovetail.loops.order import statements as statements_in
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.skews import least_lean
 
 
 class Place(NamedTuple):
@@ -29,7 +30,7 @@ class Place(NamedTuple):
 class TiledSweep:
     """Statements on every point of a box of the grid, in the order of `order` (its axes, the outermost loop first).
 
-    `low`, `high`: the box, by axis. `shift`: what must be added to a loop's index to get the point, by axis.
+    `low`, `high`: the box, by axis. `signs`: 1 where its loop goes up along an axis, -1 where it goes down.
     """
 
     name: str
@@ -37,7 +38,7 @@ class TiledSweep:
     order: tuple[int, ...]
     low: tuple[Affine, ...]
     high: tuple[Affine, ...]
-    shift: tuple[int, ...]
+    signs: Vector
     places: Mapping[str, tuple[Place, ...]]  # of each element that it reads or writes, by its text
 
     @cached_property
@@ -67,12 +68,19 @@ class Single:
     statement: Statement
 
 
+class Inner(NamedTuple):
+    """A dependence of iterations of one sweep in one step: how far it goes along each axis, as the sweep's loops do."""
+
+    by: Vector
+    dependence: Dependence
+
+
 @dataclass(frozen=True, eq=False)
 class Pipelined:
     """Sweeps and single statements, one after the other, again in every step.
 
-    `axes`: which axis of the grid each axis of an array goes along, None where it goes along none. `backward`: axes
-    along which some dependence within a sweep goes backwards, with that dependence; the others may be cut or mapped.
+    `axes`: which axis of the grid each axis of an array goes along, None where it goes along none. `inner`: the
+    dependences within each sweep, those of memory too.
     """
 
     nest: Nest
@@ -80,8 +88,7 @@ class Pipelined:
     phases: tuple[TiledSweep | Single, ...]
     axes: Mapping[str, tuple[int | None, ...]]
     steps: Loop | None
-    backward: Mapping[int, Dependence]
-    monotone: bool  # no dependence within a sweep goes backwards along any loop
+    inner: Mapping[str, tuple[Inner, ...]]
 
     @property
     def name(self) -> str:
@@ -91,10 +98,21 @@ class Pipelined:
     def sweeps(self) -> tuple[TiledSweep, ...]:
         return tuple(phase for phase in self.phases if isinstance(phase, TiledSweep))
 
-    @property
+    @cached_property
     def forward(self) -> tuple[int, ...]:
-        """The axes that may be cut or mapped."""
-        return tuple(axis for axis in range(len(self.shape)) if axis not in self.backward)
+        """The axes along which no dependence goes backwards: those that may be cut."""
+        each = [inner.by for some in self.inner.values() for inner in some]
+        return tuple(axis for axis in range(len(self.shape)) if all(by[axis] >= 0 for by in each))
+
+    @cached_property
+    def mappable(self) -> tuple[int, ...]:
+        """The axes whose tiles may be on one rank while another is cut; upright ones first."""
+        axes = [*self.forward, *(axis for axis in range(len(self.shape)) if axis not in self.forward)]
+        return tuple(axis for axis in axes if set(self.forward) - {axis})
+
+    def lean(self, sweep: TiledSweep, mapped: int, cut: Vector) -> Vector:
+        """How far the tiles of a sweep along an axis lean, by axis (see `skews`)."""
+        return least_lean([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -120,9 +138,9 @@ def pipelined_of(nest: Nest) -> Pipelined:
     phases = tuple(_phase(nest, each, steps, shape, axes) for each in body)
     for name in (name for name in nest.arrays if name not in axes):
         axes[name] = _alone(nest, name, shape)
-    backward, monotone = _backward(nest, [each for each in phases if isinstance(each, TiledSweep)], bool(steps))
-    found = Pipelined(nest, shape, phases, axes, steps, backward, monotone)
-    if len(found.forward) < 2:
+    inner = _inner(nest, [each for each in phases if isinstance(each, TiledSweep)], bool(steps))
+    found = Pipelined(nest, shape, phases, axes, steps, inner)
+    if not found.mappable:
         raise _cannot_cut(found)
     return found
 
@@ -135,18 +153,21 @@ def _cannot_cut(found: Pipelined) -> WishError:
     if len(found.shape) < 2:
         hint = "nothing is left to be done at once: call it on whole arrays"
         return _none(found.nest, "its grid has one axis, and every point needs the one before", None, hint)
-    axis, dependence = next(iter(found.backward.items()))
-    vector, sweep = dependence.distance, _sweep_of(found, dependence)
-    loops = dependence.sink.loops[-len(sweep.order) :]
+    sweep, axis, inner = next(_backward(found))
+    loops = inner.dependence.sink.loops[-len(sweep.order) :]
     index = loops[sweep.order.index(axis)].index
-    what = f"its dependence ({', '.join(map(str, vector))}) goes backwards along {index}, so that tiles would need"
-    text = f"{dependence.source_access} of one iteration is {dependence.sink_access} of another"
-    hint = f"let a loop run over {index} plus an outer index (skew it), or call it on whole arrays"
-    return _none(found.nest, f"{what} one another", dependence.sink.line, hint, text)
+    vector = ", ".join(map(str, inner.dependence.distance))
+    what = f"its dependence ({vector}) goes backwards along {index}, and others along the other axes"
+    text = f"{inner.dependence.source_access} of one iteration is {inner.dependence.sink_access} of another"
+    hint = "let the outermost loops of all its sweeps be over the same axis, or call it on whole arrays"
+    return _none(found.nest, what, inner.dependence.sink.line, hint, text)
 
 
-def _sweep_of(found: Pipelined, dependence: Dependence) -> TiledSweep:
-    return next(sweep for sweep in found.sweeps if dependence.sink in sweep.statements)
+def _backward(found: Pipelined) -> Iterator[tuple[TiledSweep, int, Inner]]:
+    """The dependences that go backwards along an axis, with it."""
+    for sweep in found.sweeps:
+        for inner in found.inner[sweep.name]:
+            yield from ((sweep, axis, inner) for axis, by in enumerate(inner.by) if by < 0)
 
 
 def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement]]:
@@ -195,44 +216,55 @@ def _sweep(
 ) -> TiledSweep:
     first = inner[0]
     indices = [loop.index for loop in loops]
-    order, shift = _point(nest, first, indices, shape)
+    order, corner = _point(nest, first, indices, shape)
+    keys = [subscript.key for subscript in first.target.at]
     for statement in inner[1:]:
-        if _point(nest, statement, indices, shape) != (order, shift):
+        _point(nest, statement, indices, shape)
+        if [subscript.key for subscript in statement.target.at] != keys:
             hint = "let all statements of a loop write at the same indices"
             raise _none(nest, f"{statement.target} is not at the point of {first.target}", statement.line, hint)
     for loop in loops:
-        if any(name in indices for name in (*loop.low.names, *loop.high.names)):
+        if not {*loop.low.names, *loop.high.names} <= nest.recorder.symbols:
             raise _none(nest, f"the bounds of {loop.index} change with other loops", first.line, "use a box")
     axis_of = dict(zip(indices, order, strict=True))
     places = {}
     for statement in inner:
         for access in (*statement.reads, statement.target):
-            places[str(access)] = _places(nest, statement, access, axis_of, shift, shape, axes)
+            places[str(access)] = _places(nest, statement, access, axis_of, first.target.at, shape, axes)
     by_axis = {axis_of[loop.index]: loop for loop in loops}
-    low = tuple(by_axis[axis].low + shift[axis] for axis in range(len(shape)))
-    high = tuple(by_axis[axis].high + shift[axis] for axis in range(len(shape)))
-    return TiledSweep(f"{nest.name}_{first.name}", tuple(inner), order, low, high, shift, places)
+    sides = [extent(by_axis[axis], sign, rest) for axis, (sign, rest) in enumerate(corner)]
+    low, high = zip(*sides, strict=True)
+    signs = tuple(sign for sign, _ in corner)
+    return TiledSweep(f"{nest.name}_{first.name}", tuple(inner), order, low, high, signs, places)
+
+
+def extent(loop: Loop, sign: int, rest: Affine) -> tuple[Affine, Affine]:
+    """The least place that a loop's index, or what is left of `rest` when it is taken from there, has, and one beyond
+    the greatest."""
+    return (loop.low + rest, loop.high + rest) if sign > 0 else (rest - loop.high + 1, rest - loop.low + 1)
 
 
 def _point(
     nest: Nest, statement: Statement, indices: Sequence[str], shape: tuple[str | int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axis of each loop, and how far the point that is written is from the indices, by axis."""
+) -> tuple[tuple[int, ...], list[tuple[int, Affine]]]:
+    """The axis of each loop; and by axis whether the point that is written goes up or down with its index, and where
+    it would be at index 0."""
     target = statement.target
     of_loop: dict[str, int] = {}
-    shift = []
+    corner = []
     for axis, subscript in enumerate(target.at):
         own = [name for name in subscript.names if name in indices]
-        rest = subscript - Affine(((own[0], 1),)) if len(own) == 1 else subscript
-        if len(own) != 1 or rest.terms or own[0] in of_loop:
-            hint = "write u[i, j] = … with one loop for every axis, each with a step of 1"
+        sign = subscript.factor(own[0]) if len(own) == 1 else 0
+        rest = subscript - Affine(((own[0], sign),)) if sign else subscript
+        if abs(sign) != 1 or own[0] in of_loop or (sign > 0 and rest.terms):
+            hint = "write u[i, j] = … with one loop for every axis, each with a step of 1 or -1"
             raise _none(nest, f"{target} is not the point of its loops", statement.line, hint)
         of_loop[own[0]] = axis
-        shift.append(rest.constant)
+        corner.append((sign, rest))
     if nest.arrays[target.array].shape != shape or len(of_loop) != len(indices):
         hint = "arrays that are written must all have the axes of the grid, and each axis one loop"
         raise _none(nest, f"{target} is not the point of its loops", statement.line, hint)
-    return tuple(of_loop[index] for index in indices), tuple(shift)
+    return tuple(of_loop[index] for index in indices), corner
 
 
 def _places(
@@ -240,7 +272,7 @@ def _places(
     statement: Statement,
     access: Read,
     axis_of: Mapping[str, int],
-    shift: Sequence[int],
+    point: Sequence[Affine],
     shape: tuple[str | int, ...],
     axes: dict[str, tuple[int | None, ...]],
 ) -> tuple[Place, ...]:
@@ -248,11 +280,11 @@ def _places(
     for subscript, size in zip(access.at, nest.arrays[access.array].shape, strict=True):
         own = [name for name in subscript.names if name in axis_of]
         axis = axis_of[own[0]] if len(own) == 1 else None
-        rest = subscript - Affine(((own[0], 1),)) if own else subscript
+        rest = subscript if axis is None else subscript - point[axis]
         if len(own) > 1 or (own and rest.terms) or (axis is not None and shape[axis] != size):
             hint = "use u[i - 1, j] and the like, on axes that are as long as those of the grid"
             raise _none(nest, f"{access} is at no fixed distance from {statement.target}", statement.line, hint)
-        found.append(Place(axis, rest if axis is None else rest - shift[axis]))
+        found.append(Place(axis, rest))
     own_axes = tuple(place.axis for place in found)
     if axes.setdefault(access.array, own_axes) != own_axes or len({a for a in own_axes if a is not None}) < len(
         [a for a in own_axes if a is not None]
@@ -267,22 +299,21 @@ def _alone(nest: Nest, name: str, shape: tuple[str | int, ...]) -> tuple[int | N
     return tuple(range(len(shape))) if nest.arrays[name].shape == shape else (None,) * len(nest.arrays[name].shape)
 
 
-def _backward(nest: Nest, sweeps: Sequence[TiledSweep], steps: bool) -> tuple[dict[int, Dependence], bool]:
-    found: dict[int, Dependence] = {}
+def _inner(nest: Nest, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
+    found: dict[str, dict[Vector, Inner]] = {sweep.name: {} for sweep in sweeps}
     for sweep, vector, dependence in inner_dependences(nest, sweeps, steps):
-        for axis, distance in zip(sweep.order, vector, strict=True):
-            if distance < 0:
-                found.setdefault(axis, dependence)
-    return found, not found
+        by = dict(zip(sweep.order, vector, strict=True))
+        inner = Inner(tuple(by[axis] for axis in range(len(by))), dependence)
+        found[sweep.name].setdefault(inner.by, inner)
+    return {name: tuple(each.values()) for name, each in found.items()}
 
 
 def inner_dependences(
     nest: Nest, sweeps: Sequence[TiledSweep], steps: bool
 ) -> Iterator[tuple[TiledSweep, Vector, Dependence]]:
     """The dependences, those of memory too, of iterations of one sweep in one step, by its loops."""
-    for each in dependences(nest):
-        for sweep in sweeps:
-            if each.source in sweep.statements and each.sink in sweep.statements:
-                vector = each.distance[int(steps) :]
-                if not any(each.distance[: int(steps)]) and any(vector):
-                    yield sweep, vector, each
+    for sweep in sweeps:
+        for each in dependences(nest, sweep.statements):
+            vector = each.distance[int(steps) :]
+            if not any(each.distance[: int(steps)]) and any(vector):
+                yield sweep, vector, each

@@ -144,23 +144,30 @@ class Symbolic:
 
 
 def loop(*bounds: Any) -> Iterator[Any]:
-    """`for i in loop(high)` or `loop(low, high)`: like range, and over one symbolic index where a nest is recorded.
+    """`for i in loop(high)`, `loop(low, high)` or `loop(high - 1, low - 1, -1)`: like range, and where a nest is
+    recorded over one symbolic index. A loop that goes back is recorded as one that counts its iterations.
 
-    >>> list(loop(2, 5))
-    [2, 3, 4]
+    >>> list(loop(2, 5)), list(loop(4, 1, -1))
+    ([2, 3, 4], [4, 3, 2])
     """
-    if len(bounds) not in (1, 2):
-        raise WishError("a loop has one or two bounds", where=caller(), found=str(len(bounds)), hint="its step is 1")
+    step = Affine.of(bounds[2]) if len(bounds) == 3 else Affine((), 1)
+    if len(bounds) not in (1, 2, 3) or step.terms or abs(step.constant) != 1:
+        found, hint = ", ".join(map(str, bounds)), "a loop over every second element can be one over i with u[2 * i]"
+        raise WishError("a loop has one or two bounds, and a step of 1 or -1", where=caller(), found=found, hint=hint)
     owner = next((b.owner for b in bounds if isinstance(b, Affine) and b.owner is not None), None)
     if owner is None:
         return iter(range(*bounds))
-    low, high = bounds if len(bounds) == 2 else (0, *bounds)
-    return _once(owner, _index_name(), Affine.of(low, owner), Affine.of(high, owner))
+    first, end = (Affine.of(each, owner) for each in (bounds[:2] if len(bounds) > 1 else (0, *bounds)))
+    return _back(owner, _index_name(), first, end) if step.constant < 0 else _once(owner, _index_name(), first, end)
 
 
 def _once(recorder: Recorder, index: str, low: Affine, high: Affine) -> Iterator[Affine]:
     yield recorder.symbol(recorder.enter(index, low, high).index)
     recorder.leave()
+
+
+def _back(recorder: Recorder, index: str, first: Affine, end: Affine) -> Iterator[Affine]:
+    yield from (first - count for count in _once(recorder, index, Affine((), 0, recorder), first - end))
 
 
 def _index_name() -> str:

@@ -20,10 +20,10 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.record import Statement
 from dovetail.loops.row_kernels import evaluated, operations
 from dovetail.loops.run import address
+from dovetail.loops.skews import Lean, Need, mean_row, span_of
+from dovetail.loops.tile_text import INCLUDES, STRUCT, TileWriter
 
 Array = NDArray[Any]
-STRUCT = "struct rows { char *data; int64_t stride, blocks; };  // where an operand lies"
-INCLUDES = "#include <math.h>\n#include <stdint.h>"
 
 
 class Rows(NamedTuple):
@@ -39,14 +39,21 @@ class Rows(NamedTuple):
 
 
 class Face(NamedTuple):
-    """What came of an array, put into a box of its slots before a tile is computed: from `back` positions before the
-    tile's own to `ahead` beyond."""
+    """What came of an array, put into a box of its slots before a tile is computed: what the tile needs of it."""
 
     array: str
-    back: int
-    ahead: int
+    needs: tuple[Need, ...]
     box: Box
     moves: bool
+
+
+class Turn(NamedTuple):
+    """A loop of a tile: 1 or -1 as it goes up or down, by how many positions a tile leans for each of its iterations,
+    and what each counts for the diagonal of a point."""
+
+    sign: int
+    lean: int
+    weight: int
 
 
 class Element(NamedTuple):
@@ -62,8 +69,11 @@ class Element(NamedTuple):
 class TileKernel:
     """Computes a tile of a sweep in place, once the faces that came are put beside what is the part's own.
 
-    `box`: of every loop within a position, the outermost first, its first and last value, as the part's slots count.
-    `monotone`: all dependences go forward along every loop, so that points on a diagonal may be computed at once.
+    `box`: of every loop but that over positions, the outermost first, its first and last value, as the part's slots
+    count. `turns`: the loop over positions, then these: which way it goes, how far tiles lean along it, and its weight:
+    points of one sum of weights may be computed at once. `tile`: how the tile lies, where it leans; the loop over
+    positions then is within the first `outer` others. `lag`: two rows are computed at once, the second so many points
+    behind, in C; None where they are not. `in_turn`: no compiler may compute points of the innermost loop at once.
     """
 
     name: str
@@ -74,11 +84,19 @@ class TileKernel:
     faces: tuple[Face, ...]
     box: Box
     dtypes: Mapping[str, str]
-    monotone: bool
+    turns: tuple[Turn, ...]
+    tile: Lean | None = None
+    outer: int = 0
+    lag: int | None = None
+    in_turn: bool = False
 
     @property
     def form(self) -> KernelForm:
         return KernelForm(self.name, self.call, self.work, self.native)
+
+    @property
+    def sides(self) -> Vector:
+        return tuple(high - low for low, high in self.box)
 
     @property
     def written(self) -> list[Rows]:
@@ -87,16 +105,25 @@ class TileKernel:
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
         """The reference: on copies, one diagonal of points after the other."""
         count = len(writes[0])
+        lean = self.tile or Lean(count, 0, count)
         held = {rows.array: np.array(array) for rows, array in zip(self.rows, reads, strict=False)}
         back = {rows.array: rows.back if rows.moves else 0 for rows in self.rows}
         for face, array in zip(self.faces, reads[len(self.rows) :], strict=True):
-            first = back[face.array] - face.back if face.moves else 0
+            span = span_of(lean, face.needs, self.turns[0].sign)
+            first = back[face.array] + span[0] if span and face.moves else 0
             held[face.array][(slice(first, first + len(array)), *(slice(*side) for side in face.box))] = array
         with np.errstate(all="ignore"):
-            for points in diagonals((count, *(high - low for low, high in self.box)), self.monotone):
-                self._compute(held, back, points)
+            for counters in diagonals((count, *self.sides), tuple(turn.weight for turn in self.turns)):
+                self._compute(held, back, self._points(lean, counters))
         for rows, out in zip(self.written, writes, strict=True):
             out[...] = held[rows.array][rows.back : rows.back + count]
+
+    def _points(self, lean: Lean, counters: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Those of a tile: position, and place from the beginning of the box, of what the loops count."""
+        leans = sum(turn.lean * counter for turn, counter in zip(self.turns, counters, strict=True))
+        inside = (counters[0] >= lean.start - leans) & (counters[0] < lean.start + lean.width - leans)
+        pairs = zip(self.turns, (lean.length, *self.sides), counters, strict=True)
+        return tuple((each if turn.sign > 0 else side - 1 - each)[inside] for turn, side, each in pairs)
 
     def _compute(self, held: Mapping[str, Array], back: Mapping[str, int], points: tuple[Array, ...]) -> None:
         def index(read: Read) -> tuple[Any, ...]:
@@ -112,105 +139,45 @@ class TileKernel:
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         """Positions, on the curve of this sweep for slots of this size."""
-        count = writes[0].slots
-        points = count * prod(high - low for low, high in self.box)
+        units = float(writes[0].slots) if self.tile is None else self._mean_row
+        points = units * prod(self.sides)
         num_bytes = sum(operand.slots * operand.slot.num_bytes for operand in (*reads, *writes))
         flops = points * sum(operations(statement.value) for statement in self.statements)
-        sides = "x".join(str(high - low) for low, high in self.box)
-        return Work(f"{self.label}-{self.mark}:{sides}:{writes[0].slot.dtype}", count, flops, num_bytes)
+        sides = "x".join(map(str, self.sides))
+        return Work(f"{self.label}-{self.mark}:{sides}:{writes[0].slot.dtype}", units, flops, num_bytes)
+
+    @cached_property
+    def _mean_row(self) -> float:
+        assert self.tile is not None
+        return mean_row(self.tile, [(turn.lean, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
 
     @cached_property
     def mark(self) -> str:
         """Tells what is computed: costs of one kernel are not for another of the same name."""
-        about = [str(statement) for statement in self.statements], self.rows, self.faces, self.monotone
-        return sha256(repr(about).encode()).hexdigest()[:6]
+        texts, faces = [str(statement) for statement in self.statements], () if self.tile else self.faces
+        return sha256(repr((texts, self.rows, self.turns, faces)).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         """The compiled C; None, with a warning, where it cannot be compiled."""
         found = address(self.c_text(), self.label)
-        return CFunction(found, (writes[0].slots,)) if found else None
+        return CFunction(found, self.tile or (writes[0].slots,)) if found else None
 
     def c_text(self) -> str:
-        return _TileWriter(self).text()
+        return TileWriter(self).text()
 
 
 @lru_cache(maxsize=64)
-def diagonals(sides: Vector, monotone: bool) -> list[tuple[Array, ...]]:
-    """The points of a box, those that may be computed at once together; one by one in their order unless all
-    dependences go forward.
+def diagonals(sides: Vector, weights: Vector) -> list[tuple[Array, ...]]:
+    """The points of a box, those of the same sum of weights together, the least sum first.
 
-    >>> [[points.tolist() for points in each] for each in diagonals((2, 2), True)]
+    >>> [[points.tolist() for points in each] for each in diagonals((2, 2), (1, 1))]
     [[[0], [0]], [[0, 1], [1, 0]], [[1], [1]]]
     """
     points = np.indices(sides).reshape(len(sides), -1)
-    level = points.sum(axis=0) if monotone else np.arange(points.shape[1])
+    level = np.tensordot(weights, points, 1)
     order = np.argsort(level, kind="stable")
     ends = np.flatnonzero(np.diff(level[order])) + 1
     return [tuple(each) for each in np.split(points[:, order], ends, axis=1)] if points.shape[1] else []
-
-
-class _TileWriter(Expressions):
-    """The C of one tile kernel; sizes are numbers in it, but for the positions of a tile."""
-
-    def __init__(self, kernel: TileKernel) -> None:
-        super().__init__(kernel.dtypes)
-        self.kernel = kernel
-        self.rows = {rows.array: rows for rows in kernel.rows}
-
-    def element(self, read: Read) -> str:
-        array, ahead, place = self.kernel.elements[str(read)]
-        rows = self.rows[array]
-        terms = [f"(x{_signed(ahead)}) * {prod(rows.plane)}"] if rows.moves else []
-        for k, (loop, by) in enumerate(place):
-            stride = prod(rows.plane[k + 1 :])
-            terms.append(f"{by * stride}" if loop is None else f"(i{loop}{_signed(by)}) * {stride}")
-        return f"{array}_data[{' + '.join(terms) or '0'}]"
-
-    def text(self) -> str:
-        kernel = self.kernel
-        body = [
-            f"{self.element(s.target)} = {self.expression(s.value, self.dtypes[s.target.array])};"
-            for s in kernel.statements
-        ]
-        notes = "\n".join(f" *   {statement}" for statement in kernel.statements)
-        head = f"/* {kernel.label}: tiles of\n *\n{notes}\n */"
-        lines = [f"void {kernel.label}(const struct rows *o, const int64_t *sizes)", "{"]
-        lines += ["    const int64_t count = sizes[0];  // positions of the tile"]
-        lines += [f"    {line}" for number, rows in enumerate(kernel.rows) for line in self._pointer(number, rows)]
-        for number, face in enumerate(kernel.faces):
-            lines += [f"    {line}" for line in self._put(len(kernel.rows) + number, face)]
-        indent = "    "
-        lines.append(f"{indent}for (int64_t x = 0; x < count; ++x) {{")
-        for loop, (low, high) in enumerate(kernel.box):
-            indent += "    "
-            lines.append(f"{indent}for (int64_t i{loop} = {low}; i{loop} < {high}; ++i{loop}) {{")
-        lines += [f"{indent}    {line}" for line in body]
-        lines += [f"{'    ' * (depth + 1)}}}" for depth in reversed(range(len(kernel.box) + 1))]
-        return "\n\n".join([head, INCLUDES, STRUCT, *self.helpers, "\n".join([*lines, "}"])]) + "\n"
-
-    def _pointer(self, number: int, rows: Rows) -> list[str]:
-        """The first of the tile's own positions."""
-        kind = c_type(self.dtypes[rows.array])
-        start = f" + {rows.back * prod(rows.plane)}" if rows.back and rows.moves else ""
-        return [f"{kind} *restrict {rows.array}_data = ({kind} *)o[{number}].data{start};", f"(void){rows.array}_data;"]
-
-    def _put(self, number: int, face: Face) -> list[str]:
-        """A face, into the slots of its array."""
-        kind, plane = c_type(self.dtypes[face.array]), self.rows[face.array].plane
-        first, last = (f"-{face.back}", f"count{_signed(face.ahead)}") if face.moves else ("0", "1")
-        lines = [f"for (int64_t x = {first}, k = 0; x < {last}; ++x)"]
-        indent, places = "    ", [f"x * {prod(plane)}"]
-        for k, (low, high) in enumerate(face.box):
-            lines.append(f"{indent}for (int64_t i{k} = {low}; i{k} < {high}; ++i{k})")
-            places.append(f"i{k} * {prod(plane[k + 1 :])}")
-            indent += "    "
-        lines.append(f"{indent}{face.array}_data[{' + '.join(places)}] = ((const {kind} *)o[{number}].data)[k++];")
-        return lines
-
-
-def _signed(by: int) -> str:
-    """` + 2`, ` - 1`, or nothing."""
-    return f" {'+' if by > 0 else '-'} {abs(by)}" if by else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,8 @@ BUILT_IN = {
     "sync_p2p": "dovetail.loops.pipelines:SyncP2p",
     "gauss_seidel2d": "dovetail.loops.pipelines:GaussSeidel2d",
     "sor2d": "dovetail.loops.pipelines:Sor2d",
+    "ssor2d": "dovetail.loops.pipelines:Ssor2d",
+    "seidel2d": "dovetail.loops.pipelines:Seidel2d",
     "lcs": "dovetail.loops.pipelines:Lcs",
     "smith_waterman": "dovetail.loops.pipelines:SmithWaterman",
     "triple_nest": "dovetail.loops.pipelines:TripleNest",

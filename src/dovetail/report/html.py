@@ -109,8 +109,9 @@ def _summary(summary: Summary) -> str:
 def _space(space: Space | None) -> str:
     if space is None:
         return ""
-    what = "A part of it, each rank in its colour; shades tell what is computed one after the other, pale what another "
-    return f"<section><h2>Iteration space</h2><p>{what}rank computes, too.</p>{space_svg(space)}</section>"
+    what = "A part of it, each rank in its colour; shades tell what is computed one after the other"
+    what += ", pale what another rank computes, too" * any(piece.beyond for piece in space.pieces)
+    return f"<section><h2>Iteration space</h2><p>{what}.</p>{space_svg(space)}</section>"
 
 
 def _schedules(summary: Summary) -> str:

@@ -13,6 +13,7 @@ from dovetail.loops.problems.red_black2d import red_black2d
 from dovetail.loops.problems.seidel2d import seidel2d
 from dovetail.loops.problems.smith_waterman import smith_waterman
 from dovetail.loops.problems.sor2d import sor2d
+from dovetail.loops.problems.ssor2d import ssor2d
 from dovetail.loops.problems.sync_p2p import sync_p2p
 from dovetail.loops.problems.triple_nest import triple_nest
 
@@ -31,6 +32,7 @@ __all__ = [
     "seidel2d",
     "smith_waterman",
     "sor2d",
+    "ssor2d",
     "sync_p2p",
     "triple_nest",
 ]
