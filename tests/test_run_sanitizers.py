@@ -57,7 +57,9 @@ def build_into(place: Path, command: list[str], objects: Path) -> None:
     """The engine's sources are compiled as two units, which read the headers twice, not ten times."""
 
     def compiled(*arguments: object) -> None:
-        built = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+        of_c = [shutil.which("gcc") or "cc", "-std=gnu11", *command[2:]]
+        chosen = of_c if str(arguments[1]).endswith(".c") else command
+        built = subprocess.run([*chosen, *map(str, arguments)], capture_output=True, text=True, check=False)
         if "cannot find -l" in built.stderr:
             pytest.skip("needs compiler: g++ lacks the sanitizer's library")
         assert built.returncode == 0, built.stderr[-3000:]
@@ -66,10 +68,12 @@ def build_into(place: Path, command: list[str], objects: Path) -> None:
     for i, half in enumerate(halves):
         half.write_text("".join(f'#include "{name}.cpp"\n' for name in SOURCES[i::2]))
     units = [*halves, *(ROOT / "native" / "test" / f"{name}.cpp" for name in PROGRAMS)]
+    units += [*(ROOT / "native" / "trace").glob("*.c")]
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         list(workers.map(lambda unit: compiled("-c", unit, "-o", objects / f"{unit.stem}.o"), units))
+    shared = [objects / f"{unit.stem}.o" for unit in units if unit.stem not in PROGRAMS]
     for name in PROGRAMS:
-        compiled(*(half.with_suffix(".o") for half in halves), objects / f"{name}.o", "-o", place / name)
+        compiled(*shared, objects / f"{name}.o", "-o", place / name)
 
 
 def be_batch() -> None:

@@ -33,8 +33,7 @@ def run(
     command = list(context.args)
     if not command:
         raise DovetailError("no command to trace", hint="dovetail trace run -- mpirun -n 4 ./a.out")
-    if any(out.glob("*.dvt")):
-        raise DovetailError(f"{out} holds a trace already", hint="choose another folder with -o")
+    refuse_another(out)
     code = run_traced(command, out)
     _note_trace(_merged(out))
     return code
@@ -135,6 +134,19 @@ def take(
     if alone and len(files) > 1:
         raise DovetailError(f"{files[0].suffix} files hold all ranks", hint="give one of them")
     _note_trace(save_trace(out, alone(files[0]) if alone else read_chrome(files)))
+
+
+def refuse_another(folder: Path) -> None:
+    """Traces of two runs in one folder would be taken for one."""
+    if any(folder.glob("*.dvt")):
+        raise DovetailError(f"{folder} holds a trace already", hint="choose another folder")
+
+
+def tell_trace(folder: Path | None) -> None:
+    """Merge what the ranks of a run left in a folder, and say on stderr where it is."""
+    if folder is not None:
+        trace = _merged(folder)
+        output.note(f"traced {trace.num_rows} rows of {trace.num_ranks} ranks: `dovetail trace view {trace.path}`")
 
 
 def _open(path: Path) -> TraceFile:

@@ -13,6 +13,7 @@ from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.decode import KINDS
 from dovetail.trace.matching import Matcher, Messages
+from dovetail.trace.trace import thread_title
 
 Event = dict[str, Any]
 _POINT = KINDS.index("point")
@@ -60,7 +61,7 @@ class _Threads:
             name = f"rank {rank}" + (f" on {hosts[rank]}" if rank in hosts else "")
             yield {"ph": "M", "pid": rank + 1, "name": "process_name", "args": {"name": name}}
         for (rank, thread), tid in self.known.items():
-            name = f"thread {thread}" if thread else "main"
+            name = thread_title(meta, rank, thread)
             yield {"ph": "M", "pid": rank + 1, "tid": tid, "name": "thread_name", "args": {"name": name}}
 
 

@@ -26,6 +26,7 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.world import World
 from dovetail.timeline import Timeline
+from dovetail.trace import init, interval
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
@@ -33,10 +34,14 @@ MOST_BY_REFERENCE = 2e9  # operations of a plain program, which NumPy does in so
 KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as large as a rank's own
 
 
-def serve(folder: str, shim: str, pulse: Pulse) -> int:
-    """Run this rank's part of the job in `folder`; 0, or 3 after a failure, which is written to the folder."""
+def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
+    """Run this rank's part of the job in `folder`; 0, or 3 after a failure, which is written to the folder. Its ops go
+    into a trace in the folder `trace`, and into that which is recorded already."""
     place = Path(folder)
     world = World(Path(shim))
+    if trace is not None:
+        init(trace)
+        _native.trace_rank(world.rank, world.size)
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
     try:
         job = pickle.loads((place / "job.pkl").read_bytes())
@@ -136,7 +141,8 @@ class _Rank:
         self.world.barrier(limit_s)
         begin = _native.monotonic_s()
         self.latest = variant, begin
-        (failure,) = run_engines([engine], variant.options)
+        with interval(variant.name, index):
+            (failure,) = run_engines([engine], variant.options)
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         if variant.options.spans:
             self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))

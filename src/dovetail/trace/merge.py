@@ -110,7 +110,7 @@ class _Merge:
             since = (rows[name] - np.uint64(line.origin_ns)).view("i8")
             columns[f"{name}_s"] = (since * line.rate + (line.offset_ns - self.start_ns)) * 1e-9
         columns["rank"] = np.full(count, process.rank, "i4")
-        columns["thread"] = np.full(count, thread - 1, "i4")
+        columns["thread"] = numbers.threads(rows["name"], thread - 1)
         return numbers.settle(columns, rows)
 
 
@@ -135,8 +135,15 @@ def _about(process: ProcessFile, clock: RankClock) -> dict[str, Any]:
     error_s = None if clock.error_ns is None else clock.error_ns * 1e-9
     about = {"rank": process.rank, "host": process.host, "pid": process.pid, "program": process.program}
     about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
-    maps = [note for note in process.notes if "map" in note]
-    return {**about, "clock_error_s": error_s, "has_drift": clock.has_drift, "maps": maps}
+    maps, lanes = [note for note in process.notes if "map" in note], lanes_of(process)
+    clocks = {"clock_error_s": error_s, "has_drift": clock.has_drift}
+    return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
+
+
+def lanes_of(process: ProcessFile) -> dict[str, int]:
+    """The lanes beside the threads of a process, numbered after these."""
+    count = max((piece.thread for piece in process.pieces), default=0)
+    return {lane: count + i for i, lane in enumerate(dict.fromkeys(process.lanes.values()))}
 
 
 class _Numbers:
@@ -147,6 +154,14 @@ class _Numbers:
         self.names = np.full(1, -1, "i4")
         found = {int(note["comm"]): _comm(note) for note in process.notes if "comm" in note}
         self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
+        lanes = lanes_of(process)
+        self.lanes = self._table({name: lanes[lane] for name, lane in process.lanes.items()}, -1)
+
+    def threads(self, names: NDArray[Any], thread: int) -> NDArray[Any]:
+        """Where the intervals of some names lie: in a lane of theirs, or else in the thread that recorded them."""
+        lane = self.lanes[np.clip(names, 0, len(self.lanes) - 1)]
+        found: NDArray[Any] = np.where(lane < 0, thread, lane).astype("i4")
+        return found
 
     @staticmethod
     def _table(rows: dict[int, int], other: int) -> NDArray[Any]:
