@@ -13,12 +13,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "bind/columns.hpp"
 #include "run/bound.hpp"
 #include "run/load.hpp"
 #include "run/local.hpp"
+#include "run/meet.hpp"
 #include "run/mpi.hpp"
 #include "run/mpi_table.h"
 #include "run/order.hpp"
@@ -204,5 +206,17 @@ void bind_run(nb::module_& m) {
         "num_ranks"_a, "columns"_a,
         "Whether each rank alone orders its conflicting ops: ops of a net lane may then begin early.");
     m.def("run_engines", &run_engines, "engines"_a, "options"_a);
+    m.def(
+        "meet",
+        [](const Transports& transport, int tag, double limit_s) {
+            const nb::gil_scoped_release release;
+            try {
+                const auto met = meet(*transport, tag, limit_s);
+                return std::tuple(met.mine_ns, met.peer_ns, met.half_trip_ns);
+            } catch (const TransportError& error) {
+                throw std::runtime_error(error.message);
+            }
+        },
+        "transport"_a, "tag"_a, "limit_s"_a, "This rank's clock, its parent's, and half the round trip: nanoseconds.");
     m.def("monotonic_s", &monotonic_s, "CLOCK_MONOTONIC_RAW, by which spans are told.");
 }

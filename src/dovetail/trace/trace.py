@@ -95,8 +95,9 @@ class Trace:
 
 def thread_title(meta: Mapping[str, Any], rank: int, thread: int) -> str:
     """What to call a thread of a rank, or a lane beside its threads, by a trace's meta."""
-    lanes = next((about.get("lanes", {}) for about in meta.get("ranks", ()) if about["rank"] == rank), {})
-    return str(lanes.get(str(thread)) or (f"thread {thread}" if thread else "main"))
+    ranks: list[Mapping[str, Any]] = [about for about in meta.get("ranks", ()) if about["rank"] == rank]
+    lane = ranks[0].get("lanes", {}).get(str(thread)) if ranks else None
+    return str(lane or (f"thread {thread}" if thread else "main"))
 
 
 def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:
