@@ -73,6 +73,26 @@ def view(
     print(write_trace_page(out, opened, titles))
 
 
+def replay(
+    trace: TraceArgument,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", help="A preset, or a machine's JSON file, whose messages and collectives it has."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What the simulator says that the program takes, its messages at the times traced, or at those of a machine."""
+    from dovetail.cli.machines import find
+    from dovetail.plan.replay import replay as replayed
+    from dovetail.report.advice import replay_text
+
+    found = replayed(_open(trace).read(), None if machine is None else find(machine))
+    if json:
+        output.emit(found.to_json())
+    else:
+        print(replay_text(found))
+
+
 def advise(
     trace: TraceArgument,
     machine: Annotated[
@@ -179,7 +199,7 @@ def group() -> typer.Typer:
     made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
     made.command("run", context_settings={**HELP, **passes_on})(run)
-    for verb in (merge, stats, view, advise, export):
+    for verb in (merge, stats, view, replay, advise, export):
         made.command(verb.__name__)(verb)
     made.command("import")(take)
     return made
