@@ -19,6 +19,7 @@ from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven, ver
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
+from dovetail.trace import merge
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
@@ -90,10 +91,14 @@ def ran(*command: object, timeout_s: float = 280) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_random_programs(binaries):
-    done = ran(binaries / "run", 1, 150)
+def test_random_programs(binaries, tmp_path):
+    """Traced as they run, by both threads of a rank: every end has its beginning."""
+    done = ran(binaries / "run", 1, 150, tmp_path)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
+    found = merge(tmp_path)
+    assert found.num_rows > 1000
+    assert (found.meta["faults"], found.meta["ends_without_begin"]) == ([], 0)
 
 
 @pytest.mark.slow
