@@ -40,11 +40,11 @@ def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int
     into a trace in the folder `trace`, and into that which is recorded already."""
     place = Path(folder)
     world = World(Path(shim))
-    if trace is not None:
-        init(trace)
-        _native.trace_rank(world.rank, world.size)
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
     try:
+        if trace is not None:
+            init(trace)
+            _native.trace_rank(world.rank, world.size)
         job = pickle.loads((place / "job.pkl").read_bytes())
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")

@@ -50,11 +50,12 @@ class Line:
 
 class Reader(NamedTuple):
     """What a rank knows of its clock: the line from there to its CLOCK_MONOTONIC_RAW, which one that is (alike for all
-    who read the same), and its meetings with its parent."""
+    who read the same), and its meetings with its parent. `base`: the first rank of its job, where there are several."""
 
     line: Line
     clock_of: object
     meetings: Sequence[Meeting]
+    base: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def clocks_to_first(readers: Mapping[int, Reader]) -> dict[int, RankClock]:
 
 def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
     """The clock of each process. Rank 0's, or the date of the hosts where ranks never met, is the common one."""
-    readers = {p.rank: Reader(_event_line(p), _clock_of(p), meetings_of(p.notes)) for p in processes}
+    readers = {p.rank: Reader(_event_line(p), _clock_of(p), meetings_of(p.notes), p.base) for p in processes}
     found = clocks_to_first(readers)
     if len(found) == len(processes):
         return [found[process.rank] for process in processes]
@@ -127,10 +128,10 @@ def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | 
     """The meetings on the way up to rank 0's clock; None where a rank on it left none."""
     way = []
     while rank > 0 and (rank not in readers or readers[rank].clock_of != readers[0].clock_of):
-        if rank not in readers or not readers[rank].meetings:
+        if rank not in readers or rank == readers[rank].base or not readers[rank].meetings:
             return None
         way.append(readers[rank].meetings)
-        rank = parent(rank)
+        rank = readers[rank].base + parent(rank - readers[rank].base)
     return way
 
 

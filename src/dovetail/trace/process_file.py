@@ -68,6 +68,7 @@ class ProcessFile:
     notes: tuple[dict[str, Any], ...] = field(repr=False)
     event_type: np.dtype[Any] = field(repr=False)
     faults: tuple[str, ...] = ()
+    base: int = 0  # where several jobs are numbered through, the first rank of this one
 
     def events(self, piece: Piece) -> NDArray[Any]:
         """The events of a piece: fields `word` and `about`, in the machine's byte order."""
