@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dovetail.collective import build
 from dovetail.core import save_json
 from dovetail.ir import Builder, Kind, Region, Slot, Workload
 from dovetail.ir.shapes import ring_all_reduce
+from dovetail.report.trace_perfetto import write_trace_perfetto
 from dovetail.run.local import execute_local
 from dovetail.run.options import RunOptions
 from dovetail.trace import Trace, open_trace
@@ -63,7 +65,11 @@ def test_ops_are_traced_as_their_timeline_tells(tmp_path):
 def test_lanes_are_those_of_the_program_by_rank(tmp_path):
     program = ring_all_reduce(3, 3)
     run_here(program, tmp_path)
-    shown = to_timeline(trace.merge(tmp_path).read())
+    found = trace.merge(tmp_path).read()
+    exported = json.loads(write_trace_perfetto(tmp_path / "p.json", found).read_text())["traceEvents"]
+    named = {event["args"]["name"] for event in exported if event["name"] == "thread_name"}
+    assert named == {f"rank {rank} net" for rank in range(3)}
+    shown = to_timeline(found)
     assert sorted(shown.lanes) == [f"rank {rank} net" for rank in range(3)]
     for rank in range(3):
         assert np.count_nonzero(shown.columns["lane"] == shown.lanes.index(f"rank {rank} net")) == program.num_ops // 3
