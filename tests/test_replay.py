@@ -12,9 +12,11 @@ from trace_files import event, pair, write_process
 from dovetail.cli import main
 from dovetail.core import MachineError, save_json
 from dovetail.cost import Curve
+from dovetail.ir import Kind
 from dovetail.machine import Machine
 from dovetail.plan.replay import makespan_s, on_machine, replay
 from dovetail.trace.story import story_of
+from dovetail.trace.to_program import to_program
 
 US, MS = 1e-6, 1e-3
 LARGE = 1 << 16
@@ -64,7 +66,9 @@ def test_messages_of_one_channel_keep_their_order():
     tale.call(0, "startall", *(("send", number) for number in numbers))
     tale.call(0, "waitall", ("sent", numbers[0]))
     tale.call(1, "waitall", *(("recv", number) for number in numbers), *(("taken", number) for number in numbers))
-    assert took_s(tale) == pytest.approx(10 * US + LARGE * 10 * MS / 1e6 + 10 * US, abs=15 * US)
+    program, prices = to_program(on_machine(tale.story(), machine()))
+    for kind in (Kind.send, Kind.recv):
+        assert prices.num_bytes[program.columns["kind"] == kind].tolist() == [LARGE, 8]
 
 
 def test_many_at_once_come_as_in_a_stream():
