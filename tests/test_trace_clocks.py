@@ -10,13 +10,15 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from trace_files import event, pair, write_process
 
 from dovetail.core import load_json, save_json
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.timeline import Timeline
 from dovetail.trace import merge
-from dovetail.trace.clocks import meetings_of, parent, rank_clocks
+from dovetail.trace.clocks import Line, Meeting, Reader, clocks_to_first, meetings_of, parent, rank_clocks
 from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
 from dovetail.trace.process_file import ProcessFile, read_process
 
@@ -105,6 +107,31 @@ def test_the_error_counts_a_drift_that_hides_in_the_round_trips(tmp_path):
     found, allowed = errors_ns(processes)[1], rank_clocks(processes)[1].error_ns
     assert 35_000 < found <= allowed
     assert allowed < 2 * 35_000 + 25_000
+
+
+moments = st.lists(st.integers(0, 10**9), min_size=2, max_size=5, unique=True).map(sorted)
+round_trips = st.lists(st.tuples(st.integers(1, 10**6), st.floats(-1, 1)), min_size=5, max_size=5)
+
+
+@given(moments, round_trips, st.integers(-2000, 2000))
+def test_no_clock_is_further_off_than_is_told(at, trips, ppm):
+    """Whatever the drift, and however long the round trips of each meeting: between the first and the last."""
+    met = [Meeting(t, round(t + t * ppm * 1e-6 + half * off), half) for t, (half, off) in zip(at, trips, strict=False)]
+    clock = clocks_to_first({0: Reader(Line(), "a", []), 1: Reader(Line(), "b", met)})[1]
+    for t in np.linspace(at[0], at[-1], 7):
+        assert abs(clock.line(t) - (t + t * ppm * 1e-6)) <= clock.error_ns + 2
+
+
+def test_meetings_that_were_held_up_are_passed_over(tmp_path):
+    """Tight ones near either end give the line, not those at the very ends."""
+    clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
+    told = [(10**6, 10**6), (2 * 10**6, 1000), (SPAN - 10**6, 1000), (SPAN, 10**6)]  # moment and error
+    notes = [{"clock": {"mine_ns": clocks[1](at), "peer_ns": at + late, "half_trip_ns": late}} for at, late in told]
+    for rank, clock in enumerate(clocks):
+        of_rank = [{"clock_of": f"boot {rank}"}, *(notes if rank else [])]
+        write_process(tmp_path, rank, {1: []}, num_ranks=2, raw_ns=(clock(0), clock(SPAN)), notes=of_rank)
+    processes = [read_process(tmp_path / f"host-{rank}.dvt") for rank in range(2)]
+    assert errors_ns(processes)[1] <= rank_clocks(processes)[1].error_ns < 2000
 
 
 def test_one_meeting_leaves_the_drift(tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -69,15 +70,38 @@ class RankClock:
     has_drift: bool
 
 
+def surest(meetings: Sequence[Meeting]) -> tuple[Meeting, Meeting]:
+    """The two meetings whose line is bounded best at the first and at the last of all; one alone twice.
+
+    >>> held_up, tight, late = Meeting(0, 0, 5000), Meeting(10, 0, 4), Meeting(100, 0, 4)
+    >>> surest([held_up, tight, late]) == (tight, late)
+    True
+    """
+    ends = meetings[0].mine_ns, meetings[-1].mine_ns
+
+    def bound(two: tuple[Meeting, Meeting]) -> float:
+        return max(_between(two, (two[0].half_trip_ns, two[1].half_trip_ns), at) for at in ends)
+
+    return min(combinations(meetings, 2), key=bound, default=(meetings[0], meetings[0]))
+
+
+def _between(two: tuple[Meeting, Meeting], errors: Sequence[float], at_ns: float) -> float:
+    """The most that a line is wrong at a moment, where it is at most so wrong at two meetings."""
+    span = two[1].mine_ns - two[0].mine_ns
+    if span <= 0:
+        return max(errors)
+    return (errors[0] * abs(two[1].mine_ns - at_ns) + errors[1] * abs(at_ns - two[0].mine_ns)) / span
+
+
 def line_through(meetings: Sequence[Meeting]) -> Line:
-    """The line through the first and the last meeting; a shift where there is one, or no drift shows beyond the errors.
+    """The line through the surest two meetings; a shift where there is one, or no drift shows beyond the errors.
 
     >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1210, 4)])(300)
     1320.0
     >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1202, 4)])(300)
     1301.0
     """
-    first, last = meetings[0], meetings[-1]
+    first, last = surest(meetings)
     shifts = [meeting.peer_ns - meeting.mine_ns for meeting in (first, last)]
     errors = [max(meeting.half_trip_ns, 1) for meeting in (first, last)]
     if abs(shifts[1] - shifts[0]) > sum(errors) and last.mine_ns > first.mine_ns:
@@ -153,9 +177,15 @@ def _dated(process: ProcessFile, day_ns: int) -> RankClock:
     return RankClock(line, None, False)
 
 
-def _most_wrong(line: Line, meeting: Meeting) -> float:
-    """How far from the truth a line may be there: half the round trip, and by how much it passes the meeting by."""
-    return meeting.half_trip_ns + abs(line(meeting.mine_ns) - meeting.peer_ns)
+def _most_wrong(line: Line, meetings: Sequence[Meeting]) -> float:
+    """How far from the truth a line may be between the first and the last meeting: at each, half the round trip and by
+    how much it passes the meeting by; by the surest two, or by those at the ends."""
+
+    def bound(two: tuple[Meeting, Meeting]) -> float:
+        errors = [one.half_trip_ns + abs(line(one.mine_ns) - one.peer_ns) for one in two]
+        return max(_between(two, errors, meetings[i].mine_ns) for i in (0, -1))
+
+    return min(bound(surest(meetings)), bound((meetings[0], meetings[-1])))
 
 
 def _met(line: Line, way: Sequence[Sequence[Meeting]]) -> RankClock:
@@ -164,6 +194,6 @@ def _met(line: Line, way: Sequence[Sequence[Meeting]]) -> RankClock:
     for meetings in way:
         step = line_through(meetings)
         line = line.then(step)
-        error += max(_most_wrong(step, meeting) for meeting in meetings)
+        error += _most_wrong(step, meetings)
         has_drift = has_drift and len(meetings) > 1
     return RankClock(line, error, has_drift)
