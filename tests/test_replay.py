@@ -79,6 +79,9 @@ def test_many_at_once_come_as_in_a_stream():
     tale.call(1, "waitall", *(("recv", number) for number in numbers), *(("taken", number) for number in numbers))
     assert took_s(tale) == pytest.approx(10 * US, abs=US)
     streamed = Curve.through([0, 1e6], [4 * US, 10 * MS])
+    assert took_s(tale, exchange_of_shm=streamed) == pytest.approx(100 * 2 * US + 8 * US, rel=0.05)
+    back = tale.message(1, 0, 8)
+    tale.call(1, "send", ("send", back))
     assert took_s(tale, exchange_of_shm=streamed) == pytest.approx(100 * 4 * US + 6 * US, rel=0.05)
 
 

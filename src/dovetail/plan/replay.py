@@ -68,7 +68,7 @@ def on_machine(story: Story, machine: Machine) -> Story:
             found=f"{machine.ranks} and {ranks}",
             hint=f"dovetail probe --ranks {ranks}",
         )
-    prices = _Prices(machine)
+    prices = _Prices(machine, {(message.src, message.dst) for message in story.messages})
     messages = tuple(map(prices.of, story.messages))
     gatherings = tuple(replace(each, seconds=prices.gathering_s(each)) for each in story.gatherings)
     return replace(story, messages=messages, gatherings=gatherings, delays=with_curve(story, machine).delays)
@@ -85,8 +85,8 @@ def with_curve(story: Story, machine: Machine) -> Story:
 class _Prices:
     """Seconds of messages and collectives by a machine's curves."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine, self.model = machine, CostModel.of(machine)
+    def __init__(self, machine: Machine, ways: set[tuple[int, int]]) -> None:
+        self.machine, self.model, self.ways = machine, CostModel.of(machine), ways
         self.known: dict[tuple[str, int], float] = {}
 
     def of(self, message: Message) -> Message:
@@ -95,8 +95,16 @@ class _Prices:
         kind = self.machine.route(message.src, message.dst)[0]
         waits = message.synchronous or message.stalls or message.num_bytes > self.model.eager_limit(kind)
         seconds = self._one_way_s(kind, message.num_bytes)
-        gap = self._seconds(f"exchange:{kind}", message.num_bytes) if f"exchange:{kind}" in self.model else 0.0
-        return replace(message, delay_s=seconds, rendezvous=waits, held=waits and message.came_back, gap_s=gap)
+        held, gap_s = waits and message.came_back, self._gap_s(kind, message)
+        return replace(message, delay_s=seconds, rendezvous=waits, held=held, gap_s=gap_s)
+
+    def _gap_s(self, kind: str, message: Message) -> float:
+        """What each of many takes: of a stream both ways, where a rank sends one and takes one, half where it does but
+        one of them."""
+        if f"exchange:{kind}" not in self.model:
+            return 0.0
+        both = self._seconds(f"exchange:{kind}", message.num_bytes)
+        return both if (message.dst, message.src) in self.ways else both / 2
 
     def gathering_s(self, it: Gathering) -> float:
         """By its own curve where that was measured; else the latencies of a tree, and its largest buffer sent once."""

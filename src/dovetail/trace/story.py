@@ -47,9 +47,9 @@ class Step(NamedTuple):
 class Message:
     """One message. `delay_s` as seen, None where the curve is to tell; `rendezvous`: it waited for its receive;
     `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: its sender waits for
-    it whatever its size, as in MPI_Ssend, or until it is through a slow link; `came_back`: it was not there before its
-    sender's next call; `held`: it does not set out before that, for want of progress; `gap_s`: after that the next one
-    may set out."""
+    it whatever its size, as in MPI_Ssend, or until it is through a slow link; `came_back`: its receiver waited for it
+    until its sender's next call; `held`: it does not set out before that, for want of progress; `gap_s`: after that the
+    next one may set out."""
 
     src: int
     dst: int
@@ -240,14 +240,15 @@ class _Teller:
         return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
     def _came_back(self) -> NDArray[np.bool_]:
-        """Of each message: whether its sender, whose call did not wait for it, was in the library again before it was
-        taken, in a call that is told: one that only looks leaves no sign of how the message got on."""
+        """Of each message: whether its receiver waited for it until its sender, whose call had not, was in the library
+        again, in a call that is told: one that only looks leaves no sign of how the message got on."""
         back_s = np.full(len(self.found.src), np.inf)
         for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
             for i in self.sends.get(call.row, ()):
                 if not self._blocks(i) and self._deeds(after):
                     back_s[i] = after.start_s
-        came_back: NDArray[np.bool_] = self.found.taken_s >= back_s
+        arrived_s = np.array([self._arrived_s(i) for i in range(len(back_s))])
+        came_back: NDArray[np.bool_] = (self.found.taken_s >= back_s) & (arrived_s > self.found.waited_s)
         return came_back
 
     def _blocks(self, i: int) -> bool:
