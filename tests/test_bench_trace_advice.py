@@ -11,6 +11,20 @@ BENCH = needs.ROOT / "bench"
 
 
 @pytest.mark.mpi
+def test_a_replay_by_the_trace_and_by_a_machine(tmp_path):
+    needs.need("mpich")
+    words = ["--rounds", "1", "--only", "overlap", "--machine", "two-hosts-1gbit", "--out", tmp_path / "found.json"]
+    command = [sys.executable, str(BENCH / "trace_replay.py"), *map(str, words)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert [row["program"] for row in rows] == ["overlap 0", "overlap 1"]
+    assert all(abs(row["by_trace"]) < 0.25 for row in rows)
+    assert all(row["least"] <= row["by_machine"] <= row["most"] for row in rows)
+    assert all(row["by_machine"] != row["by_trace"] for row in rows), "a network is not shared memory"
+
+
+@pytest.mark.mpi
 def test_two_programs(tmp_path):
     needs.need("mpich")
     out = tmp_path / "found.json"

@@ -230,21 +230,19 @@ class TestJobs:
         assert outcome.max_rel_error > outcome.tolerance
 
     def test_timelines_tell_one_story(self, answers):
-        slowest = max(max(outcome.seconds) for outcome in answers["products"].outcomes)
         for variant, outcome in zip(product_job().variants, answers["products"].outcomes, strict=True):
             for timeline in outcome.timelines:
-                self.check_timeline(variant.program, timeline, slowest)
+                self.check_timeline(variant.program, timeline)
             longest = max(outcome.seconds)
             ends = [timeline.columns["end_s"].max() for timeline in outcome.timelines]
             assert np.median(ends) < 3 * longest + 2 * outcome.timelines[0].meta["clock_error_s"]
 
-    def check_timeline(self, asked, timeline, longest_s):
+    def check_timeline(self, asked, timeline):
         col = timeline.columns
         assert sorted(col["op"]) == list(range(asked.num_ops))
         assert (col["start_s"] >= 0).all()
         assert (col["end_s"] >= col["start_s"]).all()
-        error_s = timeline.meta["clock_error_s"]
-        assert 0 < error_s < longest_s  # the best of many short messages' ways, half as long as there and back
+        assert timeline.meta["clock_error_s"] == 0.0, "ranks of one host read one clock"
         row = {int(op): i for i, op in enumerate(col["op"])}
         start, end = ([col[f"{side}_s"][row[i]] for i in range(asked.num_ops)] for side in ("start", "end"))
         for op in asked.ops():
@@ -255,7 +253,7 @@ class TestJobs:
             assert all(end[a] <= start[b] + 1e-9 for a, b in pairwise(order))
             for a, b in pairwise(order):  # what began beside the one before is shown after it
                 begun[b] = begun[a] if start[b] <= end[a] + 1e-9 else start[b]
-        self.check_messages(asked, begun, end, 2 * error_s)
+        self.check_messages(asked, begun, end, 1e-6)  # what two engines' readings of it may differ by
 
     def check_messages(self, asked, begun, end, slack_s):
         """No message comes before it was sent, on the common clock."""

@@ -19,6 +19,7 @@ from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven, ver
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
+from dovetail.trace import merge
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
@@ -57,7 +58,9 @@ def build_into(place: Path, command: list[str], objects: Path) -> None:
     """The engine's sources are compiled as two units, which read the headers twice, not ten times."""
 
     def compiled(*arguments: object) -> None:
-        built = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=False)
+        of_c = [shutil.which("gcc") or "cc", "-std=gnu11", *command[2:]]
+        chosen = of_c if str(arguments[1]).endswith(".c") else command
+        built = subprocess.run([*chosen, *map(str, arguments)], capture_output=True, text=True, check=False)
         if "cannot find -l" in built.stderr:
             pytest.skip("needs compiler: g++ lacks the sanitizer's library")
         assert built.returncode == 0, built.stderr[-3000:]
@@ -66,12 +69,14 @@ def build_into(place: Path, command: list[str], objects: Path) -> None:
     for i, half in enumerate(halves):
         half.write_text("".join(f'#include "{name}.cpp"\n' for name in SOURCES[i::2]))
     units = [*halves, *(ROOT / "native" / "test" / f"{name}.cpp" for name in PROGRAMS)]
+    units += [*(ROOT / "native" / "trace").glob("*.c")]
     # Where addresses are watched its templates take six times as long to compile optimised, and run little faster.
     plain = {"interpreter": ["-O0"]} if "-fsanitize=address,undefined" in command else {}
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         list(workers.map(lambda u: compiled(*plain.get(u.stem, ()), "-c", u, "-o", objects / f"{u.stem}.o"), units))
+    shared = [objects / f"{unit.stem}.o" for unit in units if unit.stem not in PROGRAMS]
     for name in PROGRAMS:
-        compiled(*(half.with_suffix(".o") for half in halves), objects / f"{name}.o", "-o", place / name)
+        compiled(*shared, objects / f"{name}.o", "-o", place / name)
 
 
 def be_batch() -> None:
@@ -88,10 +93,14 @@ def ran(*command: object, timeout_s: float = 280) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_random_programs(binaries):
-    done = ran(binaries / "run", 1, 150)
+def test_random_programs(binaries, tmp_path):
+    """Traced as they run, by both threads of a rank: every end has its beginning."""
+    done = ran(binaries / "run", 1, 150, tmp_path)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
+    found = merge(tmp_path)
+    assert found.num_rows > 1000
+    assert (found.meta["faults"], found.meta["ends_without_begin"]) == ([], 0)
 
 
 @pytest.mark.slow

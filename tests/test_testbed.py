@@ -13,8 +13,18 @@ from pathlib import Path
 import needs
 import pytest
 
+from dovetail.core import load_json, save_json
+from dovetail.ir.shapes import ring_all_reduce
+from dovetail.trace import open_trace
+from dovetail.trace.launch import Library, build_wrappers
+
 FOLDER = needs.ROOT / "bench" / "testbed"
 NAME = f"pytest-{os.getpid()}"
+AHEAD = """#!/bin/sh
+export LD_PRELOAD={preload} DOVETAIL_TRACE_DIR={place}
+[ "${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}" = 0 ] && exec "$@"
+exec unshare --time --monotonic 1000 --fork "$@"
+"""
 real = [pytest.mark.testbed, pytest.mark.needs("root", "tc")]
 
 
@@ -170,6 +180,28 @@ class TestReal:
         cpus = sorted(os.sched_getaffinity(0))
         expected = [(i, host, [cpus[i % len(cpus)]], "seen") for i, host in enumerate(["h1", "h1", "h2"])]
         assert result.stdout == repr(expected), result.stderr
+
+    def test_executors_on_hosts_are_on_one_clock(self, two_hosts, mpi, tmp_path):
+        """Rank 1 is in a time namespace 1000 s ahead; its ops and MPI calls come out where they belong."""
+        script, place = tmp_path / "ahead.sh", tmp_path / "trace"
+        script.write_text(AHEAD.format(preload=build_wrappers(Library(mpi.name), mpi.bin), place=place))
+        script.chmod(0o755)
+        env = mpi.env | {"DOVETAIL_LAUNCH": f"{done('launcher', '--env-dir', mpi.bin.parent).strip()} {script}"}
+        ring = save_json(tmp_path / "ring.json", ring_all_reduce(2, 2).to_json())
+        words = ["run", ring, "--size", "1K", "--rounds", "2", "--trace", place, "--out", tmp_path / "out"]
+        command = [mpi.python, "-m", "dovetail", *map(str, words)]
+        ran = subprocess.run(command, env=env, text=True, capture_output=True, timeout=120, check=False)
+        if "unshare" in ran.stderr:
+            pytest.skip("needs root: no time namespaces")
+        assert ran.returncode == 0, ran.stderr
+        found = open_trace(place / "trace.dovetail")
+        error_s = found.meta["ranks"][1]["clock_error_s"]
+        assert found.meta["ranks"][1]["has_drift"]
+        assert (found.meta["clocks"]["without_partner"], found.meta["clocks"]["messages"] > 100) == (0, True)
+        assert found.meta["clocks"]["earliest_s"] <= error_s + 2e-6
+        told = load_json(tmp_path / "out" / "measured.json")
+        assert told["meta"]["clock_error_s"] > 0
+        assert max(told["columns"]["end_s"]) < 100, "not the thousand seconds of the clocks"
 
     def test_exit_code_is_passed_on(self, two_hosts, mpi):
         assert run_on(mpi, "sh", "-c", "exit 7").returncode == 7

@@ -9,7 +9,8 @@ import pytest
 from test_trace_waits import call, sent, taken, trace_of
 from trace_files import write_process
 
-from dovetail.plan.advise import advise, advise_story, makespan_s
+from dovetail.plan.advise import advise, advise_story
+from dovetail.plan.replay import makespan_s
 from dovetail.report.advice import advice_text
 from dovetail.trace.delays import Delays
 from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story

@@ -10,14 +10,20 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from trace_files import event, pair, write_process
 
+from dovetail.core import load_json, save_json
+from dovetail.ir.shapes import ring_all_reduce
+from dovetail.timeline import Timeline
 from dovetail.trace import merge
-from dovetail.trace.clocks import meetings_of, parent, rank_clocks
+from dovetail.trace.clocks import Line, Meeting, Reader, clocks_to_first, meetings_of, parent, rank_clocks
 from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
 from dovetail.trace.process_file import ProcessFile, read_process
 
 SPAN = 1 << 40
+ANCHORS_NS = 2000  # reading three clocks together takes so long
 PROGRAM = """
 #include <mpi.h>
 #include <unistd.h>
@@ -103,6 +109,31 @@ def test_the_error_counts_a_drift_that_hides_in_the_round_trips(tmp_path):
     assert allowed < 2 * 35_000 + 25_000
 
 
+moments = st.lists(st.integers(0, 10**9), min_size=2, max_size=5, unique=True).map(sorted)
+round_trips = st.lists(st.tuples(st.integers(1, 10**6), st.floats(-1, 1)), min_size=5, max_size=5)
+
+
+@given(moments, round_trips, st.integers(-2000, 2000))
+def test_no_clock_is_further_off_than_is_told(at, trips, ppm):
+    """Whatever the drift, and however long the round trips of each meeting: between the first and the last."""
+    met = [Meeting(t, round(t + t * ppm * 1e-6 + half * off), half) for t, (half, off) in zip(at, trips, strict=False)]
+    clock = clocks_to_first({0: Reader(Line(), "a", []), 1: Reader(Line(), "b", met)})[1]
+    for t in np.linspace(at[0], at[-1], 7):
+        assert abs(clock.line(t) - (t + t * ppm * 1e-6)) <= clock.error_ns + 2
+
+
+def test_meetings_that_were_held_up_are_passed_over(tmp_path):
+    """Tight ones near either end give the line, not those at the very ends."""
+    clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
+    told = [(10**6, 10**6), (2 * 10**6, 1000), (SPAN - 10**6, 1000), (SPAN, 10**6)]  # moment and error
+    notes = [{"clock": {"mine_ns": clocks[1](at), "peer_ns": at + late, "half_trip_ns": late}} for at, late in told]
+    for rank, clock in enumerate(clocks):
+        of_rank = [{"clock_of": f"boot {rank}"}, *(notes if rank else [])]
+        write_process(tmp_path, rank, {1: []}, num_ranks=2, raw_ns=(clock(0), clock(SPAN)), notes=of_rank)
+    processes = [read_process(tmp_path / f"host-{rank}.dvt") for rank in range(2)]
+    assert errors_ns(processes)[1] <= rank_clocks(processes)[1].error_ns < 2000
+
+
 def test_one_meeting_leaves_the_drift(tmp_path):
     """Planted: no meeting at the end, as of ranks that never finalize."""
     processes = skewed_files(tmp_path, 2, (10**8,))
@@ -132,13 +163,26 @@ def program(mpi, tmp_path_factory):
     return folder / "program"
 
 
+def skewed(folder: Path) -> Path:
+    """The clock that is wrong, compiled."""
+    source, target = Path(__file__).with_name("skewed_clock.c"), folder / "skewed.so"
+    subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", source, "-o", target], check=True)
+    return target
+
+
+def skew(shim: Path, ppm: float) -> dict[str, str]:
+    """The variables by which rank 1's clock is 1 s ahead and gains."""
+    begin = str(time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))
+    found = {"SKEW_OFFSET_NS": "1000000000", "SKEW_PPM": str(ppm), "SKEW_FROM_NS": begin}
+    return found | {"LD_PRELOAD": str(shim)}
+
+
 def run_skewed(mpi, program: Path, folder: Path, shim: Path, ppm: float) -> list[ProcessFile]:
     command = [*mpi.mpiexec(2), str(program)]
     wrapped = build_wrappers(library_of(command), mpi.bin)
-    skew = {"SKEW_OFFSET_NS": "1000000000", "SKEW_PPM": str(ppm), "LD_PRELOAD": str(shim)}
-    skew["SKEW_FROM_NS"] = str(time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))
-    env = environment(wrapped, folder, mpi.env | skew)
-    told = [word for name in skew if mpi.name == "openmpi" and name != "LD_PRELOAD" for word in ("-x", name)]
+    names = skew(shim, ppm)
+    env = environment(wrapped, folder, mpi.env | names)
+    told = [word for name in names if mpi.name == "openmpi" and name != "LD_PRELOAD" for word in ("-x", name)]
     line = forwarded(command)
     done = subprocess.run(
         [line[0], *told, *line[1:]], env=env, capture_output=True, text=True, check=False, timeout=200
@@ -153,20 +197,44 @@ def run_skewed(mpi, program: Path, folder: Path, shim: Path, ppm: float) -> list
 def test_ranks_whose_clocks_are_wrong(mpi, program, tmp_path, ppm):
     """Rank 1's clock is 1 s ahead and gains; the processor's counter, which both stamp with, tells the truth."""
     needs.need("compiler")
-    shim = tmp_path / "skewed.so"
-    source = Path(__file__).with_name("skewed_clock.c")
-    subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", source, "-o", shim], check=True)
-    processes = run_skewed(mpi, program, tmp_path / "out", shim, ppm)
+    processes = run_skewed(mpi, program, tmp_path / "out", skewed(tmp_path), ppm)
     clock = rank_clocks(processes)[1]
     assert clock.has_drift
-    anchors_ns = 2000  # reading three clocks together takes so long
-    assert errors_ns(processes)[1] <= clock.error_ns + anchors_ns
+    assert errors_ns(processes)[1] <= clock.error_ns + ANCHORS_NS
     found = merge(tmp_path / "out").meta["clocks"]
     assert (found["messages"], found["without_partner"]) == (200, 0)
-    assert found["earliest_s"] <= (clock.error_ns + anchors_ns) * 1e-9
+    assert found["earliest_s"] <= (clock.error_ns + ANCHORS_NS) * 1e-9
     for path in (tmp_path / "out").glob("*.jsonl"):  # planted: the ranks never met
         path.write_text("\n".join(line for line in path.read_text().splitlines() if '"clock"' not in line))
     assert rank_clocks([read_process(process.path) for process in processes])[1].error_ns is None
+
+
+@pytest.mark.mpi
+def test_executors_follow_clocks_that_are_wrong(mpi, tmp_path):
+    """Timelines and traces of their ranks are on one clock, by the same meetings: at the start and at the end."""
+    needs.need("compiler")
+    program = ring_all_reduce(2, 2)
+    words = ["run", save_json(tmp_path / "ring.json", program.to_json()), "--size", "1K", "--rounds", "2"]
+    words = [*map(str, words), "--trace", str(tmp_path / "trace"), "--out", str(tmp_path / "out")]
+    env = mpi.env | skew(skewed(tmp_path), 50)
+    done = subprocess.run(
+        [mpi.python, "-m", "dovetail", *words], env=env, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    processes = sorted((read_process(path) for path in (tmp_path / "trace").glob("*.dvt")), key=lambda p: p.rank)
+    assert processes[1].first.raw_ns - processes[0].first.raw_ns > 0.9e9
+    clock = rank_clocks(processes)[1]
+    assert clock.has_drift
+    assert errors_ns(processes)[1] <= clock.error_ns + ANCHORS_NS
+    timeline = Timeline.from_json(load_json(tmp_path / "out" / "measured.json"))
+    assert timeline.meta["clock_error_s"] == pytest.approx(clock.error_ns * 1e-9)
+    allowed_s = (clock.error_ns + ANCHORS_NS) * 1e-9
+    start_s, end_s = (timeline.columns[side][np.argsort(timeline.columns["op"])] for side in ("start_s", "end_s"))
+    for channel in range(len(program.channels)):
+        sent = [op.index for op in program.ops() if op.chan_out == channel]
+        came = [op.index for op in program.ops() if op.chan_in == channel]
+        assert all(start_s[a] <= end_s[b] + allowed_s for a, b in zip(sent, came, strict=True))
+        assert all(end_s[b] - start_s[a] < 0.5 for a, b in zip(sent, came, strict=True)), "not the second of the clocks"
 
 
 @pytest.mark.mpi
@@ -186,5 +254,5 @@ def test_ranks_in_time_namespaces(mpi, program, tmp_path):
     processes = sorted((read_process(path) for path in (tmp_path / "out").glob("*.dvt")), key=lambda p: p.rank)
     assert processes[1].first.raw_ns - processes[0].first.raw_ns > 900e9
     clock = rank_clocks(processes)[1]
-    assert errors_ns(processes)[1] <= clock.error_ns + 2000
-    assert merge(tmp_path / "out").meta["clocks"]["earliest_s"] <= (clock.error_ns + 2000) * 1e-9
+    assert errors_ns(processes)[1] <= clock.error_ns + ANCHORS_NS
+    assert merge(tmp_path / "out").meta["clocks"]["earliest_s"] <= (clock.error_ns + ANCHORS_NS) * 1e-9

@@ -11,6 +11,7 @@ from trace_files import EVENT, event, pair, write_process
 from dovetail.core import DovetailError
 from dovetail.trace import merge, open_trace, save_trace
 from dovetail.trace.decode import KINDS, RAW, ThreadDecoder, joined
+from dovetail.trace.matching import messages
 from dovetail.trace.process_file import EventKind
 from dovetail.trace.trace import Trace
 
@@ -167,3 +168,24 @@ def test_a_trace_that_is_cut_short_is_refused(tmp_path, cut):
     path.write_bytes(data[:cut])
     with pytest.raises(DovetailError, match=r"cut short|no trace"):
         open_trace(path)
+
+
+def test_jobs_that_follow_one_another_are_numbered_through(tmp_path):
+    """Each sends one message from its rank 0 to its rank 1, of another size; the second job is one rank larger."""
+    for job, (num_ranks, num_bytes) in enumerate(((2, 8), (3, 16), (3, 32))):
+        place, note = tmp_path / str(job), {"clock_of": "one"}
+        ends = [event("send", pair(1, 1), 0, num_bytes)], [event("recv", pair(0, 1), 0, num_bytes)]
+        ends[1].append(event("done", pair(0, 1), 0, num_bytes))
+        for rank, details in enumerate((*ends, [])[:num_ranks]):
+            called = [event("begin", 10 * rank, 1 + rank), *details, event("end", 10 * rank + 5, 1 + rank)]
+            write_process(place, rank, {1: called}, num_ranks=num_ranks, notes=[note])
+        for path in place.iterdir():
+            path.rename(tmp_path / f"{job}-{path.name}")
+        place.rmdir()
+    found = merge(tmp_path)
+    assert found.num_ranks == 8
+    assert found.meta["clocks"]["without_partner"] == 0
+    sent = messages(found.read())
+    told = zip(sent.src.tolist(), sent.dst.tolist(), sent.num_bytes.tolist(), strict=True)
+    assert sorted(told) == [(0, 1, 8), (2, 3, 16), (5, 6, 32)]
+    assert all(about["clock_error_s"] == 0 for about in found.meta["ranks"]), "all read one clock"

@@ -12,6 +12,7 @@ from trace_files import event, write_process
 
 from dovetail.cli import main
 from dovetail.core import DovetailError
+from dovetail.report.trace_page import span_texts
 from dovetail.trace import Trace, merge, open_trace
 from dovetail.trace.chrome import read_chrome
 from dovetail.trace.otf2_read import read_otf2
@@ -34,6 +35,19 @@ def spans(trace: Trace) -> list[tuple]:
     times = (np.rint(col[name][rows] * 1e6).astype(int).tolist() for name in ("start_s", "end_s"))
     names = [trace.names[name] for name in col["name"][rows].tolist()]
     return sorted(zip(col["rank"][rows].tolist(), names, *times, strict=True))
+
+
+def test_what_a_call_is_called_from_is_not_taken_for_a_number_of_the_programs(tmp_path, capfd):
+    called = [event("begin", 0, 6, 123456), event("end", 10**6, 6), event("begin", 2 * 10**6, 3, 654321)]
+    write_process(tmp_path / "run", 0, {1: [*called, event("end", 3 * 10**6, 3)]}, num_ranks=1)
+    found = merge(tmp_path / "run").read()
+    assert span_texts(found, np.arange(2)) == ["MPI_Waitall", "work 654321"]
+    assert main(["trace", "export", str(tmp_path / "run"), "--perfetto", str(tmp_path / "p.json")]) == 0
+    exported = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
+    told = {each["name"]: each["args"] for each in exported if each["ph"] == "X"}
+    assert told["work"] == {"arg": 654321}
+    assert told["MPI_Waitall"]["called_from"] == hex(123456)
+    capfd.readouterr()
 
 
 def test_otf2_there_and_back(trace, tmp_path, capfd):

@@ -6,18 +6,21 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "bind/columns.hpp"
 #include "run/bound.hpp"
 #include "run/load.hpp"
 #include "run/local.hpp"
+#include "run/meet.hpp"
 #include "run/mpi.hpp"
 #include "run/mpi_table.h"
 #include "run/order.hpp"
@@ -38,7 +41,8 @@ using ChannelTuple = std::tuple<int, int, int, int>;      // src, dst, id, depth
 using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
 using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>>;  // address, slot bytes, dtype
-using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;            // buffer, offset, count, divisor
+using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;  // buffer, offset, count, divisor
+using Texts = std::vector<std::string>;
 using PartsTuple = std::tuple<std::int64_t, bool, std::vector<long long>>;         // row, in place, counts
 using Products = nb::ndarray<const std::int64_t, nb::shape<-1, 5>, nb::c_contig>;  // row, m, k, n, accumulate
 
@@ -82,7 +86,7 @@ std::shared_ptr<BoundEngine> make_engine(
     const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
     const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
     const std::vector<PartsTuple>& parts, const Products& products, std::tuple<std::uintptr_t, std::uintptr_t> blas,
-    const Functions& functions, nb::object python) {
+    const Functions& functions, nb::object python, std::tuple<Texts, Texts, Texts> titles) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
@@ -104,11 +108,17 @@ std::shared_ptr<BoundEngine> make_engine(
     const Blas library{reinterpret_cast<Gemm>(std::get<0>(blas)), reinterpret_cast<Gemm>(std::get<1>(blas))};
     bound->engine = std::make_unique<Engine>(*transport, std::move(share), in_order,
                                              bind_collectives(*transport, rank, collectives), library, call_python);
+    auto& [lanes, kernels, calls] = titles;
+    bound->engine->titles = {std::move(lanes), std::move(kernels), std::move(calls)};
     return bound;
 }
 
+double steady_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 double monotonic_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 // Runs engines on a thread each (one engine: on this thread); returns their failures, empty where all went well.
@@ -118,7 +128,7 @@ std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngi
     const nb::gil_scoped_release release;
     const auto run_one = [&](std::size_t i) {
         try {
-            failures[i] = engines[i]->engine->run(options, monotonic_s);
+            failures[i] = engines[i]->engine->run(options, steady_s);
         } catch (...) {
             thrown[i] = std::current_exception();
         }
@@ -137,7 +147,7 @@ std::vector<std::string> run_engines(const std::vector<std::shared_ptr<BoundEngi
 
 std::string run_engine(BoundEngine& bound, const Options& options) {
     const nb::gil_scoped_release release;
-    return bound.engine->run(options, monotonic_s);
+    return bound.engine->run(options, steady_s);
 }
 
 void rebase(BoundEngine& bound, int buffer, std::uintptr_t address) {
@@ -150,7 +160,8 @@ using Spans = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::ve
 Spans spans_of(const BoundEngine& bound) {
     std::vector<std::int64_t> rows;
     for (const auto& op : bound.engine->ops()) rows.push_back(op.row);
-    return {rows, bound.engine->start_s, bound.engine->end_s};
+    auto [start_s, end_s] = bound.engine->spans();
+    return {rows, std::move(start_s), std::move(end_s)};
 }
 
 }  // namespace
@@ -188,12 +199,24 @@ void bind_run(nb::module_& m) {
         "Address of the dt_reduce_fn that the MPI shim uses for half types.");
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
           "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "parts"_a, "products"_a, "blas"_a, "functions"_a,
-          "python"_a);
+          "python"_a, "titles"_a);
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },
         "num_ranks"_a, "columns"_a,
         "Whether each rank alone orders its conflicting ops: ops of a net lane may then begin early.");
     m.def("run_engines", &run_engines, "engines"_a, "options"_a);
-    m.def("monotonic_s", &monotonic_s);
+    m.def(
+        "meet",
+        [](const Transports& transport, int tag, double limit_s) {
+            const nb::gil_scoped_release release;
+            try {
+                const auto met = meet(*transport, tag, limit_s);
+                return std::tuple(met.mine_ns, met.peer_ns, met.half_trip_ns);
+            } catch (const TransportError& error) {
+                throw std::runtime_error(error.message);
+            }
+        },
+        "transport"_a, "tag"_a, "limit_s"_a, "This rank's clock, its parent's, and half the round trip: nanoseconds.");
+    m.def("monotonic_s", &monotonic_s, "CLOCK_MONOTONIC_RAW, by which spans are told.");
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "trace/dovetail_trace.h"
+#include "trace/dovetail_trace_meet.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,5 +30,9 @@ void bind_trace(nb::module_& m) {
     m.def("trace_off", dovetail_trace_off);
     m.def("trace_rank", dovetail_trace_rank, "rank"_a, "num_ranks"_a);
     m.def("trace_dropped", dovetail_trace_dropped);
+    m.def("trace_clock_of", [] {
+        char text[160];
+        return std::string(dovetail_trace_clock_of(text, sizeof text));
+    });
     m.def("trace_file", dovetail_trace_file, "Path of this process's file; empty where nothing is traced.");
 }

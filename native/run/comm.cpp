@@ -2,6 +2,8 @@
 #include "run/comm.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -22,6 +24,32 @@ std::size_t aligned(std::size_t num_bytes) { return (num_bytes + alignment - 1) 
 bool overlap(const std::byte* a, long long a_bytes, const std::byte* b, long long b_bytes) {
     return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
 }
+
+// While one lives, a trace shows the call. Kinds are those of mpi_table.h.
+class Shown {
+  public:
+    Shown(int kind, long long num_bytes) : name_(dovetail_trace_is_on() ? number(static_cast<std::size_t>(kind)) : 0) {
+        if (name_) dovetail_trace_begin(name_, num_bytes);
+    }
+    ~Shown() {
+        if (name_) dovetail_trace_end(name_, 0);
+    }
+    Shown(const Shown&) = delete;
+    Shown& operator=(const Shown&) = delete;
+
+  private:
+    static int number(std::size_t kind) {
+        static constexpr std::array<const char*, DT_NUM_KINDS> titles = {
+            "dovetail.all_reduce",  "dovetail.all_gather",  "dovetail.reduce_scatter", "dovetail.all_to_all",
+            "dovetail.broadcast",   "dovetail.barrier",     "dovetail.reduce",         "dovetail.gather",
+            "dovetail.scatter",     "dovetail.all_to_next", "dovetail.all_gather_v",   "dovetail.reduce_scatter_v",
+            "dovetail.all_to_all_v"};
+        static std::array<std::atomic<int>, DT_NUM_KINDS> numbers{};
+        if (!numbers[kind]) numbers[kind] = dovetail_trace_name(titles[kind]);
+        return numbers[kind];
+    }
+    const int name_;
+};
 
 void copy(std::byte* to, const std::byte* from, long long num_bytes) {
     if (to != from && num_bytes) std::memmove(to, from, static_cast<std::size_t>(num_bytes));
@@ -66,6 +94,7 @@ Communicator::Key Communicator::key_of(const Call& call, int choice) {
 
 bool Communicator::run(const Call& call) {
     if (call.num_bytes == 0) return true;
+    const Shown shown(call.kind, call.num_bytes);
     const int chosen = choice(call.kind, call.num_bytes, call.dtype);
     if (chosen < 0 || call.dtype >= DT_COMPLEX64) {
         library(call);

@@ -12,6 +12,7 @@
 
 #include "run/mpi_table.h"
 #include "run/reduce.hpp"
+#include "trace/dovetail_trace_meet.h"
 
 namespace dovetail::run {
 
@@ -50,6 +51,7 @@ Engine::Engine(Transport& transport, Share share, bool in_order, std::vector<Col
         lanes_.back().net = net;
     }
     index_ops();
+    made_ns_ = dovetail_trace_moment(&made_);
 }
 
 bool Engine::is_done(int op) const {
@@ -68,13 +70,44 @@ bool Engine::needs_python() const {
                        [](const Op& op) { return op.kind == Kind::compute && op.product.m < 0 && !op.function.call; });
 }
 
-void Engine::stamp(int op, double begin, double end) {
+void Engine::stamp(int op, std::uint64_t begin, std::uint64_t end) {
     if (!stamping_) return;
     const auto i = static_cast<std::size_t>(op);
-    double& last = lane_end_[static_cast<std::size_t>(ops_[i].lane)];
-    start_s[i] = std::min(std::max(begin, last), end);  // a lane is in order: a span starts after the one before
-    end_s[i] = end;
+    std::uint64_t& last = lane_end_[static_cast<std::size_t>(ops_[i].lane)];
+    start_[i] = std::min(std::max(begin, last), end);  // a lane is in order: a span starts after the one before
+    end_[i] = end;
     last = std::max(last, end);
+    if (tracing_) dovetail_trace_span(names_[i], ops_[i].row, start_[i], end);
+}
+
+std::pair<std::vector<double>, std::vector<double>> Engine::spans() const {
+    std::uint64_t now = 0;
+    const std::int64_t now_ns = dovetail_trace_moment(&now);
+    const double rate = now > made_ ? static_cast<double>(now_ns - made_ns_) / static_cast<double>(now - made_) : 1.0;
+    const auto seconds = [&](const std::vector<std::uint64_t>& clocks) {
+        std::vector<double> found;
+        for (const auto at : clocks)
+            found.push_back(at ? (static_cast<double>(made_ns_) + static_cast<double>(at - made_) * rate) * 1e-9
+                               : std::numeric_limits<double>::quiet_NaN());
+        return found;
+    };
+    return {seconds(start_), seconds(end_)};
+}
+
+// Gives every op its name in traces: its kernel's, its collective's, or its kind, on its lane.
+void Engine::name_ops() {
+    const auto title = [](const std::vector<std::string>& titles, int number, const std::string& otherwise) {
+        return number >= 0 && number < static_cast<int>(titles.size()) ? titles[static_cast<std::size_t>(number)]
+                                                                       : otherwise;
+    };
+    for (const Op& op : ops_) {
+        const auto& called = op.kind == Kind::compute ? titles.kernels : titles.collectives;
+        const bool calls = op.kind == Kind::compute || op.kind == Kind::collective;
+        const std::string text = title(called, calls ? op.call : -1, kind_name(op.kind));
+        const int lane = lanes_[static_cast<std::size_t>(op.lane)].id;
+        names_.push_back(
+            dovetail_trace_lane(text.c_str(), title(titles.lanes, lane, "lane " + std::to_string(lane)).c_str()));
+    }
 }
 
 void Engine::fail(const std::string& why) {
@@ -117,7 +150,7 @@ bool Engine::step_compute(const Options& options) {
             const int index = lane.ops[static_cast<std::size_t>(lane.issued)];
             const Op& op = ops_[static_cast<std::size_t>(index)];
             if (!ready(op)) break;
-            const double begin = now();
+            const std::uint64_t begin = now();
             execute(op, options.block_rows, between);
             stamp(index, begin, now());
             ++lane.issued;
@@ -193,16 +226,18 @@ std::string Engine::refusal(const Options& options) const {
 
 void Engine::prepare(const Options& options) {
     reduce_op_ = options.reduce_op;
-    stamping_ = options.spans;
+    tracing_ = dovetail_trace_is_on() != 0;
+    stamping_ = options.spans || tracing_;
+    if (tracing_ && names_.empty()) name_ops();
     blocking_ = options.blocking;
     constexpr std::int64_t longest = 1 << 30;  // what MPI can count, and a multiple of every element
     piece_bytes_ = options.slice_bytes > 0 ? std::clamp<std::int64_t>(options.slice_bytes & ~63, 64, longest) : longest;
     const int window = in_order_ ? 1 : std::max(options.window, 1);
     if (window != window_) look_behind(window);
-    if (stamping_ || start_s.empty()) {
-        start_s.assign(ops_.size(), std::numeric_limits<double>::quiet_NaN());
-        end_s = start_s;
-        std::fill(lane_end_.begin(), lane_end_.end(), 0.0);
+    if (stamping_ || start_.empty()) {
+        start_.assign(ops_.size(), 0);
+        end_ = start_;
+        std::fill(lane_end_.begin(), lane_end_.end(), 0);
     }
     for (auto& fifo : fifos_) fifo.pieces = 0;
     net_left_ = compute_left_ = 0;

@@ -19,6 +19,7 @@
 #include "run/message.hpp"
 #include "run/op.hpp"
 #include "run/transport.hpp"
+#include "trace/dovetail_trace.h"
 
 namespace dovetail::run {
 
@@ -48,9 +49,14 @@ struct Options {
     double stall_s = 10.0;         // no progress for so long is a stall
     int reduce_op = 0;             // DT_SUM … DT_AVG of mpi_table.h, of every op that reduces
     int repeats = 1;               // runs one after the other, without a barrier between
-    bool spans = true;             // stamp the ops of the last of them
+    bool spans = true;             // stamp the ops of the last of them, as while a trace is recorded
     bool blocking = false;         // collectives of the library by its blocking calls
     std::int64_t slice_bytes = 0;  // longer messages travel in pieces of so many bytes, 0: whole
+};
+
+// What traces call lanes and ops; by number, as in the Program.
+struct Titles {
+    std::vector<std::string> lanes, kernels, collectives;
 };
 
 // Ops of a net lane may begin before those ahead of them have ended, where they touch other bytes; in order: never.
@@ -61,7 +67,7 @@ class Engine {
            std::function<void(std::int64_t)> python);
 
     // Runs every op once, or `repeats` times. Returns an empty string, or why it stopped; what a kernel throws goes
-    // through. After either failure the engine is spent. start_s/end_s are per op, NaN where not reached.
+    // through. After either failure the engine is spent.
     std::string run(const Options& options, double (*clock)());
 
     // From now on `buffer` lies at `base`. Not for programs with kernels of Python, which keep their arrays.
@@ -69,7 +75,10 @@ class Engine {
     bool needs_python() const;  // some compute op has no native form
 
     const std::vector<Op>& ops() const { return ops_; }
-    std::vector<double> start_s, end_s;
+    // Of each op when it started and ended, in seconds of CLOCK_MONOTONIC_RAW, NaN where not reached: of the last run
+    // that was stamped.
+    std::pair<std::vector<double>, std::vector<double>> spans() const;
+    Titles titles;
 
   private:
     class Busy;
@@ -90,9 +99,10 @@ class Engine {
     void execute(const Op& op, std::int64_t block_rows, const std::function<void()>& between);
     bool step_compute(const Options& options);
     void idle(const Options& options);
-    double now() const { return stamping_ ? clock_() : 0.0; }
+    std::uint64_t now() const { return stamping_ ? dovetail_trace_clock() : 0; }
     void touch() { moved_.store(true, std::memory_order_relaxed); }
-    void stamp(int op, double begin, double end);
+    void stamp(int op, std::uint64_t begin, std::uint64_t end);
+    void name_ops();
     void fail(const std::string& why);
     void fail(std::exception_ptr thrown);
     bool stalled(const Options& options);
@@ -136,17 +146,20 @@ class Engine {
     std::vector<Collective> collectives_;
     Matmul matmul_;
     std::function<void(std::int64_t)> python_;
-    std::vector<Move> moves_;          // by op
-    std::vector<std::int64_t> index_;  // op -> its index within its lane
-    std::set<int> written_;            // buffers that some op writes
-    std::vector<Inbound> inbound_;     // by channel received on
-    std::vector<Fifo> fifos_;          // by channel sent on
-    std::vector<int> active_;          // fifos with messages
-    std::vector<std::int64_t> asked_;  // by peer: the pass that last asked for its messages
-    std::vector<double> lane_end_;     // by lane: end of the latest span
+    std::vector<Move> moves_;                            // by op
+    std::vector<std::int64_t> index_;                    // op -> its index within its lane
+    std::set<int> written_;                              // buffers that some op writes
+    std::vector<Inbound> inbound_;                       // by channel received on
+    std::vector<Fifo> fifos_;                            // by channel sent on
+    std::vector<int> active_;                            // fifos with messages
+    std::vector<std::int64_t> asked_;                    // by peer: the pass that last asked for its messages
+    std::vector<std::uint64_t> start_, end_, lane_end_;  // of ops, and of the latest on each lane: by the event clock
+    std::vector<int> names_;                             // of ops, in traces
+    std::uint64_t made_ = 0;                             // a moment by the event clock, and by CLOCK_MONOTONIC_RAW
+    std::int64_t made_ns_ = 0;
     Pool pool_;
     double (*clock_)() = nullptr;
-    bool in_order_ = false, spent_ = false, stamping_ = true, blocking_ = false;
+    bool in_order_ = false, spent_ = false, stamping_ = true, tracing_ = false, blocking_ = false;
     int window_ = 0, reduce_op_ = 0;
     std::int64_t piece_bytes_ = 0, passes_ = 0;
     std::int64_t net_left_ = 0, compute_left_ = 0;  // ops that have not ended

@@ -99,9 +99,9 @@ struct Flight {  // an issued op of a net lane
     int handles[ahead] = {};                 // of those posted and not taken; a collective has one
     std::int64_t in_turn = 0, out_turn = 0;  // its place among the ops that receive, and that send, on its channels
     std::int64_t message = -1;               // its number in the FIFO, once there
-    double begun_s = 0.0;
-    Block staging;                 // the message, or the pieces of it that are under way
-    std::byte* landing = nullptr;  // where that is, whoever keeps it
+    std::uint64_t begun = 0;                 // by the event clock
+    Block staging;                           // the message, or the pieces of it that are under way
+    std::byte* landing = nullptr;            // where that is, whoever keeps it
     std::vector<std::byte> packed;
 };
 
@@ -111,7 +111,7 @@ struct Outgoing {  // a message in its channel's FIFO
     int copied = 0;       // pieces below this lie in `whole`
     bool copies = false;  // pieces go out from copies: something is still to overwrite them
     int handles[ahead] = {};
-    double begun_s = 0.0;
+    std::uint64_t begun = 0;  // by the event clock
     const std::byte* data = nullptr;
     Block whole, some;  // all of it; the copies of pieces under way
 };

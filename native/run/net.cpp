@@ -33,7 +33,7 @@ bool Engine::issue(Lane& lane) {
 
 void Engine::begin(Flight& flight, const Move& move) {
     const Op& op = ops_[static_cast<std::size_t>(flight.op)];
-    flight.begun_s = now();
+    flight.begun = now();
     flight.pieces = flight.posted = flight.taken = 0;
     flight.message = -1;
     if (move.sends) flight.out_turn = fifos_[static_cast<std::size_t>(move.fifo)].issued++;
@@ -172,7 +172,7 @@ void Engine::take_whole(Flight& flight, const Move& move) {
 }
 
 void Engine::end(Flight& flight) {
-    if (!moves_[static_cast<std::size_t>(flight.op)].sends) stamp(flight.op, flight.begun_s, now());
+    if (!moves_[static_cast<std::size_t>(flight.op)].sends) stamp(flight.op, flight.begun, now());
     flight.stage = Flight::ended;
     pool_.give(flight.staging);
 }

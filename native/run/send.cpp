@@ -43,7 +43,7 @@ bool Engine::enter(Flight& flight, const Move& move, Fifo& fifo) {
     message.op = flight.op;
     message.pieces = cut(move).pieces();
     message.available = message.started = message.left = message.copied = 0;
-    message.begun_s = move.receives ? flight.begun_s : now();
+    message.begun = move.receives ? flight.begun : now();
     message.copies = late && !whole;
     if (whole) {
         message.whole = pool_.take(move.bytes);
@@ -99,7 +99,7 @@ void Engine::start_piece(Fifo& fifo, Outgoing& message, const Move& move) {
 void Engine::leave(Fifo& fifo) {
     while (fifo.size() && fifo[fifo.begin()].left == fifo[fifo.begin()].pieces) {
         Outgoing& message = fifo[fifo.begin()];
-        stamp(message.op, message.begun_s, now());
+        stamp(message.op, message.begun, now());
         pool_.give(message.whole);
         pool_.give(message.some);
         fifo.pop();

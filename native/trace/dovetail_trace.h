@@ -33,11 +33,18 @@ void dovetail_trace_point(int name, int64_t arg); /* [fast] something happened *
 void dovetail_trace_begin(int name, int64_t arg); /* [fast] an interval begins on this thread; intervals nest */
 void dovetail_trace_end(int name, int64_t arg);   /* [fast] the innermost interval of this thread ends */
 
+/* Of several things that are under way at once, and end in any order: each lies in a lane, which viewers show beside
+   the threads. Read the clock when it begins, and put both its events when it ends. */
+int dovetail_trace_lane(const char* text, const char* lane);                   /* the number of a name in a lane */
+uint64_t dovetail_trace_clock(void);                                           /* [fast] */
+void dovetail_trace_span(int name, int64_t arg, uint64_t begin, uint64_t end); /* [fast] */
+
 /* Adds to the innermost open interval: see `dvt_kind` in dovetail_trace_file.h. */
 void dovetail_trace_detail(int kind, int field, uint64_t word, int64_t arg); /* [fast] */
 
-void dovetail_trace_on(void);  /* [fast] all threads' events are recorded (as they are after init) */
-void dovetail_trace_off(void); /* [fast] they are not, at some 2 ns each */
+void dovetail_trace_on(void);   /* [fast] all threads' events are recorded (as they are after init) */
+void dovetail_trace_off(void);  /* [fast] they are not, at some 2 ns each */
+int dovetail_trace_is_on(void); /* [fast] */
 
 void dovetail_trace_rank(int rank, int num_ranks); /* of this process in its job */
 void dovetail_trace_note(const char* json);        /* one line, a JSON object, kept beside the events */

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "dovetail_trace.h"
+#include "dovetail_trace_meet.h"
 #include "writer.h"
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -28,10 +29,6 @@ static __thread struct {
 
 static uint64_t about(int kind, int field, int64_t arg) {
     return (uint64_t)arg << 16 | ((uint64_t)field & 4095) << 4 | (uint64_t)kind;
-}
-
-static uint64_t now(void) {
-    return LIKELY(dvt_writer.counter) ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW);
 }
 
 static void count_lost(void) { __atomic_fetch_add(&dvt_writer.header->dropped, 1, __ATOMIC_RELAXED); }
@@ -96,7 +93,7 @@ static inline void stamp(int kind, int name, int64_t arg) {
     dvt_event* event = place(file);
     if (!event) return;
     event->about = about(kind, name, arg);
-    event->word = now();
+    event->word = dvt_now();
 }
 
 void dovetail_trace_point(int name, int64_t arg) { stamp(DVT_POINT, name, arg); }
@@ -104,6 +101,18 @@ void dovetail_trace_point(int name, int64_t arg) { stamp(DVT_POINT, name, arg); 
 void dovetail_trace_begin(int name, int64_t arg) { stamp(DVT_BEGIN, name, arg); }
 
 void dovetail_trace_end(int name, int64_t arg) { stamp(DVT_END, name, arg); }
+
+uint64_t dovetail_trace_clock(void) {
+    if (!LIKELY(__atomic_load_n(&dvt_writer.has_clock, __ATOMIC_ACQUIRE))) dvt_choose_clock();
+    return dvt_now();
+}
+
+void dovetail_trace_span(int name, int64_t arg, uint64_t begin, uint64_t end) {
+    const uint32_t file = recorded_in();
+    if (!file) return;
+    put(file, DVT_BEGIN, name, begin, arg);
+    put(file, DVT_END, name, end, 0);
+}
 
 void dovetail_trace_detail(int kind, int field, uint64_t word, int64_t arg) {
     const uint32_t file = recorded_in();
@@ -119,6 +128,8 @@ void dovetail_trace_on(void) { __atomic_store_n(&on, depth > 0 ? generation : 0,
 
 void dovetail_trace_off(void) { __atomic_store_n(&on, 0, __ATOMIC_RELAXED); }
 
+int dovetail_trace_is_on(void) { return recorded_in() != 0; }
+
 /* What an ended thread has left goes to the next; of a ring its newest events are kept. */
 static void give_back(void* unused) {
     (void)unused;
@@ -129,43 +140,67 @@ static void give_back(void* unused) {
 }
 
 static struct {
-    char* text[MAX_NAMES];
-    uint16_t slot[NUM_SLOTS]; /* by hash: the number of a name, 0 where free */
-    int count;                /* the numbers 1 to `count` are given */
+    char *text[MAX_NAMES], *lane[MAX_NAMES]; /* NULL: in none */
+    uint16_t slot[NUM_SLOTS];                /* by hash: the number of a name, 0 where free */
+    int count;                               /* the numbers 1 to `count` are given */
 } names;
 
-static void write_name(int number) {
-    char line[1200] = "", *to = line;
-    to += snprintf(line, sizeof line, "{\"name\": %d, \"text\": \"", number);
-    for (const char* from = names.text[number]; *from && to < line + sizeof line - 16; ++from) {
-        const unsigned char c = (unsigned char)*from;
+/* Writes `, "key": "text"`, as far as there is room; where it ends. */
+static char* write_text(char* to, const char* end, const char* key, const char* text) {
+    to += snprintf(to, (size_t)(end - to), ", \"%s\": \"", key);
+    for (; *text && to < end - 16; ++text) {
+        const unsigned char c = (unsigned char)*text;
         if (c == '"' || c == '\\' || c < 32)
             to += sprintf(to, "\\u%04x", c);
         else
             *to++ = (char)c;
     }
-    strcpy(to, "\"}");
+    *to++ = '"';
+    *to = 0;
+    return to;
+}
+
+static void write_name(int number) {
+    char line[2400] = "", *to = line;
+    to += snprintf(line, sizeof line, "{\"name\": %d", number);
+    to = write_text(to, line + sizeof line / 2, "text", names.text[number]);
+    if (names.lane[number]) to = write_text(to, line + sizeof line - 1, "lane", names.lane[number]);
+    strcpy(to, "}");
     dvt_line(line);
 }
 
-static int name_number(const char* text) {
-    uint32_t hash = 2166136261u;
+static int is_name(int number, const char* text, const char* lane) {
+    const char* held = names.lane[number];
+    return strcmp(names.text[number], text) == 0 && (held && lane ? strcmp(held, lane) == 0 : held == lane);
+}
+
+static uint32_t hash_of(uint32_t hash, const char* text) {
     for (const char* c = text; *c; ++c) hash = (hash ^ (unsigned char)*c) * 16777619u;
-    uint32_t at = hash % NUM_SLOTS;
+    return hash;
+}
+
+static int name_number(const char* text, const char* lane) {
+    uint32_t at = hash_of(hash_of(2166136261u, text), lane ? lane : "") % NUM_SLOTS;
     for (; names.slot[at]; at = (at + 1) % NUM_SLOTS)
-        if (strcmp(names.text[names.slot[at]], text) == 0) return names.slot[at];
-    if (names.count + 1 >= MAX_NAMES || !(names.text[names.count + 1] = strdup(text))) return 0;
+        if (is_name(names.slot[at], text, lane)) return names.slot[at];
+    const int next = names.count + 1;
+    if (next >= MAX_NAMES) return 0;
+    names.text[next] = strdup(text);
+    names.lane[next] = lane ? strdup(lane) : NULL;
+    if (!names.text[next] || (lane && !names.lane[next])) return 0;
     names.slot[at] = (uint16_t)++names.count;
     write_name(names.count);
     return names.count;
 }
 
-int dovetail_trace_name(const char* text) {
+int dovetail_trace_lane(const char* text, const char* lane) {
     pthread_mutex_lock(&lock);
-    const int number = text ? name_number(text) : 0;
+    const int number = text ? name_number(text, lane) : 0;
     pthread_mutex_unlock(&lock);
     return number;
 }
+
+int dovetail_trace_name(const char* text) { return dovetail_trace_lane(text, NULL); }
 
 void dovetail_trace_rank(int rank, int num_ranks) {
     if (!recorded_in()) return;
@@ -221,15 +256,10 @@ static void note_maps(void) {
     fclose(maps);
 }
 
-/* Which clock this process reads: all of one kernel and one time namespace read the same. */
 static void note_clock(void) {
-    char boot[64] = "", space[64] = "", line[200];
-    FILE* file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (!file) return;
-    const int is_read = fscanf(file, "%63s", boot) == 1 && readlink("/proc/self/ns/time", space, sizeof space - 1) > 0;
-    fclose(file);
-    snprintf(line, sizeof line, "{\"clock_of\": \"%s %s\"}", boot, space);
-    if (is_read) dvt_line(line);
+    char clock[160], line[200];
+    snprintf(line, sizeof line, "{\"clock_of\": \"%s\"}", dovetail_trace_clock_of(clock, sizeof clock));
+    if (*clock) dvt_line(line);
 }
 
 int dovetail_trace_init(const char* folder) {

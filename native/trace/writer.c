@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "dovetail_trace_meet.h"
 
 enum { MAX_SPARES = 8, MAX_FULL = 64, TOUCHED = 256, LEAST_EVENTS = 256 };
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
@@ -37,16 +37,14 @@ static dvt_header nowhere; /* where there is no file */
 
 struct dvt_writer dvt_writer = {.header = &nowhere};
 
-static uint64_t now(void) { return dvt_writer.counter ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW); }
-
 /* The tightest of some readings of all clocks. */
 static dvt_anchor read_anchor(void) {
     dvt_anchor best = {0, 0, 0};
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < 5; ++i) {
-        const uint64_t before = now();
+        const uint64_t before = dvt_now();
         const int64_t raw = dvt_system_ns(CLOCK_MONOTONIC_RAW);
-        const uint64_t after = now();
+        const uint64_t after = dvt_now();
         if (after - before >= least) continue;
         least = after - before;
         best = (dvt_anchor){before + (after - before) / 2, raw, dvt_system_ns(CLOCK_REALTIME)};
@@ -68,6 +66,20 @@ static int counter_is_steady(void) {
 #else
     return 0;
 #endif
+}
+
+void dvt_choose_clock(void) {
+    const char* asked = getenv("DOVETAIL_TRACE_CLOCK");
+    if (__atomic_load_n(&dvt_writer.has_clock, __ATOMIC_ACQUIRE)) return;
+    dvt_writer.counter = !(asked && strcmp(asked, "system") == 0) && counter_is_steady();
+    __atomic_store_n(&dvt_writer.has_clock, 1, __ATOMIC_RELEASE);
+}
+
+int64_t dovetail_trace_moment(uint64_t* clock) {
+    dvt_choose_clock();
+    const dvt_anchor now = read_anchor();
+    *clock = now.clock;
+    return now.raw_ns;
 }
 
 /* Beyond the limit on file sizes the system would signal the program. */
@@ -215,11 +227,11 @@ static int map_header(int keep) {
 
 int dvt_open(const char* folder) {
     const char* said = getenv("DOVETAIL_TRACE_DIR");
-    const char *kept = getenv("DOVETAIL_TRACE_KEEP"), *clock = getenv("DOVETAIL_TRACE_CLOCK");
+    const char* kept = getenv("DOVETAIL_TRACE_KEEP");
     const int keep = kept && strcmp(kept, "newest") == 0 ? DVT_KEEP_NEWEST : DVT_KEEP_ALL;
     folder = folder ? folder : said && *said ? said : "dovetail-trace";
     dvt_writer.header = &nowhere;
-    dvt_writer.counter = !(clock && strcmp(clock, "system") == 0) && counter_is_steady();
+    dvt_choose_clock();
     set_sizes(keep);
     int code = make_folders(folder);
     if (!code) code = create(folder);

@@ -2,6 +2,7 @@
 #ifndef DOVETAIL_TRACE_WRITER_H
 #define DOVETAIL_TRACE_WRITER_H
 
+#include "clock.h"
 #include "dovetail_trace_file.h"
 
 /* Set while tracing begins, then only read. */
@@ -10,8 +11,15 @@ extern __attribute__((visibility("hidden"))) struct dvt_writer {
     uint64_t capacity; /* events in a segment */
     uint64_t limit;    /* events that a segment takes: its capacity, or without end where it is a ring */
     uint64_t mask;
-    int counter; /* whether events are stamped by the processor's counter */
+    int counter;   /* whether events are stamped by the processor's counter */
+    int has_clock; /* whether that is known yet */
 } dvt_writer;
+
+void dvt_choose_clock(void); /* once in a process */
+
+static inline uint64_t dvt_now(void) {
+    return __builtin_expect(dvt_writer.counter, 1) ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW);
+}
 
 int dvt_open(const char* folder); /* 0 or an errno value */
 void dvt_close(void);

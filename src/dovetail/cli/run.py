@@ -9,6 +9,7 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype
+from dovetail.cli.trace import refuse_another, tell_trace
 from dovetail.core import EnvironmentFault, save_json
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def run(
     rounds: Rounds = 5,
     budget: Budget = 120.0,
     seed: Seed = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Folder for a trace of every op of every run.", file_okay=False)
+    ] = None,
     json: Json = False,
     out: Out = None,
 ) -> int:
@@ -45,9 +49,11 @@ def run(
     from dovetail.run.mpi import MpiExecutor
     from dovetail.tune.tune import beside_serial, fresh_seed
 
-    content = files.read(file)
+    content, executor = files.read(file), MpiExecutor(launch, trace=trace)
+    if trace is not None:
+        refuse_another(trace)
     if content[0] in files.PROGRAMS:
-        how: dict[str, Any] = {"launch": launch, "rounds": rounds, "budget": budget, "seed": fresh_seed(seed)}
+        how: dict[str, Any] = {"executor": executor, "rounds": rounds, "budget": budget, "seed": fresh_seed(seed)}
         return run_program(file, content, size or "1M", dtype or "float32", **how, json=json, out=out)
     for name, value in (("--size", size), ("--dtype", dtype)):
         if value is not None:
@@ -55,10 +61,11 @@ def run(
     plan = files.plan_from(*content, file)
     folder = out or _folder(file)
     save_json(folder / "plan.json", plan.to_json()) if out else None
-    executor = MpiExecutor(launch, folder=folder / "runs")
     with output.progress(f"running {rounds} rounds"):
-        result = executor.execute(beside_serial(plan, rounds=rounds, budget_s=budget, seed=fresh_seed(seed)))
+        job = beside_serial(plan, rounds=rounds, budget_s=budget, seed=fresh_seed(seed))
+        result = executor.in_folder(folder / "runs").execute(job)
     files.drop_if_empty(folder / "runs")
+    tell_trace(trace)
     fault = _save(result, folder)
     place = None if fault else folder / "measured.json"
     output.emit(summary(plan, result, place)) if json else print(render(plan, result, place))

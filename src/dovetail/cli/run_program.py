@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.cli import files, output
+from dovetail.cli.trace import tell_trace
 from dovetail.core import save_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Program
     from dovetail.run.job import Job, JobResult
+    from dovetail.run.mpi import MpiExecutor
 
 SCHEMA = "dovetail.program_run/1"
 
@@ -36,7 +38,7 @@ def run_program(
     size: str,
     dtype: str,
     *,
-    launch: str | None,
+    executor: MpiExecutor,
     rounds: int,
     budget: float,
     seed: int,
@@ -46,15 +48,14 @@ def run_program(
     """Run the Program in what `files.read` found at a place; exit code 1 where its result is wrong."""
     from dovetail.cli.compile import read_made
     from dovetail.core import parse_bytes
-    from dovetail.run.mpi import MpiExecutor
     from dovetail.run.timing import held_bytes, measuring_job
 
     made = read_made(place, content)
     made.certificate.raise_if_bad()
     job: Job = measuring_job(made.program, parse_bytes(size), dtype, rounds, budget, seed)
-    executor = MpiExecutor(launch, folder=out and out / "runs")
     with output.progress(f"running {rounds} rounds"):
-        result = executor.execute(job)
+        result = (executor.in_folder(out / "runs") if out else executor).execute(job)
+    tell_trace(executor.trace)
     num_bytes = held_bytes(made.program, job.variants[0].workload)
     ran = Ran(made.program, made.certificate.collective_found, num_bytes, dtype, result)
     timeline = None

@@ -33,8 +33,7 @@ def run(
     command = list(context.args)
     if not command:
         raise DovetailError("no command to trace", hint="dovetail trace run -- mpirun -n 4 ./a.out")
-    if any(out.glob("*.dvt")):
-        raise DovetailError(f"{out} holds a trace already", hint="choose another folder with -o")
+    refuse_another(out)
     code = run_traced(command, out)
     _note_trace(_merged(out))
     return code
@@ -72,6 +71,26 @@ def view(
     titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
     opened = [_open(path).read() for path in traces]
     print(write_trace_page(out, opened, titles))
+
+
+def replay(
+    trace: TraceArgument,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", help="A preset, or a machine's JSON file, whose messages and collectives it has."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What the simulator says that the program takes, its messages at the times traced, or at those of a machine."""
+    from dovetail.cli.machines import find
+    from dovetail.plan.replay import replay as replayed
+    from dovetail.report.advice import replay_text
+
+    found = replayed(_open(trace).read(), None if machine is None else find(machine))
+    if json:
+        output.emit(found.to_json())
+    else:
+        print(replay_text(found))
 
 
 def advise(
@@ -137,6 +156,19 @@ def take(
     _note_trace(save_trace(out, alone(files[0]) if alone else read_chrome(files)))
 
 
+def refuse_another(folder: Path) -> None:
+    """Traces of two runs in one folder would be taken for one."""
+    if any(folder.glob("*.dvt")):
+        raise DovetailError(f"{folder} holds a trace already", hint="choose another folder")
+
+
+def tell_trace(folder: Path | None) -> None:
+    """Merge what the ranks of a run left in a folder, and say on stderr where it is."""
+    if folder is not None:
+        trace = _merged(folder)
+        output.note(f"traced {trace.num_rows} rows of {trace.num_ranks} ranks: `dovetail trace view {trace.path}`")
+
+
 def _open(path: Path) -> TraceFile:
     """The trace at a place; what a run left in a folder is merged first."""
     from dovetail.trace import open_trace
@@ -167,7 +199,7 @@ def group() -> typer.Typer:
     made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
     made.command("run", context_settings={**HELP, **passes_on})(run)
-    for verb in (merge, stats, view, advise, export):
+    for verb in (merge, stats, view, replay, advise, export):
         made.command(verb.__name__)(verb)
     made.command("import")(take)
     return made

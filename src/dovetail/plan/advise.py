@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dovetail.cost import CostModel
 from dovetail.machine import Machine
 from dovetail.plan import remedies_balance, remedies_traffic, remedies_waiting
 from dovetail.plan.remedy import KINDS, Remedy, Site
-from dovetail.sim import simulate
+from dovetail.plan.replay import makespan_s, with_curve
 from dovetail.trace import Trace
-from dovetail.trace.delays import from_curve
 from dovetail.trace.sites import call_sites
 from dovetail.trace.story import Story, story_of
-from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.advice/1"
 LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be told
@@ -64,10 +61,7 @@ def advise(trace: Trace, machine: Machine | None = None) -> Advice:
     """
     where, story = _Places(trace), story_of(trace)
     if machine is not None:
-        kind = machine.route(0, machine.ranks - 1)[0]
-        curve = CostModel.of(machine).curve(f"p2p:{kind}")
-        told = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, 1 << 26, story.delays)
-        story = replace(story, delays=told)
+        story = with_curve(story, machine)
     return advise_story(story, where.site, where.of)
 
 
@@ -81,11 +75,6 @@ def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], st
             if saved >= LEAST_SHARE * replayed:
                 found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
     return Advice(tuple(_ranked(found)), story.makespan_s, replayed)
-
-
-def makespan_s(story: Story) -> float:
-    """The makespan that the simulator gives a story."""
-    return simulate(*to_program(story)).makespan_s
 
 
 def _ranked(found: list[Finding]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.plan.advise import Advice, Finding
+from dovetail.plan.replay import Replay
 from dovetail.report.units import percent, seconds
 
 
@@ -11,9 +12,15 @@ def advice_text(advice: Advice) -> str:
     parts = [_finding(number, finding, advice) for number, finding in enumerate(advice.findings, 1)]
     if not parts:
         parts = ["Nothing to change would save a hundredth of the time."]
-    off = advice.replayed_s / advice.traced_s - 1 if advice.traced_s else 0.0
-    trust = f"Replayed as it was, the trace takes {seconds(advice.replayed_s)} of {seconds(advice.traced_s)} traced"
-    return "\n\n".join([*parts, f"{trust} ({percent(abs(off))} {'more' if off >= 0 else 'less'})."])
+    return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
+
+
+def replay_text(replay: Replay) -> str:
+    """How long a trace takes in the simulator, beside what was traced."""
+    how = f"on machine '{replay.machine}'" if replay.machine else "as it was"
+    times = f"takes {seconds(replay.replayed_s)} of {seconds(replay.traced_s)} traced"
+    share = f"{percent(abs(replay.off))} {'more' if replay.off >= 0 else 'less'}"
+    return f"Replayed {how}, the trace {times} ({share})."
 
 
 def _finding(number: int, finding: Finding, advice: Advice) -> str:

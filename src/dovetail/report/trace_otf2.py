@@ -12,6 +12,7 @@ from dovetail.trace import Trace
 from dovetail.trace.decode import KINDS
 from dovetail.trace.matching import messages
 from dovetail.trace.otf2_read import otf2_package
+from dovetail.trace.trace import thread_title
 
 _ENTER, _DETAIL, _LEAVE = 2, 1, 0  # at one moment: what ends before what begins
 _OPS = {
@@ -51,7 +52,7 @@ class _Writer:
             for rank in range(trace.num_ranks)
         ]
         self.locations = {
-            (rank, thread): made.location(f"thread {thread}" if thread else "main", group=groups[rank])
+            (rank, thread): made.location(thread_title(trace.meta, rank, thread), group=groups[rank])
             for rank, thread in self.threads
         }
         mpi, user = otf2.Paradigm.MPI, otf2.Paradigm.USER

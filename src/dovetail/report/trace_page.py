@@ -54,7 +54,7 @@ def trace_told(trace: Trace) -> Told:
     first = np.arange(trace.num_rows) - trace.columns["part"]  # the first row of each row's call
     sender, taker = span[first[found.sent_row[both]]], span[first[found.taken_row[both]]]
     dep_start, dep = _waited_for(trace, span, first, len(rows))
-    return Told("trace", lines, _texts(trace, rows), line, sender, taker, dep_start, dep)
+    return Told("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep)
 
 
 def _waited_for(
@@ -72,7 +72,7 @@ def _waited_for(
     return start.astype("i8"), cause[at]
 
 
-def _texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
+def span_texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
     """What each span did, in a few words."""
     col = trace.columns
     parts = np.zeros(trace.num_rows, "i8")
@@ -80,8 +80,9 @@ def _texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
     used = ("kind", "name", "peer", "tag", "comm", "arg")
     values = (col[name][rows].tolist() for name in used)
     sizes = [len(comm.ranks) for comm in trace.comms]
+    own = [not name.startswith("MPI_") for name in trace.names]  # whose number is no address that it is called from
     return [
-        f"{trace.names[name]}{_words(KINDS[kind], peer, tag, sizes[comm] if comm >= 0 else 0, arg, count)}"
+        f"{trace.names[name]}{_words(KINDS[kind], peer, tag, sizes[comm] if comm >= 0 else 0, own[name] * arg, count)}"
         for kind, name, peer, tag, comm, arg, count in zip(*values, parts[rows].tolist(), strict=True)
     ]
 

@@ -13,6 +13,7 @@ from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.decode import KINDS
 from dovetail.trace.matching import Matcher, Messages
+from dovetail.trace.trace import thread_title
 
 Event = dict[str, Any]
 _POINT = KINDS.index("point")
@@ -60,7 +61,7 @@ class _Threads:
             name = f"rank {rank}" + (f" on {hosts[rank]}" if rank in hosts else "")
             yield {"ph": "M", "pid": rank + 1, "name": "process_name", "args": {"name": name}}
         for (rank, thread), tid in self.known.items():
-            name = f"thread {thread}" if thread else "main"
+            name = thread_title(meta, rank, thread)
             yield {"ph": "M", "pid": rank + 1, "tid": tid, "name": "thread_name", "args": {"name": name}}
 
 
@@ -76,13 +77,13 @@ def _spans(part: Trace, threads: _Threads) -> Iterator[Event]:
         if kind == _POINT:
             yield {**head, "ph": "i", "s": "t", "args": {"arg": told[0]}}
         else:
-            yield {**head, "ph": "X", "dur": float(dur), "args": _args(kind, told)}
+            yield {**head, "ph": "X", "dur": float(dur), "args": _args(kind, part.names[name], told)}
 
 
-def _args(kind: int, told: list[int]) -> dict[str, Any]:
+def _args(kind: int, name: str, told: list[int]) -> dict[str, Any]:
     """What is known of a call beside its name and times."""
     arg, peer, tag, num_bytes, received, request = told
-    if KINDS[kind] == "interval":
+    if KINDS[kind] == "interval" and not name.startswith("MPI_"):
         return {"arg": arg} if arg else {}
     args: dict[str, Any] = {"num_bytes": num_bytes, "called_from": hex(arg)}
     if peer >= 0:

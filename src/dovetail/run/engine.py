@@ -51,11 +51,13 @@ def bind(
     kernels: Mapping[str, KernelCall] | None = None,
     in_order: bool | None = None,
     workload: Workload | None = None,
+    lanes_of: str = "",
 ) -> _native.Engine:
     """An engine for one rank's share of `program` on `arrays`, which the caller keeps alive and unmoved.
 
     The program must have passed `verify`. `in_order`: see `needs_order`, which is asked unless the caller knows.
     `workload`: for kernels, and for arrays whose slots differ. `kernels` go before the workload's, and run in Python.
+    `lanes_of`: whose lanes traces call them, where several ranks share a process.
     """
     check_supported(program)
     given = workload or Workload({})
@@ -92,7 +94,14 @@ def bind(
         blas_functions() if len(products) else (0, 0),
         c_functions,
         call,
+        _titles(program, lanes_of),
     )
+
+
+def _titles(program: Program, lanes_of: str) -> tuple[list[str], list[str], list[str]]:
+    """What traces call the lanes, kernels and collectives of a Program."""
+    lanes = [f"{lanes_of} {lane.name}".strip() for lane in program.lanes]
+    return lanes, [kernel.name for kernel in program.kernels], [call.kind for call in program.collectives]
 
 
 def needs_order(program: Program) -> bool:

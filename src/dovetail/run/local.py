@@ -48,7 +48,9 @@ def run_unverified(
     fill(program, arrays, inputs)
     hub, in_order = _native.LocalHub(program.num_ranks), needs_order(program)
     engines = [
-        bind(_native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order, workload)
+        bind(
+            _native.local_transport(hub, rank), program, rank, arrays[rank], kernels, in_order, workload, f"rank {rank}"
+        )
         for rank in ranks
     ]
     failures = sorted(

@@ -62,11 +62,12 @@ class MpiExecutor:
     """Runs jobs on ranks started by `launch` (a command with `{ranks}`; the default is the mpiexec at hand).
 
     Each job gets a folder of its own under `folder` (a temporary one unless given); it stays after a failure, and holds
-    the reason, the ranks' output and their partial timelines.
+    the reason, the ranks' output and their partial timelines. The ranks are traced into `trace`, op by op, where given.
     """
 
     launch: str | None = None
     folder: Path | None = None
+    trace: Path | None = None
     name: str = "mpi"
 
     @property
@@ -93,6 +94,7 @@ class MpiExecutor:
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
         command += [sys.executable, "-m", "dovetail.run.rank", str(place), str(shim)]
+        command += [str(self.trace.resolve())] if self.trace else []
         code, died = watch(command, place, num_ranks)
         result = place / "result.pkl"
         if code or not result.exists():

@@ -31,7 +31,7 @@ ON_COMM = (  # what acts on a communicator, its first argument; in the order of 
 _FUNCTIONS = (
     *("init", "finalize", "setup", "adopt", "find", "release"),
     *ON_COMM,
-    *("clock", "abort", "library", "error_text"),
+    *("abort", "library", "error_text"),
 )
 
 

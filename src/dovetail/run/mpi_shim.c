@@ -28,12 +28,6 @@ static int dt_finalize(void) {
     return done ? 0 : MPI_Finalize();
 }
 
-static double dt_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void dt_abort(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
 static void dt_library(char* text, int size) {
@@ -70,7 +64,6 @@ const dt_mpi_table dovetail_mpi_table = {
     .collective_v = dt_collective_v,
     .test = dt_test,
     .cancel = dt_cancel,
-    .clock = dt_clock,
     .abort = dt_abort,
     .library = dt_library,
     .error_text = dt_error_text,

@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 6
+#define DOVETAIL_MPI_TABLE_VERSION 7
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
 enum {
@@ -79,7 +79,6 @@ typedef struct {
                         int group);
     int (*test)(dt_comm* comm, int handle, int* done);
     int (*cancel)(dt_comm* comm, int handle); /* of a receive; the handle is then gone */
-    double (*clock)(void);
     void (*abort)(int code);
     void (*library)(char* text, int size);
     void (*error_text)(int code, char* text, int size);

@@ -1,4 +1,4 @@
-"""What each rank of an MPI job runs: `python -m dovetail.run.rank JOB_FOLDER SHIM`."""
+"""What each rank of an MPI job runs: `python -m dovetail.run.rank JOB_FOLDER SHIM [TRACE_FOLDER]`."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ if __name__ == "__main__":
     with Pulse(Path(sys.argv[1])) as pulse:
         from dovetail.run.worker import serve
 
-        code = serve(sys.argv[1], sys.argv[2], pulse)
+        code = serve(sys.argv[1], sys.argv[2], pulse, *sys.argv[3:])
     sys.exit(code)

@@ -26,6 +26,8 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.world import World
 from dovetail.timeline import Timeline
+from dovetail.trace import init, interval
+from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
@@ -33,12 +35,16 @@ MOST_BY_REFERENCE = 2e9  # operations of a plain program, which NumPy does in so
 KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as large as a rank's own
 
 
-def serve(folder: str, shim: str, pulse: Pulse) -> int:
-    """Run this rank's part of the job in `folder`; 0, or 3 after a failure, which is written to the folder."""
+def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
+    """Run this rank's part of the job in `folder`; 0, or 3 after a failure, which is written to the folder. Its ops go
+    into a trace in the folder `trace`, and into that which is recorded already."""
     place = Path(folder)
     world = World(Path(shim))
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
     try:
+        if trace is not None:
+            init(trace)
+            _native.trace_rank(world.rank, world.size)
         job = pickle.loads((place / "job.pkl").read_bytes())
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
@@ -65,12 +71,19 @@ def tell_failure(place: Path, rank: int, error: Exception) -> None:
 
 
 class Spans(NamedTuple):
-    """One round on one rank, on rank 0's clock: when it began, and each op's row, start and end (NaN: not reached)."""
+    """One round on one rank, on its own clock: when it began, and each op's row, start and end (NaN: not reached)."""
 
     begin_s: float
     rows: Any
     start_s: Any
     end_s: Any
+
+    def on(self, line: Line) -> Spans:
+        """The same on another clock."""
+        begin_s, start_s, end_s = (
+            line(np.asarray(values) * 1e9) * 1e-9 for values in (self.begin_s, self.start_s, self.end_s)
+        )
+        return Spans(float(begin_s), self.rows, start_s, end_s)
 
     def since(self, zero_s: float) -> tuple[Any, Any, Any]:
         return self.rows, np.asarray(self.start_s) - zero_s, np.asarray(self.end_s) - zero_s
@@ -84,8 +97,8 @@ class _Rank:
         self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
         self.engines = {v.name: self.bound(v) for v in job.variants}
         world.barrier(SETUP_LIMIT_S)
-        self.offset_s, error_s = world.clock_offset_s()
-        self.clock_error_s = max(world.gather(error_s, SETUP_LIMIT_S), default=error_s)  # on rank 0 that of all
+        self.meetings = world.meet(SETUP_LIMIT_S)
+        self.clocks: list[RankClock] = []  # of all ranks, on rank 0 once the last round is over
 
     def bound(self, variant: Variant) -> _native.Engine:
         about = self.world.transport, variant.program, self.world.rank, self.memory(variant)
@@ -114,12 +127,20 @@ class _Rank:
     def run(self) -> JobResult | None:
         meter = Meter(self.world, SETUP_LIMIT_S)
         ran = run_rounds(self.job, self.run_one, self.common_s, meter.disturbed)
+        self.clocks = self.one_clock()
         outcomes = [self.outcome(v, ran.seconds[:, i], ran.kept) for i, v in enumerate(self.job.variants)]
         facts = self.world.gather(self.facts())
         if self.world.rank:
             return None
         about = len(ran.seconds), ran.disturbed, merge_facts(facts), meter.load()
         return JobResult(tuple(outcomes), *about)
+
+    def one_clock(self) -> list[RankClock]:
+        """On rank 0 the clocks of all ranks, which have met at the start and meet once more; elsewhere none."""
+        self.meetings += self.world.meet(SETUP_LIMIT_S)
+        mine = Reader(Line(), _native.trace_clock_of() or self.world.rank, self.meetings)
+        found = clocks_to_first(dict(enumerate(self.world.gather(mine, SETUP_LIMIT_S))))
+        return [found[rank] for rank in sorted(found)]
 
     def common_s(self) -> float:
         """Rank 0's clock, so that all ranks agree on whether time is up."""
@@ -136,20 +157,17 @@ class _Rank:
         self.world.barrier(limit_s)
         begin = _native.monotonic_s()
         self.latest = variant, begin
-        (failure,) = run_engines([engine], variant.options)
+        with interval(variant.name, index):
+            (failure,) = run_engines([engine], variant.options)
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         if variant.options.spans:
-            self.spans[variant.name].append(self.on_common_clock(begin, *engine.spans()))
+            self.spans[variant.name].append(Spans(begin, *engine.spans()))
         if failure:
             self.save_latest()
             raise RunError(f"variant '{variant.name}', round {index}: {failure}")
         everyone = self.world.gather(mine_s, limit_s)
         longest: float = self.world.share(max(everyone) if everyone else None, limit_s)
         return longest
-
-    def on_common_clock(self, begin_s: float, rows: Any, start_s: Any, end_s: Any) -> Spans:
-        times = (np.asarray(values) + self.offset_s for values in (start_s, end_s))
-        return Spans(begin_s + self.offset_s, rows, *times)
 
     def doing(self) -> str:
         return f"in variant '{self.latest[0].name}'" if self.latest else "before its first run"
@@ -158,7 +176,7 @@ class _Rank:
         """Keep what this rank has done of its latest run, which is being ended from outside."""
         if self.latest:
             variant, begin_s = self.latest
-            self.save_partial(variant, self.on_common_clock(begin_s, *self.engines[variant.name].spans()))
+            self.save_partial(variant, Spans(begin_s, *self.engines[variant.name].spans()))
 
     def save_partial(self, variant: Variant, spans: Spans) -> None:
         """Keep what this rank had done when the run failed."""
@@ -176,10 +194,10 @@ class _Rank:
         median = self.world.share(closest_to_median(seconds, spans))
         keep = range(len(spans)) if self.job.keep_all else [median]
         gathered = self.world.gather([spans[i] for i in keep], SETUP_LIMIT_S)
-        meta = {"executor": "mpi", "clock_error_s": self.clock_error_s, "variant": variant.name}
-        return tuple(
-            _timeline(variant, [parts[i] for parts in gathered], meta) for i in range(len(keep) if gathered else 0)
-        )
+        error_ns = max((clock.error_ns or 0.0 for clock in self.clocks), default=0.0)
+        meta = {"executor": "mpi", "clock_error_s": error_ns * 1e-9, "variant": variant.name}
+        on_one = [[s.on(c.line) for s in part] for part, c in zip(gathered, self.clocks, strict=True)]
+        return tuple(_timeline(variant, list(parts), meta) for parts in zip(*on_one, strict=True))
 
     def check(self, variant: Variant) -> Agreement:
         """Run once from the inputs as they were at first, then hold all that post-conditions name against float64."""

@@ -13,6 +13,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi_library import ON_COMM, Shim
+from dovetail.trace.clocks import Meeting
 
 CONTROL_TAG = 20000
 _ANYHOW = 0  # a send may end before the receiver has asked for it
@@ -103,24 +104,13 @@ class World:
         self._finish(handle.value, limit_s, None)
         return result
 
-    def clock_offset_s(self, trips: int = 12) -> tuple[float, float]:
-        """Seconds to add to this rank's clock to get rank 0's, and half the round trip that bounds the error."""
-        best = (0.0, 0.0)
-        for peer in range(1, self.size):
-            if self.rank == 0:
-                for _ in range(trips):
-                    self.recv(peer)
-                    self.send(_native.monotonic_s(), peer)
-            elif self.rank == peer:
-                best = min((self._trip() for _ in range(trips)), key=lambda trip: trip[1])
-        return best
-
-    def _trip(self) -> tuple[float, float]:
-        begin = _native.monotonic_s()
-        self.send(None, 0)
-        theirs = self.recv(0)
-        end = _native.monotonic_s()
-        return theirs - (begin + end) / 2, (end - begin) / 2
+    def meet(self, limit_s: float = 60.0) -> list[Meeting]:
+        """Compare clocks along a tree, all ranks together: this rank's meeting with its parent, none of rank 0."""
+        try:
+            found = Meeting(*_native.meet(self.transport, CONTROL_TAG, limit_s))
+        except RuntimeError as error:
+            raise RunError(str(error), hint="look at that rank's output") from error
+        return [found] if self.rank else []
 
     def _start(self, name: str, data: Any, num_bytes: int, peer: int, *how: int) -> int:
         handle = ctypes.c_int()

@@ -1,4 +1,4 @@
-"""One clock for all ranks: every process's event clock as a line in seconds of rank 0's clock.
+"""One clock for all ranks, of traces and of jobs that executors run: each rank's clock as a line to rank 0's.
 
 Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
 cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between
@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.trace.process_file import ProcessFile
 
@@ -31,7 +35,13 @@ class Line:
     offset_ns: float = 0.0
     rate: float = 1.0
 
-    def __call__(self, time_ns: float) -> float:
+    @overload
+    def __call__(self, time_ns: float) -> float: ...
+
+    @overload
+    def __call__(self, time_ns: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+    def __call__(self, time_ns: Any) -> Any:
         return (time_ns - self.origin_ns) * self.rate + self.offset_ns
 
     def then(self, after: Line) -> Line:
@@ -39,9 +49,19 @@ class Line:
         return Line(self.origin_ns, after(self.offset_ns), self.rate * after.rate)
 
 
+class Reader(NamedTuple):
+    """What a rank knows of its clock: the line from there to its CLOCK_MONOTONIC_RAW, which one that is (alike for all
+    who read the same), and its meetings with its parent. `base`: the first rank of its job, where there are several."""
+
+    line: Line
+    clock_of: object
+    meetings: Sequence[Meeting]
+    base: int = 0
+
+
 @dataclass(frozen=True)
 class RankClock:
-    """A process's event clock in nanoseconds of the common clock. `error_ns`: the most that it can be wrong between
+    """A rank's clock in nanoseconds of the common clock. `error_ns`: the most that it can be wrong between
     meetings, by their round trips up the tree; None where the clocks never met and the hosts' dates had to do.
     `has_drift`: whether they met twice."""
 
@@ -50,15 +70,38 @@ class RankClock:
     has_drift: bool
 
 
+def surest(meetings: Sequence[Meeting]) -> tuple[Meeting, Meeting]:
+    """The two meetings whose line is bounded best at the first and at the last of all; one alone twice.
+
+    >>> held_up, tight, late = Meeting(0, 0, 5000), Meeting(10, 0, 4), Meeting(100, 0, 4)
+    >>> surest([held_up, tight, late]) == (tight, late)
+    True
+    """
+    ends = meetings[0].mine_ns, meetings[-1].mine_ns
+
+    def bound(two: tuple[Meeting, Meeting]) -> float:
+        return max(_between(two, (two[0].half_trip_ns, two[1].half_trip_ns), at) for at in ends)
+
+    return min(combinations(meetings, 2), key=bound, default=(meetings[0], meetings[0]))
+
+
+def _between(two: tuple[Meeting, Meeting], errors: Sequence[float], at_ns: float) -> float:
+    """The most that a line is wrong at a moment, where it is at most so wrong at two meetings."""
+    span = two[1].mine_ns - two[0].mine_ns
+    if span <= 0:
+        return max(errors)
+    return (errors[0] * abs(two[1].mine_ns - at_ns) + errors[1] * abs(at_ns - two[0].mine_ns)) / span
+
+
 def line_through(meetings: Sequence[Meeting]) -> Line:
-    """The line through the first and the last meeting; a shift where there is one, or no drift shows beyond the errors.
+    """The line through the surest two meetings; a shift where there is one, or no drift shows beyond the errors.
 
     >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1210, 4)])(300)
     1320.0
     >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1202, 4)])(300)
     1301.0
     """
-    first, last = meetings[0], meetings[-1]
+    first, last = surest(meetings)
     shifts = [meeting.peer_ns - meeting.mine_ns for meeting in (first, last)]
     errors = [max(meeting.half_trip_ns, 1) for meeting in (first, last)]
     if abs(shifts[1] - shifts[0]) > sum(errors) and last.mine_ns > first.mine_ns:
@@ -83,24 +126,36 @@ def meetings_of(notes: Sequence[Mapping[str, Any]]) -> list[Meeting]:
     return [Meeting(int(c["mine_ns"]), int(c["peer_ns"]), int(c["half_trip_ns"])) for c in found]
 
 
+def clocks_to_first(readers: Mapping[int, Reader]) -> dict[int, RankClock]:
+    """The clocks in nanoseconds of rank 0's, of ranks whose meetings lead there.
+
+    >>> told = {0: Reader(Line(), "a", []), 1: Reader(Line(), "b", [Meeting(100, 1100, 4)]), 2: Reader(Line(), "a", [])}
+    >>> found = clocks_to_first(told)
+    >>> [(found[rank].line(300), found[rank].error_ns) for rank in range(3)]
+    [(300.0, 0.0), (1300.0, 4.0), (300.0, 0.0)]
+    """
+    ways = {rank: _way(readers, rank) for rank in readers if 0 in readers}
+    return {rank: _met(readers[rank].line, way) for rank, way in ways.items() if way is not None}
+
+
 def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
     """The clock of each process. Rank 0's, or the date of the hosts where ranks never met, is the common one."""
-    by_rank = {process.rank: process for process in processes}
-    met = 0 in by_rank and all(_way(by_rank, rank) is not None for rank in by_rank) and len(by_rank) == len(processes)
+    readers = {p.rank: Reader(_event_line(p), _clock_of(p), meetings_of(p.notes), p.base) for p in processes}
+    found = clocks_to_first(readers)
+    if len(found) == len(processes):
+        return [found[process.rank] for process in processes]
     day = min((process.first.real_ns for process in processes), default=0)
-    return [_met(process, by_rank) if met else _dated(process, day) for process in processes]
+    return [_dated(process, day) for process in processes]
 
 
-def _way(by_rank: Mapping[int, ProcessFile], rank: int) -> list[list[Meeting]] | None:
+def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | None:
     """The meetings on the way up to rank 0's clock; None where a rank on it left none."""
     way = []
-    top = _clock_of(by_rank[0])
-    while rank > 0 and (rank not in by_rank or _clock_of(by_rank[rank]) != top):
-        meetings = meetings_of(by_rank[rank].notes) if rank in by_rank else []
-        if not meetings:
+    while rank > 0 and (rank not in readers or readers[rank].clock_of != readers[0].clock_of):
+        if rank not in readers or rank == readers[rank].base or not readers[rank].meetings:
             return None
-        way.append(meetings)
-        rank = parent(rank)
+        way.append(readers[rank].meetings)
+        rank = readers[rank].base + parent(rank - readers[rank].base)
     return way
 
 
@@ -122,17 +177,23 @@ def _dated(process: ProcessFile, day_ns: int) -> RankClock:
     return RankClock(line, None, False)
 
 
-def _most_wrong(line: Line, meeting: Meeting) -> float:
-    """How far from the truth a line may be there: half the round trip, and by how much it passes the meeting by."""
-    return meeting.half_trip_ns + abs(line(meeting.mine_ns) - meeting.peer_ns)
+def _most_wrong(line: Line, meetings: Sequence[Meeting]) -> float:
+    """How far from the truth a line may be between the first and the last meeting: at each, half the round trip and by
+    how much it passes the meeting by; by the surest two, or by those at the ends."""
+
+    def bound(two: tuple[Meeting, Meeting]) -> float:
+        errors = [one.half_trip_ns + abs(line(one.mine_ns) - one.peer_ns) for one in two]
+        return max(_between(two, errors, meetings[i].mine_ns) for i in (0, -1))
+
+    return min(bound(surest(meetings)), bound((meetings[0], meetings[-1])))
 
 
-def _met(process: ProcessFile, by_rank: Mapping[int, ProcessFile]) -> RankClock:
+def _met(line: Line, way: Sequence[Sequence[Meeting]]) -> RankClock:
     """Up the tree to the clock of rank 0."""
-    line, error, has_drift = _event_line(process), 0.0, True
-    for meetings in _way(by_rank, process.rank) or []:
+    error, has_drift = 0.0, True
+    for meetings in way:
         step = line_through(meetings)
         line = line.then(step)
-        error += max(_most_wrong(step, meeting) for meeting in meetings)
+        error += _most_wrong(step, meetings)
         has_drift = has_drift and len(meetings) > 1
     return RankClock(line, error, has_drift)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dovetail.core import DovetailError
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
+from dovetail.trace.jobs import ranked
 from dovetail.trace.matching import DONE, RECV, Matcher
 from dovetail.trace.process_file import ProcessFile, read_process
 from dovetail.trace.store import TraceFile, TraceWriter
@@ -57,7 +58,7 @@ class _Table:
 
 class _Merge:
     def __init__(self, processes: Sequence[ProcessFile], faults: list[str]) -> None:
-        self.processes = _ranked(processes)
+        self.processes = ranked(processes)
         self.faults = [*faults, *(fault for process in processes for fault in process.faults)]
         self.clocks = rank_clocks(self.processes)
         self.names, self.comms = _Table(), _Table()
@@ -74,7 +75,8 @@ class _Merge:
                 self.matcher.take(batch)
                 writer.add(batch)
             comms = tuple(self.comms.rows)
-            return writer.close(len(self.processes), tuple(self.names.rows), comms, self._meta(comms))
+            num_ranks = max(process.rank for process in self.processes) + 1
+            return writer.close(num_ranks, tuple(self.names.rows), comms, self._meta(comms))
 
     def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
         told = zip(self.processes, self.clocks, strict=True)
@@ -110,7 +112,7 @@ class _Merge:
             since = (rows[name] - np.uint64(line.origin_ns)).view("i8")
             columns[f"{name}_s"] = (since * line.rate + (line.offset_ns - self.start_ns)) * 1e-9
         columns["rank"] = np.full(count, process.rank, "i4")
-        columns["thread"] = np.full(count, thread - 1, "i4")
+        columns["thread"] = numbers.threads(rows["name"], thread - 1)
         return numbers.settle(columns, rows)
 
 
@@ -122,21 +124,19 @@ def _bites(process: ProcessFile, piece: Any) -> Iterator[tuple[NDArray[Any], int
         yield events[at : at + PIECE_EVENTS], piece.lost if is_last else 0
 
 
-def _ranked(processes: Sequence[ProcessFile]) -> list[ProcessFile]:
-    """In the order of ranks; where they are not told, or two say the same, by their start."""
-    ranks = [process.rank for process in processes]
-    if min(ranks) >= 0 and len(set(ranks)) == len(ranks):
-        return sorted(processes, key=lambda process: process.rank)
-    by_start = sorted(processes, key=lambda process: (process.rank < 0, process.rank, process.first.real_ns))
-    return [replace(process, rank=rank) for rank, process in enumerate(by_start)]
-
-
 def _about(process: ProcessFile, clock: RankClock) -> dict[str, Any]:
     error_s = None if clock.error_ns is None else clock.error_ns * 1e-9
     about = {"rank": process.rank, "host": process.host, "pid": process.pid, "program": process.program}
     about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
-    maps = [note for note in process.notes if "map" in note]
-    return {**about, "clock_error_s": error_s, "has_drift": clock.has_drift, "maps": maps}
+    maps, lanes = [note for note in process.notes if "map" in note], lanes_of(process)
+    clocks = {"clock_error_s": error_s, "has_drift": clock.has_drift}
+    return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
+
+
+def lanes_of(process: ProcessFile) -> dict[str, int]:
+    """The lanes beside the threads of a process, numbered after these."""
+    count = max((piece.thread for piece in process.pieces), default=0)
+    return {lane: count + i for i, lane in enumerate(dict.fromkeys(process.lanes.values()))}
 
 
 class _Numbers:
@@ -145,8 +145,16 @@ class _Numbers:
     def __init__(self, process: ProcessFile, names: _Table, comms: _Table) -> None:
         self.texts, self.trace_names = process.names, names
         self.names = np.full(1, -1, "i4")
-        found = {int(note["comm"]): _comm(note) for note in process.notes if "comm" in note}
+        found = {int(note["comm"]): _comm(note, process.base) for note in process.notes if "comm" in note}
         self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
+        lanes = lanes_of(process)
+        self.lanes = self._table({name: lanes[lane] for name, lane in process.lanes.items()}, -1)
+
+    def threads(self, names: NDArray[Any], thread: int) -> NDArray[Any]:
+        """Where the intervals of some names lie: in a lane of theirs, or else in the thread that recorded them."""
+        lane = self.lanes[np.clip(names, 0, len(self.lanes) - 1)]
+        found: NDArray[Any] = np.where(lane < 0, thread, lane).astype("i4")
+        return found
 
     @staticmethod
     def _table(rows: dict[int, int], other: int) -> NDArray[Any]:
@@ -171,9 +179,12 @@ class _Numbers:
         return found
 
 
-def _comm(note: dict[str, Any]) -> Comm:
-    ranks = tuple(note["ranks"]) if "ranks" in note else tuple(range(int(note["size"])))
-    return Comm(ranks, int(note.get("number", 0)), tuple(note.get("remote", ())), bool(note.get("window")))
+def _comm(note: dict[str, Any], base: int) -> Comm:
+    """A communicator that a process notes, whose job's first rank is `base`."""
+    told = note["ranks"] if "ranks" in note else range(int(note["size"]))
+    both = (told, note.get("remote", ()))
+    ranks, remote = (tuple(rank + base if rank >= 0 else -1 for rank in each) for each in both)
+    return Comm(ranks, int(note.get("number", 0)), remote, bool(note.get("window")))
 
 
 def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:

@@ -3,53 +3,25 @@
 
 /* ---- clocks ---- */
 
-enum { DM_TRIPS = 20, DM_GOOD_NS = 100000, DM_MEET_NS = 200000000, DM_TAG = 1 };
+enum { DM_TAG = 1 };
 
 static MPI_Comm dm_own; /* of all ranks, for the tracer's messages */
 static int dm_world_rank, dm_world_size;
 
-static int64_t dm_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+static int dm_mail_to(void* unused, int rank, const void* data, int num_bytes) {
+    (void)unused;
+    return real_Send(data, num_bytes, MPI_BYTE, rank, DM_TAG, dm_own);
 }
 
-/* Round trips with the rank above in the tree; the shortest tells how the clocks differ. On a busy machine it takes
-   more of them until one is not held up. */
-static void dm_ask_time(int above) {
-    int64_t best = INT64_MAX, mine = 0, theirs = 0, answer = 0;
-    const int64_t start = dm_now_ns();
-    for (int i = 0, goes_on = 1; goes_on; ++i) {
-        const int64_t before = dm_now_ns();
-        goes_on = (i + 1 < DM_TRIPS || best > DM_GOOD_NS) && before - start < DM_MEET_NS;
-        real_Send(&goes_on, (int)sizeof goes_on, MPI_BYTE, above, DM_TAG, dm_own);
-        real_Recv(&answer, (int)sizeof answer, MPI_BYTE, above, DM_TAG, dm_own, MPI_STATUS_IGNORE);
-        const int64_t after = dm_now_ns();
-        if (after - before >= best) continue;
-        best = after - before, mine = before + best / 2, theirs = answer;
-    }
-    char line[160];
-    snprintf(line, sizeof line, "{\"clock\": {\"mine_ns\": %lld, \"peer_ns\": %lld, \"half_trip_ns\": %lld}}",
-             (long long)mine, (long long)theirs, (long long)(best + 1) / 2);
-    dovetail_trace_note(line);
-}
-
-static void dm_tell_time(int below) {
-    for (int goes_on = 1; goes_on;) {
-        real_Recv(&goes_on, (int)sizeof goes_on, MPI_BYTE, below, DM_TAG, dm_own, MPI_STATUS_IGNORE);
-        const int64_t now = dm_now_ns();
-        real_Send(&now, (int)sizeof now, MPI_BYTE, below, DM_TAG, dm_own);
-    }
+static int dm_mail_from(void* unused, int rank, void* data, int num_bytes) {
+    (void)unused;
+    return real_Recv(data, num_bytes, MPI_BYTE, rank, DM_TAG, dm_own, MPI_STATUS_IGNORE);
 }
 
 static void dm_meet(void) {
-    for (int bit = 1; bit < dm_world_size; bit *= 2) {
-        if (dm_world_rank & bit) {
-            dm_ask_time(dm_world_rank - bit);
-            return;
-        }
-        if (dm_world_rank + bit < dm_world_size) dm_tell_time(dm_world_rank + bit);
-    }
+    const dovetail_trace_mail mail = {dm_mail_to, dm_mail_from, NULL};
+    dovetail_trace_meeting met;
+    dovetail_trace_meet(dm_world_rank, dm_world_size, &mail, &met);
 }
 
 /* ---- beginning and end ---- */

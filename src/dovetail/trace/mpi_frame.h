@@ -13,6 +13,7 @@
 
 #include "dovetail_trace.h"
 #include "dovetail_trace_file.h"
+#include "dovetail_trace_meet.h"
 
 #define DM_LIKELY(x) __builtin_expect(!!(x), 1)
 #define DM_SITE ((int64_t)(uintptr_t)__builtin_return_address(0))

@@ -64,9 +64,11 @@ class ProcessFile:
     last: Anchor
     pieces: tuple[Piece, ...]
     names: dict[int, str] = field(repr=False)
+    lanes: dict[int, str] = field(repr=False)  # of names whose intervals lie in lanes beside the threads
     notes: tuple[dict[str, Any], ...] = field(repr=False)
     event_type: np.dtype[Any] = field(repr=False)
     faults: tuple[str, ...] = ()
+    base: int = 0  # where several jobs are numbered through, the first rank of this one
 
     def events(self, piece: Piece) -> NDArray[Any]:
         """The events of a piece: fields `word` and `about`, in the machine's byte order."""
@@ -97,12 +99,12 @@ def read_process(path: str | Path) -> ProcessFile:
     if PAGE + declared * segment_bytes > size:
         faults.append(f"{path.name} is cut short: {size} bytes of {PAGE + declared * segment_bytes}")
     pieces, overwritten = _Scan(path, event_type, segment_bytes, keep == KEEP_NEWEST).pieces(size)
-    names, notes = _lines(path.with_suffix(".jsonl"), faults)
+    names, lanes, notes = _lines(path.with_suffix(".jsonl"), faults)
     host, program = (text.split(b"\0")[0].decode(errors="replace") for text in rest[6:])
     first, last = Anchor(*rest[:3]), Anchor(*rest[3:6])
     return ProcessFile(
         *(path, host, pid, program, rank, num_ranks, state == 2, dropped + overwritten, first, last),
-        *(pieces, names, notes, event_type, tuple(faults)),
+        *(pieces, names, lanes, notes, event_type, tuple(faults)),
     )
 
 
@@ -164,9 +166,10 @@ class _Scan:
             yield Piece(word >> 32, word & 0xFFFFFFFF, offset, end - at - 1, missing)
 
 
-def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], tuple[dict[str, Any], ...]]:
-    """Names and notes; lines that are none are counted among the faults."""
+def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], dict[int, str], tuple[dict[str, Any], ...]]:
+    """Names, their lanes, and notes; lines that are none are counted among the faults."""
     names: dict[int, str] = {}
+    lanes: dict[int, str] = {}
     notes, bad = [], 0
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -178,10 +181,11 @@ def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], tuple[dict[st
             note = json.loads(line)
             if "name" in note:
                 names[int(note["name"])] = str(note["text"])
+                lanes |= {int(note["name"]): str(note["lane"])} if "lane" in note else {}
             else:
                 notes.append(note)
         except (ValueError, TypeError, KeyError):
             bad += 1
     if bad:
         faults.append(f"{path.name} has {bad} broken lines")
-    return names, tuple(notes)
+    return names, lanes, tuple(notes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -46,7 +47,9 @@ class Step(NamedTuple):
 class Message:
     """One message. `delay_s` as seen, None where the curve is to tell; `rendezvous`: it waited for its receive;
     `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: its sender waits for
-    it whatever its size, as in MPI_Ssend, or until it is through a slow link."""
+    it whatever its size, as in MPI_Ssend, or until it is through a slow link; `came_back`: its receiver waited for it
+    until its sender's next call; `held`: it does not set out before that, for want of progress; `gap_s`: after that the
+    next one may set out."""
 
     src: int
     dst: int
@@ -56,6 +59,9 @@ class Message:
     rendezvous: bool
     stalls: bool = False
     synchronous: bool = False
+    came_back: bool = False
+    held: bool = False
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -233,6 +239,18 @@ class _Teller:
         blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self._blocks(i)]
         return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
+    def _came_back(self) -> NDArray[np.bool_]:
+        """Of each message: whether its receiver waited for it until its sender, whose call had not, was in the library
+        again, in a call that is told: one that only looks leaves no sign of how the message got on."""
+        back_s = np.full(len(self.found.src), np.inf)
+        for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
+            for i in self.sends.get(call.row, ()):
+                if not self._blocks(i) and self._deeds(after):
+                    back_s[i] = after.start_s
+        arrived_s = np.array([self._arrived_s(i) for i in range(len(back_s))])
+        came_back: NDArray[np.bool_] = (self.found.taken_s >= back_s) & (arrived_s > self.found.waited_s)
+        return came_back
+
     def _blocks(self, i: int) -> bool:
         """Whether the call that sends a message is itself the one that waits for it to be sent."""
         return int(self.trace.columns["request"][self.found.sent_row[i]]) < 0
@@ -303,7 +321,10 @@ class _Teller:
         f = self.found
         keys = np.stack([f.src, f.dst, self.trace.columns["comm"][f.sent_row], self.trace.columns["tag"][f.sent_row]])
         _, key = np.unique(keys, axis=1, return_inverse=True)
-        told = (f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous)
+        told = (
+            *(f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous),
+            self._came_back(),
+        )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
 
     def gatherings(self) -> tuple[Gathering, ...]:

@@ -67,7 +67,10 @@ class _Writer:
         if message.delay_s is None:
             least = min(self.story.delays.latency_s, float(self.story.delays(message.num_bytes)))
             return float(self.story.delays(message.num_bytes)) - least, least
-        return (message.delay_s, 0.0) if message.rendezvous else (0.0, message.delay_s)
+        if message.rendezvous:
+            return message.delay_s, 0.0
+        gap = min(message.gap_s, message.delay_s)
+        return gap, message.delay_s - gap
 
 
 class _Rank:
@@ -79,6 +82,8 @@ class _Rank:
         self.last: list[int] = []  # the rank's own latest op
         self.begun: dict[tuple[str, int], list[int]] = {}
         self.stalled: dict[tuple[int, int, int], list[int]] = {}  # by channel: begun, and got on with when waited for
+        self.held: list[int] = []  # begun to be sent by the call at `row`, and set out with the next
+        self.row = -1
         self.own_s = 0.0
 
     def tell(self, steps: Any) -> None:
@@ -86,6 +91,9 @@ class _Rank:
             self.own_s += step.seconds
             if step.seconds > 0:
                 self._here()  # what follows is waited for, or begun, after it
+            if step.row != self.row:
+                self._set_out()
+            self.row = step.row
             getattr(self, f"_{step.does}")(step.number)
 
     def _here(self) -> list[int]:
@@ -108,6 +116,19 @@ class _Rank:
         return self.to.builder.channel(*key, depth=self.to.depth[key] + 1), key
 
     def _send(self, number: int) -> None:
+        if self.to.story.messages[number].held:
+            self.held.append(number)
+        else:
+            self._set_out()  # messages of one channel keep their order
+            self._give(number)
+
+    def _set_out(self) -> None:
+        """Sends what was held."""
+        held, self.held = self.held, []
+        for number in held:
+            self._give(number)
+
+    def _give(self, number: int) -> None:
         channel, key = self._channel(number)
         message, (wire, latency) = self.to.story.messages[number], self.to.times(number)
         costs = {"wire": wire, "latency": latency, "rendezvous": message.rendezvous, "bytes": message.num_bytes}

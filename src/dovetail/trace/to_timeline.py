@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dovetail.timeline import Timeline
 from dovetail.timeline.timeline import COLUMNS
-from dovetail.trace.trace import Trace
+from dovetail.trace.trace import Trace, thread_title
 
 
 def span_rows(trace: Trace) -> NDArray[Any]:
@@ -20,16 +20,24 @@ def span_rows(trace: Trace) -> NDArray[Any]:
     return ordered
 
 
+def lanes_of(trace: Trace, rows: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """The titles of the threads and lanes that some rows lie in, and for each row the number of its title."""
+    both = np.stack([trace.columns["thread"][rows], trace.columns["rank"][rows]], axis=1)
+    distinct, inverse = np.unique(both, axis=0, return_inverse=True)
+    titles = [thread_title(trace.meta, rank, thread) for thread, rank in distinct.tolist()]
+    number = {title: i for i, title in enumerate(dict.fromkeys(titles))}
+    return tuple(number), np.array([number[title] for title in titles], "i4")[inverse.ravel()]
+
+
 def to_timeline(trace: Trace) -> Timeline:
     """The spans of a trace, in the order of `span_rows`; points are left out."""
     col, chosen = trace.columns, span_rows(trace)
-    num_threads = int(col["thread"][chosen].max(initial=-1)) + 1
+    lanes, lane = lanes_of(trace, chosen)
     values = {name: col[name][chosen] for name in ("rank", "name", "num_bytes", "start_s", "end_s")}
-    values |= {"lane": col["thread"][chosen], "op": np.full(len(chosen), -1)}
+    values |= {"lane": lane, "op": np.full(len(chosen), -1)}
     columns = {name: np.ascontiguousarray(values[name], dtype) for name, dtype in COLUMNS.items()}
     for column in columns.values():
         column.flags.writeable = False
-    lanes = tuple(f"thread {i}" if i else "main" for i in range(num_threads))
     errors = [rank.get("clock_error_s") or 0.0 for rank in trace.meta.get("ranks", ())]
     return Timeline(
         "measured", trace.num_ranks, lanes, trace.names, columns, {"clock_error_s": max(errors, default=0.0)}

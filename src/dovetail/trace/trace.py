@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ COLUMNS: dict[str, str] = {
     "name": "i4",  # row of `names`
     "part": "i4",  # 0 for the first row of an interval, 1, 2, … for more that it moved
     "rank": "i4",
-    "thread": "i4",
+    "thread": "i4",  # numbers after those of the threads are lanes
     "start_s": "f8",
     "end_s": "f8",
     "arg": "i8",  # the program's number, or of an MPI call the address that it was made from
@@ -54,8 +55,8 @@ class Comm:
 class Trace:
     """Rows in the order of their ends, in seconds since the first event, on the clock of rank 0.
 
-    `meta` says where it is from: `ranks` (host, pid, program, finalized, lost events, how well its clock is known),
-    `faults`, and the check of the clocks, `clocks`.
+    `meta` says where it is from: `ranks` (host, pid, program, finalized, lost events, how well its clock is known, what
+    its `lanes` are called), `faults`, and the check of the clocks, `clocks`.
     """
 
     num_ranks: int
@@ -90,6 +91,13 @@ class Trace:
     def from_json(cls, document: dict[str, Any]) -> Trace:
         check_schema(document, SCHEMA)
         return cls(*read_head(document), read_arrays(document["columns"], COLUMNS), dict(document["meta"]))
+
+
+def thread_title(meta: Mapping[str, Any], rank: int, thread: int) -> str:
+    """What to call a thread of a rank, or a lane beside its threads, by a trace's meta."""
+    ranks: list[Mapping[str, Any]] = [about for about in meta.get("ranks", ()) if about["rank"] == rank]
+    lane = ranks[0].get("lanes", {}).get(str(thread)) if ranks else None
+    return str(lane or (f"thread {thread}" if thread else "main"))
 
 
 def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:

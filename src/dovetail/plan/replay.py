@@ -1,0 +1,127 @@
+"""replay: a traced program's makespan in the simulator, its messages at the times traced or at a machine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import MachineError
+from dovetail.cost import CostModel
+from dovetail.machine import Machine
+from dovetail.sim import simulate
+from dovetail.trace import Trace
+from dovetail.trace.delays import from_curve
+from dovetail.trace.story import Gathering, Message, Story, story_of
+from dovetail.trace.to_program import to_program
+
+SCHEMA = "dovetail.replay/1"
+CALLS = {
+    "Allreduce": "all_reduce", "Allgather": "all_gather", "Reduce_scatter_block": "reduce_scatter",
+    "Alltoall": "all_to_all", "Bcast": "broadcast", "Reduce": "reduce", "Gather": "gather", "Scatter": "scatter",
+}  # fmt: skip
+MOST_BYTES = 1 << 26  # of the curve by which remedies are priced
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The makespan as traced, and as the simulator gives it. `machine`: whose messages and collectives those were."""
+
+    traced_s: float
+    replayed_s: float
+    machine: str | None = None
+
+    @property
+    def off(self) -> float:
+        """How much longer the replay takes, as a share of what was traced."""
+        return self.replayed_s / self.traced_s - 1 if self.traced_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "off": self.off}
+        return {"schema": SCHEMA, **times, "machine": self.machine}
+
+
+def replay(trace: Trace, machine: Machine | None = None) -> Replay:
+    """Replay an untouched trace: what ranks do, when, and in which order is the trace's; messages and collectives take
+    the times that the trace saw, or where a machine is given what its curves tell, and none from the trace."""
+    story = story_of(trace)
+    replayed = story if machine is None else on_machine(story, machine)
+    return Replay(story.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
+
+
+def makespan_s(story: Story) -> float:
+    """The makespan that the simulator gives a story."""
+    return simulate(*to_program(story)).makespan_s
+
+
+def on_machine(story: Story, machine: Machine) -> Story:
+    """The story with every message and collective at a machine's costs. Raises MachineError where it has too few ranks.
+
+    Which messages go on only when a rank is back in the library stays as the trace saw it: that is the library's way.
+    """
+    ranks = len(story.steps)
+    if machine.ranks < ranks:
+        raise MachineError(
+            f"machine '{machine.name}' has fewer ranks than the trace",
+            found=f"{machine.ranks} and {ranks}",
+            hint=f"dovetail probe --ranks {ranks}",
+        )
+    prices = _Prices(machine, {(message.src, message.dst) for message in story.messages})
+    messages = tuple(map(prices.of, story.messages))
+    gatherings = tuple(replace(each, seconds=prices.gathering_s(each)) for each in story.gatherings)
+    return replace(story, messages=messages, gatherings=gatherings, delays=with_curve(story, machine).delays)
+
+
+def with_curve(story: Story, machine: Machine) -> Story:
+    """The story whose messages of unknown delay go by a machine's curve."""
+    kind = machine.route(0, machine.ranks - 1)[0]
+    curve = CostModel.of(machine).curve(f"p2p:{kind}")
+    told = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
+    return replace(story, delays=told)
+
+
+class _Prices:
+    """Seconds of messages and collectives by a machine's curves."""
+
+    def __init__(self, machine: Machine, ways: set[tuple[int, int]]) -> None:
+        self.machine, self.model, self.ways = machine, CostModel.of(machine), ways
+        self.known: dict[tuple[str, int], float] = {}
+
+    def of(self, message: Message) -> Message:
+        """The message at its costs here: one of many takes as long as in a stream. One that waits for its receive needs
+        its sender too, where nothing shows that it went without."""
+        kind = self.machine.route(message.src, message.dst)[0]
+        waits = message.synchronous or message.stalls or message.num_bytes > self.model.eager_limit(kind)
+        seconds = self._one_way_s(kind, message.num_bytes)
+        held, gap_s = waits and message.came_back, self._gap_s(kind, message)
+        return replace(message, delay_s=seconds, rendezvous=waits, held=held, gap_s=gap_s)
+
+    def _gap_s(self, kind: str, message: Message) -> float:
+        """What each of many takes: of a stream both ways, where a rank sends one and takes one, half where it does but
+        one of them."""
+        if f"exchange:{kind}" not in self.model:
+            return 0.0
+        both = self._seconds(f"exchange:{kind}", message.num_bytes)
+        return both if (message.dst, message.src) in self.ways else both / 2
+
+    def gathering_s(self, it: Gathering) -> float:
+        """By its own curve where that was measured; else the latencies of a tree, and its largest buffer sent once."""
+        if len(it.group) < 2:
+            return 0.0
+        name = it.name.removeprefix("MPI_").removesuffix("_c").removeprefix("I").capitalize()
+        key = f"{CALLS.get(name)}:{len(it.group)}"
+        if key in self.model and it.num_bytes >= self.model.curve(key).low:
+            return self._seconds(key, it.num_bytes)
+        kind = self.machine.route(it.group[0], it.group[-1])[0]
+        least = self._one_way_s(kind, 1)
+        return ceil(log2(len(it.group))) * least + self._one_way_s(kind, it.num_bytes) - least
+
+    def _one_way_s(self, kind: str, num_bytes: int) -> float:
+        return self._seconds(f"p2p:{kind}", num_bytes)
+
+    def _seconds(self, key: str, num_bytes: int) -> float:
+        if (key, num_bytes) not in self.known:
+            self.known[key, num_bytes] = float(self.model.seconds(key, num_bytes, extrapolate=True))
+        return self.known[key, num_bytes]

@@ -1,0 +1,130 @@
+"""Replay on a machine: messages and collectives take what its curves tell, whatever the trace saw of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_trace_advise import Tale
+from test_trace_waits import call, sent, taken, trace_of
+from trace_files import event, pair, write_process
+
+from dovetail.cli import main
+from dovetail.core import MachineError, save_json
+from dovetail.cost import Curve
+from dovetail.ir import Kind
+from dovetail.machine import Machine
+from dovetail.plan.replay import makespan_s, on_machine, replay
+from dovetail.trace.story import story_of
+from dovetail.trace.to_program import to_program
+
+US, MS = 1e-6, 1e-3
+LARGE = 1 << 16
+
+
+def machine(ranks: int = 2, **costs: Curve) -> Machine:
+    """One way 10 us and 100 MB/s, larger than 1000 bytes only once they are waited for."""
+    curves = {"p2p:shm": Curve.through([0, 1e6], [10 * US, 10 * US + 10 * MS])}
+    curves |= {key.replace("_of_", ":"): curve for key, curve in costs.items()}
+    told = {key: curve.to_json() for key, curve in curves.items()}
+    return Machine("pretended", ranks, (0,) * ranks, costs=told, facts={"eager_limit_bytes": 1000})
+
+
+def took_s(tale: Tale, **costs: Curve) -> float:
+    return makespan_s(on_machine(tale.story(), machine(len(tale.steps), **costs)))
+
+
+def one_message(num_bytes: int, **about) -> Tale:
+    """Rank 0 sends, then works for 5 ms; rank 1 works for 1 ms, then takes the message."""
+    tale = Tale(2)
+    number = tale.message(0, 1, num_bytes, delay_s=0.5, **about)
+    tale.call(0, "isend", ("send", number))
+    tale.work(0, 5 * MS)
+    tale.call(0, "wait", ("sent", number))
+    tale.work(1, 1 * MS)
+    tale.call(1, "recv", ("recv", number), ("taken", number))
+    tale.work(1, 10 * MS)
+    return tale
+
+
+def test_a_message_takes_what_the_machine_says():
+    assert took_s(one_message(8)) == pytest.approx(11 * MS, abs=US)
+    waits_s = 10 * US + LARGE * 10 * MS / 1e6
+    assert took_s(one_message(LARGE)) == pytest.approx(11 * MS + waits_s, abs=US)
+
+
+def test_one_that_needed_its_sender_sets_out_when_that_is_back():
+    waits_s = 10 * US + LARGE * 10 * MS / 1e6
+    assert took_s(one_message(LARGE, came_back=True)) == pytest.approx(15 * MS + waits_s, abs=US)
+    assert took_s(one_message(8, came_back=True)) == pytest.approx(11 * MS, abs=US), "a small one goes at once"
+
+
+def test_messages_of_one_channel_keep_their_order():
+    """A held one, then a small one by the same call."""
+    tale = Tale(2)
+    numbers = [tale.message(0, 1, LARGE, came_back=True), tale.message(0, 1, 8)]
+    tale.call(0, "startall", *(("send", number) for number in numbers))
+    tale.call(0, "waitall", ("sent", numbers[0]))
+    tale.call(1, "waitall", *(("recv", number) for number in numbers), *(("taken", number) for number in numbers))
+    program, prices = to_program(on_machine(tale.story(), machine()))
+    for kind in (Kind.send, Kind.recv):
+        assert prices.num_bytes[program.columns["kind"] == kind].tolist() == [LARGE, 8]
+
+
+def test_many_at_once_come_as_in_a_stream():
+    tale = Tale(2)
+    numbers = [tale.message(0, 1, 8) for _ in range(100)]
+    for number in numbers:
+        tale.call(0, "isend", ("send", number))
+    tale.call(1, "waitall", *(("recv", number) for number in numbers), *(("taken", number) for number in numbers))
+    assert took_s(tale) == pytest.approx(10 * US, abs=US)
+    streamed = Curve.through([0, 1e6], [4 * US, 10 * MS])
+    assert took_s(tale, exchange_of_shm=streamed) == pytest.approx(100 * 2 * US + 8 * US, rel=0.05)
+    back = tale.message(1, 0, 8)
+    tale.call(1, "send", ("send", back))
+    assert took_s(tale, exchange_of_shm=streamed) == pytest.approx(100 * 4 * US + 6 * US, rel=0.05)
+
+
+def test_collectives_go_by_their_curve_where_it_was_measured_and_else_by_a_tree():
+    def of(num_bytes: int) -> float:
+        tale = Tale(4)
+        tale.all_reduce("sum", num_bytes)
+        return took_s(tale, all_reduce_of_4=Curve.through([1000, 2000], [1 * MS, 2 * MS]))
+
+    assert of(1500) == pytest.approx(1.5 * MS)
+    assert of(0) == pytest.approx(2 * 10 * US, rel=0.01), "two rounds of four ranks"
+
+
+def test_a_machine_of_fewer_ranks_is_refused():
+    with pytest.raises(MachineError, match="fewer ranks"):
+        on_machine(Tale(3).story(), machine(2))
+
+
+def large_message(folder, taken_ms: float):
+    """Rank 0 sends at once, works, and waits at 5 ms; rank 1 takes the message by `taken_ms`."""
+    wait = [event("request", 70, 0), event("done", pair(1, 1), 0, LARGE)]
+    first = [*call(4, 0, 0.01, sent(1, LARGE), made=70), *call(6, 5, 5.5, *wait)]
+    for rank, events in enumerate((first, call(2, 1, taken_ms, *taken(0, LARGE)))):
+        write_process(folder, rank, {1: events}, num_ranks=2)
+    return trace_of(folder)
+
+
+def test_a_trace_tells_whether_a_message_needed_its_sender(tmp_path):
+    for taken_ms, needed in ((5.6, True), (3, False)):
+        trace = large_message(tmp_path / str(taken_ms), taken_ms)
+        (message,) = story_of(trace).messages
+        assert message.came_back == needed
+        assert replay(trace).off == pytest.approx(0, abs=0.02)
+        least_ms = 5 if needed else 1
+        assert replay(trace, machine()).replayed_s >= (least_ms + 0.6) * MS
+
+
+def test_the_command_tells_how_far_off_a_replay_is(tmp_path, capsys):
+    large_message(tmp_path / "trace", 5.6)
+    place = save_json(tmp_path / "machine.json", machine().to_json())
+    assert main(["trace", "replay", str(tmp_path / "trace"), "--machine", str(place), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["machine"]) == ("dovetail.replay/1", "pretended")
+    assert found["off"] == pytest.approx(found["replayed_s"] / found["traced_s"] - 1)
+    assert main(["trace", "replay", str(tmp_path / "trace")]) == 0
+    assert "Replayed as it was, the trace takes" in capsys.readouterr().out
