@@ -653,6 +653,7 @@ def test_some_sizes_are_not_enough(call, words):
     assert "--m … --k … --n …" in err
 
 
+@pytest.mark.slow
 def test_tune_on_a_pretended_machine(document, call, monkeypatch, tmp_path):
     """The main job without ranks: the table, and last the page's path; the page says what was typed."""
     monkeypatch.setattr("dovetail.run.mpi.MpiExecutor", lambda launch: SimExecutor(two_hosts()))

@@ -72,6 +72,7 @@ def test_shipped(made, dtype, steps):
     assert all(np.array_equal(a, b) for a, b in zip(before, given, strict=True))  # arguments are left alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [4, 6, 8])
 def test_acoustic_of_higher_order(order):
     made = shipped.acoustic3d_of(order)

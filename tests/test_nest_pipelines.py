@@ -47,6 +47,7 @@ def ways(wish, ranks):
     return [way for mapped in wish.pipelined.mappable for way in wish._ways(ranks, mapped)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("overlapped", [False, True])
@@ -263,6 +264,7 @@ class TestMessages:
             kinds = {ops[row].kind for op in computes for row in op.after}
             assert (Kind.send in kinds) == waits
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest", "seidel2d", "ssor2d"])
     @pytest.mark.parametrize("overlapped", [False, True])
     def test_one_message_under_way_is_enough(self, name, overlapped):

@@ -43,6 +43,7 @@ def made(monkeypatch):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "grid", "cut", "about"), CASES)
 def test_as_step_by_step(made, name, grid, cut, about):
     asked, how = wish_class(name)(grid, 63), Schedule.of("any", cut=cut, **about)

@@ -46,6 +46,7 @@ def event_lists(draw):
     return [event(kind, 10 * i, i % 7 + 1) for i, kind in enumerate(kinds, 1)]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(event_lists(), st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_rows_are_those_of_a_stack(events, cuts):

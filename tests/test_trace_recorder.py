@@ -130,6 +130,7 @@ def merge_one(path, folder):
     return merge(alone).read()
 
 
+@pytest.mark.slow
 def test_a_ring_keeps_the_newest_of_each_thread(build, tmp_path):
     done = ran(build(PLAIN), tmp_path, 1, 5000, DOVETAIL_TRACE_KEEP="newest", DOVETAIL_TRACE_BUFFER=4096)
     assert done.returncode == 0, done.stderr
