@@ -68,13 +68,14 @@ def build_into(place: Path, command: list[str], objects: Path) -> None:
     halves = [objects / "first.cpp", objects / "second.cpp"]
     for i, half in enumerate(halves):
         half.write_text("".join(f'#include "{name}.cpp"\n' for name in SOURCES[i::2]))
+    for source in (ROOT / "native" / "trace").glob("*.c"):
+        halves.append(objects / source.name)
+        halves[-1].write_text(f'#include "{source}"\n')
     units = [*halves, *(ROOT / "native" / "test" / f"{name}.cpp" for name in PROGRAMS)]
-    units += [*(ROOT / "native" / "trace").glob("*.c")]
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         list(workers.map(lambda unit: compiled("-c", unit, "-o", objects / f"{unit.stem}.o"), units))
-    shared = [objects / f"{unit.stem}.o" for unit in units if unit.stem not in PROGRAMS]
     for name in PROGRAMS:
-        compiled(*shared, objects / f"{name}.o", "-o", place / name)
+        compiled(*(half.with_suffix(".o") for half in halves), objects / f"{name}.o", "-o", place / name)
 
 
 def be_batch() -> None:
