@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from dovetail.core import ProgramError
-from dovetail.ir import Buffer, Builder, Certificate, Kind, Program, Region, parse, verify, verify_reference
+from dovetail.ir import (
+    Buffer,
+    Builder,
+    Certificate,
+    Kind,
+    Program,
+    Region,
+    judge_limits,
+    parse,
+    verify,
+    verify_reference,
+)
 from dovetail.ir.shapes import ring_all_reduce
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,6 +57,8 @@ def certificate(checked: Program, target: str | None = None) -> Certificate:
     """From C++, which must say what the reference says, word for word."""
     found = verify(checked, target)
     assert found.to_json() == verify_reference(checked, target).to_json()
+    if target is not None:
+        assert judge_limits(verify(checked), checked, target) == found
     return found
 
 

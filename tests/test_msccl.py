@@ -16,7 +16,7 @@ from msccl_files import index, verdict, xml
 
 from dovetail.cli import main
 from dovetail.collective import build
-from dovetail.collective.msccl import DIALECTS, certify, read, write, write_file
+from dovetail.collective.msccl import DIALECTS, FIFO_DEPTHS, certify, read, safe_up_to_bytes, write, write_file
 from dovetail.collective.msccl.lower import in_pieces, lower
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Certificate, Program, Slot, Workload, canonical, parse, verify
@@ -462,7 +462,11 @@ def test_write_what_was_built(name, dialect):
     assert certify(file, dialect).collective_found == file.header.kind
     written = write_file(program, dialect, protocol="LL", name="mine", min_bytes=1024, max_bytes=65536)
     assert written.text == text
-    assert written.file == read(text, dialect, name=written.file.place)
+    same = read(text, dialect, name=written.file.place)
+    assert replace(written.file, uses=same.uses) == same
+    assert safe_up_to_bytes(written.file, dialect) == safe_up_to_bytes(same, dialect)
+    proved = write_file(program, dialect, protocol="LL", certificate=verify(program.with_depth(FIFO_DEPTHS["LL"])))
+    assert proved.text == write(program, dialect, protocol="LL")
 
 
 def test_what_has_no_word_of_its_own_is_custom():

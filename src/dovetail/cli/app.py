@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ OF_WISHES = (
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
 ORDER = (*RIVER, "trace", "show", "diff", "machines", "doctor")
+_ALLOCATIONS = 100_000  # between searches for cycles, which take a tenth of a short command's time at Python's 700
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
 
@@ -82,6 +84,8 @@ def options(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code (see DESIGN section 10) and never raises."""
     given = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        gc.set_threshold(_ALLOCATIONS)
     words, flags = _take_flags(given)
     output.quiet = "--quiet" in flags
     previous = _end_on_sigterm()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -140,22 +141,22 @@ def _written(made: Made, form: str) -> tuple[str, int | None]:
     kind = made.kind and made.kind.removesuffix("_v")
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1), None
-    xml = msccl.write_file(made.program, form, protocol=made.protocol, collective=kind, header=made.header)
+    options: dict[str, Any] = {"protocol": made.protocol, "collective": kind, "header": made.header}
+    xml = msccl.write_file(made.program, form, certificate=made.certificate, **options)
     limit = msccl.safe_up_to_bytes(xml.file, form)
     return xml.text, limit
 
 
 def _facts(made: Made) -> dict[str, Any]:
     program, certificate = made.program, made.certificate
-    lanes: dict[int, int] = {}
-    for rank, _ in program.queues():
-        lanes[rank] = lanes.get(rank, 0) + 1
+    ranks, lanes = (program.columns[name].tolist() for name in ("rank", "lane"))
+    blocks = Counter(rank for rank, _ in set(zip(ranks, lanes, strict=True)))
     return {
         "name": program.name,
         "ranks": program.num_ranks,
         "collective_found": certificate.collective_found or made.kind,  # not looked for above 1024 ranks
         "ops": program.num_ops,
-        "threadblocks": max(lanes.values(), default=0),
+        "threadblocks": max(blocks.values(), default=0),
         "channels": len({channel.id for channel in program.channels}),
         "min_fifo_depth": certificate.min_fifo_depth,
     }

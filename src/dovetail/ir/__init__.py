@@ -40,7 +40,7 @@ from dovetail.ir.types import (
     Term,
     is_one_of,
 )
-from dovetail.ir.verify import verify, verify_reference
+from dovetail.ir.verify import judge_limits, verify, verify_reference
 from dovetail.ir.wish import Collected, Heuristic, Option, Piece, Sample, Space, Studied, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
@@ -93,6 +93,7 @@ __all__ = [
     "compute_calls",
     "dtype_bytes",
     "is_one_of",
+    "judge_limits",
     "kernel_calls",
     "op_works",
     "parse",

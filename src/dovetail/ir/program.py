@@ -143,6 +143,8 @@ class Program:
 
     def with_depth(self, depth: int) -> Program:
         """The same program with every channel `depth` messages deep."""
+        if all(channel.depth == depth for channel in self.channels):
+            return self
         return replace(self, channels=tuple(c._replace(depth=depth) for c in self.channels))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]], lines: tuple[str, ...] | None = None) -> Program:

@@ -62,6 +62,16 @@ def verify(program: Program, target: str | None = None, *, against: Program | No
     return certify(program, _native(program, against=against), target, against)
 
 
+def judge_limits(certificate: Certificate, program: Program, target: str) -> Certificate:
+    """The certificate of `program`, with the limits of `target` for those that it tells of; nothing else is new."""
+    check_target(target)
+    if not certificate.checks["bounds"].ok:
+        return replace(certificate, target=target)
+    fault = limits_fault(program, target)
+    limits = failed_check(program, fault) if fault else Check(True, f"within the limits of {target}")
+    return replace(certificate, checks={**certificate.checks, "limits": limits}, target=target)
+
+
 def verify_order(program: Program) -> Certificate:
     """`verify` without the result: whatever the slots hold, whether it completes and what it touches is ordered."""
     findings = _native(replace(program, posts=()), ask=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
 from typing import Any, NamedTuple
-from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,7 @@ def to_xml(elements: Elements) -> str:
 
 def _pieces(elements: Elements) -> Iterator[str]:
     """The text, a gpu at a time."""
-    attributes = " ".join(f'{word}="{escape(value, {chr(34): "&quot;"})}"' for word, value in elements.algo.items())
+    attributes = " ".join(f'{word}="{escape(value)}"' for word, value in elements.algo.items())
     yield f"<algo {attributes}>\n"
     table = np.asarray(elements.steps).reshape(-1, len(COLUMNS))
     first = np.searchsorted(table[:, 1], np.arange(len(elements.blocks) + 1)).tolist()

@@ -38,8 +38,8 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
     return of_elements(elements, dialect)
 
 
-def of_elements(elements: Elements, dialect: str | None = None) -> MscclFile:
-    """The file of these elements; see `read`."""
+def of_elements(elements: Elements, dialect: str | None = None, program: Program | None = None) -> MscclFile:
+    """The file of these elements; see `read`. `program`: what they were made of, which is then the one use's own."""
     place = elements.place
     header = read_header(elements, Path(place).stem)
     rows = steps_of(elements, header.ngpus)
@@ -47,7 +47,9 @@ def of_elements(elements: Elements, dialect: str | None = None) -> MscclFile:
     links, chunks, (scratch, over) = order(rows), num_chunks(header, rows), overruns(rows)
     where = f"{place}:{elements.algo_line}"
     task = _Task(header, rows, where, counts, links, chunks, scratch, False)
-    uses = tuple(Use(in_place, _program(task._replace(in_place=in_place))) for in_place in _runs(header))
+    runs = _runs(header)
+    known = program if len(runs) == 1 else None
+    uses = tuple(Use(in_place, known or _program(task._replace(in_place=in_place))) for in_place in runs)
     refused = refusals(header, elements.algo_line, rows, too_fused)
     if dialect is not None and (no := refused[check_dialect(dialect)]) is not None:
         raise ProgramError(f"{dialect} does not take this file: {no.why}", where=f"{place}:{no.line}")

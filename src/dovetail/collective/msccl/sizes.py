@@ -34,16 +34,24 @@ class Split(NamedTuple):
 def smallest_messages(program: Program, depth: int) -> Split:
     """The fewest chunks a message at which channels of `depth` messages suffice; the whole program needs no more."""
     counts = np.concatenate([program.columns[f"{side}_count"] for side in ("read", "write")])
-    low, high = _fewest(counts), int(counts.max(initial=1))
-    need = least_depth(in_pieces(program, low)) if low < high else depth
+    sizes = _sizes(counts)
+    need = least_depth(in_pieces(program, sizes[0])) if len(sizes) > 1 else depth
     if need is not None and need <= depth:
-        return Split(low, None)
-    deeper = need if low == 1 else None
+        return Split(sizes[0], None)
+    low, high = 0, len(sizes) - 1
     while low + 1 < high:  # low needs more than depth, high does not
         middle = (low + high) // 2
-        tried = least_depth(in_pieces(program, middle))
+        tried = least_depth(in_pieces(program, sizes[middle]))
         low, high = (low, middle) if tried is not None and tried <= depth else (middle, high)
-    return Split(high, deeper)
+    return Split(sizes[high], need if sizes[0] == 1 else None)
+
+
+def _sizes(counts: NDArray[np.int64]) -> list[int]:
+    """The sizes of messages worth trying, upwards: of those that cut all steps into as many pieces, the least."""
+    sizes = np.arange(_fewest(counts), max(int(counts.max(initial=1)), 1) + 1)
+    pieces = np.sum([-(-count // sizes) for count in np.unique(np.append(1, counts))], axis=0)
+    changes = np.diff(pieces, prepend=-1) != 0
+    return [int(size) for size in sizes[changes]]
 
 
 def largest(header: Header, chunks: int, target: str | None, takers: tuple[str, ...]) -> dict[str, int]:

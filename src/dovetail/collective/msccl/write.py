@@ -15,14 +15,14 @@ from dovetail.collective.msccl.read import of_elements
 from dovetail.collective.msccl.scan import Elements, check_sizes
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
-from dovetail.ir import TARGETS, Program, canonical, verify
+from dovetail.ir import TARGETS, Certificate, Program, canonical, judge_limits, verify
 
 _SHARED = {"all_gather": "o", "reduce_scatter": "i"}  # the buffer that holds everything in place
 _MOST_NAME = 63
 
 
 class Written(NamedTuple):
-    """The file as `read` would find it in the text."""
+    """The file as `read` would find it in the text, but that its one use is the Program written."""
 
     file: MscclFile
     elements: Elements
@@ -47,6 +47,7 @@ def write_file(
     min_bytes: int | None = None,
     max_bytes: int | None = None,
     header: Header | None = None,
+    certificate: Certificate | None = None,
 ) -> Written:
     """The XML of `program` for a runtime: "msccl", "azure" (msccl-executor-nccl) or "rccl".
 
@@ -54,34 +55,36 @@ def write_file(
     or LL128, `min_bytes` and `max_bytes` say for which sizes it is. `collective` (found by itself where it is a
     standard one) goes into the header, and must be what the program proves to do. `header`, of a file that was read,
     gives what is not said here; where it is for both uses, both are proved. ProgramError where the certificate does not
-    hold on that runtime: with the FIFO depth of the protocol, its limits, and its words.
+    hold on that runtime: with the FIFO depth of the protocol, its limits, and its words. `certificate`: what `verify`
+    says of `program`, where that is known; a program that needs no change here is then not proved again.
     """
     check_dialect(dialect)
     protocol = protocol or (header.proto if header else "Simple")
     if protocol not in FIFO_DEPTHS:
         raise ProgramError(f"no protocol '{protocol}'", hint=f"one of {', '.join(FIFO_DEPTHS)}")
     steps = lower(program, TARGETS[dialect].slots).with_depth(FIFO_DEPTHS[protocol])
-    kind = _proved_kind(steps, dialect, collective or (header.kind if header else None))
+    known = certificate if steps is program else None
+    kind = _proved_kind(steps, known, dialect, collective or (header.kind if header else None))
     places = _places(canonical(steps), kind, keep_lanes=header is not None)
     stated = _header(header, places, kind, dialect, steps, protocol)
     given = {"name": name and name[:_MOST_NAME], "min_bytes": min_bytes, "max_bytes": max_bytes}
     stated = replace(stated, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
     elements = elements_of(places, stated, dialect)
-    return Written(_checked_file(elements, dialect), elements)
+    return Written(_checked_file(elements, dialect, steps), elements)
 
 
-def _checked_file(elements: Elements, dialect: str) -> MscclFile:
+def _checked_file(elements: Elements, dialect: str, program: Program) -> MscclFile:
     """The file; ProgramError where the runtime would not take it, or one of several uses does not hold."""
     check_sizes(elements)
-    file = of_elements(elements, dialect)
+    file = of_elements(elements, dialect, program)
     if len(file.uses) > 1:
         certify(file, dialect).raise_if_bad()
     return file
 
 
-def _proved_kind(program: Program, dialect: str, wanted: str | None) -> str:
+def _proved_kind(program: Program, known: Certificate | None, dialect: str, wanted: str | None) -> str:
     """The collective to head the file with; ProgramError where it is not proved, or the runtime has no word for it."""
-    certificate = verify(program, dialect)
+    certificate = judge_limits(known, program, dialect) if known else verify(program, dialect)
     certificate.raise_if_bad()
     found = certificate.collective_found
     kind = wanted or found or "custom"
