@@ -158,7 +158,7 @@ bool Engine::step_compute(const Options& options) {
             lane.end_one();
             touch();
             moved = true;
-            if (!options.thread) poll();
+            options.thread ? wake() : void(poll());
         }
     }
     return moved;
@@ -169,7 +169,10 @@ bool Engine::step_compute(const Options& options) {
 void Engine::idle(const Options& options) {
     constexpr double spin_s = 5e-6, taken_s = 1e-6;  // a yield that takes longer gave the core away
     if (++idles_ % 64 == 0 && stalled(options)) stop_ = true;
-    if (options.thread) return std::this_thread::sleep_for(std::chrono::microseconds(10));
+    if (options.thread) {
+        wake();
+        return std::this_thread::sleep_for(std::chrono::microseconds(10));
+    }
     const double begin = clock_();
     if (idle_since_ == 0.0) idle_since_ = begin;
     if (begin - idle_since_ < patience_s_) return;
@@ -239,7 +242,9 @@ void Engine::prepare(const Options& options) {
         end_ = start_;
         std::fill(lane_end_.begin(), lane_end_.end(), 0);
     }
-    for (auto& fifo : fifos_) fifo.pieces = 0;
+    for (auto& fifo : fifos_) fifo.pieces = fifo.under_way = 0;
+    for (auto& in : inbound_) in.under_way = 0;
+    under_way_ = calls_ = 0;
     net_left_ = compute_left_ = 0;
     for (auto& lane : lanes_) {
         lane.issued = 0, lane.done = 0;

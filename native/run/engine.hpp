@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -43,7 +44,7 @@ struct Collective {
 
 struct Options {
     bool thread = false;           // net lanes by a progress thread; otherwise polled from the compute thread
-    double poll_s = 100e-6;        // the progress thread sleeps this long while compute runs
+    double poll_s = 100e-6;        // the progress thread sleeps this long at least while compute runs
     std::int64_t block_rows = 0;   // row block of a matmul between two polls, 0 for the whole tile
     int window = 32;               // ops of one net lane in flight at once
     double stall_s = 10.0;         // no progress for so long is a stall
@@ -110,6 +111,10 @@ class Engine {
 
     // net.cpp: lanes, and messages that come
     void progress_loop(const Options& options);
+    void rest(const Options& options);
+    void began(int& under_way);
+    void ended(int& under_way);
+    void wake();
     bool poll();
     bool pass();
     bool serve(Lane& lane);
@@ -170,6 +175,12 @@ class Engine {
     double last_progress_ = 0.0;
     std::int64_t idles_ = 0;
     double idle_since_ = 0.0, patience_s_ = 0.0;  // the latest move or yield, and how long to poll until the next
+    std::mutex resting_;
+    std::condition_variable woken_;
+    bool wanted_ = false;                    // under `resting_`: the progress thread is to look
+    double pause_s_ = 0.0;                   // between two looks of it
+    int under_way_ = 0, calls_ = 0;          // pieces and library calls; the latter
+    bool ran_dry_ = false, kept_on_ = false;  // since the last look, where something ended: alone, beside others
     std::mutex failing_;
     std::string failure_;
     std::exception_ptr thrown_;

@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -84,6 +85,7 @@ void Engine::begin_collective(const Op& op, Flight& flight) {
         return end(flight);
     }
     flight.handles[0] = transport_.icollective(asked);
+    began(calls_);
 }
 
 LibraryCall Engine::library_call(const Op& op, const Collective& call, const std::byte* from, std::byte* to) const {
@@ -122,6 +124,7 @@ bool Engine::post(Flight& flight, const Move& move) {
         std::byte* to = move.in_place ? move.write->data() + begin
                                       : flight.landing + (some ? flight.posted % ahead * cut.each : begin);
         flight.handles[flight.posted % ahead] = transport_.irecv(to, size, op.in_peer, op.in_tag);
+        began(in.under_way);
     }
     if (flight.posted == flight.pieces) ++in.turn;
     return flight.posted > before;
@@ -131,6 +134,7 @@ bool Engine::post(Flight& flight, const Move& move) {
 bool Engine::receive(Flight& flight, const Move& move) {
     const bool posted = move.receives && post(flight, move);
     if (flight.taken == flight.posted || !transport_.test(flight.handles[flight.taken % ahead])) return posted;
+    ended(move.receives ? inbound_[static_cast<std::size_t>(move.in)].under_way : calls_);
     take_piece(flight, move, flight.taken++);
     if (flight.taken < flight.pieces) {
         post(flight, move);
@@ -232,13 +236,45 @@ bool Engine::poll() {
     return any;
 }
 
+void Engine::began(int& under_way) { ++under_way, ++under_way_; }
+
+void Engine::ended(int& under_way) {
+    --under_way, --under_way_;
+    (under_way > 0 ? kept_on_ : ran_dry_) = true;
+}
+
+// A look costs the thread that computes more than the look itself. Looks become rarer while what has ended since the
+// last one was followed by more on its way, so that no link waited for the look; nothing on its way needs none, until
+// an op ends.
+void Engine::rest(const Options& options) {
+    constexpr double rarest = 16;
+    const double least_s = options.poll_s, most_s = rarest * least_s;
+    if (ran_dry_)
+        pause_s_ = least_s;
+    else if (kept_on_)
+        pause_s_ *= 2;
+    pause_s_ = std::clamp(pause_s_, least_s, most_s);
+    ran_dry_ = kept_on_ = false;
+    std::this_thread::sleep_for(std::chrono::duration<double>(least_s));
+    std::unique_lock lock(resting_);
+    const double more_s = (under_way_ > 0 ? pause_s_ : most_s) - least_s;
+    woken_.wait_for(lock, std::chrono::duration<double>(more_s), [&] { return wanted_; });
+    wanted_ = false;
+}
+
+void Engine::wake() {
+    const std::lock_guard lock(resting_);
+    wanted_ = true;
+    woken_.notify_one();
+}
+
 void Engine::progress_loop(const Options& options) {
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
     try {
         while (!stop_ && !net_done_.load(std::memory_order_relaxed)) {
             if (poll()) continue;
             if (computing_.load(std::memory_order_relaxed) > 0)
-                std::this_thread::sleep_for(std::chrono::duration<double>(options.poll_s));
+                rest(options);
             else
                 sched_yield();
         }

@@ -68,7 +68,7 @@ void Engine::start(Fifo& fifo) {
             start_piece(fifo, message, move);
             const bool oldest = fifo.starting == fifo.begin() && message.left + 1 == message.started;
             if (oldest && move.bytes <= short_bytes && transport_.test(message.handles[message.left % ahead]))
-                ++message.left;
+                ++message.left, ended(fifo.under_way);
         }
         if (message.started < message.pieces) break;
         exposed_ -= message.copies;
@@ -93,6 +93,7 @@ void Engine::start_piece(Fifo& fifo, Outgoing& message, const Move& move) {
     const Op& op = ops_[static_cast<std::size_t>(message.op)];
     const bool matched = ++fifo.pieces % fifo.period == 0;
     message.handles[piece % ahead] = transport_.isend(data, size, op.out_peer, op.out_tag, matched);
+    began(fifo.under_way);
 }
 
 // Takes messages out of the FIFO whose last piece was sent.
@@ -115,6 +116,7 @@ bool Engine::drain() {
             Outgoing& message = fifo[fifo.begin()];
             if (message.left == message.started || !transport_.test(message.handles[message.left % ahead])) break;
             ++message.left;
+            ended(fifo.under_way);
             moved = true;
             touch();
             start(fifo);

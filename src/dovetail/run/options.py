@@ -16,12 +16,13 @@ class RunOptions:
     """`reduce_op`: what every op that reduces computes: sum, prod, min, max or avg (see `run.reduce`). All others are
     choices of a plan that change no result, only time (DESIGN section 6).
 
-    `progress`: net lanes driven by a helper thread that sleeps `poll_s` seconds between polls while compute runs, or
-    polled by the compute thread between blocks of `block_rows` rows (0: between ops only). `window`: ops of one net
-    lane in flight at once. `stall_s`: seconds without progress after which a run is given up. `repeats`: runs one
-    after the other with no barrier between; a run's time is their total over their number, its spans the last one's.
-    `spans`: whether ops are stamped at all. `slice_bytes`: messages longer than this travel in pieces, which fused ops
-    forward while the rest is still to come (0: whole). `blocking`: collectives of the library by its blocking calls.
+    `progress`: net lanes driven by a helper thread that sleeps between polls while compute runs (`poll_s` seconds, up
+    to 16 times as long while no link waits for them), or polled by the compute thread between blocks of
+    `block_rows` rows (0: between ops only). `window`: ops of one net lane in flight at once. `stall_s`: seconds without
+    progress after which a run is given up. `repeats`: runs one after the other with no barrier between; a run's time is
+    their total over their number, its spans the last one's. `spans`: whether ops are stamped at all. `slice_bytes`:
+    messages longer than this travel in pieces, which fused ops forward while the rest is still to come (0: whole).
+    `blocking`: collectives of the library by its blocking calls.
     """
 
     progress: Progress = "poll"
