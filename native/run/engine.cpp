@@ -242,9 +242,9 @@ void Engine::prepare(const Options& options) {
         end_ = start_;
         std::fill(lane_end_.begin(), lane_end_.end(), 0);
     }
-    for (auto& fifo : fifos_) fifo.pieces = fifo.under_way = 0;
-    for (auto& in : inbound_) in.under_way = 0;
-    under_way_ = calls_ = 0;
+    for (auto& fifo : fifos_) fifo.pieces = 0;
+    for (auto& in : inbound_) in.under_way = in.expected = 0;
+    under_way_ = 0;
     net_left_ = compute_left_ = 0;
     for (auto& lane : lanes_) {
         lane.issued = 0, lane.done = 0;

@@ -112,8 +112,7 @@ class Engine {
     // net.cpp: lanes, and messages that come
     void progress_loop(const Options& options);
     void rest(const Options& options);
-    void began(int& under_way);
-    void ended(int& under_way);
+    void arrived(Inbound& in);
     void wake();
     bool poll();
     bool pass();
@@ -179,8 +178,8 @@ class Engine {
     std::condition_variable woken_;
     bool wanted_ = false;                    // under `resting_`: the progress thread is to look
     double pause_s_ = 0.0;                   // between two looks of it
-    int under_way_ = 0, calls_ = 0;          // pieces and library calls; the latter
-    bool ran_dry_ = false, kept_on_ = false;  // since the last look, where something ended: alone, beside others
+    int under_way_ = 0;                       // pieces and library calls
+    bool ran_dry_ = false, kept_on_ = false;  // of the receives of some channel all had come, or not all
     std::mutex failing_;
     std::string failure_;
     std::exception_ptr thrown_;

@@ -120,13 +120,12 @@ struct Fifo : Ring<Outgoing> {
     std::int64_t starting = 0;          // the first message of which pieces are still to start
     std::int64_t issued = 0, turn = 0;  // ops that send here: those issued, and those whose message has come in
     int period = 1, pieces = 0;         // of the pieces sent in a run, each one that ends a period must be asked for
-    int under_way = 0;                  // pieces
     bool active = false;
 };
 
 struct Inbound {                        // a channel received on
     std::int64_t issued = 0, turn = 0;  // ops: those issued, and those all of whose pieces have been posted
-    int under_way = 0;                  // pieces
+    int under_way = 0, expected = 0;    // pieces posted; those of them that were, at the last look, still to come
 };
 
 struct Move {  // what a net lane needs to know of an op

@@ -85,7 +85,7 @@ void Engine::begin_collective(const Op& op, Flight& flight) {
         return end(flight);
     }
     flight.handles[0] = transport_.icollective(asked);
-    began(calls_);
+    ++under_way_;
 }
 
 LibraryCall Engine::library_call(const Op& op, const Collective& call, const std::byte* from, std::byte* to) const {
@@ -124,7 +124,7 @@ bool Engine::post(Flight& flight, const Move& move) {
         std::byte* to = move.in_place ? move.write->data() + begin
                                       : flight.landing + (some ? flight.posted % ahead * cut.each : begin);
         flight.handles[flight.posted % ahead] = transport_.irecv(to, size, op.in_peer, op.in_tag);
-        began(in.under_way);
+        ++in.under_way, ++under_way_;
     }
     if (flight.posted == flight.pieces) ++in.turn;
     return flight.posted > before;
@@ -134,7 +134,11 @@ bool Engine::post(Flight& flight, const Move& move) {
 bool Engine::receive(Flight& flight, const Move& move) {
     const bool posted = move.receives && post(flight, move);
     if (flight.taken == flight.posted || !transport_.test(flight.handles[flight.taken % ahead])) return posted;
-    ended(move.receives ? inbound_[static_cast<std::size_t>(move.in)].under_way : calls_);
+    --under_way_;
+    if (move.receives)
+        arrived(inbound_[static_cast<std::size_t>(move.in)]);
+    else
+        ran_dry_ = true;
     take_piece(flight, move, flight.taken++);
     if (flight.taken < flight.pieces) {
         post(flight, move);
@@ -236,25 +240,20 @@ bool Engine::poll() {
     return any;
 }
 
-void Engine::began(int& under_way) { ++under_way, ++under_way_; }
-
-void Engine::ended(int& under_way) {
-    --under_way, --under_way_;
-    (under_way > 0 ? kept_on_ : ran_dry_) = true;
+void Engine::arrived(Inbound& in) {
+    --in.under_way;
+    if (--in.expected >= 0) (in.expected > 0 ? kept_on_ : ran_dry_) = true;
 }
 
-// A look costs the thread that computes more than the look itself. Looks become rarer while what has ended since the
-// last one was followed by more on its way, so that no link waited for the look; nothing on its way needs none, until
-// an op ends.
+// A look costs the thread that computes more than the look itself. Looks become rarer while they find that some of what
+// was expected has come and some has not, so that no sender waited for the look; more frequent where all had come;
+// nothing on its way needs none until an op ends.
 void Engine::rest(const Options& options) {
-    constexpr double rarest = 16;
+    constexpr double rarest = 16, slower = 1.25, faster = 0.25;
     const double least_s = options.poll_s, most_s = rarest * least_s;
-    if (ran_dry_)
-        pause_s_ = least_s;
-    else if (kept_on_)
-        pause_s_ *= 2;
-    pause_s_ = std::clamp(pause_s_, least_s, most_s);
+    pause_s_ = std::clamp(pause_s_ * (ran_dry_ ? faster : kept_on_ ? slower : 1.0), least_s, most_s);
     ran_dry_ = kept_on_ = false;
+    for (auto& in : inbound_) in.expected = in.under_way;
     std::this_thread::sleep_for(std::chrono::duration<double>(least_s));
     std::unique_lock lock(resting_);
     const double more_s = (under_way_ > 0 ? pause_s_ : most_s) - least_s;

@@ -68,7 +68,7 @@ void Engine::start(Fifo& fifo) {
             start_piece(fifo, message, move);
             const bool oldest = fifo.starting == fifo.begin() && message.left + 1 == message.started;
             if (oldest && move.bytes <= short_bytes && transport_.test(message.handles[message.left % ahead]))
-                ++message.left, ended(fifo.under_way);
+                ++message.left, --under_way_;
         }
         if (message.started < message.pieces) break;
         exposed_ -= message.copies;
@@ -93,7 +93,7 @@ void Engine::start_piece(Fifo& fifo, Outgoing& message, const Move& move) {
     const Op& op = ops_[static_cast<std::size_t>(message.op)];
     const bool matched = ++fifo.pieces % fifo.period == 0;
     message.handles[piece % ahead] = transport_.isend(data, size, op.out_peer, op.out_tag, matched);
-    began(fifo.under_way);
+    ++under_way_;
 }
 
 // Takes messages out of the FIFO whose last piece was sent.
@@ -116,7 +116,7 @@ bool Engine::drain() {
             Outgoing& message = fifo[fifo.begin()];
             if (message.left == message.started || !transport_.test(message.handles[message.left % ahead])) break;
             ++message.left;
-            ended(fifo.under_way);
+            --under_way_;
             moved = true;
             touch();
             start(fifo);

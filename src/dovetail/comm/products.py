@@ -125,13 +125,7 @@ def _bind(kind: Any, world: World, asked: Asked) -> Bound:
             raise WishError(what, hint="arrays of one dtype")
     wish: Wish = kind.of_ranks(all_told)
     schedule, program = _schedule(wish, world)
-    options = RunOptions(
-        schedule.progress,
-        block_rows=schedule.block_rows,
-        blocking=schedule.blocking,
-        stall_s=STALL_S,
-        spans=False,
-    )
+    options = RunOptions.of(schedule, stall_s=STALL_S, spans=False)
     embedded = Embedded(program, wish.workload(program), options, world)
     _refuse(world.share(world.gather(_fault_for(wish, embedded, asked))))
     return Bound(wish, embedded, _num_bytes(wish, program))

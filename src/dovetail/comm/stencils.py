@@ -38,7 +38,7 @@ class NestOnRanks:
         self.wish, self.schedule = wish, schedule
         self.program = wish.program(schedule, world.size)
         _prove(wish, schedule, self.program, world)
-        options = RunOptions(progress=schedule.progress, slice_bytes=schedule.slice_bytes, stall_s=STALL_S)
+        options = RunOptions.of(schedule, stall_s=STALL_S)
         self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
         self.rank = world.rank
 

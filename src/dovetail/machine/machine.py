@@ -60,6 +60,8 @@ class Machine:
     Facts that other rooms read:
 
     - `eager_limit_bytes`: a number, or one by link kind; larger messages wait for their receive. 0: all wait.
+    - `slice_bytes`: several messages on their way at once come in turn if they travel in such slices, which need not
+      wait for their receive; without the fact they always do, or it is not known.
     - `k_is_per_rank`: true where a matmul wish's k is what each rank holds (as in seed 000), not the sum over ranks.
     - `dtype`: element type that the compute curves were taken with.
     - `contention_prior`: factor of seed 000's rule on communication; predictions use 1.0 unless asked.
@@ -98,6 +100,11 @@ class Machine:
     @cached_property
     def _rows(self) -> dict[tuple[int, int], int]:
         return {(link.src, link.dst): row for row, link in enumerate(self.links)}
+
+    @property
+    def slice_bytes(self) -> int:
+        """The fact of that name; 0 without it."""
+        return int(self.facts.get("slice_bytes", 0))
 
     def route(self, src: int, dst: int) -> tuple[str, tuple[int, ...]]:
         """Link kind, and rows of `links` that a message from rank `src` to rank `dst` occupies (none within a node).

@@ -21,9 +21,11 @@ def variations(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
-    """By the other way of progress, and with polls between row blocks or without."""
+    """By the other way of progress, messages whole that travel in slices, polls between row blocks or none."""
     other = "thread" if schedule.progress == "poll" else "poll"
     yield replace(schedule, progress=other)  # type: ignore[arg-type]
+    if schedule.slice_bytes:
+        yield replace(schedule, slice_bytes=0)
     longest = max(schedule.tiles, default=0)
     if schedule.progress == "poll" and longest >= 2:
         yield replace(schedule, block_rows=0 if schedule.block_rows else -(-longest // 2))

@@ -140,8 +140,7 @@ class Plan:
         """This plan on a communicator, kept as long as that lives."""
         from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 
-        how = self.schedule
-        options = RunOptions(how.progress, block_rows=how.block_rows, blocking=how.blocking, stall_s=STALL_S)
+        options = RunOptions.of(self.schedule, stall_s=STALL_S)
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]
         world = ranks_of(comm) if self.ranks > 1 or comm is not None else None

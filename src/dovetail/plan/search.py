@@ -79,10 +79,10 @@ def ranked_schedules(costs: Costs) -> list[Scored]:
         simplicity = families.get(each.family, len(families))
         return float(f"{each.predicted_s:.9e}"), simplicity, len(each.schedule.tiles)
 
-    scored = costs.score(costs.wish.schedules(costs))
+    scored = costs.score(map(costs.in_turn, costs.wish.schedules(costs)))
     for turn in range(MOST_TURNS):
         ranked = [each.schedule for each in sorted(scored, key=order)]
-        more = costs.score(costs.wish.improved(costs, ranked, turn))
+        more = costs.score(map(costs.in_turn, costs.wish.improved(costs, ranked, turn)))
         if turn and not more:
             break
         scored += more

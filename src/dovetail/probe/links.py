@@ -25,6 +25,8 @@ LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of tho
 EAGER = "eager:"  # of the keys of those, before the link's kind
 STREAM = 8  # messages of a stream at least
 SPOT_BYTES = 256 << 10
+FLOOD_BYTES, FLOOD = 128 << 10, 12  # messages each way at once, of which the first should come first
+IN_TURN = 1 / 3  # of the time of all, at most, is over then
 
 
 def probe_links(
@@ -45,11 +47,10 @@ def probe_links(
     say("finding the ranks", 0.0)
     machine = _bare(name, *find_ranks(executor, ranks), wired)
     pairs = pairs_of(machine)
-    guesses = _pilot(executor, ranks, pairs)
+    guesses, early, facts = _pilot(executor, ranks, pairs)
+    machine = machine.with_costs({}, **facts)
     say("messages and collectives", 0.1)
-    late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
-    samples = take(executor, [*_message_costs(ranks, pairs, guesses, budget or Budget()), *late])
-    early = {kind: eager_limit(samples.pop(EAGER + kind), PAUSE_S) for kind in (pairs if late else ())}
+    samples = take(executor, _message_costs(machine, pairs, guesses, budget or Budget()))
     machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
     limits = _eager_limits(executor, machine, pairs, early)
     return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
@@ -58,7 +59,8 @@ def probe_links(
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
     """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
     slowest = list(pairs_of(machine).items())[:1]
-    asked = [programs.exchange(machine.ranks, pair, SPOT_BYTES, STREAM, kind) for kind, pair in slowest]
+    size, slices = SPOT_BYTES, machine.slice_bytes
+    asked = [programs.exchange(machine.ranks, pair, size, STREAM, kind, slices) for kind, pair in slowest]
     found = take(executor, [_tiny(machine.ranks), *asked], 1)
     facts = found["reduce"].provenance["facts"]
     if any(facts.get(key) != machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores")):
@@ -78,8 +80,8 @@ def pairs_of(machine: Machine) -> Pairs:
     return dict(sorted(found.items(), key=lambda item: item[0] != "net"))
 
 
-def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: Budget) -> list[Measurement]:
-    local = programs.reduce, programs.copy
+def _message_costs(machine: Machine, pairs: Pairs, guesses: dict[str, Guess], budget: Budget) -> list[Measurement]:
+    local, ranks, slices = (programs.reduce, programs.copy), machine.ranks, machine.slice_bytes
     measured = [make(ranks, size, budget.trips(size / 5e9)) for make in local for size in COLLECTIVE_BYTES]
     for kind, pair in pairs.items():
         guess = guesses[kind]
@@ -87,7 +89,7 @@ def _message_costs(ranks: int, pairs: Pairs, guesses: dict[str, Guess], budget: 
         for size in [*(size for size in MESSAGE_BYTES if budget.allows(guess(size))), *long]:
             trips = budget.trips(guess(size))
             measured.append(programs.ping_pong(ranks, pair, size, trips, kind))
-            measured.append(programs.exchange(ranks, pair, size, max(trips, STREAM), kind))
+            measured.append(programs.exchange(ranks, pair, size, max(trips, STREAM), kind, slices))
     slowest = next(iter(guesses.values()), None)
     if slowest is not None:
         sizes = (size for size in COLLECTIVE_BYTES if budget.allows(slowest(size)))
@@ -123,19 +125,27 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | N
     return Machine(name, len(hosts), nodes, links, {}, facts)
 
 
-def _pilot(executor: Executor, ranks: int, pairs: Pairs) -> dict[str, Guess]:
-    """For each kind a rough guess of the seconds of a message, to share out the time."""
+def _pilot(
+    executor: Executor, ranks: int, pairs: Pairs
+) -> tuple[dict[str, Guess], dict[str, EagerLimit], dict[str, Any]]:
+    """For each kind a rough guess of the seconds of a message, to share out the time, and its eager limit as far as
+    seen; the fact `slice_bytes`, where messages of a kind do not come in turn."""
     if not pairs:
-        return {}
+        return {}, {}, {}
     ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
-    samples = take(executor, ask, 1)
+    ask += [programs.turns(ranks, pair, FLOOD_BYTES, FLOOD, kind) for kind, pair in pairs.items()]
+    late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
+    samples = take(executor, [*ask, *late], 1)
+    early = {kind: eager_limit(samples[EAGER + kind], PAUSE_S) for kind in (pairs if late else ())}
+    mixed = [kind for kind in early if samples[f"turns:{kind}"].medians[0] > IN_TURN]
+    slices = min((early[kind].limit_bytes for kind in mixed), default=0)
 
     def guess(kind: str) -> Guess:
         known = samples[f"p2p:{kind}"]
         least, per_byte = float(known.medians[0]), float(known.medians[-1] / known.sizes[-1])
         return lambda size: least + size * per_byte
 
-    return {kind: guess(kind) for kind in pairs}
+    return {kind: guess(kind) for kind in pairs}, early, {"slice_bytes": slices} if slices else {}
 
 
 def _late_receives(ranks: int, pairs: Pairs, sizes: Sequence[int]) -> list[Measurement]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,11 +81,28 @@ def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kin
     return Measurement(f"p2p:{kind}", num_bytes, variant, lambda t: _steps(t, ends, 0.5))
 
 
-def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
+def exchange(
+    ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str, slice_bytes: int = 0
+) -> Measurement:
     """A stream of messages each way at once, as many on their way as there are slots; the seconds of each.
 
     Other than IMB's Exchange, no message waits for the one before: that is how a schedule sends.
     """
+    variant, rows = _exchange(ranks, pair, num_bytes, trips, slice_bytes)
+    return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
+
+
+def turns(ranks: int, pair: tuple[int, int], num_bytes: int, count: int, kind: str) -> Measurement:
+    """What share of the time of so many messages each way is over when the first has come: where they come in their
+    turn, one over their number."""
+    variant, rows = _exchange(ranks, pair, num_bytes, count - 1, 0)
+    return Measurement(f"turns:{kind}", num_bytes, variant, lambda t: _first(t, rows))
+
+
+def _exchange(
+    ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, slice_bytes: int
+) -> tuple[Variant, list[int]]:
+    """Messages each way, one more than trips; the rows of the first rank's receives."""
     b = Builder("exchange", ranks)
     b.buffer("mine", "input", 1), b.buffer("theirs", "output", SLOTS)
     send, recv = b.lane("send", "net"), b.lane("recv", "net")
@@ -97,7 +115,7 @@ def exchange(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind
             came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % SLOTS, 1)], chan_in=back))
         rows = rows or came
     variant = _variant(f"exchange {num_bytes}", b.build(), {"mine": num_bytes, "theirs": num_bytes})
-    return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
+    return replace(variant, options=RunOptions(slice_bytes=slice_bytes)), rows
 
 
 def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
@@ -190,6 +208,7 @@ def stream(
     num_bytes: int,
     messages: int,
     call: str | None = None,
+    slice_bytes: int = 0,
 ) -> Stream:
     """Computations of these amounts beside a stream of messages between neighbours, each added to what is there; or
     beside so many calls of the library's collective `call`, of `num_bytes` of the larger of a rank's buffers.
@@ -204,7 +223,7 @@ def stream(
     work = about.workload(program)
     workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, work.sizes)
     name = f"stream {call or 'messages'} {num_bytes} {len(amounts)} {messages}"
-    return Stream(Variant(name, program, workload), computed, receives)
+    return Stream(Variant(name, program, workload, RunOptions(slice_bytes=slice_bytes)), computed, receives)
 
 
 def _add_messages(b: Builder, ranks: int, messages: int) -> dict[int, list[int]]:
@@ -243,6 +262,13 @@ def _rate(timeline: Timeline, rows: Sequence[int]) -> list[float]:
     """Seconds of a message in a stream, over the whole stream: libraries complete messages in bursts."""
     spans = [ends_of(timeline)[row] for row in rows]
     return [(max(end for _, end in spans) - min(start for start, _ in spans)) / len(rows)]
+
+
+def _first(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    """When the first of these ops ended, of the time until the last did."""
+    spans = [ends_of(timeline)[row] for row in rows]
+    begin, ends = min(start for start, _ in spans), [end for _, end in spans]
+    return [(min(ends) - begin) / (max(ends) - begin)]
 
 
 def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:

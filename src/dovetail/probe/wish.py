@@ -196,7 +196,8 @@ def _streams(machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int
     pieces, compute_s = pieces * again, compute_s * again
     count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))
     ways: tuple[tuple[list[int], int], ...] = ((pieces, 0), ([], count), (pieces, count))
-    return [programs.stream(wish, sample, ranks, each, size, messages) for each, messages in ways]
+    cut = machine.slice_bytes
+    return [programs.stream(wish, sample, ranks, each, size, count, slice_bytes=cut) for each, count in ways]
 
 
 def _beside(size: int, streams: Sequence[programs.Stream], outcomes: Sequence[Outcome]) -> _Beside:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dovetail.core import RunError
+from dovetail.ir import Schedule
 from dovetail.run.reduce import REDUCE_OPS, ReduceOp
 
 Progress = Literal["thread", "poll"]
@@ -35,6 +36,12 @@ class RunOptions:
     slice_bytes: int = 0
     blocking: bool = False
     reduce_op: ReduceOp = "sum"
+
+    @staticmethod
+    def of(schedule: Schedule, **more: Any) -> RunOptions:
+        """Those that a schedule names."""
+        driven = {name: getattr(schedule, name) for name in ("progress", "block_rows", "slice_bytes", "blocking")}
+        return RunOptions(**driven, **more)
 
     def __post_init__(self) -> None:
         if self.progress not in ("thread", "poll"):

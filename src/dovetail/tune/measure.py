@@ -68,15 +68,8 @@ class Entry:
     def variant(self, schedule: Schedule, repeats: int = 1, *, spans: bool = False, check: bool = False) -> Variant:
         """A schedule as a job runs it; the library's calls alone by their blocking form."""
         program = self.program(schedule)
-        options = RunOptions(
-            progress=schedule.progress,
-            block_rows=schedule.block_rows,
-            slice_bytes=schedule.slice_bytes,
-            blocking=schedule.blocking,
-            repeats=repeats,
-            spans=spans,
-            stall_s=max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s),
-        )
+        stall_s = max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s)
+        options = RunOptions.of(schedule, repeats=repeats, spans=spans, stall_s=stall_s)
         about = f"{self.name}: {schedule}", program, self.wish.workload(program), options, check
         plain = self.wish.plain(schedule, self.ranks) if check else None
         return Variant(*about, None if plain is None else (plain, self.wish.workload(plain)))

@@ -207,7 +207,8 @@ def _entry(found: Plan, predicted: Mapping[Schedule, float]) -> Entry:
 def sides(found: Plan) -> list[tuple[str, Variant]]:
     """All of either side, whole and alone, and the plan's own messages alone where it has such; none where nothing
     computes."""
-    options = RunOptions(progress=found.schedule.progress, stall_s=max(RunOptions.stall_s, PATIENCE * found.serial_s))
+    how, stall_s = found.schedule, max(RunOptions.stall_s, PATIENCE * found.serial_s)
+    options = RunOptions(progress=how.progress, slice_bytes=how.slice_bytes, stall_s=stall_s)
     library = found.wish.serial(found.ranks)
     whole = found.wish.program(library, found.ranks)
     if not (whole.kind == Kind.compute).any():
