@@ -11,6 +11,7 @@ from dovetail.core import WishError
 from dovetail.loops.affine import Affine
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
+from dovetail.loops.in_place import in_place
 from dovetail.loops.matrices import Vector
 from dovetail.loops.nest import Nest
 from dovetail.loops.order import statements as statements_in
@@ -127,8 +128,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     (['sync_p2p_S0', 'sync_p2p_S1'], (0, 1))
     """
     if nest.levels:
-        hint = "leave out time=True and write in place: u[i, j] = … u[i - 1, j] …"
-        raise _none(nest, f"array {next(iter(nest.levels))} has a time axis", None, hint)
+        nest = in_place(nest)
     steps, body = _steps(nest)
     first = next((each for each in body if isinstance(each, Loop)), None)
     if first is None:

@@ -17,10 +17,11 @@ def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
     """
     try:
         return stencil_wish(nest, name)
-    except WishError:
-        if nest.levels:
-            raise
-        return pipeline_of(nest, name)
+    except WishError as no_stencil:
+        try:
+            return pipeline_of(nest, name)
+        except WishError as no_pipeline:
+            raise (no_stencil if nest.levels and "need one another" not in no_stencil.what else no_pipeline) from None
 
 
 def pipeline_of(nest: Nest, name: str = "") -> type[PipelineWish]:
