@@ -368,15 +368,6 @@ class TestRefused:
         with pytest.raises(WishError, match="the bounds of i change with other loops"):
             pipelined_of(later)
 
-    def test_one_axis(self):
-        @nest(u=array("n"))
-        def summed(u):
-            for i in loop(1, u.shape[0]):
-                u[i] = u[i] + u[i - 1]
-
-        with pytest.raises(WishError, match="its grid has one axis, and every point needs the one before"):
-            pipelined_of(summed)
-
     def test_no_box(self):
         @nest(u=array("n", "n"))
         def triangle(u):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dovetail.core import WishError
+from dovetail.loops.line import check_line
+from dovetail.loops.line_wish import LineWish
 from dovetail.loops.nest import Nest, about_nest
 from dovetail.loops.pipeline_wish import PipelineWish, pipeline_wish
+from dovetail.loops.pipelined import pipelined_of
 from dovetail.loops.wish import StencilWish, stencil_wish
 
 
@@ -25,5 +28,8 @@ def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
 
 
 def pipeline_of(nest: Nest, name: str = "") -> type[PipelineWish]:
-    """The class of wishes for a pipeline."""
-    return pipeline_wish(nest, name, about_nest(nest))
+    """The class of wishes for a pipeline, of tiles, or over one axis of bands of steps."""
+    found = pipelined_of(nest)
+    if len(found.shape) == 1:
+        check_line(found)
+    return pipeline_wish(LineWish if len(found.shape) == 1 else PipelineWish, nest, found, name, about_nest(nest))
