@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.ir import Kind, Schedule, verify, verify_reference
+from dovetail.ir import Builder, Kind, Region, Schedule, verify, verify_reference
 from dovetail.ir.native import judge
 from dovetail.ir.posts import Posts
 from dovetail.plan.wishes import wish_class
@@ -90,3 +90,22 @@ def test_a_message_left_out(name, where):
     for rows in ([row], same_ops(program, row)):
         wrong = changed(program, np.array(rows), "write_offset", -1 if region.offset else 1)
         assert not verify(wrong, against=plain).ok
+
+
+def chain(taken, steps):
+    """Values go from slot to slot, one a step, and come out long after they went in."""
+    b = Builder("chain", 1)
+    lane = b.lane("compute", "compute")
+    for name, role, slots in (("x", "input", 14), ("r", "scratch", 12), ("t", "scratch", 12), ("y", "output", 1)):
+        b.buffer(name, role, slots)
+    moves = [("r", 0, "t", 0, 11), ("t", 0, "r", 1, 11), ("x", taken, "r", 0, 1)]
+    for here, low, there, at, count in [("x", 2, "r", 0, 12), *moves * steps, ("r", 11, "y", 0, 1)]:
+        b.add(Kind.copy, 0, lane, reads=[Region(here, low, count)], writes=[Region(there, at, count)])
+    return b.build()
+
+
+def test_what_comes_out_late_is_not_taken_for_the_same():
+    """All places hold the same at first, and one fewer after each step."""
+    assert not verify(chain(0, 64), against=chain(1, 64)).ok
+    assert is_told(chain(0, 64), chain(0, 64))
+    assert not is_told(chain(0, 64), chain(1, 64))
