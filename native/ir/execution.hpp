@@ -16,8 +16,8 @@
 
 namespace dovetail::ir {
 
-// What a hash is of: a slot's start (kTheirs: one that the reference has not written), a kernel's result, a list, any value
-// of several places that hold the same.
+// What a hash is of: a slot's start (kTheirs: one that the reference has not written), a kernel's result, a list, any
+// value of several places that hold the same.
 enum Atom : std::uint64_t { kInput, kUndefined, kKernel, kList, kTheirs, kClass };
 
 constexpr std::size_t kMostValues = std::size_t{1} << 28;  // of a term within a term: 6 GiB
