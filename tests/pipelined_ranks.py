@@ -49,6 +49,8 @@ def test_every_problem(comm):
             check(comm, "smith_waterman", (21, 20), **about)
         check(comm, "seidel2d", (15, 16), 3, grain=4, overlapped=overlapped)
     check(comm, "seidel2d", (40, 30), 2)
+    check(comm, "seidel1d", (41,), 9, depth=2, grain=6)
+    check(comm, "seidel1d", (300,), 40, "float32")
     check(comm, "triple_nest", (9, 10, 33))
     check(comm, "triple_nest", (10, 9, 8), mapped=1, grain=2)
 

@@ -12,6 +12,8 @@ struct Races {
     std::int64_t self = -1;  // the first op, by row, that touches a slot twice at places that do not correspond
     Pair turns;              // the first uses of one end of a channel, or seat of a collective
     Pair slots;              // the first conflicting accesses to a slot
+
+    bool any() const { return self >= 0 || turns.first >= 0 || slots.first >= 0; }
 };
 
 // Looks for faults in that order, and for the next kind only where there is none of the one before.

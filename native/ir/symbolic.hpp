@@ -26,7 +26,8 @@ struct Difference {
 struct Results {
     std::vector<Wrong> wrong;  // for each set of post-conditions
     Difference differs;
-    std::int64_t cells = 0;  // how many values the state of a program has
+    std::int64_t cells = 0;     // how many values the state of a program has
+    bool by_induction = false;  // whether a few steps told the result of all
 };
 
 // A program, how it ran, and beside it, if it is to be compared, another that is right, with buffers numbered alike.
@@ -35,6 +36,7 @@ struct Runs {
     const Run& run;
     const Program* reference = nullptr;
     const Run* reference_run = nullptr;
+    bool races = false;  // whether the program has any
 };
 
 Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int32_t num_sets);

@@ -48,9 +48,9 @@ void note_result(const Program& p, const Queues& queues, const Run& run, const K
         reference_run = run_greedily(*reference, Queues(*reference), false);
     }
     const Layout layout(programs);
-    const Runs runs{p, run, reference, &reference_run};
     verdict.has_result = true;
     verdict.races = find_races(p, queues, run, layout);
+    const Runs runs{p, run, reference, &reference_run, verdict.races.any()};
     verdict.results = execute(runs, layout, key, num_sets);
     note_slices(runs, layout, verdict);
 }

@@ -5,7 +5,17 @@ from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broad
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
 from dovetail.ir import verify as verify
-from dovetail.loops.pipelines import GaussSeidel2d, Lcs, Seidel2d, SmithWaterman, Sor2d, Ssor2d, SyncP2p, TripleNest
+from dovetail.loops.pipelines import (
+    GaussSeidel2d,
+    Lcs,
+    Seidel1d,
+    Seidel2d,
+    SmithWaterman,
+    Sor2d,
+    Ssor2d,
+    SyncP2p,
+    TripleNest,
+)
 from dovetail.loops.stencils import (
     Acoustic3d,
     Acoustic3d4,
@@ -79,6 +89,7 @@ sync_p2p = SyncP2p
 gauss_seidel2d = GaussSeidel2d
 sor2d = Sor2d
 ssor2d = Ssor2d
+seidel1d = Seidel1d
 seidel2d = Seidel2d
 lcs = Lcs
 smith_waterman = SmithWaterman

@@ -17,6 +17,7 @@ import numpy as np
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, Schedule
 from dovetail.loops import Nest
+from dovetail.loops.line_wish import LineWish
 from dovetail.loops.pipeline_wish import PipelineWish
 from dovetail.loops.wish import StencilWish
 from dovetail.plan.kept import kept_schedule
@@ -63,6 +64,15 @@ class PipelineOnRanks(NestOnRanks):
         self.block = self.blocks[wish.pipelined.written[0]]
 
 
+class LineOnRanks(NestOnRanks):
+    """A pipeline over one axis. `blocks`, `block`: as those of any pipeline."""
+
+    def __init__(self, wish: LineWish, schedule: Schedule, world: World) -> None:
+        super().__init__(wish, schedule, world)
+        self.blocks = wish.blocks(world.size, world.rank)
+        self.block = self.blocks[wish.pipelined.written[0]]
+
+
 class StencilOnRanks(NestOnRanks):
     """A stencil. `block`: where this rank's part lies in the grid."""
 
@@ -95,7 +105,8 @@ class StencilOnRanks(NestOnRanks):
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
     """See `Nest.on`."""
-    on_ranks: Any = pipeline_on_ranks if issubclass(nest.wish, PipelineWish) else stencil_on_ranks
+    ways: Any = {LineWish: line_on_ranks, PipelineWish: pipeline_on_ranks, StencilWish: stencil_on_ranks}
+    on_ranks = next(way for kind, way in ways.items() if issubclass(nest.wish, kind))
     try:
         inspect.signature(on_ranks).bind(nest, comm, grid, **asked)
     except TypeError as error:
@@ -126,6 +137,26 @@ def pipeline_on_ranks(
     own = usual["cut"] if cut is None else tuple(cut)
     about = {"cut": own, "grain": grain or usual["grain"], "overlapped": None if overlapped is False else True}
     return PipelineOnRanks(wish, usual.with_parameters(**about), world)
+
+
+def line_on_ranks(
+    nest: Nest,
+    comm: Any,
+    grid: Sequence[int],
+    *,
+    steps: int = 1,
+    dtype: str = "float64",
+    depth: int | None = None,
+    grain: int | None = None,
+) -> LineOnRanks:
+    """See `Nest.on`."""
+    world = ranks_of(comm, blas=False)
+    kind: Any = nest.wish
+    wish: LineWish = kind("x".join(map(str, grid)), steps, dtype)
+    if depth is None and grain is None:
+        return LineOnRanks(wish, _schedule(wish, world), world)
+    usual = wish.usual(world.size)
+    return LineOnRanks(wish, usual.with_parameters(depth=depth or usual["depth"], grain=grain or usual["grain"]), world)
 
 
 def stencil_on_ranks(

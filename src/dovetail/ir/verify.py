@@ -50,7 +50,8 @@ def verify(program: Program, target: str | None = None, *, against: Program | No
 
     With `against`, a plain program that is right, what its outputs hold is also compared with what that one leaves in
     them, slot by slot; both must have the same inputs and outputs. Outputs that `against` does not write are not
-    compared. Programs without outputs are in place, and the inputs that `against` writes are compared.
+    compared. Programs without outputs are in place, and the inputs that `against` writes are compared. Where both
+    repeat the same ops again and again, C++ does a few repetitions and concludes by induction, or else does all.
 
     Millions of ops a second, in C++. A bad program does not raise: the Certificate says what is wrong. ProgramError for
     an unknown target, and for a program to compare with that is itself wrong or has other inputs and outputs. Results

@@ -116,8 +116,9 @@ class Nest:
         `overlapped`. Of a stencil `depth` (steps between exchanges), `tile` (rows that take these steps together),
         `test` (steps between tests of convergence), and `shares` (rows of each part along the first axis, or
         "measured": by the speeds of the ranks). Of a pipeline `mapped` (the axis whose tiles are on one rank) and
-        `grain` (positions of it that are a tile). What is not, is as `dovetail tune` found it on these ranks; else
-        ghosts come before every sweep of a stencil, and a pipeline has eight tiles for each rank.
+        `grain` (positions of it that are a tile); over one axis `grain` and `depth` (steps of a band). What is not, is
+        as `dovetail tune` found it on these ranks; else ghosts come before every sweep of a stencil, and a pipeline has
+        eight tiles for each rank.
         """
         from dovetail import find_call
 

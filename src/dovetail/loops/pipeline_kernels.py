@@ -12,7 +12,7 @@ from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipeline_names import Names, lean_in, tile_regions, whole
-from dovetail.loops.pipelined import Single, TiledSweep
+from dovetail.loops.pipelined import Inner, Single, TiledSweep
 from dovetail.loops.skews import Lean, lag_of_rows, span_of, waves
 from dovetail.loops.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
 from dovetail.loops.types import is_real
@@ -149,7 +149,7 @@ def _tile(
         Names(cutting).tile(sweep, part, lean),
         sweep.name,
         sweep.statements,
-        _elements(cutting, sweep, part, loops),
+        elements(cutting, sweep, part, loops),
         tuple(rows),
         tuple(faces),
         tuple((box[axis][0] - own[axis][0], max(box[axis][1], box[axis][0]) - own[axis][0]) for axis in loops),
@@ -157,24 +157,18 @@ def _tile(
         _turns(cutting, sweep, loops),
         lean,
         outer := sweep.order.index(cutting.mapped) if lean else 0,
-        *_ways_of_points(cutting, sweep, (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
+        *ways_of_points(cutting.pipelined.inner[sweep.name], (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
     )
 
 
-def _ways_of_points(
-    cutting: Cutting, sweep: TiledSweep, order: Sequence[int], dtypes: Mapping[str, str]
-) -> tuple[int | None, bool]:
+def ways_of_points(inner: Sequence[Inner], order: Sequence[int], dtypes: Mapping[str, str]) -> tuple[int | None, bool]:
     """Where a statement must wait long for what it makes of the point before, two rows at once, so that a processor
     need not wait. Where points of a row need one another but for this, they must not be vectors."""
-    needs = [
-        inner
-        for inner in cutting.pipelined.inner[sweep.name]
-        if inner.dependence.kind == "flow" and not any(inner.by[axis] for axis in order[:-1])
-    ]
-    chains = [inner for inner in needs if inner.by[order[-1]] == 1 and inner.dependence.source is inner.dependence.sink]
-    waits = (_cycles(inner.dependence, dtypes) for inner in chains)
+    needs = [each for each in inner if each.dependence.kind == "flow" and not any(each.by[axis] for axis in order[:-1])]
+    chains = [each for each in needs if each.by[order[-1]] == 1 and each.dependence.source is each.dependence.sink]
+    waits = (_cycles(each.dependence, dtypes) for each in chains)
     if len(order) > 1 and max(waits, default=0) >= LONG:
-        return lag_of_rows(_deps(cutting, sweep), order), False
+        return lag_of_rows([each.by for each in inner], order), False
     return None, bool(needs) and not chains
 
 
@@ -193,7 +187,7 @@ def _turns(cutting: Cutting, sweep: TiledSweep, loops: Sequence[int]) -> tuple[T
     return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
 
 
-def _elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
+def elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
     """Where each element lies that the statements touch, in the part's slots."""
     found = {}
     for statement in sweep.statements:

@@ -20,7 +20,7 @@ from dovetail.loops.cutting import Cutting
 from dovetail.loops.nest import Nest
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
-from dovetail.loops.pipelined import Pipelined, pipelined_of
+from dovetail.loops.pipelined import Pipelined
 from dovetail.loops.shown_tiles import space_of_tiles
 from dovetail.loops.types import DTYPES, check_types
 
@@ -282,23 +282,26 @@ class PipelineWish(OfFields):
             raise WishError(takes, found=str(len(given)))
         cutting = self.cutting(*self._way_of(program))
         pairs = zip(self.nest.arrays, given, strict=True)
-        held = {name: self._as_slots(cutting, name, rank, array) for name, array in pairs}
+        held = {name: self._as_slots(program, name, rank, array) for name, array in pairs}
         outs = () if out is None else out if isinstance(out, tuple) else (out,)
         wanted = {}
         for name, array in zip(self.pipelined.written, outs, strict=False):
             if cutting.mapped_axis(name) != 0:
                 hint = f"leave it out, or ask for mapped=0 (axis {cutting.mapped} is)"
                 raise WishError(f"{self.name} cannot leave its result in a given array", hint=hint)
-            wanted[f"{name}_out"] = self._as_slots(cutting, name, rank, array)
+            wanted[f"{name}_out"] = self._as_slots(program, name, rank, array)
         return held, wanted
 
-    def _as_slots(self, cutting: Cutting, name: str, rank: int, given: Any) -> Any:
+    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
+        return self.cutting(*self._way_of(program)).shape(name, rank)
+
+    def _as_slots(self, program: Program, name: str, rank: int, given: Any) -> Any:
         """A rank's block of an array, positions first."""
-        array, wanted = np.asarray(given), cutting.shape(name, rank)
+        array, wanted = np.asarray(given), self._block_shape(program, name, rank)
         if array.shape != wanted:
             what = f"'{name}' of rank {rank} must be its block, {' × '.join(map(str, wanted))}"
             raise WishError(what, found=f"an array of shape {array.shape}")
-        axis = cutting.mapped_axis(name)
+        axis = self.cutting(*self._way_of(program)).mapped_axis(name)
         return np.ascontiguousarray(array[None] if axis is None else np.moveaxis(array, axis, 0))
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
@@ -328,22 +331,23 @@ class PipelineWish(OfFields):
         return ()
 
 
-def pipeline_wish(nest: Nest, name: str = "", about: str = "") -> type[PipelineWish]:
-    """The class of wishes for a nest that is a pipeline, by its name unless another is given. WishError where it is
-    none."""
+def pipeline_wish(
+    kind: type[PipelineWish], nest: Nest, found: Pipelined, name: str = "", about: str = ""
+) -> type[PipelineWish]:
+    """The class of such wishes for a nest that is the pipeline `found`, by its name unless another is given."""
     if strange := [each for each in nest.parameters if each != "steps"]:
         raise WishError(f"{nest.name} has a parameter '{strange[0]}'", hint="a pipeline on ranks has `steps` only")
-    found = pipelined_of(nest)
     options = [
         Option("grid", str, "Points by axis, e.g. 1000x1000.", needed=True),
         Option("steps", int, "Steps.", 1, least=0),
         Option("dtype", str, "Element type.", "float64", choices=DTYPES),
         Option("grain", int, "Positions of a tile.", least=1, of="schedules"),
+        *kind.options,
     ]
     unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
     kept = [option for option in options if option.name not in unneeded]
     body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
-    return type(nest.name, (PipelineWish,), body | {"__doc__": f"{about}\n\n{(PipelineWish.__doc__ or '').strip()}"})
+    return type(nest.name, (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
 
 
 @lru_cache(maxsize=256)

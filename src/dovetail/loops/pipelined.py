@@ -11,6 +11,7 @@ from dovetail.core import WishError
 from dovetail.loops.affine import Affine
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
+from dovetail.loops.in_place import in_place
 from dovetail.loops.matrices import Vector
 from dovetail.loops.nest import Nest
 from dovetail.loops.order import statements as statements_in
@@ -106,7 +107,10 @@ class Pipelined:
 
     @cached_property
     def mappable(self) -> tuple[int, ...]:
-        """The axes whose tiles may be on one rank while another is cut; upright ones first."""
+        """The axes whose tiles may be on one rank while another is cut; upright ones first. A lone axis may, for steps
+        are cut then."""
+        if len(self.shape) == 1:
+            return (0,)
         axes = [*self.forward, *(axis for axis in range(len(self.shape)) if axis not in self.forward)]
         return tuple(axis for axis in axes if set(self.forward) - {axis})
 
@@ -127,8 +131,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     (['sync_p2p_S0', 'sync_p2p_S1'], (0, 1))
     """
     if nest.levels:
-        hint = "leave out time=True and write in place: u[i, j] = … u[i - 1, j] …"
-        raise _none(nest, f"array {next(iter(nest.levels))} has a time axis", None, hint)
+        nest = in_place(nest)
     steps, body = _steps(nest)
     first = next((each for each in body if isinstance(each, Loop)), None)
     if first is None:
@@ -150,9 +153,6 @@ def _none(nest: Nest, why: str, where: str | None, hint: str, found: str | None 
 
 
 def _cannot_cut(found: Pipelined) -> WishError:
-    if len(found.shape) < 2:
-        hint = "nothing is left to be done at once: call it on whole arrays"
-        return _none(found.nest, "its grid has one axis, and every point needs the one before", None, hint)
     sweep, axis, inner = next(_backward(found))
     loops = inner.dependence.sink.loops[-len(sweep.order) :]
     index = loops[sweep.order.index(axis)].index

@@ -5,6 +5,7 @@ from dovetail.loops.wishes import pipeline_of
 
 GaussSeidel2d = pipeline_of(problems.gauss_seidel2d)
 Lcs = pipeline_of(problems.lcs)
+Seidel1d = pipeline_of(problems.seidel1d)
 Seidel2d = pipeline_of(problems.seidel2d)
 SmithWaterman = pipeline_of(problems.smith_waterman)
 Sor2d = pipeline_of(problems.sor2d)

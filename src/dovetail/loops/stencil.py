@@ -125,7 +125,7 @@ def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Swee
         raise _none(nest, f"{target} is not the point of its loops", statement.line, hint)
     for loop in loops:
         if carries(nest, loop):
-            hint = "in place, without time=True, it is a pipeline"
+            hint = "a pipeline may be, in place or of two levels"
             raise _none(nest, f"within a step, iterations of {loop.index} need one another", statement.line, hint)
         if any(name in {each.index for each in loops} for name in (*loop.low.names, *loop.high.names)):
             raise _none(nest, f"the bounds of {loop.index} change with other loops", statement.line, "use a box")

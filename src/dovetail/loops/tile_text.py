@@ -108,7 +108,7 @@ class TileWriter(Expressions):
             for k, turn in enumerate(self.kernel.turns[1:])
             if turn.lean
         ]
-        yield f"const int64_t lean{row} = {' + '.join(terms)};"
+        yield f"const int64_t lean{row} = {' + '.join(terms) or '0'};"
         yield f"const int64_t low{row} = most(start - lean{row}, 0);"
         yield f"const int64_t high{row} = most(least(start + width - lean{row}, count), low{row});"
 

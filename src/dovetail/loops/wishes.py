@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dovetail.core import WishError
+from dovetail.loops.line import check_line
+from dovetail.loops.line_wish import LineWish
 from dovetail.loops.nest import Nest, about_nest
 from dovetail.loops.pipeline_wish import PipelineWish, pipeline_wish
+from dovetail.loops.pipelined import pipelined_of
 from dovetail.loops.wish import StencilWish, stencil_wish
 
 
@@ -17,12 +20,16 @@ def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
     """
     try:
         return stencil_wish(nest, name)
-    except WishError:
-        if nest.levels:
-            raise
-        return pipeline_of(nest, name)
+    except WishError as no_stencil:
+        try:
+            return pipeline_of(nest, name)
+        except WishError as no_pipeline:
+            raise (no_stencil if nest.levels and "need one another" not in no_stencil.what else no_pipeline) from None
 
 
 def pipeline_of(nest: Nest, name: str = "") -> type[PipelineWish]:
-    """The class of wishes for a pipeline."""
-    return pipeline_wish(nest, name, about_nest(nest))
+    """The class of wishes for a pipeline, of tiles, or over one axis of bands of steps."""
+    found = pipelined_of(nest)
+    if len(found.shape) == 1:
+        check_line(found)
+    return pipeline_wish(LineWish if len(found.shape) == 1 else PipelineWish, nest, found, name, about_nest(nest))

@@ -46,6 +46,7 @@ BUILT_IN = {
     "gauss_seidel2d": "dovetail.loops.pipelines:GaussSeidel2d",
     "sor2d": "dovetail.loops.pipelines:Sor2d",
     "ssor2d": "dovetail.loops.pipelines:Ssor2d",
+    "seidel1d": "dovetail.loops.pipelines:Seidel1d",
     "seidel2d": "dovetail.loops.pipelines:Seidel2d",
     "lcs": "dovetail.loops.pipelines:Lcs",
     "smith_waterman": "dovetail.loops.pipelines:SmithWaterman",

@@ -10,6 +10,7 @@ from dovetail.loops.problems.jacobi3d import jacobi3d
 from dovetail.loops.problems.laplace2d import laplace2d
 from dovetail.loops.problems.lcs import lcs
 from dovetail.loops.problems.red_black2d import red_black2d
+from dovetail.loops.problems.seidel1d import seidel1d
 from dovetail.loops.problems.seidel2d import seidel2d
 from dovetail.loops.problems.smith_waterman import smith_waterman
 from dovetail.loops.problems.sor2d import sor2d
@@ -29,6 +30,7 @@ __all__ = [
     "laplace2d",
     "lcs",
     "red_black2d",
+    "seidel1d",
     "seidel2d",
     "smith_waterman",
     "sor2d",

@@ -1,0 +1,260 @@
+// Induction: see induction.hpp.
+#include "ir/induction.hpp"
+
+#include <bit>
+#include <deque>
+#include <vector>
+
+namespace dovetail::ir {
+namespace {
+
+constexpr std::int64_t kFewest = 8;       // repetitions; fewer are done as they are
+constexpr std::int64_t kCandidates = 32;  // lengths of a repetition that are tried
+constexpr int kRefinements = 4;           // how often what holds the same may get less
+constexpr std::int64_t kAhead = 6;        // how many repetitions the reference is sought through for the same value
+constexpr std::int64_t kStarts = 2;       // places in a repetition that are tried as its beginning
+
+// The rows from `first` are `count` times the same `length` ops.
+struct Repetition {
+    std::int64_t first = 0, length = 0, count = 0;
+
+    std::int64_t end() const { return first + length * count; }
+};
+
+bool is_same_region(const Regions& regions, std::int64_t i, std::int64_t j) {
+    const Region a = regions[i], b = regions[j];
+    return a.buffer == b.buffer && a.offset == b.offset && a.count == b.count && a.stride == b.stride &&
+           a.blocks == b.blocks;
+}
+
+// Whether two ops do the same.
+bool is_same_op(const Program& p, std::int64_t i, std::int64_t j) {
+    if (p.kind[i] != p.kind[j] || p.rank[i] != p.rank[j] || p.call[i] != p.call[j] || p.chan_in[i] != p.chan_in[j] ||
+        p.chan_out[i] != p.chan_out[j] || p.num_reads(i) != p.num_reads(j) || p.num_writes(i) != p.num_writes(j))
+        return false;
+    for (std::int64_t k = 0; k < p.num_reads(i); ++k)
+        if (!is_same_region(p.read, p.read_start[i] + k, p.read_start[j] + k)) return false;
+    for (std::int64_t k = 0; k < p.num_writes(i); ++k)
+        if (!is_same_region(p.write, p.write_start[i] + k, p.write_start[j] + k)) return false;
+    return true;
+}
+
+// What is repeated around the middle of a program, in the fewest ops; none where nothing is.
+Repetition find_repetition(const Program& p) {
+    const std::int64_t count = p.num_ops(), middle = count / 2;
+    std::int64_t tried = 0;
+    for (std::int64_t row = middle + 1; row < count && tried < kCandidates; ++row) {
+        if (!is_same_op(p, middle, row)) continue;
+        ++tried;
+        const std::int64_t length = row - middle;
+        std::int64_t first = middle, last = middle;
+        while (first > 0 && is_same_op(p, first - 1, first - 1 + length)) --first;
+        while (last + length < count && is_same_op(p, last, last + length)) ++last;
+        const std::int64_t found = (last + length - first) / length;
+        if (found >= kFewest && 2 * found * length >= count) return {first, length, found};
+    }
+    return {};
+}
+
+// Whether the ops may be done in the order of their rows, each message by then having been sent.
+bool is_in_order(const Program& p, const Run& run) {
+    std::vector<std::deque<std::int32_t>> sent(p.num_channels());
+    for (std::int32_t op = 0; op < p.num_ops(); ++op) {
+        const std::uint8_t kind = p.kind[op];
+        if (kind == kPut || kind == kGet || kind == kSignal || kind == kWait || kind == kCollective) return false;
+        for (std::int64_t i = p.dep_start[op]; i < p.dep_start[op + 1]; ++i)
+            if (p.dep[i] >= op) return false;
+        if (receives(kind)) {
+            auto& queue = sent[p.chan_in[op]];
+            if (queue.empty() || queue.front() != run.matched[op]) return false;
+            queue.pop_front();
+        }
+        if (sends(kind)) sent[p.chan_out[op]].push_back(op);
+    }
+    return true;
+}
+
+// Values that were in one class before, numbered as they are met.
+class Classes {
+  public:
+    struct Held {
+        std::int64_t before;
+        Value now;
+
+        bool operator==(const Held&) const = default;
+    };
+
+    explicit Classes(std::size_t expected) : table_(std::bit_ceil(2 * expected + 16), -1) {}
+
+    std::int64_t size() const { return std::ssize(held_); }
+
+    std::int64_t number(const Held& held) {
+        if (2 * held_.size() >= table_.size()) grow();
+        const std::size_t at = place(held);
+        if (table_[at] < 0) table_[at] = size(), held_.push_back(held);
+        return table_[at];
+    }
+
+  private:
+    // Where it is in the table, or would be.
+    std::size_t place(const Held& held) const {
+        std::size_t at = held.now.a + std::uint64_t(held.before) * 0x9e3779b97f4a7c15;
+        while (table_[at &= table_.size() - 1] >= 0 && held_[table_[at]] != held) ++at;
+        return at;
+    }
+
+    void grow() {
+        table_.assign(2 * table_.size(), -1);
+        for (std::int64_t i = 0; i < size(); ++i) table_[place(held_[i])] = i;
+    }
+
+    std::vector<std::int64_t> table_;
+    std::vector<Held> held_;
+};
+
+// Two programs, and in which places of both, memory and channels, the same values are.
+class Both {
+  public:
+    Both(const Runs& runs, const Layout& layout, const Key& key)
+        : own(runs.program, runs.run, layout, key, false),
+          reference(*runs.reference, *runs.reference_run, layout, key, true),
+          key_(key) {}
+
+    // Notes which places hold the same, among those that held the same before. Whether that are as many.
+    bool note() {
+        Classes classes(class_of_.size());
+        std::vector<std::int64_t> found;
+        found.reserve(class_of_.size());
+        each([&](const Value& value) {
+            const std::int64_t before = class_of_.empty() ? 0 : class_of_[found.size()];
+            found.push_back(classes.number({before, value}));
+        });
+        const bool same = classes.size() == num_classes_;
+        num_classes_ = classes.size();
+        class_of_ = std::move(found);
+        return same;
+    }
+
+    // A state of which nothing is known but which places hold the same.
+    void forget() {
+        std::int64_t place = 0;
+        each([&](Value& value) {
+            Hash hash(key_);
+            hash.word(kClass);
+            hash.word(class_of_[place++]);
+            value = hash.finish();
+        });
+    }
+
+    // Whether the same places hold the same after some ops of each as before them; then that alone is known.
+    bool repeats(std::int64_t row, std::int64_t length, std::int64_t their_row, std::int64_t their_length) {
+        note();
+        const auto before = under_way();
+        bool same = false;
+        for (int i = 0; i < kRefinements && !same; ++i) {
+            forget();
+            own.run(row, row + length), reference.run(their_row, their_row + their_length);
+            if (under_way() != before) return false;
+            same = note();
+        }
+        if (same) forget();
+        return same;
+    }
+
+    Execution own, reference;
+
+  private:
+    std::vector<std::size_t> under_way() const {
+        auto found = own.under_way();
+        for (const std::size_t count : reference.under_way()) found.push_back(count);
+        return found;
+    }
+
+    template <class F>
+    void each(F f) {
+        own.each(f), reference.each(f);
+    }
+
+    const Key key_;
+    std::vector<std::int64_t> class_of_;
+    std::int64_t num_classes_ = 0;
+};
+
+// Runs a program from a row up to a computation, not beyond `last`; the row after that.
+std::int64_t run_to_compute(const Program& p, Execution& execution, std::int64_t row, std::int64_t last) {
+    while (row < last && (p.kind[row] != kCompute || p.num_writes(row) == 0 || p.write[p.write_start[row]].count == 0))
+        execution.run(row, row + 1), ++row;
+    if (row < last) execution.run(row, row + 1);
+    return row + 1;
+}
+
+// The first value that the computation in a row has made.
+const Value& made_by(const Program& p, const Layout& layout, Execution& execution, std::int64_t row) {
+    const Region region = p.write[p.write_start[row]];
+    return execution.read(region.buffer, p.target(row), layout.cells(region).offset);
+}
+
+// With the repetitions begun from these rows, up to which both are done.
+bool holds(const Runs& runs, const Layout& layout, const Compare& difference, const Repetition& own, std::int64_t begin,
+           const Repetition& theirs, std::int64_t other, Both& both) {
+    const std::int64_t count = std::min((own.end() - begin) / own.length, (theirs.end() - other) / theirs.length);
+    if (count < kFewest / 2 || !both.repeats(begin, own.length, other, theirs.length)) return false;
+    both.own.run(begin + count * own.length, runs.program.num_ops());
+    both.reference.run(other + count * theirs.length, runs.reference->num_ops());
+    return difference(runs, layout, both.own, both.reference).buffer < 0;
+}
+
+// As they were found.
+bool holds_at_once(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
+                   const Repetition& own, const Repetition& theirs) {
+    Both both(runs, layout, key);
+    both.own.run(0, own.first), both.reference.run(0, theirs.first);
+    return holds(runs, layout, difference, own, own.first, theirs, theirs.first, both);
+}
+
+// Begun at a computation after `from`, and in the reference where it computes the same.
+bool holds_from(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
+                const Repetition& own, const Repetition& theirs, std::int64_t from) {
+    const Program &p = runs.program, &r = *runs.reference;
+    Both both(runs, layout, key);
+    both.own.run(0, from);
+    const std::int64_t begin = run_to_compute(p, both.own, from, own.end());
+    if (begin > own.end()) return false;
+    const Value wanted = made_by(p, layout, both.own, begin - 1);
+    both.reference.run(0, theirs.first);
+    const std::int64_t last = std::min(theirs.first + kAhead * theirs.length, theirs.end());
+    std::int64_t other = theirs.first;
+    do {
+        other = run_to_compute(r, both.reference, other, last);
+        if (other > last) return false;
+    } while (made_by(r, layout, both.reference, other - 1) != wanted);
+    return holds(runs, layout, difference, own, begin, theirs, other, both);
+}
+
+// Values that the ops of a program touch.
+std::int64_t num_touched(const Program& p, const Layout& layout) {
+    std::int64_t found = 0;
+    for (std::int64_t op = 0; op < p.num_ops(); ++op) {
+        for (std::int64_t i = p.read_start[op]; i < p.read_start[op + 1]; ++i) found += layout.cells(p.read[i]).slots();
+        for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i)
+            found += layout.cells(p.write[i]).slots();
+    }
+    return found;
+}
+
+}  // namespace
+
+bool is_same_by_induction(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference) {
+    if (num_touched(runs.program, layout) < kFewest * layout.cells()) return false;
+    const Repetition own = find_repetition(runs.program), theirs = find_repetition(*runs.reference);
+    if (own.count == 0 || theirs.count == 0) return false;
+    if (!is_in_order(runs.program, runs.run) || !is_in_order(*runs.reference, *runs.reference_run)) return false;
+    if (holds_at_once(runs, layout, key, difference, own, theirs)) return true;
+    for (std::int64_t i = 0; i < kStarts; ++i) {
+        const std::int64_t from = own.first + (2 * kStarts + i) * own.length / kStarts;
+        if (holds_from(runs, layout, key, difference, own, theirs, from)) return true;
+    }
+    return false;
+}
+
+}  // namespace dovetail::ir

@@ -1,0 +1,95 @@
+"""in_place: a nest whose arrays have a time axis as one that writes them in place, where that gives the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from dovetail.core import WishError
+from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.expressions import Read
+from dovetail.loops.nest import Nest
+from dovetail.loops.record import record
+
+Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
+
+
+class Newest:
+    """An array without a time axis, for a function that names the step first."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape = array, array.shape
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.array[at[1:]]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self.array[at[1:]] = value
+
+
+def in_place(nest: Nest) -> Nest:
+    """The same nest with one level of each array, which is overwritten element by element.
+
+    WishError where a statement needs an element of the level before when the new one is there already.
+
+    >>> from dovetail.loops import array, loop, nest
+    >>> @nest(u=array("n", time=True, boundary="fixed"))
+    ... def swept(u, steps):
+    ...     for t in loop(steps):
+    ...         for i in loop(1, u.shape[0] - 1):
+    ...             u[t + 1, i] = u[t + 1, i - 1] + u[t, i + 1]
+    >>> print(in_place(swept).statements[0])
+    u[i] = u[i - 1] + u[i + 1]
+    """
+    for name, levels in nest.levels.items():
+        wraps_around = nest.arrays[name].boundary in ("periodic", "reflecting")
+        if levels.depth > 2 or wraps_around:
+            why = f"is {nest.arrays[name].boundary}" if wraps_around else f"keeps {levels.depth} levels"
+            raise _cannot(nest, f"array {name} {why}", None, "two levels, and boundary='fixed', can be one in place")
+    arrays = {name: replace(array, time=False, boundary=None) for name, array in nest.arrays.items()}
+    function = _on_newest(nest)
+    made = Nest(nest.name, function, arrays, nest.parameters, record(function, arrays, nest.parameters))
+    _check_same(nest, made)
+    return made
+
+
+def _on_newest(nest: Nest) -> Callable[..., Any]:
+    """The function, on arrays that have but one level."""
+
+    @wraps(nest.function)
+    def function(**given: Any) -> None:
+        nest.function(**{name: Newest(each) if name in nest.levels else each for name, each in given.items()})
+
+    return function
+
+
+def _check_same(nest: Nest, made: Nest) -> None:
+    """Every value that is read must come from the same statement, as many iterations before, as it did of levels."""
+    wanted = {_key(nest, flow): flow for flow in _flows(nest)}
+    found = {_key(made, flow): flow for flow in _flows(made)}
+    lost = next((flow for key, flow in wanted.items() if key not in found), None)
+    if lost is not None:
+        hint = "read u[t + 1, …] where the sweep has been already, or sweep the other way"
+        raise _cannot(nest, f"{lost.sink_access} is overwritten before it is read", lost.sink.line, hint)
+    if strange := next((flow for key, flow in found.items() if key not in wanted), None):
+        hint = "read the newest level that there is"
+        raise _cannot(nest, f"{strange.source_access} of a later level would be read", strange.sink.line, hint)
+
+
+def _flows(nest: Nest) -> Iterator[Dependence]:
+    yield from (each for each in dependences(nest) if each.kind == "flow")
+
+
+def _key(nest: Nest, flow: Dependence) -> Flow:
+    return flow.source.name, flow.sink.name, _element(nest, flow.sink_access), flow.distance
+
+
+def _element(nest: Nest, read: Read) -> tuple[str, ...]:
+    """The array and the subscripts, but for the step."""
+    return read.array, *map(str, read.at[nest.arrays[read.array].time :])
+
+
+def _cannot(nest: Nest, why: str, where: str | None, hint: str) -> WishError:
+    return WishError(f"{nest.name} is no pipeline: {why}", where=where, hint=hint)

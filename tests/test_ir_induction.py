@@ -1,0 +1,111 @@
+"""Programs of many steps, proved by a few: told so where it is so, and never where one op, or each step, is wrong."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.ir import Builder, Kind, Region, Schedule, verify, verify_reference
+from dovetail.ir.native import judge
+from dovetail.ir.posts import Posts
+from dovetail.plan.wishes import wish_class
+
+CASES = {
+    "jacobi1d": ("14", (2,), {"depth": 0}),
+    "jacobi2d": ("11x5", (3,), {"depth": 0, "overlapped": True}),
+    "fdtd2d": ("10x5", (2,), {"depth": 0}),
+    "acoustic3d": ("12x12x12", (2, 1), {"depth": 0}),
+    "sync_p2p": ("9x8", (1, 2), {"mapped": 0, "grain": 4, "overlapped": True}),
+}
+
+
+def programs(name, steps=60):
+    grid, cut, about = CASES[name]
+    wish, how = wish_class(name)(grid, steps), Schedule.of("any", cut=cut, **about)
+    return wish.program(how, prod(cut)), wish.plain(how, prod(cut))
+
+
+def is_told(program, plain):
+    return judge(program, [Posts.of(())], plain)["by_induction"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_told(name):
+    assert is_told(*programs(name))
+    assert verify(*programs(name)[:1], against=programs(name)[1]).ok
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_few_steps_are_done_as_they_are(name):
+    assert not is_told(*programs(name, 5))
+
+
+def changed(program, rows, column, by):
+    """The first region of these ops moved."""
+    values = program.columns[column].copy()
+    values[program.columns[f"{column.partition('_')[0]}_start"][rows]] += by
+    return replace(program, columns=program.columns | {column: values})
+
+
+def _what(op):
+    return op._replace(index=0, line=None, after=())
+
+
+def same_ops(program, row):
+    """All ops that do as that one does, in whichever step."""
+    wanted = _what(program.op(row))
+    return [each.index for each in program.ops() if _what(each) == wanted]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_no_fault_is_overlooked(data):
+    """As the plain reference in Python has it, which does every step."""
+    name = data.draw(st.sampled_from(["jacobi1d", "jacobi2d", "fdtd2d", "sync_p2p"]))
+    program, plain = programs(name, 30)
+    kinds = program.columns["kind"]
+    rows = np.flatnonzero(np.isin(kinds, (Kind.send, Kind.recv, Kind.compute, Kind.copy)))
+    row = int(data.draw(st.sampled_from(rows.tolist())))
+    column = data.draw(st.sampled_from(["read_offset", "write_offset"]))
+    side = program.columns[f"{column.partition('_')[0]}_start"]
+    if side[row] == side[row + 1]:
+        return
+    every = same_ops(program, row) if data.draw(st.booleans()) else [row]
+    wrong = changed(program, np.array(every), column, data.draw(st.sampled_from([-1, 1])))
+    found, wanted = (check(wrong, against=plain) for check in (verify, verify_reference))
+    assert {name: check.ok for name, check in found.checks.items()} == {n: c.ok for n, c in wanted.checks.items()}
+
+
+@pytest.mark.parametrize("name", ["jacobi1d", "fdtd2d", "sync_p2p"])
+@pytest.mark.parametrize("where", [0.0, 0.3, 0.5, 0.9, 1.0])
+def test_a_message_left_out(name, where):
+    """A receive that puts what came elsewhere, in one step, early or late, or in every one."""
+    program, plain = programs(name)
+    receives = np.flatnonzero(program.columns["kind"] == Kind.recv)
+    row = int(receives[min(int(where * len(receives)), len(receives) - 1)])
+    region = program.op(row).writes[0]
+    for rows in ([row], same_ops(program, row)):
+        wrong = changed(program, np.array(rows), "write_offset", -1 if region.offset else 1)
+        assert not verify(wrong, against=plain).ok
+
+
+def chain(taken, steps):
+    """Values go from slot to slot, one a step, and come out long after they went in."""
+    b = Builder("chain", 1)
+    lane = b.lane("compute", "compute")
+    for name, role, slots in (("x", "input", 14), ("r", "scratch", 12), ("t", "scratch", 12), ("y", "output", 1)):
+        b.buffer(name, role, slots)
+    moves = [("r", 0, "t", 0, 11), ("t", 0, "r", 1, 11), ("x", taken, "r", 0, 1)]
+    for here, low, there, at, count in [("x", 2, "r", 0, 12), *moves * steps, ("r", 11, "y", 0, 1)]:
+        b.add(Kind.copy, 0, lane, reads=[Region(here, low, count)], writes=[Region(there, at, count)])
+    return b.build()
+
+
+def test_what_comes_out_late_is_not_taken_for_the_same():
+    """All places hold the same at first, and one fewer after each step."""
+    assert not verify(chain(0, 64), against=chain(1, 64)).ok
+    assert is_told(chain(0, 64), chain(0, 64))
+    assert not is_told(chain(0, 64), chain(1, 64))

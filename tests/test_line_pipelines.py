@@ -1,0 +1,186 @@
+"""Sweeps over one axis in many steps, on ranks: bands of steps are proved, and give the nest's own bits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_runs import arguments, native, whole
+
+from dovetail.core import PlanError, WishError
+from dovetail.cost import Curve, Segment
+from dovetail.ir import Kind, Schedule, op_works, verify, work_keys
+from dovetail.loops import array, line_program, loop, maximum, nest, problems
+from dovetail.loops.wish import StencilWish
+from dovetail.loops.wishes import wish_of
+from dovetail.machine import load
+from dovetail.passes.keep_engine import keep_engine
+from dovetail.plan import plan
+from dovetail.plan.wishes import wish_class
+from dovetail.run import execute
+
+
+@nest(u=array("n", time=True, boundary="fixed"), c=array("n"), k=array(3))
+def back(u, c, k, steps):
+    n = u.shape[0]
+    for t in loop(steps):
+        for i in loop(n - 3, 1, -1):
+            u[t + 1, i] = k[1] * (u[t, i - 1] + u[t, i - 2]) + u[t + 1, i + 2] * c[i + 1] - k[0] * u[t + 1, i + 1]
+
+
+@nest(sums=array("n"))
+def upright(sums, steps):
+    for _ in loop(steps):
+        for i in loop(2, sums.shape[0]):
+            sums[i] = sums[i] + sums[i - 2]
+
+
+@nest(u=array("n"), v=array("n"), best=array("n"))
+def several(u, v, best, steps):
+    for _ in loop(steps):
+        for i in loop(1, u.shape[0] - 2):
+            u[i] = u[i - 1] - v[i + 2]
+            best[i] = maximum(best[i - 1], u[i])
+            v[i] = v[i] + best[i]
+
+
+NESTS = {"seidel1d": problems.seidel1d, "back": back, "upright": upright, "several": several}
+
+
+def schedule(depth, grain):
+    return Schedule.of("bands", depth=depth, grain=grain)
+
+
+def check(wish, ranks, depth, grain, seed=0, run=None):
+    """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
+    how = schedule(depth, grain)
+    program = wish.program(how, ranks)
+    verify(program, against=wish.plain(how, ranks)).raise_if_bad()
+    given = arguments(wish, seed)
+    blocks = [wish.blocks(ranks, rank) for rank in range(ranks)]
+    mine = [[each[block[name]] for name, each in zip(wish.nest.arrays, given, strict=True)] for block in blocks]
+    held = [wish.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+    inputs, workload = {name: [each[name] for each in held] for name in held[0]}, wish.workload(program)
+    outputs = run(program, workload, inputs) if run else execute(program, inputs, workload=workload).outputs
+    for rank, block in enumerate(blocks):
+        found = wish.result(program, rank, {name: each[rank] for name, each in outputs.items()})
+        found = found if isinstance(found, tuple) else (found,)
+        for name, want, have in zip(wish.pipelined.written, whole(wish, given), found, strict=True):
+            assert np.array_equal(have, want[block[name]]), (wish.title, ranks, str(how), rank)
+    return program
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_bands_on_any_ranks(data):
+    name = data.draw(st.sampled_from(list(NESTS)))
+    points, steps, ranks = data.draw(st.integers(6, 40)), data.draw(st.integers(0, 14)), data.draw(st.integers(1, 5))
+    dtype = data.draw(st.sampled_from(["float64", "float32"] if name == "seidel1d" else ["float64", "int32"]))
+    depth, grain = data.draw(st.integers(1, 15)), data.draw(st.integers(2, 50))
+    check(wish_of(NESTS[name])(f"{points}", steps, dtype), ranks, depth, grain, seed=points)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("name", NESTS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_compiled(name, ranks):
+    check(wish_of(NESTS[name])("37", 11), ranks, 3, 7, run=native)
+    check(wish_of(NESTS[name])("19", 5), ranks, 2, 50, run=native)
+
+
+@pytest.mark.needs("compiler")
+def test_many_rounds_are_written_as_few():
+    """Bands go round often enough for their ops to be put in again and again."""
+    wish = wish_of(upright)("12", 131, "int64")
+    program = check(wish, 2, 3, 8, run=native)
+    written = line_program._Writer(wish.line(schedule(3, 8), 2)).run()
+    assert program.num_ops == written.num_ops
+
+
+def test_a_later_rank_begins_before_the_first_has_ended():
+    """And messages are as few as tiles: each sends what it leaves once."""
+    wish = wish_of(problems.seidel1d)("200", 8)
+    program = wish.program(schedule(4, 20), 2)
+    kinds = [(op.rank, op.kind) for op in program.ops()]
+    tiles = kinds.count((0, Kind.compute))
+    assert tiles == kinds.count((1, Kind.compute)) == 11
+    assert kinds.count((0, Kind.send)) <= tiles + 3
+    first = next(row for row, each in enumerate(kinds) if each == (1, Kind.recv))
+    assert kinds[:first].count((0, Kind.compute)) <= 11
+
+
+def test_a_forgotten_message_is_found(monkeypatch):
+    """A rank that takes what it has of the band before for new."""
+    wish = wish_of(problems.seidel1d)("30", 9)
+    how, news = schedule(2, 6), line_program._Ledger._news
+
+    def forgets(self, array, tile):
+        return (each for each in news(self, array, tile) if each.user != 13)
+
+    plain = wish.plain(how, 2)
+    monkeypatch.setattr(line_program._Ledger, "_news", forgets)
+    certificate = verify(line_program.line_program(wish.line(how, 2)), against=plain)
+    assert not certificate.ok
+
+
+def test_leaning_too_little_is_found(monkeypatch):
+    """The proof takes a tile as it is; its points are held against the nest."""
+    monkeypatch.setattr("dovetail.loops.line.lean_of", lambda _: 0)
+    with pytest.raises(AssertionError):
+        check(wish_of(problems.seidel1d)("30", 4), 1, 4, 6)
+
+
+class TestWish:
+    def test_is_planned_for(self):
+        """Deep bands cost messages little and start late; the search finds what lies between, and both sides of it
+        are programs too."""
+        wish, machine = wish_class("seidel1d")("40000", 256), load("shared-memory-2")
+        curve = Curve("points", (Segment(0.0, 1e-6, 2e-9),), label="prior", provenance={}).to_json()
+        (key,) = work_keys(serial := wish.program(wish.serial(2), 2), wish.workload(serial))
+        found = plan(wish, machine.with_costs({f"kernel:{key}": curve}), extrapolate=True)
+        assert found.predicted_s < 0.7 * found.serial_s
+        assert found.schedule.family == "bands"
+        for engine in ("compute", "net"):
+            assert verify(keep_engine(found.program, engine)).checks["races"].ok
+
+    def test_costs_go_by_points(self):
+        wish = wish_class("seidel1d")("400", 12)
+        program = wish.program(schedule(4, 50), 2)
+        works = op_works(program, wish.workload(program))
+        assert sum(work.units for work in works.values()) == 398 * 12
+
+    def test_what_is_run_untuned(self):
+        wish = wish_class("seidel1d")("1000000", 1000)
+        how = wish.usual(3)
+        assert len(wish.line(how, 3).bands) % 3 == 0
+        assert wish.explained(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
+
+    def test_heat_is_a_stencil(self):
+        assert issubclass(wish_of(problems.jacobi1d), StencilWish)
+
+    def test_too_many_ranks(self):
+        with pytest.raises(PlanError, match="a part would have no points"):
+            wish_class("seidel1d")("4", 3).program(schedule(1, 1), 5)
+
+
+class TestRefused:
+    def test_one_step(self):
+        @nest(u=array("n"))
+        def summed(u):
+            for i in loop(1, u.shape[0]):
+                u[i] = u[i] + u[i - 1]
+
+        with pytest.raises(WishError, match="its grid has one axis, and every point needs the one before"):
+            wish_of(summed)
+
+    def test_two_sweeps(self):
+        @nest(u=array("n"))
+        def there_and_back(u, steps):
+            n = u.shape[0]
+            for _ in loop(steps):
+                for i in loop(1, n):
+                    u[i] = u[i] + u[i - 1]
+                for i in loop(n - 2, -1, -1):
+                    u[i] = u[i] + u[i + 1]
+
+        with pytest.raises(WishError, match="a step has more than one loop or statement beside the loop"):
+            wish_of(there_and_back)
