@@ -20,7 +20,7 @@ from dovetail.trace.waits import STATES, Waits, critical_path, waits
 
 SCHEMA = "dovetail.trace_stats/1"
 _MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
-_POINT = KINDS.index("point")
+_POINT, _PUT, _GET = (KINDS.index(kind) for kind in ("point", "put", "get"))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class RankStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """The whole trace. `sizes`: messages of less than 1, 2, 4, … bytes and no less than half that (the first: empty).
+    """The whole trace; puts and gets are messages too. `sizes`: those of less than 1, 2, 4, … bytes and no less than half that (the first: empty).
     `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took longest first."""
 
     num_ranks: int
@@ -144,7 +144,9 @@ def stats(trace: Trace | TraceFile) -> Stats:
     pure = _pure(found, trace.num_ranks)
     spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
-    return Stats(trace.num_ranks, calls, ranks, _told(waited, trace), _sizes(found), *_matrix(found, trace), trace.meta)
+    sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
+    told = _told(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
+    return Stats(trace.num_ranks, calls, ranks, *told, trace.meta)
 
 
 def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
@@ -154,18 +156,17 @@ def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
     return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
 
 
-def _sizes(found: Messages) -> tuple[int, ...]:
-    size_class = np.frexp(found.num_bytes.astype("f8"))[1]
+def _sizes(num_bytes: NDArray[Any]) -> tuple[int, ...]:
+    size_class = np.frexp(num_bytes.astype("f8"))[1]
     return tuple(np.bincount(size_class).tolist()) if len(size_class) else ()
 
 
-def _matrix(found: Messages, trace: Trace | TraceFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Bytes and messages by sender and receiver."""
-    n = trace.num_ranks
-    src, dst = found.src.astype("i8"), found.dst.astype("i8")
-    inside = (dst >= 0) & (dst < n)
+    src, dst, num_bytes = sent
+    inside = (src >= 0) & (src < n) & (dst >= 0) & (dst < n)
     cells = (src * n + dst)[inside]
-    moved = np.bincount(cells, found.num_bytes[inside], n * n).astype("i8")
+    moved = np.bincount(cells, num_bytes[inside], n * n).astype("i8")
     return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
 
 
@@ -193,6 +194,7 @@ class _Sums:
         self.seconds = np.zeros(self.shape)
         self.first, self.last = np.full(num_ranks, np.inf), np.full(num_ranks, -np.inf)
         self.open: list[tuple[int, int]] = []
+        self.one_sided: list[NDArray[np.int64]] = []  # from whom, to whom, bytes
         self.threads: set[tuple[int, int]] = set()  # (rank, thread) that called MPI
 
     def add(self, col: dict[str, NDArray[Any]]) -> None:
@@ -206,6 +208,9 @@ class _Sums:
         self.seconds += np.bincount(cell[once], spent, length).reshape(self.shape)
         np.minimum.at(self.first, col["rank"], col["start_s"])
         np.maximum.at(self.last, col["rank"], col["end_s"])
+        for kind, ends in ((_PUT, ("rank", "peer")), (_GET, ("peer", "rank"))):
+            at = col["kind"] == kind
+            self.one_sided.append(np.stack([col[name][at] for name in (*ends, "num_bytes")]).astype("i8"))
         calls = self.is_mpi[col["name"]]
         threads = np.unique(col["rank"][calls].astype("i8") << 32 | col["thread"][calls])
         self.threads |= {divmod(one, 1 << 32) for one in threads.tolist()}
