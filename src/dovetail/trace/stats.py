@@ -85,8 +85,9 @@ class RankStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """The whole trace; puts and gets are messages too. `sizes`: those of less than 1, 2, 4, … bytes and no less than half that (the first: empty).
-    `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took longest first."""
+    """The whole trace; puts and gets are messages too. `sizes`: those of less than 1, 2, 4, … bytes and no less than
+    half that (the first: empty). `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took
+    longest first."""
 
     num_ranks: int
     calls: tuple[CallStats, ...]
