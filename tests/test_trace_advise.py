@@ -212,8 +212,9 @@ def told(name: str, repaired: bool) -> tuple[Tale, Story]:
     return tale, tale.story()
 
 
-def advised(name: str, repaired: bool):
+def advised(name: str, repaired: bool, eager_bytes: int | None = None):
     tale, story = told(name, repaired)
+    story = replace(story, delays=replace(story.delays, eager_bytes=eager_bytes))
     return advise_story(
         story, lambda row: tale.sites.get(row, ""), lambda rows: tale.sites.get(rows[0], "") if rows else ""
     )
@@ -232,6 +233,14 @@ def test_nothing_serious_is_found_in_the_repaired(name):
     """The one left out could still exchange beside its work."""
     advice = advised(name, repaired=True)
     assert [f for f in advice.findings if f.saves_s > 0.05 * advice.replayed_s] == []
+
+
+def test_a_larger_eager_limit_does_not_empty_full_buffers():
+    """Where a message of that size was seen not to wait, the limit is not what holds a few."""
+    for eager_bytes, kinds in ((None, {"eager", "rendezvous"}), (1 << 20, {"rendezvous"})):
+        found = {finding.kind: finding for finding in advised("eager", False, eager_bytes).findings}
+        assert {kind for kind in found if kind in ("eager", "rendezvous")} == kinds
+        assert ("buffers were full" in found["rendezvous"].evidence) == (eager_bytes is not None)
 
 
 def test_advice_in_words_and_json():
