@@ -30,7 +30,8 @@ LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are s
 
 
 class Step(NamedTuple):
-    """`seconds` of the rank's own, `within_s` of them in calls before, then what it does in the call at `row`.
+    """`seconds` of the rank's own, `within_s` of them in calls before, `after_s` of these in the call of the step before;
+    then what it does in the call at `row`.
 
     `send` and `recv` begin message `number`, `sent` and `taken` wait for it; `join` begins the rank's part in
     collective `number`, `joined` waits for it to be over; `own` and `end` do nothing.
@@ -41,6 +42,7 @@ class Step(NamedTuple):
     number: int
     row: int
     within_s: float = 0.0
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -234,16 +236,17 @@ class _Teller:
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         told: list[Step] = []
-        own, within, before = 0.0, 0.0, self.start_s
+        own, within, after, before = 0.0, 0.0, 0.0, self.start_s
         for call in self.calls[rank]:
             own += call.start_s - before
-            waited = self._waited(call)
-            for does, number in self._deeds(call):
-                told.append(Step(max(own, 0.0), does, number, call.row, within))
-                own = within = 0.0
+            waited, deeds = self._waited(call), self._deeds(call)
+            for does, number in deeds:
+                told.append(Step(max(own, 0.0), does, number, call.row, within, after))
+                own = within = after = 0.0
             spent = self._after(call) if waited else call.end_s - call.start_s
             own, within, before = own + spent, within + spent, call.end_s
-        return (*told, Step(max(own, 0.0), "end", -1, -1))
+            after = spent if deeds else after
+        return (*told, Step(max(own, 0.0), "end", -1, -1, within, after))
 
     def _deeds(self, call: _Call) -> list[tuple[Does, int]]:
         """What a call begins, then what it waits for."""
