@@ -40,7 +40,7 @@ def gap_s(step: Step) -> float:
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """The steps but those at the indices `gone`: work and other calls before these stay, the time of theirs does not."""
+    """The steps but those at the indices `gone`: work and other calls before these stay, the time of these not."""
     own_s, within_s, from_gone = 0.0, 0.0, False
     for i, step in enumerate(steps):
         lost_s = step.after_s if from_gone else 0.0

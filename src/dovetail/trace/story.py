@@ -30,8 +30,8 @@ LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are s
 
 
 class Step(NamedTuple):
-    """`seconds` of the rank's own, `within_s` of them in calls before, `after_s` of these in the call of the step before;
-    then what it does in the call at `row`.
+    """`seconds` of the rank's own, `within_s` of them in calls before, `after_s` of these in the call of the step
+    before; then what it does in the call at `row`.
 
     `send` and `recv` begin message `number`, `sent` and `taken` wait for it; `join` begins the rank's part in
     collective `number`, `joined` waits for it to be over; `own` and `end` do nothing.
