@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ class StreamsRun:
         overlapping = how.copies == "overlapping"
         stamps = self.stamps or (self.listens is None and _native.trace_is_on())
         self.bound = native().streams(*about, blocks, how.move_blocks, how.processors, overlapping, stamps)
-        self._traced = LateTrace(program, self._where)
+        self._traced = LateTrace(program, partial(place_title, self.memory, self.real))
 
     def run(self) -> float:
         """Run once; its seconds on the device."""
@@ -99,11 +100,6 @@ class StreamsRun:
         if self.listens is None:
             self._traced.write(self.spans)
         return float(self.bound.total_s())
-
-    def _where(self, rank: int) -> str:
-        """What a trace calls the place of a rank's lanes."""
-        place = device_title(self.memory.gpu_of(rank))
-        return place if self.real is None else f"{place} ({ONE_RANK})"
 
     @property
     def enqueue_s(self) -> float:
@@ -187,7 +183,7 @@ class InterpretedRun:
         check_interpreted(memory.program, memory.workload, self.options)
         made = image(memory.program, memory.workload, self.layout, memory.address)
         self.bound = native().device_interpreter(memory.gpu.device, -(-threads // 32) * 32, *made)
-        self._traced = LateTrace(memory.program, lambda rank: device_title(memory.gpu))
+        self._traced = LateTrace(memory.program, partial(place_title, memory, None))
 
     def run(self) -> float:
         """Run once; the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
@@ -204,9 +200,10 @@ class InterpretedRun:
         return timeline(self.memory.program, self.memory.workload, self.bound, meta | self.memory.gpu.facts())
 
 
-def device_title(gpu: Gpu) -> str:
-    """What a trace calls a device."""
-    return f"CUDA device {gpu.index}"
+def place_title(memory: DeviceMemory, real: int | None, rank: int) -> str:
+    """What a trace calls the place of a rank's lanes."""
+    place = f"CUDA device {memory.gpu_of(rank).index}"
+    return place if real is None else f"{place} ({ONE_RANK})"
 
 
 def fill(memory: DeviceMemory, inputs: Arrays) -> None:
