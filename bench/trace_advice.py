@@ -1,10 +1,10 @@
 """Programs with a planted fault and their repaired twins: what `trace advise` predicts, and what repairing gains.
 
-    bench/trace_advice.py [--rounds 5] [--only merge,block] [--realtime] [--runs FOLDER] [--out FILE]
+    bench/trace_advice.py [--rounds 5] [--budget 420] [--only merge,block] [--realtime] [--runs FOLDER] [--out FILE]
 
 A round runs each program and its twin in turn, untraced and traced; the gain is the median difference of the slowest
 rank's time between two barriers, the prediction that of the median of the traced rounds. `--runs` keeps times and
-traces, and what it holds already is not run again, only advised.
+traces, round by round, and what it holds already is not run again, only advised; FILE is written after each program.
 
 Ranks are on this machine and talk through shared memory; through TCP where there are more of them than cores, which
 then yield, and in `eager`, whose limit can be set there; in `slow_link` between three hosts of the testbed (needs root
@@ -13,23 +13,25 @@ and iproute2). `--realtime` runs ranks ahead of whatever else the machine does (
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fabric import testbed
-from tuned import provenance, table
+from tuned import keep, options_of_time, table, until
 
+from dovetail.core import save_text
 from dovetail.plan.advise import Advice, advise
 from dovetail.trace import merge, open_trace
 from dovetail.trace.launch import build_wrappers, environment, library_of
@@ -68,31 +70,36 @@ CASES |= {
     "stencil": Case(2, 100),
     "triangle": Case(2, 200),
 }
+SEEN = {"seen": False, "unseen": True}
 COLUMNS = ("fault", "seconds_s", "twin_s", "spread", "gained_s", "predicted_s", "ratio", "first", "in_twin", "replay")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of_time(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    is_over, rows = until(args.budget), []
+    if args.realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     with tempfile.TemporaryDirectory() as place:
         folder = args.runs or Path(place)
-        names = args.only.split(",")
-        run_all([name for name in names if not (folder / name / "times.json").exists()], args, folder)
-        rows = [row(name, folder / name) for name in names]
+        for name in args.only.split(","):
+            if run_rounds(name, args.rounds, folder, is_over):
+                rows.append(row(name, folder / name))
+                keep(args.out, "trace_advice", **summary(rows), rows=rows)
+            else:
+                print(f"{name}: no time left", flush=True)
     print(table(rows, COLUMNS))
-    told = {}
-    for which, unseen in (("seen", False), ("unseen", True)):
-        if some := [r for r in rows if (r["fault"] in UNSEEN) == unseen]:
-            told[which] = counts(some)
-            print(which, ", ".join(f"{name} {count}" for name, count in told[which].items()))
-    if args.out:
-        document = {"bench": "trace_advice", **provenance([]), **told, "rows": rows}
-        args.out.write_text(json.dumps(document, indent=1) + "\n")
+    for which, told in summary(rows).items():
+        print(which, ", ".join(f"{name} {count}" for name, count in told.items()))
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    parts = {which: [r for r in rows if (r["fault"] in UNSEEN) == unseen] for which, unseen in SEEN.items()}
+    return {which: counts(part) for which, part in parts.items() if part}
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
@@ -108,22 +115,32 @@ def kind_of(name: str) -> str:
     return UNSEEN.get(name, name)
 
 
-def run_all(names: list[str], args: argparse.Namespace, folder: Path) -> None:
-    """Run these cases, each in a folder of its own."""
-    if not names:
-        return
-    if args.realtime:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    folder.mkdir(parents=True, exist_ok=True)
+@cache
+def compiled(folder: Path) -> tuple[Path, Path]:
+    """The program, and the wrappers that trace it."""
     program = folder / "faults"
+    folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([BIN / "mpicc", "-g", "-O1", SOURCE, "-o", program], check=True)
-    wrapped = build_wrappers(library_of([str(program)]), BIN)
-    for name in names:
-        with hosts(CASES[name]):
-            found = [run(program, wrapped, name, folder / name / str(i)) for i in range(args.rounds)]
-        times = {key: [one[key] for one in found] for key in found[0]}
-        (folder / name / "times.json").write_text(json.dumps(times) + "\n")
-        print(name, {key: [round(value * 1e3, 1) for value in values] for key, values in times.items()}, flush=True)
+    return program, build_wrappers(library_of([str(program)]), BIN)
+
+
+def run_rounds(name: str, rounds: int, folder: Path, is_over: Callable[[], bool]) -> int:
+    """Run what the folder lacks of a case's rounds, while there is time, and keep each; how many it then has."""
+    kept = folder / name / "times.json"
+    times: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
+    done = len(next(iter(times.values()), ()))
+    if done >= rounds or is_over():
+        return done
+    with hosts(CASES[name]):
+        while done < rounds and not is_over():
+            place = folder / name / str(done)
+            shutil.rmtree(place, ignore_errors=True)  # what a round left that was cut
+            found = run(*compiled(folder), name, place)
+            times = {key: [*times.get(key, ()), value] for key, value in found.items()}
+            save_text(kept, json.dumps(times) + "\n")
+            done += 1
+    print(name, {key: [round(value * 1e3, 1) for value in values] for key, values in times.items()}, flush=True)
+    return done
 
 
 @contextmanager

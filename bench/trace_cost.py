@@ -1,22 +1,22 @@
 """What tracing costs: nanoseconds an event, and how much it slows a ping-pong of one byte, with and without in turn.
 
-    bench/trace_cost.py [--rounds 7] [--out FILE]
+    bench/trace_cost.py [--rounds 7] [--budget 420] [--out FILE]
 
 Rings keep the newest events, as a program would that traces without end; `--keep all` writes them all.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tuned import provenance
+from tuned import keep, options_of_time, until
 
 from dovetail.trace.launch import build_wrappers, environment, library_of
 
@@ -45,17 +45,21 @@ int main(int argc, char** argv) {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of_time(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--keep", default="newest", choices=("newest", "all"))
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     os.environ["DOVETAIL_TRACE_KEEP"] = args.keep
+    is_over = until(args.budget)
     with tempfile.TemporaryDirectory() as place:
-        found = events(Path(place)) | pings(Path(place), args.rounds)
+        found: dict[str, object] = dict(events(Path(place)))
+        keep(args.out, "trace_cost", **found)
+        for rounds in pings(Path(place), args.rounds):
+            found |= rounds
+            keep(args.out, "trace_cost", **found)
+            if is_over():
+                break
     print(json.dumps(found, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps({"bench": "trace_cost", **provenance([]), **found}, indent=1) + "\n")
 
 
 def events(place: Path) -> dict[str, float]:
@@ -67,8 +71,8 @@ def events(place: Path) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def pings(place: Path, rounds: int) -> dict[str, object]:
-    """Microseconds one way, of one byte through shared memory, plain and traced in turn."""
+def pings(place: Path, rounds: int) -> Iterator[dict[str, object]]:
+    """Microseconds one way, of one byte through shared memory, plain and traced in turn; after each round."""
     (place / "ping.c").write_text(PING)
     subprocess.run([BIN / "mpicc", "-O2", place / "ping.c", "-o", place / "ping"], check=True)
     command = [str(BIN / "mpiexec"), "-n", "2", str(place / "ping")]
@@ -80,9 +84,10 @@ def pings(place: Path, rounds: int) -> dict[str, object]:
         for name, env in (("plain", dict(os.environ)), ("traced", environment(wrapped, folder))):
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             times[name].append(float(done.stdout))
-    ratios = [b / a for a, b in zip(*times.values(), strict=True)]
-    about = {f"ping_{name}_us": statistics.median(values) for name, values in times.items()}
-    return {**about, "ping_slowed": statistics.median(ratios) - 1, "ping_spread": max(ratios) - min(ratios)}
+        ratios = [b / a for a, b in zip(*times.values(), strict=True)]
+        about = {f"ping_{name}_us": statistics.median(values) for name, values in times.items()}
+        spread = {"ping_slowed": statistics.median(ratios) - 1, "ping_spread": max(ratios) - min(ratios)}
+        yield {"rounds": turn + 1, **about, **spread}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Programs of others, traced as they stand: as many calls as a library counts that knows nothing of the tracer?
 
-    bench/trace_programs.py NAME [--about TEXT] [--out FILE] -- mpiexec -n 2 PROGRAM …
+    bench/trace_programs.py NAME [--about TEXT] [--budget 420] [--out FILE] -- mpiexec -n 2 PROGRAM …
 
 Runs the command untraced, then traced behind a library that only counts calls: in one run, since many programs go on
 as long as time lets them. With `--out` the row takes the place of the one of its name.
@@ -8,7 +8,6 @@ as long as time lets them. With `--out` the row takes the place of the one of it
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tuned import HERE, provenance
+from tuned import HERE, keep, options_of_time
 
 from dovetail.trace import merge
 from dovetail.trace.launch import build_wrappers, compiler_for, environment, forwarded, library_of
@@ -32,26 +31,25 @@ from needs import Mpi
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of_time(__doc__)
     parser.add_argument("name")
     parser.add_argument("--about", default="", help="versions")
-    parser.add_argument("--out", type=Path)
     own = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     args = parser.parse_args(own)
     command = sys.argv[len(own) + 2 :]
     if not command:
         parser.error("which command? -- mpiexec -n 2 PROGRAM")
     with tempfile.TemporaryDirectory() as place:
-        row = {"program": args.name, "about": args.about, **compared(command, Path(place))}
+        row = {"program": args.name, "about": args.about, **compared(command, Path(place), args.budget / 2)}
     print(json.dumps(row, indent=1))
     if args.out:
         before = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
         rows = [*(old for old in before if old["program"] != args.name), row]
-        args.out.write_text(json.dumps({"bench": "trace_programs", **provenance([]), "rows": rows}, indent=1) + "\n")
+        keep(args.out, "trace_programs", rows=rows)
 
 
-def compared(command: list[str], place: Path) -> dict[str, Any]:
-    """Seconds, counted and traced calls, and how they differ."""
+def compared(command: list[str], place: Path, limit_s: float) -> dict[str, Any]:
+    """Of two runs of so many seconds at most: seconds, counted and traced calls, and how they differ."""
     library, near = library_of(command), Path(command[0]).parent
     wrapped = build_wrappers(library, near)
     mpicc = Path(compiler_for(library, near))
@@ -59,10 +57,10 @@ def compared(command: list[str], place: Path) -> dict[str, Any]:
     shim = build_shim(Mpi(library.kind, mpicc.parent), mpicc, place, names, before_others=True)
     counts, traces = place / "counts", place / "traces"
     counts.mkdir(), traces.mkdir()
-    plain_s = run(command, dict(os.environ))
+    plain_s = run(command, dict(os.environ), limit_s)
     env = environment(wrapped, traces)
     env |= {"LD_PRELOAD": f"{shim}:{env['LD_PRELOAD']}", "COUNT_DIR": str(counts)}
-    traced_s = run(with_variables(command, "COUNT_DIR"), env)
+    traced_s = run(with_variables(command, "COUNT_DIR"), env, limit_s)
     told = merge(traces)
     found = {call.name: call.count for call in stats(told).calls}
     counted: Counter[str] = Counter()
@@ -86,9 +84,9 @@ def with_variables(command: list[str], *names: str) -> list[str]:
     return told if told == command else [told[0], *(word for name in names for word in ("-x", name)), *told[1:]]
 
 
-def run(command: list[str], env: dict[str, str]) -> float:
+def run(command: list[str], env: dict[str, str], limit_s: float) -> float:
     begun = time.perf_counter()
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=limit_s)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     return time.perf_counter() - begun

@@ -1,31 +1,31 @@
 """How far replays of untouched traces are from what was traced: by the trace's own times, and by a probed machine's.
 
-    bench/trace_replay.py [--rounds 5] [--only merge,block] [--machine FILE] [--runs FOLDER] [--out FILE]
+    bench/trace_replay.py [--rounds 5] [--budget 420] [--only merge,block] [--machine FILE] [--runs FOLDER] [--out FILE]
 
 The programs of trace_faults.c on two ranks that talk through shared memory, each with its fault and repaired. The
 machine is probed first, unless it is given. Of each program the median round by either way is told. `--runs` keeps the
-machine and the traces, and what it holds already is not run again, only replayed.
+machine and the traces, and what it holds already is not run again, only replayed; FILE is written after each program.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import shutil
 import statistics
-import subprocess
 import tempfile
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from trace_advice import BIN, CASES, SOURCE, launched
-from tuned import provenance, table
+from trace_advice import CASES, compiled, launched
+from tuned import keep, options_of_time, table, until
 
 from dovetail.core import save_json
 from dovetail.machine import Machine, load
 from dovetail.plan.replay import replay
 from dovetail.run.mpi import MpiExecutor
 from dovetail.trace import merge, open_trace
-from dovetail.trace.launch import build_wrappers, environment, library_of
+from dovetail.trace.launch import environment
 from dovetail.tune.machines import machine_of
 
 RANKS = 2
@@ -34,32 +34,32 @@ COLUMNS = ("program", "traced_s", "by_trace", "by_machine", "least", "most")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of_time(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(NAMES))
     parser.add_argument("--machine")
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    is_over, rows = until(args.budget), []
     with tempfile.TemporaryDirectory() as place:
         folder = args.runs or Path(place)
         machine = probed(folder, args.machine)
-        program, wrapped = compiled(folder)
-        rows = []
-        for name in args.only.split(","):
-            for repaired in (0, 1):
-                traces = [
-                    traced(program, wrapped, name, repaired, folder / name / str(repaired) / str(i))
-                    for i in range(args.rounds)
-                ]
-                rows.append(row(f"{name} {repaired}", traces, machine))
-                print(table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+        for name, repaired in product(args.only.split(","), (0, 1)):
+            places = [folder / name / str(repaired) / str(i) for i in range(args.rounds)]
+            traces = [found for place in places if (found := traced(folder, name, repaired, place, is_over))]
+            if not traces:
+                print(f"{name} {repaired}: no time left", flush=True)
+                continue
+            rows.append(row(f"{name} {repaired}", traces, machine))
+            keep(args.out, "trace_replay", median_off=medians(rows), rows=rows)
+            print(table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
     print(table(rows, COLUMNS))
-    told = {way: statistics.median(abs(each[way]) for each in rows) for way in ("by_trace", "by_machine")}
-    print("median off: ", ", ".join(f"{way} {off:.1%}" for way, off in told.items()))
-    if args.out:
-        document = {"bench": "trace_replay", **provenance([]), "median_off": told, "rows": rows}
-        args.out.write_text(json.dumps(document, indent=1) + "\n")
+    print("median off: ", ", ".join(f"{way} {off:.1%}" for way, off in medians(rows).items()))
+
+
+def medians(rows: list[dict[str, Any]]) -> dict[str, float]:
+    ways = ("by_trace", "by_machine") if rows else ()
+    return {way: statistics.median(abs(each[way]) for each in rows) for way in ways}
 
 
 def probed(folder: Path, given: str | None) -> Machine:
@@ -73,20 +73,17 @@ def probed(folder: Path, given: str | None) -> Machine:
     return machine
 
 
-def compiled(folder: Path) -> tuple[Path, Path]:
-    """The program, and the wrappers that trace it."""
-    program = folder / "faults"
-    subprocess.run([BIN / "mpicc", "-g", "-O1", SOURCE, "-o", program], check=True)
-    return program, build_wrappers(library_of([str(program)]), BIN)
-
-
-def traced(program: Path, wrapped: Path, name: str, repaired: int, folder: Path) -> Path:
-    """One round of one program; its trace."""
-    if not (folder / "trace.dovetail").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        launched(program, name, repaired, environment(wrapped, folder, {}))
-        merge(folder)
-    return folder / "trace.dovetail"
+def traced(folder: Path, name: str, repaired: int, place: Path, is_over: Callable[[], bool]) -> Path | None:
+    """One round of one program, run unless it was, while there is time; its trace."""
+    if not (place / "trace.dovetail").exists():
+        if is_over():
+            return None
+        shutil.rmtree(place, ignore_errors=True)  # what a round left that was cut
+        place.mkdir(parents=True)
+        program, wrapped = compiled(folder)
+        launched(program, name, repaired, environment(wrapped, place, {}))
+        merge(place)
+    return place / "trace.dovetail"
 
 
 def row(name: str, traces: list[Path], machine: Machine) -> dict[str, Any]:

@@ -1,21 +1,19 @@
 """Ten million events of four ranks, merged and added up: seconds and memory of each, in a process of its own.
 
-    bench/trace_scale.py [--events 10000000] [--out FILE]
+    bench/trace_scale.py [--events 10000000] [--budget 420] [--out FILE]
 
 Ranks send to their neighbours and reduce now and then, as a stencil does: of 16 bytes an event, three or four a call.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from tuned import provenance
+from tuned import keep, options_of_time
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -35,22 +33,21 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of_time(__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         count = written(Path(place), args.events)
-        codes = {"merge": MERGE, "stats": STATS}
-        found = {"events": count, **{name: timed(code.format(place)) for name, code in codes.items()}}
-    for name in ("merge", "stats"):
-        print(f"{name}: {found[name]['seconds']:.1f} s, {found[name]['gigabytes']:.2f} GB for {count} events")
-    if args.out:
-        args.out.write_text(json.dumps({"bench": "trace_scale", **provenance([]), **found}, indent=1) + "\n")
+        found: dict[str, dict[str, float]] = {}
+        for name, code in {"merge": MERGE, "stats": STATS}.items():
+            found[name] = timed(code.format(place), args.budget / 2)
+            print(f"{name}: {found[name]['seconds']:.1f} s, {found[name]['gigabytes']:.2f} GB for {count} events")
+            keep(args.out, "trace_scale", events=count, **found)
 
 
-def timed(code: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", TIMED.format(code)], capture_output=True, text=True, check=True)
+def timed(code: str, limit_s: float) -> dict[str, float]:
+    command = [sys.executable, "-c", TIMED.format(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit_s)
     seconds, gigabytes = done.stdout.split()[-2:]
     return {"seconds": float(seconds), "gigabytes": float(gigabytes)}
 

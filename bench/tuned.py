@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import DovetailError
+from dovetail.core import DovetailError, save_text
 from dovetail.ir import Wish
 from dovetail.matmul import Product
 from dovetail.plan import wish_class
@@ -191,6 +191,27 @@ def provenance(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Machine and library, as a row has them; commit and date."""
     known = {"machine": f"{rows[0]['cpu']}, {os.cpu_count()} cores", "mpi": rows[0]["mpi"]} if rows else {}
     return {"label": "measured", **known, **commit()}
+
+
+def options_of_time(doc: str, **usual: Any) -> argparse.ArgumentParser:
+    """Of benches that write after each round: how long they may take, and where to."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--budget", type=float, default=420.0, help="seconds after which no further round begins; 420")
+    parser.add_argument("--out", type=Path)
+    parser.set_defaults(**usual)
+    return parser
+
+
+def until(budget_s: float) -> Callable[[], bool]:
+    """Tells whether so many seconds have gone since now."""
+    end_s = time.monotonic() + budget_s
+    return lambda: time.monotonic() >= end_s
+
+
+def keep(out: Path | None, bench: str, **found: Any) -> None:
+    """Write what was found so far in one step, where it is to be written."""
+    if out:
+        save_text(out, json.dumps({"bench": bench, **provenance([]), **found}, indent=1) + "\n")
 
 
 def commit() -> dict[str, str]:

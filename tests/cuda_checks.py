@@ -13,6 +13,7 @@ from product_runs import gathers, scatters
 from run_programs import DTYPES, OneSided, TwoSided, assert_same, library_call, uneven_of, workload_of
 from run_strategies import programs
 
+from dovetail import trace
 from dovetail.collective import ALGORITHMS, build
 from dovetail.core import EnvironmentFault, RunError, WishError
 from dovetail.ir import Builder, Kind, Region, Schedule, Slot, Workload, verify
@@ -37,6 +38,7 @@ from dovetail.run.cuda_runs import (
 from dovetail.run.interpreter import PROTOCOLS, Layout
 from dovetail.run.job import Job, Variant
 from dovetail.run.options import RunOptions
+from dovetail.trace.to_timeline import to_timeline
 
 WAYS = (
     StreamsOptions(),
@@ -356,6 +358,60 @@ class TestArrays:
             self.memory(gpu, {(name, 0): other.on_device(name, 0)})
         with pytest.raises(RunError, match="does not speak DLPack"):
             self.memory(gpu, {(name, 0): object()})
+
+
+class TestTraces:
+    """Every run leaves its ops in the trace that is recorded, at the device's times, stamped otherwise or not."""
+
+    ring = ring_all_reduce(3, 3)
+
+    def traced(self, folder, job):
+        """What a job leaves: its trace, and what it returned."""
+        trace.init(folder)
+        try:
+            found = job()
+        finally:
+            trace.finalize()
+        return trace.merge(folder).read(), found
+
+    def lanes(self, found):
+        return {*to_timeline(found).lanes}
+
+    @pytest.mark.parametrize("how", WAYS[:3])
+    def test_streams(self, gpu, how, tmp_path):
+        workload = workload_of(self.ring, (40,), "float32")
+        timed = Variant("timed", self.ring, workload, RunOptions(repeats=2, spans=False), check=False)
+        job = Job((timed,), rounds=2, budget_s=30)
+        found, result = self.traced(tmp_path, lambda: CudaExecutor(options=how).execute(job))
+        assert result["timed"].timelines == ()
+        assert self.lanes(found) == {f"rank {rank} net, CUDA device 0" for rank in range(3)} | {"main"}
+        runs = found.columns["name"] == found.names.index("timed")
+        assert np.bincount(found.columns["arg"][~runs]).tolist() == [2 * np.sum(runs)] * self.ring.num_ops
+        start_s, end_s = (found.columns[name] for name in ("start_s", "end_s"))
+        assert start_s[runs].max() < end_s[~runs].max() <= end_s[runs].max(), "it ended while the host waited for it"
+
+    def test_times_are_those_of_the_timeline(self, gpu, tmp_path):
+        workload = workload_of(self.ring, (40,), "float32")
+        inputs = fresh_inputs(self.ring, workload, 0)
+        for run in (
+            lambda: run_streams(self.ring, workload, inputs, gpu=gpu),
+            lambda: run_interpreted(self.ring, workload, inputs, gpu=gpu),
+        ):
+            found, (_, timeline) = self.traced(tmp_path / str(len(list(tmp_path.iterdir()))), run)
+            both = found.columns, timeline.columns
+            lengths = [
+                (col["end_s"] - col["start_s"])[np.argsort(col[key])]
+                for col, key in zip(both, ("arg", "op"), strict=True)
+            ]
+            assert np.allclose(*lengths, rtol=0.05, atol=5e-7)
+            names = [found.names[name] for name in found.columns["name"][np.argsort(found.columns["arg"])]]
+            assert names == [op.kind.name for op in self.ring.ops()]
+
+    def test_one_rank_is_labelled(self, gpu, tmp_path):
+        workload = workload_of(self.ring, (40,), "float32")
+        job = Job((Variant("alone", self.ring, workload),), rounds=1, budget_s=30)
+        found, _ = self.traced(tmp_path, lambda: CudaExecutor(real=1).execute(job))
+        assert self.lanes(found) == {f"rank 1 net, CUDA device 0 ({ONE_RANK})", "main"}
 
 
 def test_a_plain_sum_takes_time(gpu):

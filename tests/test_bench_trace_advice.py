@@ -1,5 +1,6 @@
 """The bench of advice, small: programs and twins are run and traced; kept runs are advised again, not run again."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -39,3 +40,26 @@ def test_two_programs(tmp_path):
     assert told[0] == told[1]
     assert [row["fault"] for row in told[0]] == ["overlap", "stencil"]
     assert any(finding["kind"] == "overlap" for finding in told[0][0]["findings"])
+
+
+def test_a_run_that_was_cut_goes_on_where_it_ended(tmp_path, monkeypatch):
+    """Its second round ends half way; what that left is not taken for a part of the next."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    bench, ran = importlib.import_module("trace_advice"), []
+
+    def run(program, wrapped, name, folder):
+        assert not folder.exists()
+        folder.mkdir(parents=True)
+        ran.append(folder.name)
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return {"fault_plain": float(len(ran))}
+
+    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(bench, "compiled", lambda folder: ("program", "wrapped"))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run_rounds("merge", 3, tmp_path, lambda: False)
+    assert bench.run_rounds("merge", 3, tmp_path, lambda: True) == 1
+    assert bench.run_rounds("merge", 3, tmp_path, lambda: False) == 3
+    assert ran == ["0", "1", "1", "2"]
+    assert json.loads((tmp_path / "merge" / "times.json").read_text()) == {"fault_plain": [1.0, 3.0, 4.0]}

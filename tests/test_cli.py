@@ -22,11 +22,15 @@ import typer
 from sim_executor import SimExecutor, two_hosts
 
 import dovetail
+from dovetail import trace
 from dovetail.cli import main
 from dovetail.cli.app import ORDER, exit_code
 from dovetail.cli.wishes import Said, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, PlanError, ProgramError, RunError, WishError
+from dovetail.matmul import MatmulAllReduce
+from dovetail.plan import plan
 from dovetail.probe.take import Budget
+from dovetail.trace import open_trace
 from dovetail.tune import machines
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -606,7 +610,8 @@ def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     planned = document("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--extrapolate")
     assert planned["machine"] == machine["name"]
     sizes = [*SIZES, "--ranks", "2", "--rounds", "3", "--budget", "2", "--seed", "7"]
-    found = document("tune", "matmul_all_reduce", *sizes, "--out", tmp_path / "out")
+    found = document("tune", "matmul_all_reduce", *sizes, "--out", tmp_path / "out", "--trace", tmp_path / "trace")
+    assert {"serial", "planned"} < {*open_trace(tmp_path / "trace" / "trace.dovetail").names}
     keys = {"measured_s", "serial_s", "ideal_gain", "max_rel_error", "report", "tiles", "losses", "rivals"}
     assert keys | {"foreign_load", "steal", "disturbed"} <= set(found)
     assert found["ideal_gain"] is not None or (found["schedule"], found["measured_s"]) == ("serial", found["serial_s"])
@@ -651,6 +656,25 @@ def test_some_sizes_are_not_enough(call, words):
     assert (code, out) == (2, "")
     assert "matmul_all_reduce needs --k" in err
     assert "--m … --k … --n …" in err
+
+
+def test_what_was_kept_is_run_once_more_traced(monkeypatch, tmp_path, capsys):
+    """Serial and the kept schedule, a round of each, on ranks that are traced; the folder must hold no other trace."""
+    tune, ran = importlib.import_module("dovetail.cli.tune"), []
+
+    def execute(job):
+        trace.init(tmp_path)
+        ran.append(job)
+        trace.finalize()
+
+    made = plan(MatmulAllReduce(512, 256, 128), two_hosts())
+    tune._trace(SimpleNamespace(plan=made), SimpleNamespace(execute=execute), tmp_path)
+    assert "dovetail trace view" in capsys.readouterr().err
+    (job,) = ran
+    assert ([variant.name for variant in job.variants], job.rounds) == (["serial", "planned"], 1)
+    assert job.variants[1].program == made.program
+    code = main(["tune", "matmul_all_reduce", *SIZES, "--ranks", "2", "--trace", str(tmp_path)])
+    assert (code, "holds a trace already" in capsys.readouterr().err) == (2, True)
 
 
 @pytest.mark.slow

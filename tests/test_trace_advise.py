@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_trace_waits import call, sent, taken, trace_of
+from test_trace_waits import call, collective, sent, taken, trace_of
 from trace_files import write_process
 
 from dovetail.plan.advise import advise, advise_story
@@ -36,7 +36,7 @@ class Tale:
 
     def step(self, rank: int, row: int, does, number: int) -> None:
         spent = self.own[rank] + self.within[rank]
-        self.steps[rank].append(Step(spent, does, number, row, self.within[rank]))
+        self.steps[rank].append(Step(spent, does, number, row, self.within[rank], self.within[rank]))
         self.own[rank] = self.within[rank] = 0.0
 
     def row(self, site: str) -> int:
@@ -212,8 +212,9 @@ def told(name: str, repaired: bool) -> tuple[Tale, Story]:
     return tale, tale.story()
 
 
-def advised(name: str, repaired: bool):
+def advised(name: str, repaired: bool, eager_bytes: int | None = None):
     tale, story = told(name, repaired)
+    story = replace(story, delays=replace(story.delays, eager_bytes=eager_bytes))
     return advise_story(
         story, lambda row: tale.sites.get(row, ""), lambda rows: tale.sites.get(rows[0], "") if rows else ""
     )
@@ -232,6 +233,24 @@ def test_nothing_serious_is_found_in_the_repaired(name):
     """The one left out could still exchange beside its work."""
     advice = advised(name, repaired=True)
     assert [f for f in advice.findings if f.saves_s > 0.05 * advice.replayed_s] == []
+
+
+def test_a_larger_eager_limit_does_not_empty_full_buffers():
+    """Where a message of that size was seen not to wait, the limit is not what holds a few."""
+    for eager_bytes, kinds in ((None, {"eager", "rendezvous"}), (1 << 20, {"rendezvous"})):
+        found = {finding.kind: finding for finding in advised("eager", False, eager_bytes).findings}
+        assert {kind for kind in found if kind in ("eager", "rendezvous")} == kinds
+        assert ("buffers were full" in found["rendezvous"].evidence) == (eager_bytes is not None)
+
+
+def test_other_calls_after_a_collective_that_goes_stay(tmp_path):
+    """Two allreduces of 1 ms, then a call of 50 ms that says nothing of what it does: merging saves one of the two."""
+    for rank in range(2):
+        pairs = [call(11, t, t + 1, *collective()) + call(11, t + 1, t + 2, *collective()) for t in (0, 60, 120)]
+        events = [one for t, both in zip((0, 60, 120), pairs, strict=True) for one in (*both, *call(8, t + 2, t + 52))]
+        write_process(tmp_path, rank, {1: [*events, *call(12, 180, 181, *collective(root=0))]})
+    (merging,) = (f for f in advise(trace_of(tmp_path)).findings if f.kind == "merge")
+    assert merging.saves_s == pytest.approx(3e-3, rel=0.2)
 
 
 def test_advice_in_words_and_json():

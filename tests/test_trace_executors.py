@@ -18,6 +18,8 @@ from dovetail.core import save_json
 from dovetail.ir import Builder, Kind, Region, Slot, Workload
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.report.trace_perfetto import write_trace_perfetto
+from dovetail.run import fresh_inputs
+from dovetail.run.interpreter import Layout, run_interpreter
 from dovetail.run.local import execute_local
 from dovetail.run.options import RunOptions
 from dovetail.trace import Trace, open_trace
@@ -96,6 +98,31 @@ def test_kernels_and_collectives_are_called_by_their_names(tmp_path):
     builder.add(Kind.compute, 0, lane, reads=[Region("x", 0, 1)], writes=[Region("y", 0, 1)], call=call)
     run_here(builder.build(), tmp_path / "kernel", kernels={"smooth": lambda reads, writes: None})
     assert trace.merge(tmp_path / "kernel").names == ("smooth",)
+
+
+def test_times_told_after_the_run_stand_on_their_lanes(tmp_path):
+    """The interpreter's, on threads here: of a program whose slots are cut into tiles, each op once a tile."""
+    program, layout = ring_all_reduce(3, 3), Layout("LL", place_bytes=512, slice_bytes=256)
+    workload = Workload({buffer.name: (Slot((500,), "float32"),) * 3 for buffer in program.buffers}, {})
+    trace.init(tmp_path)
+    with trace.interval("run"):
+        _, timeline = run_interpreter(
+            program, workload, fresh_inputs(program, workload, 0), layout, RunOptions(spans=False)
+        )
+    trace.finalize()
+    found = trace.merge(tmp_path).read()
+    is_op = found.columns["name"] != found.names.index("run")
+    ops = {name: column[is_op] for name, column in found.columns.items()}
+    assert np.bincount(ops["arg"]).tolist() == [timeline.meta["rounds"]] * program.num_ops
+    assert timeline.meta["rounds"] > 1
+    shown = to_timeline(found)
+    assert {*shown.lanes} == {f"rank {rank} net, host thread" for rank in range(3)} | {"main"}
+    within_run = (ops["start_s"] >= found.columns["start_s"][~is_op]) & (ops["end_s"] <= found.columns["end_s"][~is_op])
+    assert within_run.all()
+    in_time = np.lexsort((timeline.columns["end_s"], timeline.columns["op"]))
+    lengths = (timeline.columns["end_s"] - timeline.columns["start_s"])[in_time]
+    traced = np.lexsort((ops["end_s"], ops["arg"]))
+    assert np.allclose((ops["end_s"] - ops["start_s"])[traced], lengths, rtol=0.05, atol=5e-7)
 
 
 def test_nothing_is_traced_unless_asked(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trace_files import event, pair, write_process
+from trace_files import NAMES, event, pair, write_process
 
 from dovetail.report.trace_tables import stats_text
 from dovetail.trace import Trace, merge
@@ -64,6 +64,22 @@ def test_collectives_wait_for_the_last_or_for_the_root(tmp_path):
     assert all_three(11) == [("wait_at_collective", "MPI_Allreduce", 2, 10.0, 0, 2)]
     assert all_three(12, root=1) == [("late_root", "MPI_Bcast", 1, 2.0, 0, 1)]
     assert all_three(13, root=0) == [("early_root", "MPI_Reduce", 1, 6.0, 0, 2)]
+
+
+def test_who_goes_on_before_the_last_comes_did_not_wait_for_it(tmp_path, monkeypatch):
+    """Of neighbours and in scans: rank 0 ends before rank 2 begins, rank 1 after."""
+    monkeypatch.setitem(NAMES, 11, "MPI_Neighbor_alltoall")
+    found = traced(tmp_path, *(call(11, *times, *collective()) for times in ((1, 4), (2, 7), (6, 8))))
+    assert told(found) == [("wait_at_collective", "MPI_Neighbor_alltoall", 1, 4.0, 1, 2)]
+
+
+def test_puts_and_gets_are_messages(tmp_path):
+    """Rank 0 puts 64 bytes at rank 1, which gets 8 from rank 0."""
+    put, got = event("put", pair(1, 0), 0, 64), event("get", pair(0, 0), 0, 8)
+    found = traced(tmp_path, call(1, 1, 2, put), call(1, 3, 4, got))
+    assert found.matrix_bytes.tolist() == [[0, 72], [0, 0]]
+    assert found.matrix_messages.tolist() == [[0, 2], [0, 0]]
+    assert sum(found.sizes) == 2
 
 
 def test_what_is_hidden_is_under_way_outside_calls(tmp_path):

@@ -103,6 +103,7 @@ def test_bandwidths_are_those_of_nccl_tests():
         (["tune", "all_reduce", "--ranks", "2", "--m", "64"], "--m"),
         (["tune", "all_reduce", "--ranks", "2", "--schedule", "mc2"], "--schedule"),
         (["tune", "all_reduce", "--ranks", "2", "--min", "64K", "--max", "1K"], "--min"),
+        (["tune", "all_reduce", "--ranks", "2", "--trace", "out"], "--trace"),
         (["tune", "all_reduce", "--ranks", "1"], "ranks"),
         (["tune", "all_reduce", "--ranks", "3", "--nodes", "2"], "nodes"),
         (["tune", "all_reduces", "--ranks", "2"], "all_reduce"),

@@ -33,6 +33,9 @@ static void messages(void) {
     MPI_Send(given, 1, MPI_DOUBLE, right, 3, MPI_COMM_WORLD);
     while (MPI_Test(&both[0], &flag, MPI_STATUS_IGNORE), !flag) usleep(20); /* ranks may share a core */
     MPI_Send(given, 1, MPI_DOUBLE, MPI_PROC_NULL, 3, MPI_COMM_WORLD);
+    MPI_Irecv(taken, 1, MPI_DOUBLE, left, 98, MPI_COMM_WORLD, &both[0]); /* taken back: nobody sends it */
+    MPI_Cancel(&both[0]);
+    MPI_Wait(&both[0], MPI_STATUS_IGNORE);
 }
 
 static void collectives(void) {

@@ -19,8 +19,8 @@ static uint32_t on; /* the generation while events are recorded, else 0 */
 static int depth;   /* of nested init */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t at_exit; /* gives back what a thread has when it ends */
-static uint32_t num_threads;
-static uint32_t generation; /* of files: a thread's segment belongs to one */
+static uint32_t num_threads;  /* that have recorded in this file */
+static uint32_t generation;   /* of files: a thread's segment belongs to one */
 
 static __thread struct {
     dvt_segment *segment, *before; /* the one before this: a signal may have come while an event was put into it */
@@ -271,6 +271,7 @@ int dovetail_trace_init(const char* folder) {
         if (!code) code = dvt_open(folder);
         if (!code) {
             ++generation;
+            __atomic_store_n(&num_threads, 0, __ATOMIC_RELAXED);
             for (int i = 1; i <= names.count; ++i) write_name(i);
             note_maps();
             note_clock();

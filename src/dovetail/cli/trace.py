@@ -86,7 +86,8 @@ def replay(
     from dovetail.plan.replay import replay as replayed
     from dovetail.report.advice import replay_text
 
-    found = replayed(_open(trace).read(), None if machine is None else find(machine))
+    with output.progress("replaying"):
+        found = replayed(_open(trace).read(), None if machine is None else find(machine))
     if json:
         output.emit(found.to_json())
     else:
@@ -105,7 +106,8 @@ def advise(
     from dovetail.plan.advise import advise as advised
     from dovetail.report.advice import advice_text
 
-    found = advised(_open(trace).read(), None if machine is None else find(machine))
+    with output.progress("weighing changes"):
+        found = advised(_open(trace).read(), None if machine is None else find(machine))
     if json:
         output.emit(found.to_json())
     else:

@@ -11,11 +11,13 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
+from dovetail.cli.trace import refuse_another, tell_trace
 from dovetail.cli.wishes import Said, flag, listed, of, words_of
 from dovetail.core import EnvironmentFault, WishError
 
 if TYPE_CHECKING:
     from dovetail.ir import Wish
+    from dovetail.run.job import Executor
     from dovetail.tune import TuneResult
 
 
@@ -31,6 +33,12 @@ def tune(
     ] = 120.0,
     seed: opt.Seed = None,
     fresh: opt.Fresh = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help="Folder for a trace of serial and the kept schedule, run once more.", file_okay=False
+        ),
+    ] = None,
     json: opt.Json = False,
     out: opt.Out = None,
 ) -> int:
@@ -48,9 +56,14 @@ def tune(
 
     chosen, executor = find(machine) if machine else None, MpiExecutor(launch)
     measuring: dict[str, Any] = {"rounds": rounds, "budget_s": budget, "fresh": fresh, "seed": seed}
+    if trace is not None:
+        refuse_another(trace)
     if said.kind.by_size:
         if contention is not None:
             raise WishError(f"{said.kind.name} has no --contention", hint="leave it out: traffic is all there is")
+        if trace is not None:
+            hint = "dovetail run ALGORITHM.json --size BYTES --trace FOLDER"
+            raise WishError(f"{said.kind.name} has no --trace: something is kept for each size", hint=hint)
         return collectives.tune(said.kind, ranks, dict(said.given), executor, chosen, out, measuring, json=json)
     wish = _balanced(said, executor, ranks) if said.is_bare and chosen is None else said.wish(chosen)
     folder = out or Path(_folder(wish, ranks))
@@ -58,9 +71,20 @@ def tune(
     with output.progress("tuning") as say:
         result = follow(wish, ranks, out=folder, executor=executor, say=say, **measuring)
         result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
+    if trace is not None:
+        _trace(result, MpiExecutor(launch, folder / "runs", trace), trace)
     files.drop_if_empty(folder / "runs")
     output.emit(result.to_json()) if json else tell(result)
     return verdict(result)
+
+
+def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
+    """Run serial and what was kept once more, traced: what was measured before was not."""
+    from dovetail.tune.tune import beside_serial, fresh_seed
+
+    with output.progress("running once more, traced"):
+        executor.execute(beside_serial(result.plan, rounds=1, seed=fresh_seed(None)))
+    tell_trace(trace)
 
 
 def tell(result: TuneResult) -> None:

@@ -154,7 +154,14 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
             if step.does == "send":
                 m = story.messages[step.number]
                 series[m.src, m.dst, m.key].append(step.number)
-    halo = {key: numbers for key, numbers in series.items() if _is_halo(story, key, numbers, series)}
+    lengths: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for (src, dst, _), numbers in series.items():
+        lengths[src, dst].add(len(numbers))
+    halo = {
+        (src, dst, key): numbers
+        for (src, dst, key), numbers in series.items()
+        if len(numbers) in lengths[dst, src] and _is_halo(story, numbers)
+    }
     if not halo:
         return
     every = _steps_folded(story, list(halo.values()))
@@ -194,14 +201,10 @@ def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
     return steps
 
 
-def _is_halo(
-    story: Story, key: tuple[int, int, int], numbers: Sequence[int], series: dict[tuple[int, int, int], list[int]]
-) -> bool:
-    """Many messages of one size there and back, whose time is mostly latency."""
-    src, dst, _ = key
-    back = [n for (a, b, _), n in series.items() if (a, b) == (dst, src)]
+def _is_halo(story: Story, numbers: Sequence[int]) -> bool:
+    """Many messages of one size, whose time is mostly latency."""
     sizes = {story.messages[n].num_bytes for n in numbers}
-    if len(numbers) < 8 or len(sizes) != 1 or not any(len(n) == len(numbers) for n in back):
+    if len(numbers) < 8 or len(sizes) != 1:
         return False
     size = sizes.pop()
     is_short = float(story.delays(2 * size)) < SHORT * float(story.delays(size))

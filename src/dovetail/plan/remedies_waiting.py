@@ -48,7 +48,8 @@ def nonblocking(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def sends(story: Story, site: Site) -> Iterator[Remedy]:
-    """Blocking sends that wait for their receive: not to wait, or, of small messages, a larger eager limit."""
+    """Blocking sends that wait for their receive: not to wait, or, of small messages, a larger eager limit; which
+    does not help where messages of their size do not wait otherwise: then buffers were full."""
     for place, found in by_site(story, site, ("send",)).items():
         numbers = {s.number for _, s in found if story.messages[s.number].rendezvous}
         blocked = {s.number for steps in story.steps for s in steps if s.does == "sent" and s.number in numbers}
@@ -58,7 +59,9 @@ def sends(story: Story, site: Site) -> Iterator[Remedy]:
             continue
         most = max(story.messages[n].num_bytes for n in blocked)
         evidence = f"{len(rows)} sends at {place}, of up to {most} bytes, wait until they are received"
-        if most <= SMALL_BYTES and not any(story.messages[n].synchronous for n in blocked):
+        is_full = most <= (story.delays.eager_bytes or 0)
+        evidence += ", though others of their size do not: buffers were full" if is_full else ""
+        if most <= SMALL_BYTES and not is_full and not any(story.messages[n].synchronous for n in blocked):
             free = [replace(m, rendezvous=False) if n in blocked else m for n, m in enumerate(story.messages)]
             action = f"raise the library's eager limit above {most} bytes (docs/trace.md names the variables)"
             yield Remedy("eager", tuple(rows), evidence, action, replace(story, messages=tuple(free)))

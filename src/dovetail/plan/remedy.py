@@ -40,17 +40,16 @@ def gap_s(step: Step) -> float:
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """The steps but those at the indices `gone`: work before these stays, the time of their calls does not."""
-    carried, from_gone = 0.0, False
+    """The steps but those at the indices `gone`: work and other calls before these stay, the time of these not."""
+    own_s, within_s, from_gone = 0.0, 0.0, False
     for i, step in enumerate(steps):
-        within = 0.0 if from_gone else step.within_s
-        seconds = step.seconds - step.within_s + within
-        if i in gone:
-            carried += seconds
-            from_gone = True
-        else:
-            yield step._replace(seconds=seconds + carried, within_s=within)
-            carried, from_gone = 0.0, False
+        lost_s = step.after_s if from_gone else 0.0
+        own_s, within_s = own_s + step.seconds - lost_s, within_s + step.within_s - lost_s
+        from_gone = i in gone
+        if not from_gone:
+            after_s = step.after_s - lost_s
+            yield step._replace(seconds=own_s, within_s=within_s, after_s=after_s)
+            own_s = within_s = 0.0
 
 
 def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step]:

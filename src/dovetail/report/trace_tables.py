@@ -56,7 +56,10 @@ def remarks(stats: Stats) -> Iterator[str]:
     if clocks.get("without_partner"):
         yield f"{clocks['without_partner']} sends and receives have no partner in the trace."
     if meta.get("lost"):
-        yield f"{meta['lost']} events were lost: there was no room for them, or newer ones took their place."
+        yield (
+            f"{meta['lost']} events were lost: there was no room for them, or newer ones took their place. Counts are "
+            "too small by what they told, and messages may be told with the wrong partner, or none."
+        )
     for rank in stats.ranks:
         if rank.open_calls:
             yield f"Rank {rank.rank} ended within {', '.join(rank.open_calls)}."
@@ -64,7 +67,7 @@ def remarks(stats: Stats) -> Iterator[str]:
 
 
 def _calls(stats: Stats) -> Table:
-    whole = sum(rank.seconds for rank in stats.ranks) or 1.0
+    whole = sum(rank.seen_s for rank in stats.ranks) or 1.0
     rows = [
         [
             *(call.name, str(call.count), num_bytes(call.num_bytes), seconds(call.seconds)),
@@ -86,7 +89,7 @@ def _ranks(stats: Stats) -> Table:
         half = MOST_RANKS // 2
         shown = [*shown[:half], *shown[-half:]]
     rows = [
-        [str(rank.rank), seconds(rank.seconds), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seconds or 1)),
+        [str(rank.rank), seconds(rank.seconds), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seen_s or 1)),
          seconds(rank.waited_s), seconds(rank.critical_s), percent(rank.hidden_s / (rank.under_way_s or 1))]
         for rank in sorted(shown, key=lambda rank: rank.rank)
     ]  # fmt: skip

@@ -20,6 +20,7 @@ from dovetail.run.cuda_device import DeviceMemory, Gpu
 from dovetail.run.cuda_runs import ONE_RANK, OneRank, StreamsOptions, StreamsRun, fill, outputs
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds, verify_job
 from dovetail.timeline import Timeline
+from dovetail.trace import interval
 
 Inputs = dict[str, list[Array]]
 
@@ -67,7 +68,7 @@ class CudaExecutor:
         if self._kept is None or self._kept.seed != job.seed:
             self._kept = _Kept((self.gpu, *self.others), job.seed)
         bound = {variant.name: _Bound(self, self._kept, variant) for variant in job.variants}
-        ran = run_rounds(job, lambda variant, index: bound[variant.name].once(), time.monotonic)
+        ran = run_rounds(job, lambda variant, index: bound[variant.name].once(index), time.monotonic)
         outcomes = [bound[v.name].outcome(job, ran.seconds[:, i], ran.kept) for i, v in enumerate(job.variants)]
         return JobResult(tuple(outcomes), len(ran.seconds), ran.disturbed, self.facts())
 
@@ -146,10 +147,11 @@ class _Bound:
             self.run = self.alone.run
         self.timelines: list[Timeline] = []
 
-    def once(self) -> float:
-        """Seconds of a run: of several one after the other, over their number."""
+    def once(self, index: int) -> float:
+        """Seconds of a run in round `index`: of several one after the other, over their number."""
         repeats = self.variant.options.repeats
-        seconds = sum(self.run.run() for _ in range(repeats)) / repeats
+        with interval(self.variant.name, index):
+            seconds = sum(self.run.run() for _ in range(repeats)) / repeats
         if self.variant.options.spans:
             self.timelines.append(self.run.timeline())
         return seconds

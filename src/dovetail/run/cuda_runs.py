@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir import Kind, Program, Workload, verify
 from dovetail.run.arrays import Array, Arrays, numpy_dtype
@@ -20,6 +22,7 @@ from dovetail.run.cuda_device import DeviceMemory, Gpu, native
 from dovetail.run.engine import DTYPES, timeline_of
 from dovetail.run.interpreter import Layout, image, stall, timeline
 from dovetail.run.interpreter import check as check_interpreted
+from dovetail.run.late_trace import LateTrace
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, average, check_average
 from dovetail.run.streams import Lowering
@@ -83,7 +86,9 @@ class StreamsRun:
         seat_of = [self.memory.seat_of(rank) for rank in rank_of]
         about = [gpu.device for gpu in gpus], blas, seat_of, [tuple(command) for command in commands]
         overlapping = how.copies == "overlapping"
-        self.bound = native().streams(*about, blocks, how.move_blocks, how.processors, overlapping, self.stamps)
+        stamps = self.stamps or (self.listens is None and _native.trace_is_on())
+        self.bound = native().streams(*about, blocks, how.move_blocks, how.processors, overlapping, stamps)
+        self._traced = LateTrace(program, partial(place_title, self.memory, self.real))
 
     def run(self) -> float:
         """Run once; its seconds on the device."""
@@ -92,6 +97,8 @@ class StreamsRun:
             self.bound.replay()
         else:
             self.bound.run()
+        if self.listens is None:
+            self._traced.write(self.spans)
         return float(self.bound.total_s())
 
     @property
@@ -176,19 +183,27 @@ class InterpretedRun:
         check_interpreted(memory.program, memory.workload, self.options)
         made = image(memory.program, memory.workload, self.layout, memory.address)
         self.bound = native().device_interpreter(memory.gpu.device, -(-threads // 32) * 32, *made)
+        self._traced = LateTrace(memory.program, partial(place_title, memory, None))
 
     def run(self) -> float:
         """Run once; the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
         self.memory.settle()
         number = REDUCE_OPS.index("sum" if self.options.reduce_op == "avg" else self.options.reduce_op)
-        failure = self.bound.run(number, self.options.stall_s, self.options.spans)
+        failure = self.bound.run(number, self.options.stall_s, self.options.spans or _native.trace_is_on())
         if failure:
             raise stall(self.options, failure)
+        self._traced.write(self.bound.spans)
         return float(self.bound.total_s())
 
     def timeline(self) -> Timeline:
         meta = {"executor": "interpreter on a CUDA device", "protocol": self.layout.protocol, "clock_error_s": 0.0}
         return timeline(self.memory.program, self.memory.workload, self.bound, meta | self.memory.gpu.facts())
+
+
+def place_title(memory: DeviceMemory, real: int | None, rank: int) -> str:
+    """What a trace calls the place of a rank's lanes."""
+    place = f"CUDA device {memory.gpu_of(rank).index}"
+    return place if real is None else f"{place} ({ONE_RANK})"
 
 
 def fill(memory: DeviceMemory, inputs: Arrays) -> None:

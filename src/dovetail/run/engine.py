@@ -94,11 +94,11 @@ def bind(
         blas_functions() if len(products) else (0, 0),
         c_functions,
         call,
-        _titles(program, lanes_of),
+        titles(program, lanes_of),
     )
 
 
-def _titles(program: Program, lanes_of: str) -> tuple[list[str], list[str], list[str]]:
+def titles(program: Program, lanes_of: str = "") -> tuple[list[str], list[str], list[str]]:
     """What traces call the lanes, kernels and collectives of a Program."""
     lanes = [f"{lanes_of} {lane.name}".strip() for lane in program.lanes]
     return lanes, [kernel.name for kernel in program.kernels], [call.kind for call in program.collectives]

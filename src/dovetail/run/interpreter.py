@@ -21,6 +21,7 @@ from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
 from dovetail.run.arrays import Array, Arrays, allocate, numpy_dtype, workload_slots
 from dovetail.run.engine import DTYPES, allocate_rank, check_sizes, check_slots, timeline_of
+from dovetail.run.late_trace import LateTrace
 from dovetail.run.local import fill
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, average, check_average
@@ -90,9 +91,11 @@ def run_unverified(
     bound = _native.host_interpreter(
         *image(program, workload, layout, lambda rank, buffer: int(arrays[rank][buffer].ctypes.data))
     )
-    failure = bound.run(REDUCE_OPS.index(options.reduce_op), options.stall_s, layout.threads, options.spans)
+    traced, stamps = LateTrace(program, lambda rank: "host thread"), options.spans or _native.trace_is_on()
+    failure = bound.run(REDUCE_OPS.index(options.reduce_op), options.stall_s, layout.threads, stamps)
     if failure:
         raise stall(options, failure)
+    traced.write(bound.spans)
     if options.reduce_op == "avg":
         for rank, held in enumerate(arrays):
             for name, array in held.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.jobs import ranked
 from dovetail.trace.matching import DONE, RECV, Matcher
 from dovetail.trace.process_file import ProcessFile, read_process
+from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter
 from dovetail.trace.trace import COLUMNS, Comm
 
@@ -62,6 +63,7 @@ class _Merge:
         self.faults = [*faults, *(fault for process in processes for fault in process.faults)]
         self.clocks = rank_clocks(self.processes)
         self.names, self.comms = _Table(), _Table()
+        self.across = joined_jobs(_comms_by_job(self.processes))
         starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
         self.start_ns = min(starts)
         self.unmatched = 0
@@ -91,7 +93,7 @@ class _Merge:
 
     def _lanes(self, index: int) -> Iterator[Iterator[Columns]]:
         process = self.processes[index]
-        line, tables = self.clocks[index].line, _Numbers(process, self.names, self.comms)
+        line, tables = self.clocks[index].line, _Numbers(process, self.names, self.comms, self.across)
         for thread in dict.fromkeys(piece.thread for piece in process.pieces):
             yield self._lane(process, thread, line, tables)
 
@@ -142,10 +144,10 @@ def lanes_of(process: ProcessFile) -> dict[str, int]:
 class _Numbers:
     """The process's numbers of names and communicators in those of the whole trace."""
 
-    def __init__(self, process: ProcessFile, names: _Table, comms: _Table) -> None:
+    def __init__(self, process: ProcessFile, names: _Table, comms: _Table, across: Mapping[Comm, Comm]) -> None:
         self.texts, self.trace_names = process.names, names
         self.names = np.full(1, -1, "i4")
-        found = {int(note["comm"]): _comm(note, process.base) for note in process.notes if "comm" in note}
+        found = {number: across.get(comm, comm) for number, comm in comms_of(process).items()}
         self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
         lanes = lanes_of(process)
         self.lanes = self._table({name: lanes[lane] for name, lane in process.lanes.items()}, -1)
@@ -177,6 +179,19 @@ class _Numbers:
             self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
         found: NDArray[Any] = self.names[numbers]
         return found
+
+
+def comms_of(process: ProcessFile) -> dict[int, Comm]:
+    """The communicators that a process notes, by its numbers, in the order of their making."""
+    return {int(note["comm"]): _comm(note, process.base) for note in process.notes if "comm" in note}
+
+
+def _comms_by_job(processes: Sequence[ProcessFile]) -> list[list[Comm]]:
+    """Those of each job, in the order of jobs and ranks."""
+    jobs: dict[int, list[Comm]] = {}
+    for process in processes:
+        jobs.setdefault(process.base, []).extend(comms_of(process).values())
+    return list(jobs.values())
 
 
 def _comm(note: dict[str, Any], base: int) -> Comm:

@@ -91,7 +91,7 @@ WAITS = (
     Call("Start", "request", "dm_request(*request, 0);"),
     Call("Startall", f"count {_MANY}", f"for (int i = 0; i < count; ++i) dm_request({_MANY}[i], i);"),
     Call("Request_free", "request", "dm_request(*request, 0);"),
-    Call("Cancel", "request", "dm_request(*request, 0);"),
+    Call("Cancel", "request", "dm_request(*request, 0); dm_cancels = 1;"),
 )
 
 
@@ -231,6 +231,7 @@ BOUNDS = (
 HELPERS = (
     *("Type_size", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter", "Comm_group", "Comm_remote_group"),
     *("Group_size", "Group_translate_ranks", "Group_free", "Win_get_group", "Get_count", "Get_elements_x"),
+    "Test_cancelled",
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),
 )  # calls that the wrappers make themselves, beside those of the table
 

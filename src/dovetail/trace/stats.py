@@ -20,7 +20,7 @@ from dovetail.trace.waits import STATES, Waits, critical_path, waits
 
 SCHEMA = "dovetail.trace_stats/1"
 _MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
-_POINT = KINDS.index("point")
+_POINT, _PUT, _GET = (KINDS.index(kind) for kind in ("point", "put", "get"))
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class WaitStats:
 @dataclass(frozen=True)
 class RankStats:
     """One rank: the time that it was seen, the part of it within MPI and of that in waits, seconds of the critical
-    path, seconds in which messages were under way and the part of it outside MPI, its calls, and those it never came
-    back from."""
+    path, seconds in which messages were under way and the part of it outside MPI, its calls, those it never came back
+    from, and how many threads called MPI: `mpi_s` and `waited_s` are theirs together."""
 
     rank: int
     seconds: float
@@ -69,18 +69,25 @@ class RankStats:
     pure_s: float  # that its messages take by themselves, by the curve through those that were waited for
     calls: tuple[CallStats, ...] = field(repr=False)
     open_calls: tuple[str, ...] = ()
+    num_threads: int = 1
+
+    @property
+    def seen_s(self) -> float:
+        """Seconds of all its threads that called MPI."""
+        return self.seconds * self.num_threads
 
     def to_json(self) -> dict[str, Any]:
         calls = [call.to_json() for call in self.calls]
         times = ("seconds", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s", "pure_s")
         shown = {"rank": self.rank, **{name: getattr(self, name) for name in times}}
-        return {**shown, "calls": calls, "open_calls": list(self.open_calls)}
+        return {**shown, "threads": self.num_threads, "calls": calls, "open_calls": list(self.open_calls)}
 
 
 @dataclass(frozen=True)
 class Stats:
-    """The whole trace. `sizes`: messages of less than 1, 2, 4, … bytes and no less than half that (the first: empty).
-    `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took longest first."""
+    """The whole trace; puts and gets are messages too. `sizes`: those of less than 1, 2, 4, … bytes and no less than
+    half that (the first: empty). `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took
+    longest first."""
 
     num_ranks: int
     calls: tuple[CallStats, ...]
@@ -118,14 +125,14 @@ class Stats:
     @property
     def imbalance(self) -> float:
         """How much the rank that computes longest computes above the mean: (most - mean) / most of time outside MPI."""
-        own = [rank.seconds - rank.mpi_s for rank in self.ranks]
+        own = [rank.seen_s - rank.mpi_s for rank in self.ranks]
         return 1 - sum(own) / len(own) / max(own) if own and max(own) > 0 else 0.0
 
 
 def stats(trace: Trace | TraceFile) -> Stats:
     """Add up a trace; one on disk is read a chunk at a time."""
-    sums, matcher, gatherer, log = _Sums(trace.num_ranks, len(trace.names)), Matcher(), Gatherer(), Log()
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
+    sums, matcher, gatherer, log = _Sums(trace.num_ranks, is_mpi), Matcher(), Gatherer(), Log()
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         sums.add(part.columns)
         matcher.take(part.columns)
@@ -138,7 +145,9 @@ def stats(trace: Trace | TraceFile) -> Stats:
     pure = _pure(found, trace.num_ranks)
     spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
-    return Stats(trace.num_ranks, calls, ranks, _told(waited, trace), _sizes(found), *_matrix(found, trace), trace.meta)
+    sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
+    told = _told(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
+    return Stats(trace.num_ranks, calls, ranks, *told, trace.meta)
 
 
 def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
@@ -148,18 +157,17 @@ def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
     return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
 
 
-def _sizes(found: Messages) -> tuple[int, ...]:
-    size_class = np.frexp(found.num_bytes.astype("f8"))[1]
+def _sizes(num_bytes: NDArray[Any]) -> tuple[int, ...]:
+    size_class = np.frexp(num_bytes.astype("f8"))[1]
     return tuple(np.bincount(size_class).tolist()) if len(size_class) else ()
 
 
-def _matrix(found: Messages, trace: Trace | TraceFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Bytes and messages by sender and receiver."""
-    n = trace.num_ranks
-    src, dst = found.src.astype("i8"), found.dst.astype("i8")
-    inside = (dst >= 0) & (dst < n)
+    src, dst, num_bytes = sent
+    inside = (src >= 0) & (src < n) & (dst >= 0) & (dst < n)
     cells = (src * n + dst)[inside]
-    moved = np.bincount(cells, found.num_bytes[inside], n * n).astype("i8")
+    moved = np.bincount(cells, num_bytes[inside], n * n).astype("i8")
     return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
 
 
@@ -181,12 +189,14 @@ def _told(found: Waits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
 class _Sums:
     """Counts, bytes and seconds by rank and name."""
 
-    def __init__(self, num_ranks: int, num_names: int) -> None:
-        self.shape = (num_ranks, num_names)
+    def __init__(self, num_ranks: int, is_mpi: NDArray[np.bool_]) -> None:
+        self.is_mpi, self.shape = is_mpi, (num_ranks, len(is_mpi))
         self.count, self.num_bytes = np.zeros(self.shape, "i8"), np.zeros(self.shape, "i8")
         self.seconds = np.zeros(self.shape)
         self.first, self.last = np.full(num_ranks, np.inf), np.full(num_ranks, -np.inf)
         self.open: list[tuple[int, int]] = []
+        self.one_sided: list[NDArray[np.int64]] = []  # from whom, to whom, bytes
+        self.threads: set[tuple[int, int]] = set()  # (rank, thread) that called MPI
 
     def add(self, col: dict[str, NDArray[Any]]) -> None:
         cell = col["rank"].astype("i8") * self.shape[1] + col["name"]
@@ -199,6 +209,12 @@ class _Sums:
         self.seconds += np.bincount(cell[once], spent, length).reshape(self.shape)
         np.minimum.at(self.first, col["rank"], col["start_s"])
         np.maximum.at(self.last, col["rank"], col["end_s"])
+        for kind, ends in ((_PUT, ("rank", "peer")), (_GET, ("peer", "rank"))):
+            at = col["kind"] == kind
+            self.one_sided.append(np.stack([col[name][at] for name in (*ends, "num_bytes")]).astype("i8"))
+        calls = self.is_mpi[col["name"]]
+        threads = np.unique(col["rank"][calls].astype("i8") << 32 | col["thread"][calls])
+        self.threads |= {divmod(one, 1 << 32) for one in threads.tolist()}
         left = once & col["is_open"]
         self.open += zip(col["rank"][left].tolist(), col["name"][left].tolist(), strict=True)
 
@@ -218,5 +234,8 @@ class _Sums:
         calls = self.calls(names, rank)
         seen = float(max(self.last[rank] - self.first[rank], 0.0))
         open_calls = tuple(names[name] for at, name in self.open if at == rank)
+        threads = max(1, sum(at == rank for at, _ in self.threads))
         mpi_s = sum(c.seconds for c in calls if c.name.startswith("MPI_"))
-        return RankStats(rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], spent[4], calls, open_calls)
+        return RankStats(
+            rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], spent[4], calls, open_calls, threads
+        )

@@ -30,7 +30,8 @@ LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are s
 
 
 class Step(NamedTuple):
-    """`seconds` of the rank's own, `within_s` of them in calls before, then what it does in the call at `row`.
+    """`seconds` of the rank's own, `within_s` of them in calls before, `after_s` of these in the call of the step
+    before; then what it does in the call at `row`.
 
     `send` and `recv` begin message `number`, `sent` and `taken` wait for it; `join` begins the rank's part in
     collective `number`, `joined` waits for it to be over; `own` and `end` do nothing.
@@ -41,6 +42,7 @@ class Step(NamedTuple):
     number: int
     row: int
     within_s: float = 0.0
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class _Call(NamedTuple):
 
 
 def story_of(trace: Trace) -> Story:
-    """The story of a trace's main threads, from the end of MPI_Init to the beginning of MPI_Finalize."""
+    """The story of a trace's main threads, from the end of MPI_Init to the beginning of MPI_Finalize: of each rank the
+    thread that makes most MPI calls. What has its other end in another thread, or none, is left out."""
     found, met = messages(trace), meetings(trace)
     told = _Teller(trace, found, met)
     steps = [told.steps(rank) for rank in range(trace.num_ranks)]
@@ -118,7 +121,9 @@ class _Teller:
         combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
         self.plain = ~combined & ~self.synchronous
         first = np.arange(trace.num_rows) - trace.columns["part"]
-        whole = np.flatnonzero(found.taken_row >= 0)
+        self.is_main = self._main_rows()
+        both_main = [self.is_main[row] for row in (found.sent_row, found.posted_row, found.taken_row)]
+        self.whole = whole = np.flatnonzero((found.taken_row >= 0) & np.all(both_main, axis=0))
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
         self.takes = _grouped(first[found.taken_row[whole]], whole)
@@ -126,7 +131,10 @@ class _Teller:
         self.blamed, self.likely_s = self._held_up()
         self.synchronous[self.blamed[self.blamed >= 0]] = True
         self.delays = delays_of(found, self.plain, self.blamed >= 0)
-        self.meets = {int(first[row]): i for i, row in enumerate(met.row.tolist())}
+        strangers = np.array([-1 in (*comm.ranks, *comm.remote) for comm in trace.comms] + [False])
+        apart = np.unique(met.meeting[~self.is_main[met.row] | strangers[met.comm]])
+        told = np.flatnonzero(~np.isin(met.meeting, apart))
+        self.meets = {int(first[met.row[i]]): i for i in told.tolist()}
         self.joined = self._join_ends(first)
         self.delay_s, self.rendezvous, self.stalls = self._judge()
         self.calls = [self._calls(rank) for rank in range(trace.num_ranks)]
@@ -142,7 +150,7 @@ class _Teller:
         for row in np.flatnonzero(done).tolist():
             over[int(col["request"][row])].append(row)
         ends: dict[int, list[int]] = defaultdict(list)
-        for i in np.flatnonzero(self.found.taken_row >= 0).tolist():
+        for i in self.whole.tolist():
             rows = over.get(int(col["request"][self.found.sent_row[i]]), ())
             later = [row for row in rows if col["end_s"][row] >= self.found.sent_s[i]]
             if later:
@@ -152,7 +160,7 @@ class _Teller:
     def _join_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
         """Of each call: the collective calls (rows of `met`) that it finds to be over."""
         col = self.trace.columns
-        of_request = {int(r): i for i, r in enumerate(self.met.request.tolist()) if r >= 0}
+        of_request = {int(self.met.request[i]): i for i in self.meets.values() if self.met.request[i] >= 0}
         ends: dict[int, list[int]] = defaultdict(list)
         for row in np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0)).tolist():
             i = of_request.get(int(col["request"][row]))
@@ -196,15 +204,29 @@ class _Teller:
         delay = np.where(self.blamed >= 0, np.minimum(delay, self.likely_s), delay)
         return np.maximum(delay, 0.0), rendezvous | stalls, stalls
 
+    def _is_call(self) -> NDArray[np.bool_]:
+        """Of each row, whether it is an MPI call that came back."""
+        col = self.trace.columns
+        is_mpi = of_name(self.trace.names, lambda name: name.startswith("MPI_"))[col["name"]]
+        found: NDArray[np.bool_] = is_mpi & (col["part"] == 0) & ~col["is_open"] & ~self.trace.of_kind("point")
+        return found
+
+    def _main_rows(self) -> NDArray[np.bool_]:
+        """Of each row, whether it lies in the thread of its rank that makes most MPI calls."""
+        col, is_call, main = self.trace.columns, self._is_call(), np.full(self.trace.num_ranks, -1)
+        for rank in range(self.trace.num_ranks):
+            threads = col["thread"][is_call & (col["rank"] == rank)]
+            if len(threads):
+                main[rank] = np.bincount(threads).argmax()
+        found: NDArray[np.bool_] = col["thread"] == main[col["rank"]]
+        return found
+
     def _calls(self, rank: int) -> list[_Call]:
         """The MPI calls of a rank's main thread, without its first and its last."""
         col, names = self.trace.columns, self.trace.names
-        is_mpi = of_name(names, lambda name: name.startswith("MPI_"))[col["name"]]
-        mine = is_mpi & (col["rank"] == rank) & (col["part"] == 0) & ~col["is_open"] & ~self.trace.of_kind("point")
-        if not mine.any():
+        rows = np.flatnonzero(self.is_main & self._is_call() & (col["rank"] == rank))
+        if not len(rows):
             return []
-        main = np.bincount(col["thread"][mine]).argmax()
-        rows = np.flatnonzero(mine & (col["thread"] == main))
         rows = rows[np.argsort(col["start_s"][rows], kind="stable")]
         told = zip(rows.tolist(), *(col[name][rows].tolist() for name in ("name", "start_s", "end_s")), strict=True)
         calls = [_Call(*one) for one in told]
@@ -214,16 +236,17 @@ class _Teller:
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         told: list[Step] = []
-        own, within, before = 0.0, 0.0, self.start_s
+        own, within, after, before = 0.0, 0.0, 0.0, self.start_s
         for call in self.calls[rank]:
             own += call.start_s - before
-            waited = self._waited(call)
-            for does, number in self._deeds(call):
-                told.append(Step(max(own, 0.0), does, number, call.row, within))
-                own = within = 0.0
+            waited, deeds = self._waited(call), self._deeds(call)
+            for does, number in deeds:
+                told.append(Step(max(own, 0.0), does, number, call.row, within, after))
+                own = within = after = 0.0
             spent = self._after(call) if waited else call.end_s - call.start_s
             own, within, before = own + spent, within + spent, call.end_s
-        return (*told, Step(max(own, 0.0), "end", -1, -1))
+            after = spent if deeds else after
+        return (*told, Step(max(own, 0.0), "end", -1, -1, within, after))
 
     def _deeds(self, call: _Call) -> list[tuple[Does, int]]:
         """What a call begins, then what it waits for."""

@@ -18,6 +18,7 @@ _TO_ALL = ("bcast", "scatter")  # need the root
 _TO_ONE = ("reduce", "gather")  # the root needs all
 _ROOTED = {"Bcast": "bcast", "Scatter": "scatter", "Scatterv": "scatter", "Reduce": "reduce", "Gather": "gather",
            "Gatherv": "gather"}  # fmt: skip
+_OF_SOME = ("Neighbor_", "Scan", "Exscan")  # need neighbours, or lower ranks
 
 
 class Waits(NamedTuple):
@@ -74,6 +75,9 @@ def _of_collectives(met: Meetings, names: Sequence[str]) -> list[Waits]:
     until[from_root], cause[from_root] = met.root_start_s[from_root], met.root[from_root]
     state[from_root], state[way == 2] = STATES.index("late_root"), STATES.index("early_root")
     waited = (met.request < 0) & np.where(way == 1, ~is_root, (way == 0) | is_root) & ~np.isnan(until)
+    of_some = of_name(names, lambda name: name.removeprefix("MPI_").startswith(_OF_SOME))
+    if len(met.name):
+        waited &= ~(of_some[met.name] & (met.end_s < until))  # it did not need the last
     until = np.minimum(until, met.end_s)
     at = np.flatnonzero(waited & (until > met.start_s))
     told = (state, met.name, met.rank, met.start_s, until, met.end_s, cause, until - met.start_s, met.row)

@@ -1,0 +1,59 @@
+"""Ops of runs that tell their times only afterwards, as a CUDA device does, in the trace that this process records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail import _native
+from dovetail.ir import Kind, Program
+from dovetail.run.engine import titles
+
+
+@dataclass
+class LateTrace:
+    """Writes runs of `program` into the trace, if one is recorded: each op on a lane called "rank R LANE, `where`(R)".
+
+    A device's clock is not the host's: the last op's end is laid on the moment at which the host learnt of it, so that
+    all ops of a run may stand too late, by as long as that took. Their order and lengths are the device's.
+    """
+
+    program: Program
+    where: Callable[[int], str]
+    _made: tuple[int, int] = field(default_factory=_native.trace_moment, repr=False)
+    _names: NDArray[np.int32] | None = field(default=None, repr=False)
+
+    def write(self, spans: Callable[[], tuple[Any, Any, Any]]) -> None:
+        """Write a run that is just over: rows of its ops, and when each began and ended, in seconds of any clock."""
+        if not _native.trace_is_on():
+            return
+        now = _native.trace_moment()
+        rows, start_s, end_s = map(np.asarray, spans())
+        if not len(rows):
+            return
+        if self._names is None:
+            self._names = self._numbered()
+        order = np.argsort(end_s, kind="stable")
+        ticks_a_second = (now[0] - self._made[0]) / (now[1] - self._made[1]) * 1e9
+        starts, ends = (
+            (now[0] + np.rint((part[order] - end_s[order[-1]]) * ticks_a_second).astype("i8")).astype("u8")
+            for part in (start_s, end_s)
+        )
+        rows = rows[order].astype("i8")
+        _native.trace_spans(np.ascontiguousarray(self._names[rows]), rows, starts, ends)
+
+    def _numbered(self) -> NDArray[np.int32]:
+        """The trace's number for the name of each op: its kernel's or collective's, or else its kind, in its lane."""
+        col, (lanes, kernels, collectives) = self.program.columns, titles(self.program)
+        called = {int(Kind.compute): kernels, int(Kind.collective): collectives}
+        alike = np.stack([col[name].astype("i8") for name in ("kind", "call", "rank", "lane")], axis=1)
+        distinct, which = np.unique(alike, axis=0, return_inverse=True)
+        numbers = []
+        for kind, call, rank, lane in distinct.tolist():
+            text = called[kind][call] if kind in called and call >= 0 else Kind(kind).name
+            numbers.append(_native.trace_lane(text, f"rank {rank} {lanes[lane]}, {self.where(rank)}"))
+        return np.array(numbers, "i4")[which.ravel()]
