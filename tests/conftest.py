@@ -1,5 +1,6 @@
 """Tests marked `needs(cause, …)` skip where a cause is missing; where CI promises things, no other skip passes."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
     signal.signal(signal.SIGINT, lambda number, frame: None)
+# Threads of a BLAS otherwise turn for a tenth of a second before they sleep, in each of the thousand processes started.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 
 @pytest.hookimpl(optionalhook=True)
