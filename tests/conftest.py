@@ -1,7 +1,10 @@
 """Tests marked `needs(cause, …)` skip where a cause is missing; where CI promises things, no other skip passes."""
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import needs
@@ -39,6 +42,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def mpi(request: pytest.FixtureRequest) -> needs.Mpi:
     """Each MPI in turn."""
     return needs.mpi(request.param)
+
+
+@pytest.fixture(scope="session")
+def probed_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache that `dovetail probe links` leaves, for two ranks."""
+    needs.need("mpich")
+    place = tmp_path_factory.mktemp("probed")
+    line = [sys.executable, "-m", "dovetail", "probe", "links", "--ranks", "2"]
+    done = subprocess.run(line, env=os.environ | {"DOVETAIL_CACHE": str(place)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.fixture
+def cache_with_links(probed_links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find these links in a cache of the test's own, and look whether the machine is still the same."""
+    shutil.copytree(probed_links, tmp_path / "cache")
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.hookimpl(wrapper=True)
