@@ -14,6 +14,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's backgroun
     signal.signal(signal.SIGINT, lambda number, frame: None)
 # Threads of a BLAS otherwise turn for a tenth of a second before they sleep, in each of the thousand processes started.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+# Open MPI otherwise sleeps for a second in each MPI_Init before it finds that it has no use for libfabric; the testbed
+# asks for the same.
+os.environ.setdefault("OMPI_MCA_btl", "self,sm,tcp")
 
 
 @pytest.hookimpl(optionalhook=True)
