@@ -95,15 +95,13 @@ DOVETAIL_INLINE Unit by_dtype(int dtype, const Unit& a, const Unit& b) {
     }
 }
 
-// On the host compiled once: copied into each of its callers, it would take most of the compiler's time.
+// op(a, b), as run::combine computes it: `a` is what the rank holds. On the host it is compiled once: copied into each
+// of its callers, it would take most of the compiler's time.
 #ifdef __CUDACC__
-#define DOVETAIL_ONCE DOVETAIL_INLINE
+DOVETAIL_INLINE Unit combine(int dtype, int op, const Unit& a, const Unit& b) {
 #else
-#define DOVETAIL_ONCE inline __attribute__((noinline))
+__attribute__((noinline)) inline Unit combine(int dtype, int op, Unit a, Unit b) {
 #endif
-
-// op(a, b), as run::combine computes it: `a` is what the rank holds.
-DOVETAIL_ONCE Unit combine(int dtype, int op, Unit a, Unit b) {
     switch (op) {
         case DT_PROD:
             return by_dtype<run::Multiply>(dtype, a, b);
