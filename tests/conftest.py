@@ -1,6 +1,10 @@
 """Tests marked `needs(cause, …)` skip where a cause is missing; where CI promises things, no other skip passes."""
 
+import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import needs
@@ -8,6 +12,11 @@ import pytest
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
     signal.signal(signal.SIGINT, lambda number, frame: None)
+# Threads of a BLAS otherwise turn for a tenth of a second before they sleep, in each of the thousand processes started.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+# Open MPI otherwise sleeps for a second in each MPI_Init before it finds that it has no use for libfabric; the testbed
+# asks for the same.
+os.environ.setdefault("OMPI_MCA_btl", "self,sm,tcp")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,6 +45,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def mpi(request: pytest.FixtureRequest) -> needs.Mpi:
     """Each MPI in turn."""
     return needs.mpi(request.param)
+
+
+@pytest.fixture(scope="session")
+def probed_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache that `dovetail probe links` leaves, for two ranks."""
+    needs.need("mpich")
+    place = tmp_path_factory.mktemp("probed")
+    line = [sys.executable, "-m", "dovetail", "probe", "links", "--ranks", "2"]
+    done = subprocess.run(line, env=os.environ | {"DOVETAIL_CACHE": str(place)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+@pytest.fixture
+def cache_with_links(probed_links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find these links in a cache of the test's own, and look whether the machine is still the same."""
+    shutil.copytree(probed_links, tmp_path / "cache")
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.hookimpl(wrapper=True)

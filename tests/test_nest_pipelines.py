@@ -689,9 +689,9 @@ def dovetail(*words, **about):
 
 @pytest.mark.mpi
 @pytest.mark.needs("mpich", "compiler")
-def test_tuned_by_the_command_line(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("cache_with_links")
+def test_tuned_by_the_command_line(tmp_path):
     """A nest of the user's: probed, planned, proved, measured and checked."""
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "my_loops.py").write_text(MINE)
     asked = ("my_loops.py:mine", "--grid", "64x48", "--steps", "3", "--ranks", "2")
     done = dovetail("tune", *asked, "--json", cwd=tmp_path)

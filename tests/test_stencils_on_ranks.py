@@ -48,9 +48,9 @@ def dovetail(*words, **about):
 
 @pytest.mark.mpi
 @pytest.mark.needs("mpich", "compiler")
-def test_tuned_by_the_command_line(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("cache_with_links")
+def test_tuned_by_the_command_line(tmp_path):
     """A stencil of the user's: probed, planned, proved, measured and checked."""
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text(HEAT)
     asked = ("mine.py:heat", "--grid", "64x48", "--steps", "6", "--ranks", "2")
     done = dovetail("tune", *asked, "--json", cwd=tmp_path)

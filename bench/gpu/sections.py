@@ -174,7 +174,8 @@ def linked(setting: Setting, executor: CudaExecutor, ranks: int) -> Machine:
     kept = setting.out / "pages" / f"links-{ranks}{'' if executor.real is None else '-alone'}.json"
     if kept.exists():
         return Machine.from_json(json.loads(kept.read_text()))
-    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], Budget(0.01, 2, 20))
+    budget = Budget(1e-3 if setting.small else 0.01, 2, 20)
+    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], budget)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(machine.to_json()))
     return machine

@@ -95,8 +95,13 @@ DOVETAIL_INLINE Unit by_dtype(int dtype, const Unit& a, const Unit& b) {
     }
 }
 
-// op(a, b), as run::combine computes it: `a` is what the rank holds.
+// op(a, b), as run::combine computes it: `a` is what the rank holds. On the host it is compiled once: copied into each
+// of its callers, it would take most of the compiler's time.
+#ifdef __CUDACC__
 DOVETAIL_INLINE Unit combine(int dtype, int op, const Unit& a, const Unit& b) {
+#else
+__attribute__((noinline)) inline Unit combine(int dtype, int op, Unit a, Unit b) {
+#endif
     switch (op) {
         case DT_PROD:
             return by_dtype<run::Multiply>(dtype, a, b);

@@ -10,7 +10,9 @@
 #define DOVETAIL_INLINE __host__ __device__ __forceinline__
 #define DOVETAIL_UNROLL _Pragma("unroll")
 #else
+#ifndef DOVETAIL_INLINE  // a build that watches every access says `inline`: copies take most of its time
 #define DOVETAIL_INLINE inline __attribute__((always_inline))
+#endif
 #define DOVETAIL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
