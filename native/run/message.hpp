@@ -14,7 +14,7 @@
 
 namespace dovetail::run {
 
-constexpr int ahead = 4;  // pieces of one message under way at once, at either end
+constexpr int ahead = 16;  // pieces of one message under way at once, at either end
 
 // About how many messages one rank may send another before that posts receives for them. MPI libraries keep only so
 // many: over TCP libfabric keeps 64 of a connection, then reads no more from it, even where the next one is awaited.

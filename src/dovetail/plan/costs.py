@@ -100,9 +100,11 @@ class Costs:
         return replace(self, contention=1.0)
 
     def in_turn(self, schedule: Schedule) -> Schedule:
-        """The schedule, its own messages of a product in slices where the machine has them come in turn only so."""
-        ours = schedule.get("by", "library") != "library"
-        return replace(schedule, slice_bytes=self.machine.slice_bytes) if ours else schedule
+        """The schedule, its own messages of a product in slices where the machine has them come in turn only so; these
+        want a helper thread to hand them on."""
+        if not self.machine.slice_bytes or schedule.get("by", "library") == "library":
+            return schedule
+        return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
 
     def score(self, found: Iterable[Schedule]) -> list[Scored]:
         """Each schedule made, priced and simulated; without those whose sizes the machine has no cost for.

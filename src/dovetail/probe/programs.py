@@ -223,7 +223,8 @@ def stream(
     work = about.workload(program)
     workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, work.sizes)
     name = f"stream {call or 'messages'} {num_bytes} {len(amounts)} {messages}"
-    return Stream(Variant(name, program, workload, RunOptions(slice_bytes=slice_bytes)), computed, receives)
+    options = RunOptions("thread" if slice_bytes else "poll", slice_bytes=slice_bytes)
+    return Stream(Variant(name, program, workload, options), computed, receives)
 
 
 def _add_messages(b: Builder, ranks: int, messages: int) -> dict[int, list[int]]:
