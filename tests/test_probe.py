@@ -10,6 +10,7 @@ from dovetail.cost import CostModel, Curve, Segment
 from dovetail.ir import verify
 from dovetail.machine import Link, Machine
 from dovetail.matmul import MatmulAllReduce
+from dovetail.plan import plan
 from dovetail.probe import probe_links, probe_wish, programs
 from dovetail.probe.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.probe.take import Budget
@@ -22,6 +23,7 @@ KEY = WISH.works(2)[0].key
 MEASUREMENTS = {
     "ping_pong": programs.ping_pong(3, (0, 2), 1000, 4, "net"),
     "exchange": programs.exchange(2, (0, 1), 1000, 40, "shm"),
+    "turns": programs.turns(2, (0, 1), 1000, 9, "shm"),
     "library": programs.library("all_reduce", 3, 1000, 3),
     "late_receive": programs.late_receive(2, (0, 1), 5000, 3),
     "reduce": programs.reduce(2, 1000, 3),
@@ -92,6 +94,46 @@ def test_links_are_found(nodes):
     assert off(true, found, "reduce", sizes[3:]) < 0.05
     assert off(true, found, f"exchange:{kind}", sizes[4:]) < 0.15
     assert found.facts["eager_limit_bytes"] == {kind: 16 << 10}
+
+
+class Mixing:
+    """Pretends as SimExecutor does, but that whole messages under way together all end with the last of them."""
+
+    def __init__(self, true):
+        self.true, self.sliced = SimExecutor(true), []
+
+    def execute(self, job):
+        result = self.true.execute(job)
+        both = zip(job.variants, result.outcomes, strict=True)
+        return replace(result, outcomes=tuple(self._mixed(variant, outcome) for variant, outcome in both))
+
+    def _mixed(self, variant, outcome):
+        streams = any(word in variant.name for word in ("exchange", "stream messages"))
+        self.sliced += [variant.options.slice_bytes] if streams else []
+        if not streams or variant.options.slice_bytes:
+            return outcome
+        return replace(outcome, timelines=tuple(self._last(t) for t in outcome.timelines))
+
+    def _last(self, timeline):
+        ends, lanes = timeline.columns["end_s"].copy(), timeline.columns["lane"]
+        received = lanes == timeline.lanes.index("recv")
+        ends[received] = ends[received].max()
+        return replace(timeline, columns=timeline.columns | {"end_s": ends})
+
+
+def test_messages_that_mix_travel_in_slices_that_do_not_wait():
+    ranks = Mixing(true_machine())
+    found = probe_links(ranks, 2, "found", QUICK)
+    assert found.slice_bytes == 16 << 10
+    assert set(ranks.sliced) == {0, 16 << 10}  # whole to find it, in slices to measure
+    ranks.sliced.clear()
+    assert spot_check(ranks, found)
+    found = probe_wish(ranks, found, WISH, 2, QUICK)
+    assert set(ranks.sliced) == {16 << 10}
+    ours, library = (plan(WISH, found, by=by, schedule="uniform").schedule for by in ("exchange", "library"))
+    assert (ours.slice_bytes, ours.progress) == (16 << 10, "thread")
+    assert library.slice_bytes == 0
+    assert probe_links(SimExecutor(true_machine()), 2, "found", QUICK).slice_bytes == 0
 
 
 def test_where_nothing_waits_there_is_no_limit():

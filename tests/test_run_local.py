@@ -1,6 +1,7 @@
 """The native engine on threads of one process: what it computes, how it fails, and that it never waits for ever."""
 
 import ctypes
+import resource
 import time
 from dataclasses import replace
 
@@ -44,6 +45,23 @@ def check(asked: Program, workload: Workload, how: RunOptions, seed: int = 0, ke
     assert_same(found, expected)
     assert sorted(timeline.columns["op"]) == list(range(asked.num_ops))
     return found, timeline
+
+
+def test_nothing_under_way_is_hardly_looked_for():
+    """A helper thread that looks leaves its core each time; a tenth of a second of computing has room for a thousand
+    looks, 0.1 ms apart."""
+    b = Builder("late", 2)
+    b.buffer("x", "input", 1), b.buffer("y", "output", 1)
+    compute, net, call = b.lane("compute", "compute"), b.lane("net", "net"), b.kernel("nap", ())
+    out = b.channel(0, 1)
+    rested = [b.add(Kind.compute, rank, compute, call=call) for rank in range(2)]
+    b.add(Kind.send, 0, net, reads=[Region("x", 0, 1)], chan_out=out, after=rested[:1])
+    b.add(Kind.recv, 1, net, writes=[Region("y", 0, 1)], chan_in=out, after=rested[1:])
+    asked, naps = b.build(), {"nap": lambda reads, writes: time.sleep(0.1)}
+    workload = workload_of(asked, (5,), "float32")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    execute_local(asked, workload, fresh_inputs(asked, workload, 0), kernels=naps, options=RunOptions("thread"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 600
 
 
 class TestResults:

@@ -11,7 +11,7 @@ from dovetail.core import WishError
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.nest import Nest
-from dovetail.loops.record import record
+from dovetail.loops.record import Statement, record
 
 Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
 
@@ -40,8 +40,8 @@ def in_place(nest: Nest) -> Nest:
     ...     for t in loop(steps):
     ...         for i in loop(1, u.shape[0] - 1):
     ...             u[t + 1, i] = u[t + 1, i - 1] + u[t, i + 1]
-    >>> print(in_place(swept).statements[0])
-    u[i] = u[i - 1] + u[i + 1]
+    >>> swept.arrays["u"].time, in_place(swept).arrays["u"].time
+    (True, False)
     """
     for name, levels in nest.levels.items():
         wraps_around = nest.arrays[name].boundary in ("periodic", "reflecting")
@@ -83,12 +83,15 @@ def _flows(nest: Nest) -> Iterator[Dependence]:
 
 
 def _key(nest: Nest, flow: Dependence) -> Flow:
-    return flow.source.name, flow.sink.name, _element(nest, flow.sink_access), flow.distance
+    return flow.source.name, flow.sink.name, _element(nest, flow.sink_access, flow.sink), flow.distance
 
 
-def _element(nest: Nest, read: Read) -> tuple[str, ...]:
-    """The array and the subscripts, but for the step."""
-    return read.array, *map(str, read.at[nest.arrays[read.array].time :])
+def _element(nest: Nest, read: Read, statement: Statement) -> tuple[str, ...]:
+    """The array and the subscripts, but for the step; loops by their place: their names may not be known twice."""
+    places = {each.index: f"loop {place}" for place, each in enumerate(statement.loops)}
+    subscripts = read.at[nest.arrays[read.array].time :]
+    terms = [sorted((places.get(name, name), factor) for name, factor in each.terms) for each in subscripts]
+    return read.array, *(f"{part} {each.constant}" for part, each in zip(terms, subscripts, strict=True))
 
 
 def _cannot(nest: Nest, why: str, where: str | None, hint: str) -> WishError:

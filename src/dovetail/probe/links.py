@@ -25,8 +25,8 @@ LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of tho
 EAGER = "eager:"  # of the keys of those, before the link's kind
 STREAM = 8  # messages of a stream at least
 SPOT_BYTES = 256 << 10
-FLOOD_BYTES, FLOOD = 128 << 10, 12  # messages each way at once, of which the first should come first
-IN_TURN = 1 / 3  # of the time of all, at most, is over then
+FLOOD_BYTES, FLOOD, FLOODS = 256 << 10, 12, 3  # messages each way at once, half of which should come in half the time
+MIXED = 0.75  # of the time of all is over then where they mix
 
 
 def probe_links(
@@ -133,11 +133,12 @@ def _pilot(
     if not pairs:
         return {}, {}, {}
     ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
-    ask += [programs.turns(ranks, pair, FLOOD_BYTES, FLOOD, kind) for kind, pair in pairs.items()]
+    far = {kind: pair for kind, pair in pairs.items() if kind == "net"}  # within a node nothing stands in line
+    ask += FLOODS * [programs.turns(ranks, pair, FLOOD_BYTES, FLOOD, kind) for kind, pair in far.items()]
     late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
     samples = take(executor, [*ask, *late], 1)
     early = {kind: eager_limit(samples[EAGER + kind], PAUSE_S) for kind in (pairs if late else ())}
-    mixed = [kind for kind in early if samples[f"turns:{kind}"].medians[0] > IN_TURN]
+    mixed = [kind for kind in far if kind in early and samples[f"turns:{kind}"].medians[0] > MIXED]
     slices = min((early[kind].limit_bytes for kind in mixed), default=0)
 
     def guess(kind: str) -> Guess:

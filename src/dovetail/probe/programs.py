@@ -93,10 +93,10 @@ def exchange(
 
 
 def turns(ranks: int, pair: tuple[int, int], num_bytes: int, count: int, kind: str) -> Measurement:
-    """What share of the time of so many messages each way is over when the first has come: where they come in their
-    turn, one over their number."""
+    """What share of the time of so many messages each way is over when half of them have come: about half of it where
+    they come in their turn, most of it where all are on their way together."""
     variant, rows = _exchange(ranks, pair, num_bytes, count - 1, 0)
-    return Measurement(f"turns:{kind}", num_bytes, variant, lambda t: _first(t, rows))
+    return Measurement(f"turns:{kind}", num_bytes, variant, lambda t: _middle(t, rows))
 
 
 def _exchange(
@@ -265,11 +265,11 @@ def _rate(timeline: Timeline, rows: Sequence[int]) -> list[float]:
     return [(max(end for _, end in spans) - min(start for start, _ in spans)) / len(rows)]
 
 
-def _first(timeline: Timeline, rows: Sequence[int]) -> list[float]:
-    """When the first of these ops ended, of the time until the last did."""
-    spans = [ends_of(timeline)[row] for row in rows]
-    begin, ends = min(start for start, _ in spans), [end for _, end in spans]
-    return [(min(ends) - begin) / (max(ends) - begin)]
+def _middle(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    """When half of these ops had ended, of the time until all had."""
+    spans = np.array([ends_of(timeline)[row] for row in rows])
+    ends = spans[:, 1] - spans[:, 0].min()
+    return [float(np.median(ends) / ends.max())]
 
 
 def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
