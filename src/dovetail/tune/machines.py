@@ -13,6 +13,8 @@ from dovetail.machine import Machine
 from dovetail.probe import probe_links, probe_wish, spot_check
 from dovetail.run.job import Executor
 
+PROBE = 2  # raised when probes find out more, or find other numbers: what was kept of before is probed anew
+
 
 def default_executor() -> Executor:
     """Real ranks by the MPI at hand."""
@@ -66,7 +68,7 @@ def machine_path(launch: str | None, ranks: int) -> Path | None:
     """Where the machine behind a launch command is kept."""
     if launch is None:
         return None
-    key = hashlib.sha256(f"{launch}\n{ranks}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{PROBE}\n{launch}\n{ranks}".encode()).hexdigest()[:12]
     return cache_dir() / "machines" / f"{key}.json"
 
 
