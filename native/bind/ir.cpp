@@ -76,8 +76,10 @@ void read_posts(const Table& tables, ir::Posts& posts) {
 
 nb::object pair(const ir::Pair& p) { return p.first < 0 ? nb::none() : nb::object(nb::make_tuple(p.first, p.second)); }
 
-nb::list to_list(const std::vector<ir::Wrong>& wrong) {
-    nb::list out;
+using List = nb::typed<nb::list, nb::any>;
+
+List to_list(const std::vector<ir::Wrong>& wrong) {
+    List out;
     for (const ir::Wrong& w : wrong)
         out.append(w.post < 0 ? nb::none() : nb::object(nb::make_tuple(w.post, w.rank, w.place)));
     return out;
