@@ -49,7 +49,7 @@ class Families {
         divide(r.buffer, r.offset / w, r.count / w, r.blocks > 1 ? r.stride / w : 0);
     }
 
-    // Of one of many regions no more is read than its buffer, where no region divides that any further.
+    // Reads no more of region i than its buffer where that cannot be divided any further.
     void divide(const Regions& regions, std::int64_t i) {
         if (grain_[find(regions.buffer[i])] != 1) divide(regions[i]);
     }
