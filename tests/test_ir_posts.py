@@ -9,7 +9,7 @@ import pytest
 from dovetail.collective import spec_of
 from dovetail.collective.spec import Spec
 from dovetail.core import ProgramError
-from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify
+from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify, verify_reference
 from dovetail.ir.against import unasked_slots
 from dovetail.ir.posts import Posts
 from dovetail.ir.standard import standard_posts
@@ -77,6 +77,16 @@ def test_the_collective_of_many_ranks_is_found(kind):
     spec = spec_of(kind, 160, root=159)
     found = verify(replace(direct(spec), posts=()))
     assert (found.ok, found.collective_found) == (True, kind)
+
+
+@pytest.mark.parametrize("root", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_another_collective_than_was_asked_is_found(kind, root):
+    """Questions of other roots come before it: the same sum on another rank, or another rank's slots."""
+    wrong = replace(direct(spec_of(kind, 3, root=root)), posts=spec_of("all_reduce", 3).posts)
+    found = verify(wrong)
+    assert found.to_json() == verify_reference(wrong).to_json()
+    assert (found.failed, found.collective_found) == ("result", kind)
 
 
 def direct(spec: Spec) -> Program:

@@ -76,6 +76,15 @@ void read_posts(const Table& tables, ir::Posts& posts) {
 
 nb::object pair(const ir::Pair& p) { return p.first < 0 ? nb::none() : nb::object(nb::make_tuple(p.first, p.second)); }
 
+using List = nb::typed<nb::list, nb::any>;
+
+List to_list(const std::vector<ir::Wrong>& wrong) {
+    List out;
+    for (const ir::Wrong& w : wrong)
+        out.append(w.post < 0 ? nb::none() : nb::object(nb::make_tuple(w.post, w.rank, w.place)));
+    return out;
+}
+
 Table to_dict(const ir::Slice& slice) {
     Table out;
     out["ops"] = slice.ops;
@@ -98,10 +107,7 @@ Table to_dict(const ir::Verdict& v) {
     out["self"] = v.races.self;
     out["turns"] = pair(v.races.turns);
     out["slots"] = pair(v.races.slots);
-    nb::list wrong;
-    for (const ir::Wrong& w : v.results.wrong)
-        wrong.append(w.post < 0 ? nb::none() : nb::object(nb::make_tuple(w.post, w.rank, w.place)));
-    out["wrong"] = wrong;
+    out["wrong"] = to_list(v.results.wrong);
     const ir::Difference& d = v.results.differs;
     out["differs"] = d.buffer < 0 ? nb::none() : nb::object(nb::make_tuple(d.buffer, d.rank, d.slot));
     out["cells"] = v.results.cells;
@@ -130,6 +136,20 @@ void bind_ir(nb::module_& m) {
         },
         "columns"_a, "tables"_a, "num_ranks"_a, "num_sets"_a, "k0"_a, "k1"_a, "reference"_a = nb::none(),
         "Judge a Program that has passed check_columns; tables as dovetail.ir.native lays them out. `reference`: "
-        "columns "
-        "and tables of another, with buffers numbered alike, to be compared with.");
+        "columns and tables of another, with buffers numbered alike, to be compared with.");
+    m.def(
+        "ask",
+        [](const Table& columns, const Table& tables, std::int32_t num_ranks, std::int32_t num_sets, std::uint64_t k0,
+           std::uint64_t k1) {
+            ir::Program program = read_program(columns, tables, num_ranks);
+            read_posts(tables, program.posts);
+            ir::Results results;
+            {
+                const nb::gil_scoped_release release;
+                results = ir::ask(program, {k0, k1}, num_sets);
+            }
+            return to_list(results.wrong);
+        },
+        "columns"_a, "tables"_a, "num_ranks"_a, "num_sets"_a, "k0"_a, "k1"_a,
+        "Of a Program for which `verify` has looked at results: what is wrong, by set of post-conditions.");
 }

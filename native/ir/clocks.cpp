@@ -1,6 +1,7 @@
 // Clocks: see clocks.hpp.
 #include "ir/clocks.hpp"
 
+#include <numeric>
 #include <unordered_map>
 
 namespace dovetail::ir {
@@ -188,24 +189,60 @@ bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
 
 namespace {
 
-// Order that is quickly seen: by a signal or dependency straight from the one queue to the other, or through the hub of
-// the first op's rank, the queue that waits most for others; where none of its ops comes after the first op, through
-// another rank's. Clocks of hubs are few, those of all queues many.
-class Shortcuts {
+// Pairs that are not seen to be ordered yet, in their order, and their numbers in the list that was asked about.
+struct Open {
+    std::vector<Pair> pairs;
+    std::vector<std::int64_t> numbers;
+
+    explicit Open(std::span<const Pair> list) : pairs(list.begin(), list.end()), numbers(list.size()) {
+        std::iota(numbers.begin(), numbers.end(), 0);
+    }
+
+    void close(const std::vector<bool>& seen) {
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < pairs.size(); ++i)
+            if (!seen[i]) pairs[kept] = pairs[i], numbers[kept++] = numbers[i];
+        pairs.resize(kept), numbers.resize(kept);
+    }
+};
+
+// Which pairs a signal or dependency straight from the one queue to the other orders.
+std::vector<bool> told(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs) {
+    std::vector<bool> seen(pairs.size(), false);
+    std::unordered_map<std::int64_t, std::int32_t> last;  // by two queues: of the one, the last op known to the other
+    const auto key = [&](std::int32_t to, std::int32_t from) { return std::int64_t{to} * q.size() + from; };
+    const auto tell = [&](std::int32_t op, std::int64_t cause) {
+        const auto [at, fresh] = last.try_emplace(key(q.queue_of[op], q.queue_of[cause]), q.position[cause]);
+        at->second = std::max(at->second, q.position[cause]);
+    };
+    std::size_t next = 0;
+    for (const std::int32_t op : run.order) {
+        if (next == pairs.size()) break;
+        for (std::int64_t i = p.dep_start[op]; i < p.dep_start[op + 1]; ++i) tell(op, p.dep[i]);
+        for (; next < pairs.size() && pairs[next].second == op; ++next) {
+            const std::int32_t first = pairs[next].first;
+            const auto found = last.find(key(q.queue_of[op], q.queue_of[first]));
+            seen[next] = found != last.end() && found->second >= q.position[first];
+        }
+        if (p.kind[op] == kWait) tell(op, run.matched[op]);
+    }
+    return seen;
+}
+
+// Order through the hub of the first op's rank, the queue that waits most for others; where none of its ops comes after
+// the first op, through another rank's. Clocks of hubs are few, those of all queues many.
+class Hubs {
   public:
-    Shortcuts(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {
+    Hubs(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {
         find_hubs();
         find_ways();
     }
 
-    // The pairs that are not ordered so, in their order.
-    std::vector<std::size_t> unseen(std::span<const Pair> pairs, Moment moment) const {
-        std::vector<bool> seen = by_hand(pairs);
-        for (std::int32_t low = 0; low < p_.num_ranks; low += kWidth) by_hub(pairs, moment, low, seen);
-        std::vector<std::size_t> rest;
-        for (std::size_t i = 0; i < pairs.size(); ++i)
-            if (!seen[i]) rest.push_back(i);
-        return rest;
+    // Which pairs are ordered so.
+    std::vector<bool> ordered(std::span<const Pair> pairs, Moment moment) const {
+        std::vector<bool> seen(pairs.size(), false);
+        for (std::int32_t low = 0; low < p_.num_ranks; low += kWidth) follow(pairs, moment, low, seen);
+        return seen;
     }
 
   private:
@@ -238,29 +275,7 @@ class Shortcuts {
         }
     }
 
-    std::vector<bool> by_hand(std::span<const Pair> pairs) const {
-        std::vector<bool> seen(pairs.size(), false);
-        std::unordered_map<std::int64_t, std::int32_t>
-            told;  // by the two queues: the last op that the one is known to come after
-        const auto key = [&](std::int32_t to, std::int32_t from) { return std::int64_t{to} * q_.size() + from; };
-        const auto tell = [&](std::int32_t op, std::int64_t cause) {
-            const auto [at, fresh] = told.try_emplace(key(q_.queue_of[op], q_.queue_of[cause]), q_.position[cause]);
-            at->second = std::max(at->second, q_.position[cause]);
-        };
-        std::size_t next = 0;
-        for (const std::int32_t op : run_.order) {
-            for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) tell(op, p_.dep[i]);
-            for (; next < pairs.size() && pairs[next].second == op; ++next) {
-                const std::int32_t first = pairs[next].first;
-                const auto found = told.find(key(q_.queue_of[op], q_.queue_of[first]));
-                seen[next] = found != told.end() && found->second >= q_.position[first];
-            }
-            if (p_.kind[op] == kWait) tell(op, run_.matched[op]);
-        }
-        return seen;
-    }
-
-    void by_hub(std::span<const Pair> pairs, Moment moment, std::int32_t low, std::vector<bool>& seen) const {
+    void follow(std::span<const Pair> pairs, Moment moment, std::int32_t low, std::vector<bool>& seen) const {
         std::vector<std::int32_t> column(q_.size(), -1);
         const std::int32_t high = std::min(low + static_cast<std::int32_t>(kWidth), p_.num_ranks);
         for (std::int32_t rank = low; rank < high; ++rank)
@@ -285,6 +300,13 @@ class Shortcuts {
     std::vector<std::int32_t> hub_;  // of each rank: its queue
     std::vector<std::int32_t> way_;  // of each op: the op of a hub; -1 for none
 };
+
+// How many queues the first ops of some pairs are of.
+std::int64_t num_firsts(const Queues& q, std::span<const Pair> pairs) {
+    std::vector<std::uint8_t> is_first(q.size(), 0);
+    for (const Pair& pair : pairs) is_first[q.queue_of[pair.first]] = 1;
+    return std::count(is_first.begin(), is_first.end(), 1);
+}
 
 // The number of the first of some pairs that is not ordered: clocks of the queues of their first ops, a few at a time.
 std::int64_t first_of(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs, Moment moment,
@@ -317,12 +339,11 @@ std::int64_t first_of(const Program& p, const Queues& q, const Run& run, std::sp
 
 std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs,
                              Moment moment, const std::function<bool(const Pair&)>& excused) {
-    if (pairs.empty()) return -1;
-    const std::vector<std::size_t> rest = Shortcuts(p, q, run).unseen(pairs, moment);
-    std::vector<Pair> left;
-    for (const std::size_t i : rest) left.push_back(pairs[i]);
-    const std::int64_t found = first_of(p, q, run, left, moment, excused);
-    return found < 0 ? -1 : static_cast<std::int64_t>(rest[found]);
+    Open open(pairs);
+    if (!open.pairs.empty()) open.close(told(p, q, run, open.pairs));
+    if (num_firsts(q, open.pairs) > p.num_ranks) open.close(Hubs(p, q, run).ordered(open.pairs, moment));
+    const std::int64_t found = first_of(p, q, run, open.pairs, moment, excused);
+    return found < 0 ? -1 : open.numbers[found];
 }
 
 }  // namespace dovetail::ir

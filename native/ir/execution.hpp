@@ -81,10 +81,33 @@ class Execution {
 
     const Value& read(std::int32_t buffer, std::int32_t rank, std::int64_t cell) { return touched(buffer, rank, cell); }
 
-    Wrong check(std::int64_t post) {
+    // Of each set of post-conditions the first slot that is wrong.
+    std::vector<Wrong> check(std::int32_t num_sets) {
+        std::vector<Wrong> found(num_sets);
+        std::vector<Value> asked;  // by the post-condition looked at last, as far as it was looked at
+        for (std::int64_t post = 0, last = -1; post < p_.posts.size(); ++post) {
+            Wrong& wrong = found[p_.posts.set[post]];
+            if (wrong.post >= 0) continue;
+            if (last < 0 || !p_.posts.alike(last, post)) asked.clear(), ask_kernels(post);
+            last = post;
+            wrong = check(post, asked);
+        }
+        return found;
+    }
+
+  private:
+    void step(std::int32_t op) {
+        const std::uint8_t kind = p_.kind[op];
+        if (kind == kCompute)
+            compute(op);
+        else if (kind == kCollective)
+            collective(op);
+        else
+            move(op);
+    }
+
+    Wrong check(std::int64_t post, std::vector<Value>& asked) {
         const Region region = layout_.cells(p_.posts.region[post]);
-        ask_kernels(post);
-        std::vector<Value> asked;
         asked.reserve(region.slots());
         Wrong wrong;
         for (std::int64_t i = p_.posts.rank_start[post]; i < p_.posts.rank_start[post + 1]; ++i) {
@@ -98,17 +121,6 @@ class Execution {
             if (!good) break;
         }
         return wrong;
-    }
-
-  private:
-    void step(std::int32_t op) {
-        const std::uint8_t kind = p_.kind[op];
-        if (kind == kCompute)
-            compute(op);
-        else if (kind == kCollective)
-            collective(op);
-        else
-            move(op);
     }
 
     Value start(std::int32_t buffer, std::int32_t rank, std::int64_t cell) const {

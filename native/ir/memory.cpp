@@ -49,6 +49,11 @@ class Families {
         divide(r.buffer, r.offset / w, r.count / w, r.blocks > 1 ? r.stride / w : 0);
     }
 
+    // Reads no more of region i than its buffer where that cannot be divided any further.
+    void divide(const Regions& regions, std::int64_t i) {
+        if (grain_[find(regions.buffer[i])] != 1) divide(regions[i]);
+    }
+
     // How many slots of a region stand in one row; 0 where it cuts across rows.
     std::int64_t columns(const Region& r) const {
         const std::int64_t w = has_rows_ ? width_[r.buffer] : 1;
@@ -91,6 +96,10 @@ class Chain {
     }
 
     void link(const Region& r) { link(r.buffer, families_.columns(r)); }
+
+    void link(const Regions& regions, std::int64_t i) {
+        link(regions.buffer[i], families_.has_rows() ? families_.columns(regions[i]) : 1);
+    }
 
     // A region whose rows of so many slots correspond to single slots.
     void link_rows(const Region& r, std::int64_t terms) {
@@ -150,21 +159,22 @@ void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families&
     if (kind == kCollective) nodes[num_nodes++] = carriers + p.num_channels() + p.call[op];
     for (std::int32_t i = 0; i < num_nodes; ++i) chain.link_carrier(nodes[i]);
     for (std::int64_t i = 0; i < p.num_reads(op); ++i) {
-        const Region region = p.read[p.read_start[op] + i];
-        families.divide(region);
+        const std::int64_t row = p.read_start[op] + i;
+        families.divide(p.read, row);
         if (kind == kCompute)
-            note_operand(p, op, i, region, families, chain);
+            note_operand(p, op, i, p.read[row], families, chain);
         else
-            chain.link(region);
+            chain.link(p.read, row);
         if (kind == kCollective && p.collective[p.call[op]] == kAllToAll && p.num_reads(op) == 1) {
+            const Region region = p.read[row];
             const std::int64_t part = p.sent_slots(op, 0);
             const std::int64_t columns = std::max<std::int64_t>(families.columns(region), 1);
             families.divide(region.buffer, part % columns ? 1 : part / columns);
         }
     }
     for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
-        families.divide(p.write[i]);
-        chain.link(p.write[i]);
+        families.divide(p.write, i);
+        chain.link(p.write, i);
     }
     if (kind == kCompute && !p.is_by_slot(p.call[op])) chain.tell_apart();
     for (std::int32_t i = 0; i < num_nodes && families.has_rows(); ++i) families.carried(nodes[i]) = chain.columns();

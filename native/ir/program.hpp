@@ -58,6 +58,8 @@ struct Region {
         }
         return true;
     }
+
+    bool operator==(const Region&) const = default;
 };
 
 struct Regions {
@@ -80,6 +82,25 @@ struct Posts {
     Regions arg;
 
     std::int64_t size() const { return static_cast<std::int64_t>(set.size()); }
+
+    // Whether two ask the same of the same region, of whatever ranks.
+    bool alike(std::int64_t one, std::int64_t other) const {
+        const std::int64_t start = term_start[one], terms = term_start[one + 1] - start;
+        if (region[one] != region[other] || term_start[other + 1] - term_start[other] != terms) return false;
+        for (std::int64_t t = 0; t < terms; ++t)
+            if (!same_term(start + t, term_start[other] + t)) return false;
+        return true;
+    }
+
+  private:
+    bool same_term(std::int64_t one, std::int64_t other) const {
+        const std::int64_t a = arg_start[one], b = arg_start[other], args = arg_start[one + 1] - a;
+        if (term_kernel[one] != term_kernel[other] || arg_start[other + 1] - b != args) return false;
+        for (std::int64_t i = 0; i < args; ++i)
+            if (arg_rank[a + i] != arg_rank[b + i] || arg_term[a + i] != arg_term[b + i] || arg[a + i] != arg[b + i])
+                return false;
+        return true;
+    }
 };
 
 // How many terms each of so many slots of a kernel's result is the sum of, when operand i has size(i) slots.

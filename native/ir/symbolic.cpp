@@ -40,10 +40,7 @@ Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int
     if (results.by_induction) return results;
     Execution execution(p, runs.run, layout, key, false);
     execution.run();
-    for (std::int64_t post = 0; post < p.posts.size(); ++post) {
-        Wrong& wrong = results.wrong[p.posts.set[post]];
-        if (wrong.post < 0) wrong = execution.check(post);
-    }
+    results.wrong = execution.check(num_sets);
     if (runs.reference == nullptr) return results;
     Execution reference(*runs.reference, *runs.reference_run, layout, key, true);
     reference.run();

@@ -79,4 +79,10 @@ Verdict verify(const Program& p, const Key& key, std::int32_t num_sets, const Pr
     return verdict;
 }
 
+Results ask(const Program& p, const Key& key, std::int32_t num_sets) {
+    const Run run = run_greedily(p, Queues(p), false);
+    const std::vector<const Program*> programs{&p};
+    return execute({p, run}, Layout(programs), key, num_sets);
+}
+
 }  // namespace dovetail::ir

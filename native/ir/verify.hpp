@@ -29,4 +29,7 @@ struct Verdict {
 // check, its buffers numbered as those of the other, or none.
 Verdict verify(const Program& program, const Key& key, std::int32_t num_sets, const Program* reference);
 
+// Which sets of post-conditions hold, of a program for which `verify` has looked at results; nothing else is looked at.
+Results ask(const Program& program, const Key& key, std::int32_t num_sets);
+
 }  // namespace dovetail::ir

@@ -45,8 +45,11 @@ class Lineage(Symbols):
     def step(self, row: int, values: list[int]) -> list[int]:
         return [self._node(row, (value,), self._nodes[value][2]) for value in values]
 
+    def exact_value(self, value: int) -> int:
+        return self._nodes[value][2]
+
     def members(self, value: int) -> Counter[Atom]:
-        return self.exact.members(self._nodes[value][2])
+        return self.exact.members(self.exact_value(value))
 
     def steps(self, value: int) -> dict[int, tuple[int, tuple[int, ...]]]:
         """The ops that a value came through: of each node of theirs its op, and the nodes of ops before it."""
@@ -171,16 +174,17 @@ def _guilty(
 ) -> set[int]:
     """Ops with which a value goes wrong: they make, of what is right, what is not asked for, or are the first of the
     rank whose contribution is missing that write over it, or else that pass the value on without it."""
-    if sum(len(lineage.members(node)) for node in steps) > _MOST_ATOMS:
+    exact, values = lineage.exact, {node: lineage.exact_value(node) for node in steps}
+    if sum(map(exact.size, values.values())) > _MOST_ATOMS:
         return set()
-    asked = _all_within(lineage.exact, wanted)
-    surplus = {node: lineage.members(node) - asked for node in steps}
+    asked = _all_within(exact, wanted)
+    surplus = {value: exact.members(value) - asked for value in {*values.values()}}
     guilty = set()
     for node, (row, before) in steps.items():
         known: Counter[Atom] = Counter()
         for other in before:
-            known += surplus[other]
-        new = surplus[node] - known
+            known += surplus[values[other]]
+        new = surplus[values[node]] - known
         if new and not (known and all(atom[0] == "kernel" for atom in new)):
             guilty.add(row)
     missing = sorted((atom for atom in lacks if atom[0] == "input"), key=repr)

@@ -33,16 +33,28 @@ def judge(program: Program, post_sets: Sequence[Posts], reference: Program | Non
     buffers = [*program.buffers, *(b for b in (reference or program).buffers if b not in program.buffers)]
     tables = _tables(program, buffers, names) | _post_tables(program, post_sets or [Posts.of(())])
     other = None if reference is None else (_columns(reference, buffers), _tables(reference, buffers, names))
-    keys = (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
     columns = _columns(program, buffers)
-    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *keys, other)
+    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *_keys(), other)
     return verdict
+
+
+def holding(program: Program, post_sets: Sequence[Posts]) -> list[bool]:
+    """Whether each of some sets of post-conditions holds, of a program whose verdict has a result."""
+    from dovetail._native import ask
+
+    tables = _tables(program, program.buffers, {}) | _post_tables(program, post_sets)
+    columns = _columns(program, program.buffers)
+    return [wrong is None for wrong in ask(columns, tables, program.num_ranks, len(post_sets), *_keys())]
+
+
+def _keys() -> tuple[int, int]:
+    return int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8))
 
 
 def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
     """The columns; of a reference that has other buffers, with them numbered as among `buffers`."""
     columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
-    if [*program.buffers] == buffers[: len(program.buffers)]:
+    if [*program.buffers] == [*buffers[: len(program.buffers)]]:
         return columns
     rows = np.array([buffers.index(buffer) for buffer in program.buffers], "i4")
     return columns | {name: rows[columns[name]] for name in ("read_buffer", "write_buffer") if len(columns[name])}

@@ -216,7 +216,7 @@ def _regions(side: str, regions: Sequence[Region], names: dict[str, int]) -> dic
 
 def _constant(name: str, value: int, size: int) -> Column:
     """A column of one number, which takes no memory."""
-    return np.broadcast_to(np.array(value, COLUMNS[name]), size)
+    return np.ndarray(size, COLUMNS[name], np.array(value, COLUMNS[name]), strides=(0,))
 
 
 def _starts(lists: Any) -> Column:

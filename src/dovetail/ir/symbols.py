@@ -75,6 +75,10 @@ class Symbols:
         """The atoms of a value, and how often it holds each."""
         return Counter({self._atom_list[atom]: times for atom, times in self._value_list[value]})
 
+    def size(self, value: int) -> int:
+        """How many different atoms a value has."""
+        return len(self._value_list[value])
+
     def text(self, value: int, depth: int = SHOWN_DEPTH) -> str:
         """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`; kernels within kernels so deep only."""
         if (value, depth) not in self._texts:

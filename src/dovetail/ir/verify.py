@@ -14,7 +14,7 @@ from dovetail.ir.certificate import CHECKS, Certificate, Check, Fault
 from dovetail.ir.deadlock import deadlock_fault, too_shallow, unmatched_fault
 from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.limits import check_target, limits_fault
-from dovetail.ir.native import judge
+from dovetail.ir.native import holding, judge
 from dovetail.ir.op_lists import OpLists, name_op
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program, check_columns
@@ -143,7 +143,8 @@ def _native(program: Program, ask: bool = True, against: Program | None = None) 
         return Findings({"bounds": bounds})
     posts = posts_fault(program)
     asks = ask and not posts
-    own = next((each for each in questions(program) if each[1] == program.posts), None) if asks else None
+    is_asked = asks and len(program.posts) > 0
+    own = next((name for name, each in questions(program) if each == program.posts), None) if is_asked else None
     asked = list(questions(program)) if asks and not own else []
     sets = [Posts.of(() if posts else program.posts), *(each for _, each in asked)]
     verdict = judge(program, sets, None if posts else against)
@@ -162,12 +163,11 @@ def _native(program: Program, ask: bool = True, against: Program | None = None) 
         "result": retraced(program, verdict, against) if is_wrong else None,
     }
     if own and not verdict["wrong"][0]:
-        return Findings(faults, depth, own[0])
+        return Findings(faults, depth, own)
     if own:
         asked = list(questions(program))
-        verdict = judge(program, [Posts.of(()), *(each for _, each in asked)])
-    found = (name for (name, _), wrong in zip(asked, verdict["wrong"][1:], strict=True) if wrong is None)
-    return Findings(faults, depth, next(found, None))
+    holds = holding(program, [each for _, each in asked]) if own else [w is None for w in verdict["wrong"][1:]]
+    return Findings(faults, depth, next((name for (name, _), good in zip(asked, holds, strict=True) if good), None))
 
 
 def _tables_fault(program: Program) -> Fault | None:
