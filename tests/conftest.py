@@ -93,8 +93,8 @@ sys.exit(main())
 
 @pytest.fixture
 def dovetail_with_links(probed_links: Path, own_cache: Path, tmp_path: Path):
-    """`dovetail …`, in a folder of the test's own, that finds these links in its cache, and looks whether the machine is
-    still the same; calm or busy, it is."""
+    """`dovetail …`, in a folder of the test's own. It finds these links in its cache, and looks whether the machine is
+    still the same: calm or busy, it is."""
     shutil.copytree(probed_links, own_cache, dirs_exist_ok=True)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:

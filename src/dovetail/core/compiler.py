@@ -60,7 +60,7 @@ def compile_c(
 
 @contextmanager
 def _one_at_a_time(target: Path, source: Path) -> Iterator[bool]:
-    """Whether `target` is still missing: ranks ask for the same library at once, and all but one wait until it is there.
+    """Whether `target` is still missing. Ranks ask for the same library at once: all but one wait until it is there.
 
     Where the file system has no locks, each compiles its own.
     """
