@@ -176,8 +176,8 @@ class Engine {
     double idle_since_ = 0.0, patience_s_ = 0.0;  // the latest move or yield, and how long to poll until the next
     std::mutex resting_;
     std::condition_variable woken_;
-    bool wanted_ = false;                    // under `resting_`: the progress thread is to look
-    double pause_s_ = 0.0;                   // between two looks of it
+    bool wanted_ = false;                     // under `resting_`: the progress thread is to look
+    double pause_s_ = 0.0;                    // between two looks of it
     int under_way_ = 0;                       // pieces and library calls
     bool ran_dry_ = false, kept_on_ = false;  // of the receives of some channel all had come, or not all
     std::mutex failing_;
