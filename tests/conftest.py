@@ -48,6 +48,28 @@ def mpi(request: pytest.FixtureRequest) -> needs.Mpi:
 
 
 @pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was compiled in caches of tests' own."""
+    return tmp_path_factory.mktemp("libraries")
+
+
+@pytest.fixture
+def own_cache(libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
+    """A cache of the test's own, with nothing in it but libraries that tests before it have compiled."""
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("DOVETAIL_CACHE", str(place))
+    link_libraries(libraries, place)
+    yield place
+    link_libraries(place, libraries)
+
+
+def link_libraries(source: Path, target: Path) -> None:
+    for library in source.glob("*.so"):
+        if not (target / library.name).exists():
+            (target / library.name).hardlink_to(library)
+
+
+@pytest.fixture(scope="session")
 def probed_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cache that `dovetail probe links` leaves, for two ranks."""
     needs.need("mpich")
@@ -58,11 +80,28 @@ def probed_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+CALM = """
+import sys
+from functools import partial
+from dovetail.cli import main
+from dovetail.tune import machines
+
+machines.spot_check = partial(machines.spot_check, tolerance=9.0)
+sys.exit(main())
+"""
+
+
 @pytest.fixture
-def cache_with_links(probed_links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find these links in a cache of the test's own, and look whether the machine is still the same."""
-    shutil.copytree(probed_links, tmp_path / "cache")
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+def dovetail_with_links(probed_links: Path, own_cache: Path, tmp_path: Path):
+    """`dovetail …`, in a folder of the test's own. It finds these links in its cache, and looks whether the machine is
+    still the same: calm or busy, it is."""
+    shutil.copytree(probed_links, own_cache, dirs_exist_ok=True)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-c", CALM, *words]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.hookimpl(wrapper=True)

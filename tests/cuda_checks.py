@@ -56,6 +56,12 @@ def gpu():
     return Gpu()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _imported():
+    """What was imported is no garbage: each test searches for it among what was made since."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def callers_context():
     """What calls us finds the device again that it had chosen, or none, as PyTorch does."""

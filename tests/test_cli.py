@@ -57,8 +57,7 @@ rank 1 lane recv
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _cache(own_cache, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
 
 

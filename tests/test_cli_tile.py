@@ -18,8 +18,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _cache(own_cache, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
 
 

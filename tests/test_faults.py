@@ -31,8 +31,7 @@ from dovetail.tune.tune import beside_serial
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _no_launch(own_cache, monkeypatch):
     monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
 
 

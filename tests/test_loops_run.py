@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 
+from dovetail.core import compile_c
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 from dovetail.loops import problems as shipped
 from dovetail.loops.generate import c_text
@@ -264,6 +266,17 @@ class TestCompiled:
             kept.append({path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()})
         assert kept[0] == kept[1]
         assert sorted(name.split(".")[1] for name in kept[0]) == ["c", "so"]
+
+    def test_compiled_once_for_all_who_ask_at_once(self, tmp_path, monkeypatch):
+        """The compiler, here a script, counts its calls; each of four finds what the first has made."""
+        monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+        slow, source = tmp_path / "cc", tmp_path / "any.c"
+        slow.write_text(f'#!/bin/sh\n[ $# = 1 ] || {{ echo >> {tmp_path}/calls; sleep 0.1; touch "$4"; }}\n')
+        slow.chmod(0o755), source.touch()
+        with ThreadPoolExecutor(4) as ranks:
+            made = set(ranks.map(lambda _: compile_c(str(slow), [source], "any", "any"), range(4)))
+        assert [path.exists() for path in made] == [True]
+        assert (tmp_path / "calls").read_text() == "\n"
 
     def test_without_a_compiler(self, tmp_path):
         code = (

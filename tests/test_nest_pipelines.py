@@ -1,8 +1,6 @@
 """Nests whose iterations need one another, on ranks: every cut and grain is proved, and gives the nest's own bits."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -682,28 +680,22 @@ def none(u):
 """
 
 
-def dovetail(*words, **about):
-    command = [Path(sys.prefix) / "bin/dovetail", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **about)
-
-
 @pytest.mark.mpi
 @pytest.mark.needs("mpich", "compiler")
-@pytest.mark.usefixtures("cache_with_links")
-def test_tuned_by_the_command_line(tmp_path):
+def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     """A nest of the user's: probed, planned, proved, measured and checked."""
     (tmp_path / "my_loops.py").write_text(MINE)
     asked = ("my_loops.py:mine", "--grid", "64x48", "--steps", "3", "--ranks", "2")
-    done = dovetail("tune", *asked, "--json", cwd=tmp_path)
+    done = dovetail_with_links("tune", *asked, "--rounds", "3", "--budget", "4", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["max_rel_error"] == 0.0
     assert told["tolerance"] > 0.0  # so something was compared
     grain = ("--grain", "9", "--schedule", "blocking")
-    planned = dovetail("plan", *asked, *grain, "--extrapolate", "--json", cwd=tmp_path)
+    planned = dovetail_with_links("plan", *asked, *grain, "--extrapolate", "--json")
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["choices"]["parameters"] == {"cut": [1, 2], "grain": 9, "mapped": 0}
-    refused = dovetail("plan", "my_loops.py:none", "--grid", "9x9", "--ranks", "2", cwd=tmp_path)
+    refused = dovetail_with_links("plan", "my_loops.py:none", "--grid", "9x9", "--ranks", "2")
     assert refused.returncode == 2
     assert "none is no pipeline: its dependence (1, -1) goes backwards along j" in refused.stderr
 
@@ -711,8 +703,8 @@ def test_tuned_by_the_command_line(tmp_path):
 @pytest.mark.mpi
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_on_communicators(mpi, ranks, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("own_cache")
+def test_on_communicators(mpi, ranks, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     done = mpi.run(ranks, HERE / "pipelined_ranks.py")
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_products(mpi, ranks, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("own_cache")
+def test_products(mpi, ranks):
     done = mpi.run(ranks, HERE / "product_ranks.py", timeout_s=200)
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]

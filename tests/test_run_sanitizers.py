@@ -196,14 +196,21 @@ def few_threads(program: Program) -> bool:
     return len(program.queues()) <= 200 and program.num_ops <= 600
 
 
-@pytest.mark.slow
-@pytest.mark.needs("shared")
-def test_the_interpreter_on_valid_files(binaries, tmp_path):
+@pytest.fixture(scope="module")
+def valid_files(tmp_path_factory):
+    """The same of all valid files of few threads."""
     files = [read(path(row).read_text()).program for row in index() if verdict(row) == "valid"]
     files = [file.with_depth(max(verify(file).min_fifo_depth, 2)) for file in filter(few_threads, files)]
     cases = [written(file, seed) for seed, file in enumerate(files)]
-    (tmp_path / "files").write_text("\n".join([str(len(cases)), *cases]))
-    done = ran(binaries / "interpreter", tmp_path / "files", 3)
+    place = tmp_path_factory.mktemp("valid") / "files"
+    place.write_text("\n".join([str(len(cases)), *cases]))
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.needs("shared")
+def test_the_interpreter_on_valid_files(binaries, valid_files):
+    done = ran(binaries / "interpreter", valid_files, 3)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
 

@@ -12,8 +12,8 @@ HERE = Path(__file__).parent
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_on_communicators(mpi, ranks, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("own_cache")
+def test_on_communicators(mpi, ranks, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     done = mpi.run(ranks, HERE / "stencil_ranks.py")
     assert done.returncode == 0, done.stderr
@@ -48,18 +48,17 @@ def dovetail(*words, **about):
 
 @pytest.mark.mpi
 @pytest.mark.needs("mpich", "compiler")
-@pytest.mark.usefixtures("cache_with_links")
-def test_tuned_by_the_command_line(tmp_path):
+def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     """A stencil of the user's: probed, planned, proved, measured and checked."""
     (tmp_path / "mine.py").write_text(HEAT)
     asked = ("mine.py:heat", "--grid", "64x48", "--steps", "6", "--ranks", "2")
-    done = dovetail("tune", *asked, "--json", cwd=tmp_path)
+    done = dovetail_with_links("tune", *asked, "--rounds", "3", "--budget", "4", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["wish"]["grid"] == "64x48"
     assert told["max_rel_error"] == 0.0
     assert told["tolerance"] > 0.0  # so something was compared
-    planned = dovetail("plan", *asked, "--schedule", "deep", "--depth", "3", "--extrapolate", "--json", cwd=tmp_path)
+    planned = dovetail_with_links("plan", *asked, "--schedule", "deep", "--depth", "3", "--extrapolate", "--json")
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["choices"]["parameters"]["depth"] == 3
 

@@ -28,6 +28,7 @@ def built(mpi, tmp_path, flags, change=lambda source: source):
     header = subprocess.run(ask, input="#include <mpi.h>\n", text=True, capture_output=True, check=True).stdout
     (tmp_path / "wrappers.c").write_text(change(wrappers(header)))
     sources = [tmp_path / "wrappers.c", *sorted(NATIVE.glob("*.c")), SOURCE]
+    flags = [*flags, "-O0"]  # compiled in less time, and no access is optimised away
     command = [mpi.mpicc, "-std=gnu11", "-g", *flags, f"-I{FRAME}", f"-I{NATIVE}", *sources, "-ldl", "-pthread"]
     done = subprocess.run(
         [*map(str, command), "-o", str(tmp_path / "program")], capture_output=True, text=True, env=mpi.env, check=False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import needs
 import pytest
@@ -26,8 +25,7 @@ POINTS = AllReduce.points(min="1K", max="1M", factor=32)
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+def cache(own_cache, monkeypatch):
     monkeypatch.delenv("DOVETAIL_SELECTION", raising=False)
 
 
@@ -124,10 +122,9 @@ def test_misuse_is_told_before_anything_runs(words, said, capsys, monkeypatch):
 # On real ranks
 
 
-def dovetail(mpi: needs.Mpi, cache: Path, *words: object) -> subprocess.CompletedProcess[str]:
+def dovetail(mpi: needs.Mpi, *words: object) -> subprocess.CompletedProcess[str]:
     command = [str(mpi.python), "-m", "dovetail", *map(str, words)]
-    env = mpi.env | {"DOVETAIL_CACHE": str(cache)}
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=280, check=False)
+    return subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=280, check=False)
 
 
 @pytest.mark.mpi
@@ -137,7 +134,7 @@ def test_tune_then_bench(mpi, collective, ranks, tmp_path):
     (tmp_path / "machine.json").write_text(json.dumps(machine.to_json()))
     span = ["--min", "64", "--max", "4K", "--factor", "64", "--ranks", ranks]
     limits = ["--rounds", 3, "--budget", 1, "--machine", tmp_path / "machine.json", "--out", tmp_path / "o"]
-    done = dovetail(mpi, tmp_path, "tune", collective, *span, *limits, "--json")
+    done = dovetail(mpi, "tune", collective, *span, *limits, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["rows"]
@@ -147,7 +144,7 @@ def test_tune_then_bench(mpi, collective, ranks, tmp_path):
     found = Selection.load(tmp_path / "o" / "selection.json")
     assert found.lookup(collective, ranks, 64) is not None
     assert (tmp_path / "o" / "nccl_tuner.conf").read_text().startswith("# collective_type")
-    timed = dovetail(mpi, tmp_path, "bench", collective, *span, "--rounds", 2, "--json")
+    timed = dovetail(mpi, "bench", collective, *span, "--rounds", 2, "--json")
     assert timed.returncode == 0, timed.stderr
     rows = json.loads(timed.stdout)["rows"]
     assert [row["num_wrong"] for row in rows] == [0] * len(rows)

@@ -8,6 +8,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
+
 #include "cuda/host.hpp"
 
 namespace nb = nanobind;
@@ -31,7 +33,9 @@ class HostInterpreter {
         image().reduce_op = reduce_op;
         image().stall_ns = static_cast<std::uint64_t>(stall_s * 1e9);
         image().stamps = stamps;
-        cuda::Crew crew;
+        static std::mutex one_run_at_a_time;
+        static cuda::Crew& crew = *new cuda::Crew;  // its threads are kept for the next run, until the process ends
+        const std::lock_guard lock(one_run_at_a_time);
         const bool good = cuda::run_on_threads(image(), loaded_.protocol, threads_of_lane, crew);
         image().first_round += static_cast<std::uint64_t>(image().rounds);
         return good ? "" : loaded_.explain(image());

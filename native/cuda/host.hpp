@@ -70,11 +70,15 @@ class HostGroup {
     }
 
     // Until `ready` says so; false where the run was stopped, or was given up here because nothing moved for too long.
+    // Who waits for long sleeps, so that the few that can move are not in line behind a hundred that cannot.
     template <class F>
     bool spin(F ready) {
         std::uint64_t begin_ns = 0;
         for (unsigned turn = 1; !ready(); ++turn) {
-            if (turn > 16) sched_yield();
+            if (turn > 64)
+                std::this_thread::sleep_for(std::chrono::microseconds(50));
+            else if (turn > 16)
+                sched_yield();
             if (turn % 64 == 0 && !patient<HostGroup>(image_, begin_ns)) return false;
         }
         return true;

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -43,16 +45,32 @@ def compile_c(
     text = b"".join(source.read_bytes() for source in sources)
     key = _key(text, compiler, _answer(compiler, about), *flags)
     target = cache_dir() / f"{name}-{key}.so"
-    if not target.exists():
-        partial = target.with_suffix(f".{os.getpid()}")
-        units = [source for source in sources if source.suffix == ".c"]
-        command = [compiler, "-shared", "-fPIC", "-o", str(partial), *map(str, units), *flags, "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            found = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise EnvironmentFault(f"{compiler} could not compile {what}", found=found[0], hint="is gcc installed?")
-        partial.replace(target)
+    with _one_at_a_time(target, sources[0]) as is_missing:
+        if is_missing:
+            partial = target.with_suffix(f".{os.getpid()}")
+            units = [source for source in sources if source.suffix == ".c"]
+            command = [compiler, "-shared", "-fPIC", "-o", str(partial), *map(str, units), *flags, "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                found = done.stderr.strip().splitlines()[-1:] or ["no message"]
+                raise EnvironmentFault(f"{compiler} could not compile {what}", found=found[0], hint="is gcc installed?")
+            partial.replace(target)
     return target
+
+
+@contextmanager
+def _one_at_a_time(target: Path, source: Path) -> Iterator[bool]:
+    """Whether `target` is still missing. Ranks ask for the same library at once: all but one wait until it is there.
+
+    Where the file system has no locks, each compiles its own.
+    """
+    if target.exists():
+        yield False
+        return
+    with source.open("rb") as held:
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield not target.exists()
 
 
 def compile_for_here(text: str, name: str, what: str) -> Path:

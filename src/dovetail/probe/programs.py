@@ -104,15 +104,16 @@ def _exchange(
 ) -> tuple[Variant, list[int]]:
     """Messages each way, one more than trips; the rows of the first rank's receives."""
     b = Builder("exchange", ranks)
-    b.buffer("mine", "input", 1), b.buffer("theirs", "output", SLOTS)
+    slots = min(SLOTS, trips + 1)  # long messages are few
+    b.buffer("mine", "input", 1), b.buffer("theirs", "output", slots)
     send, recv = b.lane("send", "net"), b.lane("recv", "net")
     rows: list[int] = []
     for me, peer in (pair, pair[::-1]):
-        out, back = b.channel(me, peer, depth=SLOTS), b.channel(peer, me, depth=SLOTS)
+        out, back = b.channel(me, peer, depth=slots), b.channel(peer, me, depth=slots)
         came = []
         for trip in range(trips + 1):
             b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], chan_out=out)
-            came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % SLOTS, 1)], chan_in=back))
+            came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % slots, 1)], chan_in=back))
         rows = rows or came
     variant = _variant(f"exchange {num_bytes}", b.build(), {"mine": num_bytes, "theirs": num_bytes})
     return replace(variant, options=RunOptions(slice_bytes=slice_bytes)), rows
@@ -229,14 +230,15 @@ def stream(
 
 def _add_messages(b: Builder, ranks: int, messages: int) -> dict[int, list[int]]:
     """Append messages between neighbours, each way at once; the rows of each rank's receives."""
-    b.buffer("mine", "input", 1), b.buffer("sums", "scratch", SLOTS)
+    slots = max(1, min(SLOTS, messages))
+    b.buffer("mine", "input", 1), b.buffer("sums", "scratch", slots)
     send, recv, mine, receives = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)], {}
     for rank in range(ranks - ranks % 2):
-        out, back = b.channel(rank, rank ^ 1, depth=SLOTS), b.channel(rank ^ 1, rank, depth=SLOTS)
+        out, back = b.channel(rank, rank ^ 1, depth=slots), b.channel(rank ^ 1, rank, depth=slots)
         receives[rank] = list[int]()
         for i in range(messages):
             b.add(Kind.send, rank, send, reads=mine, chan_out=out)
-            into = [Region("sums", i % SLOTS, 1)]
+            into = [Region("sums", i % slots, 1)]
             receives[rank].append(b.add(Kind.recv_reduce, rank, recv, reads=mine, writes=into, chan_in=back))
     return receives
 
