@@ -253,12 +253,7 @@ class _Writer:
         return self.builder.build()
 
     def _across(self, source: int, here: Region, target: int, there: Region) -> None:
-        if source == target:
-            self.builder.add(Kind.copy, source, self.compute, reads=[here], writes=[there])
-            return
-        channel = self.builder.channel(source, target)
-        self.builder.add(Kind.send, source, self.send, reads=[here], chan_out=channel)
-        self.builder.add(Kind.recv, target, self.recv, writes=[there], chan_in=channel)
+        self.builder.move((self.compute, self.send, self.recv), source, here, target, there)
 
 
 def held_name(array: str) -> str:

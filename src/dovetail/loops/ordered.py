@@ -64,6 +64,16 @@ class OrderedBuilder(Builder):
             self._writer(rank, region.buffer)[_slots(region)] = row
         return row
 
+    def move(self, lanes: tuple[int, int, int], source: int, here: Region, target: int, there: Region) -> None:
+        """Append what takes a region to another rank, or to its own; `lanes`: of copies, of sends, of receives."""
+        copies, sends, receives = lanes
+        if source == target:
+            self.add(Kind.copy, source, copies, reads=[here], writes=[there])
+            return
+        channel = self.channel(source, target)
+        self.add(Kind.send, source, sends, reads=[here], chan_out=channel)
+        self.add(Kind.recv, target, receives, writes=[there], chan_in=channel)
+
     def _rows(self, found: Ints) -> set[int]:
         """The rows that are found, of which many slots in a row have the same."""
         if len(found) < FEW:

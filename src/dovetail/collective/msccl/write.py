@@ -63,7 +63,7 @@ def write_file(
     if protocol not in FIFO_DEPTHS:
         raise ProgramError(f"no protocol '{protocol}'", hint=f"one of {', '.join(FIFO_DEPTHS)}")
     steps = lower(program, TARGETS[dialect].slots).with_depth(FIFO_DEPTHS[protocol])
-    known = certificate if steps is program else None
+    known = certificate if certificate and steps is program and certificate.program == program.name else None
     kind = _proved_kind(steps, known, dialect, collective or (header.kind if header else None))
     places = _places(canonical(steps), kind, keep_lanes=header is not None)
     stated = _header(header, places, kind, dialect, steps, protocol)
