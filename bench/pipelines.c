@@ -193,7 +193,7 @@ int main(int argc, char** argv) {
     dovetail_pipeline* pipeline = dovetail_pipeline_open(MPI_COMM_WORLD, p.l, p.from, 2, p.to, 2);
     if (!pipeline) return puts(dovetail_pipeline_error()), MPI_Abort(MPI_COMM_WORLD, 1);
     double* seconds = calloc((size_t)(items * rounds), sizeof *seconds);
-    for (int sweep = 0; sweep < 3; sweep++) dovetail_pipeline_run(pipeline, tile, &p); /* chooses in the first two */
+    while (!dovetail_pipeline_choice(pipeline).settled) dovetail_pipeline_run(pipeline, tile, &p);
     srand(1);
     for (int round = 0; round < rounds; round++) {
         for (int turn = 0, item = rand() % items; turn < items; turn++, item = (item + 1) % items) {

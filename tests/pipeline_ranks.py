@@ -84,6 +84,28 @@ def test_every_grain():
         run.close()
 
 
+def test_passes_that_try():
+    """Tried until it is settled, the same bits all the while; no more is tried after that, nor with a fixed grain."""
+    part, sweeps = Part(tuple(MPI.Compute_dims(WORLD.size, 2))), 0
+    run = pipeline(part.comm, SHAPE[2], part.tile, **part.faces())
+    while not run.choice.settled:
+        run()
+        sweeps += 1
+    same(part, sweeps)
+    settled = run.choice
+    if WORLD.size > 1:
+        assert settled.tried > 2
+        assert settled.measured_s > 0
+        assert "the least in" in run.explain()
+    run()
+    assert run.choice == settled
+    run.fix(3)
+    assert run.choice.settled
+    run.fix(0)
+    assert run.choice.settled == (WORLD.size == 1)
+    run.close()
+
+
 def same(part, sweeps):
     expected = plain(part.weights, sweeps)[part.own]
     assert np.array_equal(part.mine[1:, 1:, 1:], expected), f"rank {part.comm.rank}, sweep {sweeps}"

@@ -24,7 +24,8 @@ class Choice(NamedTuple):
 
     `waits`: whether a send of this size waits for its receiver on some link; `progresses`: whether it travels while
     ranks compute. Seconds are predicted from what was measured: of this choice, of the best with blocking and with
-    overlapped sends, and of one tile a rank.
+    overlapped sends, and of one tile a rank. `tried`: trials by which passes have measured this one and
+    its neighbours; `measured_s`: its median, 0 before there is one; `settled`: no more are made.
     """
 
     grain: int
@@ -32,10 +33,13 @@ class Choice(NamedTuple):
     overlapped: bool
     waits: bool
     progresses: bool
+    tried: int
+    settled: bool
     predicted_s: float
     blocking_s: float
     overlapped_s: float
     serial_s: float
+    measured_s: float
 
 
 class Pipeline:
@@ -86,7 +90,7 @@ class Pipeline:
 
     @property
     def choice(self) -> Choice:
-        """What is done from now on; chosen in the first pass, and anew in the second."""
+        """What is done from now on: chosen in the first two passes, then measured by those that follow."""
         found = self._library.dovetail_pipeline_choice(self._open())
         return Choice(*(kind(getattr(found, name)) for (name, _), kind in zip(found._fields_, _KINDS, strict=True)))
 
@@ -136,12 +140,15 @@ class _Face(ctypes.Structure):
 class _Choice(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("grain", "tiles")),
-        *((name, ctypes.c_int) for name in ("overlapped", "waits", "progresses")),
-        *((name, ctypes.c_double) for name in ("predicted_s", "blocking_s", "overlapped_s", "serial_s")),
+        *((name, ctypes.c_int) for name in ("overlapped", "waits", "progresses", "tried", "settled")),
+        *(
+            (name, ctypes.c_double)
+            for name in ("predicted_s", "blocking_s", "overlapped_s", "serial_s", "measured_s")
+        ),
     ]
 
 
-_KINDS: tuple[type, ...] = (int, int, bool, bool, bool, float, float, float, float)
+_KINDS: tuple[type, ...] = (int, int, bool, bool, bool, int, bool, float, float, float, float, float)
 _TILE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 

@@ -4,7 +4,7 @@
 
 #include "dovetail_pipeline.h"
 
-enum { LEVELS = 32, LOOKS = 3, TEXT = 1024 }; /* level l: 2^l positions */
+enum { LEVELS = 32, LOOKS = 3, TEXT = 1024, TRIALS = 4 }; /* level l: 2^l positions */
 
 /* All messages of this rank to one other, or from it: faces of the same peer travel together. */
 typedef struct {
@@ -27,6 +27,20 @@ typedef struct {
     int waits, progresses;
 } link_cost;
 
+/* A choice that passes measure, and what each took on this rank, then on the slowest one. */
+typedef struct {
+    int64_t grain;
+    int overlapped;
+    double seconds[LOOKS];
+} trial;
+
+/* Trials in turn, the first of them the best so far; the next ones are `factor` times more and fewer positions. */
+typedef struct {
+    trial each[TRIALS];
+    int count, turn, heats;
+    double factor;
+} trials;
+
 struct dovetail_pipeline {
     MPI_Comm comm;
     int rank, size;
@@ -39,6 +53,7 @@ struct dovetail_pipeline {
     int runs, is_fixed;
     int64_t reserved; /* positions that the buffers hold */
     dovetail_choice choice;
+    trials trials;
     char text[TEXT];
 };
 
@@ -58,6 +73,11 @@ link_cost dovetail_pipeline_message(const link_cost* levels, int64_t grain);
 
 /* pipeline_grain.c: how many positions at once. */
 void dovetail_pipeline_choose(dovetail_pipeline* p);
+void dovetail_pipeline_take(dovetail_pipeline* p, int64_t grain, int overlapped);
+
+/* pipeline_trials.c: what is chosen, measured against its neighbours by the passes that follow. */
+trial* dovetail_pipeline_trial(dovetail_pipeline* p, double** seconds);
+void dovetail_pipeline_tried(dovetail_pipeline* p);
 
 /* pipeline_recurrence.c: when a pipeline of so many steps is done; the same as pipeline_s in Python. */
 double dovetail_pipeline_s(int64_t steps, int ranks, const double* compute_s, int num_links, const link_cost* links,

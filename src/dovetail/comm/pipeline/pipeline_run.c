@@ -130,6 +130,7 @@ static int reserve(dovetail_pipeline* p, int64_t grain) {
  * every rank, and the choice that follows. Where they end. */
 static int learn(dovetail_pipeline* p, dovetail_tile* tile, void* context, int64_t* end) {
     double seen[LEVELS][LOOKS] = {{0}}, tiles_s[LEVELS] = {0};
+    p->runs++;
     const int looks = p->length / 2 >= LOOKS ? LOOKS : 1;
     int top = 0;
     while (top + 1 < LEVELS && ((int64_t)4 << top) - 1 <= p->length / 2 / looks && (int64_t)2 << top <= p->most) top++;
@@ -152,9 +153,25 @@ static int learn(dovetail_pipeline* p, dovetail_tile* tile, void* context, int64
     return MPI_SUCCESS;
 }
 
+/* A pass that begins on all ranks at once, by a choice to be measured. */
+static int try_one(dovetail_pipeline* p, dovetail_tile* tile, void* context) {
+    double* seconds;
+    const trial* one = dovetail_pipeline_trial(p, &seconds);
+    const span whole = {0, p->length, one->grain};
+    TRY(reserve(p, one->grain));
+    TRY(MPI_Barrier(p->comm));
+    *seconds = -MPI_Wtime();
+    TRY(pass(p, &whole, one->overlapped, tile, context, NULL));
+    *seconds += MPI_Wtime();
+    dovetail_pipeline_tried(p);
+    return MPI_SUCCESS;
+}
+
 int dovetail_pipeline_run(dovetail_pipeline* p, dovetail_tile* tile, void* context) {
     span rest = {0, p->length, 0};
-    if (!p->is_fixed && p->num_links && p->runs++ < LEARNING_RUNS) TRY(learn(p, tile, context, &rest.low));
+    const int chooses = !p->is_fixed && p->num_links;
+    if (chooses && p->runs >= LEARNING_RUNS && !p->choice.settled) return try_one(p, tile, context);
+    if (chooses && p->runs < LEARNING_RUNS) TRY(learn(p, tile, context, &rest.low));
     rest.grain = p->choice.grain;
     TRY(reserve(p, rest.grain));
     return pass(p, &rest, p->choice.overlapped, tile, context, NULL);
@@ -178,7 +195,7 @@ dovetail_pipeline* dovetail_pipeline_open(MPI_Comm comm, int64_t length, const d
         dovetail_pipeline_close(p);
         return NULL;
     }
-    p->choice.grain = p->length, p->choice.tiles = 1;
+    p->choice.grain = p->length, p->choice.tiles = 1, p->choice.settled = !p->num_links;
     dovetail_pipeline_probe(p);
     return p;
 }
@@ -190,7 +207,9 @@ dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length,
 
 void dovetail_pipeline_fix(dovetail_pipeline* p, int64_t grain, int overlapped) {
     p->is_fixed = grain > 0;
-    p->runs = 0;
+    p->runs = p->trials.count = p->choice.tried = 0;
+    p->choice.settled = p->is_fixed || !p->num_links;
+    p->choice.measured_s = 0;
     if (!p->is_fixed) return;
     p->choice.grain = grain < p->most ? grain : p->most;
     p->choice.tiles = (p->length + p->choice.grain - 1) / p->choice.grain;
