@@ -249,6 +249,22 @@ def test_a_gain_is_seen_through_moods_of_rounds(planned: Plan) -> None:
     assert not found.keeps_serial
 
 
+def test_a_gain_that_few_rounds_leave_open_is_told(planned: Plan) -> None:
+    """Serial is kept, and why; nothing of it where the rounds asked for were reached, or none was faster."""
+    entry = entry_of(planned, "optimal")
+
+    def notes(*planned_s: float, asked: int = 9) -> tuple[str, ...]:
+        sides = [(0.5,) * len(planned_s)] * len(entry.beside)
+        executor = Timed((1.0,) * len(planned_s), planned_s, *sides)
+        found = contest([entry], executor, rounds=asked, budget_s=0.0)
+        assert found.judged[0].keeps_serial
+        return found.notes
+
+    (told,) = notes(0.5, 0.98)
+    assert "took 26% less than serial at the median, but 6 rounds are few" in told
+    assert notes(0.5, 0.98, asked=6) == notes(1.1, 0.98) == ()
+
+
 # What is measured
 
 

@@ -31,8 +31,9 @@ class Judged:
     """What came of one entry: the schedule taken, its outcome and serial's over all launches, and all that was tried.
 
     `tried`: seconds of each schedule measured, comparable among each other. `wrong`: elements that a schedule computed
-    wrongly, where it did. `beside`: medians of what else was measured, by name. `disturbed`: rounds that were, in the
-    final; `load`: what others took of the ranks' cores in it.
+    wrongly, where it did. `unsure`: a schedule that was faster than the one taken, though not beyond the noise.
+    `beside`: medians of what else was measured, by name. `disturbed`: rounds that were, in the final; `load`: what
+    others took of the ranks' cores in it.
     """
 
     entry: Entry
@@ -41,6 +42,7 @@ class Judged:
     serial: Outcome
     tried: Mapping[Schedule, float]
     wrong: Mapping[Schedule, int] = field(default_factory=dict)
+    unsure: Schedule | None = None
     beside: Mapping[str, float] = field(default_factory=dict)
     rounds: int = 0
     disturbed: int = 0
@@ -114,7 +116,8 @@ def contest(
             judged.append(replace(one, beside=sides, rounds=about[0], disturbed=about[1], load=about[2]))
     if broken and not judged:
         raise broken[0]
-    return Contest(tuple(judged), facts, tuple(_notes(entries, judged, measurer.failed, broken)))
+    notes = _notes(entries, judged, measurer.failed, broken)
+    return Contest(tuple(judged), facts, (*notes, *_unsure(judged, rounds)))
 
 
 def judge(
@@ -132,6 +135,7 @@ def judge(
     outcomes = {schedule: pooled([launch[schedule] for launch in launches]) for schedule in common}
     serial = outcomes[entry.serial]
     right = {s: o for s, o in outcomes.items() if s != entry.serial and not o.is_wrong}
+    unsure = None
     best = min(right, key=lambda schedule: right[schedule].median_s, default=entry.serial)
     if keep:
         best = next((schedule for schedule in common if schedule != entry.serial), entry.serial)
@@ -140,10 +144,10 @@ def judge(
         gain_s = serial.median_s - outcomes[best].median_s
         pairs = [(launch[best], launch[entry.serial]) for launch in launches]
         if slower_before or gain_s <= (LEAST_GAIN_S if entry.computes else 0.0) or not beats(pairs):
-            best = entry.serial
+            best, unsure = entry.serial, best if gain_s > LEAST_GAIN * serial.median_s else None
     known = {**{schedule: outcome.median_s for schedule, outcome in outcomes.items()}, **tried}
     wrong = {schedule: outcome.num_wrong or 1 for schedule, outcome in outcomes.items() if outcome.is_wrong}
-    return Judged(entry, best, outcomes[best], serial, known, wrong)
+    return Judged(entry, best, outcomes[best], serial, known, wrong, unsure)
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:
@@ -201,3 +205,14 @@ def _notes(
     for each in judged:
         for schedule, count in each.wrong.items():
             yield f"{schedule} computed {count} wrong elements for {each.entry.name} and was passed over."
+
+
+def _unsure(judged: Sequence[Judged], rounds: int) -> Iterator[str]:
+    """Of each entry that more rounds might decide otherwise, why."""
+    for each in judged:
+        if each.unsure and each.rounds < rounds and each.entry.computes:
+            less = 1 - each.tried[each.unsure] / each.tried[each.entry.serial]
+            yield (
+                f"{each.entry.name}: {each.unsure} took {less:.0%} less than serial at the median, but {each.rounds} "
+                "rounds are few for their spread, so that serial is kept; a larger budget allows more."
+            )
