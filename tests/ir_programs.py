@@ -12,7 +12,7 @@ from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
-from dovetail.ir.terms import mapped
+from dovetail.ir.terms import mapped, modes_of, told_slots
 from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (
@@ -408,6 +408,18 @@ def scaled(program: Program, factor: int) -> Program:
     )
     buffers = tuple(b._replace(slots=tuple(n * factor for n in b.slots)) for b in program.buffers)
     return replace(program.with_columns(columns), posts=posts, buffers=buffers)
+
+
+def tells_sizes(program: Program) -> bool:
+    """Whether every operand that a term takes whole says how many slots it has: else one is meant, which `scaled` does
+    not make several."""
+    modes = {kernel.name: kernel.modes for kernel in program.kernels}
+
+    def tells(term: Term) -> bool:
+        inner = [(a, mode) for a, mode in zip(term.args, modes_of(term, modes), strict=True) if isinstance(a, Term)]
+        return all(tells(a) and (mode != "all" or told_slots(a, modes) is not None) for a, mode in inner)
+
+    return all(tells(term) for post in program.posts for term in post.terms)
 
 
 def mutated(program: Program, rng: random.Random) -> Program:

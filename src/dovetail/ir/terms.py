@@ -39,17 +39,17 @@ def slots_needed(mode: Mode, own: int, slots: int, terms: int) -> int:
 
 def own_slots(arg: Arg, modes: Modes) -> int:
     """Slots of an operand as it tells itself; one where it does not."""
-    told = _told_slots(arg, modes)
+    told = told_slots(arg, modes)
     return 1 if told is None else told
 
 
-def _told_slots(arg: Arg, modes: Modes) -> int | None:
+def told_slots(arg: Arg, modes: Modes) -> int | None:
     """Slots of a region; of a kernel's result those of the first operand that it takes slot by slot, if any."""
     if not isinstance(arg, Term):
         return arg[1].num_slots
     contracted: dict[Mode, int] = {}
     for operand, mode in zip(arg.args, modes_of(arg, modes), strict=True):
-        told = None if mode == "all" else _told_slots(operand, modes)
+        told = None if mode == "all" else told_slots(operand, modes)
         if told is not None and mode == "each":
             return told
         if told is not None:
