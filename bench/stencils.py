@@ -1,12 +1,14 @@
-"""Jacobi's step on two ranks of one machine: ours beside a C program written by hand, and Devito where one is given.
+"""Jacobi's step on two ranks: ours beside a C program written by hand, and Devito where one is given.
 
     bench/stencils.py [--devito PATH/ENVIRONMENT] [--grids 2x4096,3x256,3x64] [--rounds 3] [--out FILE]
+    bench/stencils.py --rate 100mbit [--grids 2x512,2x1024] …        # two hosts of the testbed: root and iproute2
 
 Every round runs all of them one after the other in a random order, each alone, and each tells the best of five runs of
 so many steps (ours with arrays in and out); figures are medians over the rounds. `--devito` is a virtual environment
 with devito, mpi4py and an MPI's wheel; of its MPI modes the fastest counts. All must give the same sum. `exact` is ours
-with ghosts before every sweep, `tuned` what `dovetail tune` finds, which it does first. `bandwidth`: 12 bytes a point,
-over what STREAM's triad moves (16 bytes an element) in the same rounds.
+with ghosts before every sweep, `tuned` what `dovetail tune` finds, which it does first; `exact_alone` its steps without
+arrays in and out, as those of the others are timed. `bandwidth`: 12 bytes a point,
+over what STREAM's triad moves (16 bytes an element) in the same rounds; on one host only.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -23,14 +26,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tuned import HERE, commit, table
+from tuned import HERE, SHARED_MEMORY, commit, hosts, table, testbed
 
 from dovetail.plan import wish_class
 from dovetail.tune import tune
 
 BIN = Path(sys.prefix) / "bin"
 HERE_TOO = HERE / "stencils"
-STEPS = {"2x4096": 100, "3x256": 40, "3x64": 1000}
+STEPS = {"2x4096": 100, "3x256": 40, "3x64": 1000, "2x512": 400, "2x1024": 400}
+USUAL = {SHARED_MEMORY: "2x4096,3x256,3x64"}  # else the two small ones
+NAME = "stencils"  # of the testbed
+SECONDS = ("c_s", "exact_s", "exact_alone_s", "tuned_s", "devito_s")
+RATIOS = ("over_c", "alone_over_c", "over_devito", "tuned_over_c", "bandwidth", "ready_s", "devito_ready_s")
+COLUMNS = ("grid", "link", *SECONDS, *RATIOS)
 MODES = ("basic", "diag2", "overlap", "full")
 RANKS = 2
 TRIAD_BYTES = 3 << 27
@@ -48,30 +56,44 @@ class Way(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devito", type=Path)
-    parser.add_argument("--grids", default=",".join(STEPS))
+    parser.add_argument("--rate", default=SHARED_MEMORY)
+    parser.add_argument("--grids")
     parser.add_argument("--kept", action="store_true", help="what an earlier call has tuned is not tuned again")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "stencils.json")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    grids = (args.grids or USUAL.get(args.rate, "2x512,2x1024")).split(",")
+    with tempfile.TemporaryDirectory() as folder, hosts(NAME, args.rate) as about:
         program = compiled(Path(folder))
-        for grid in [] if args.kept else args.grids.split(","):
+        for grid in [] if args.kept else grids:
             tuned_for(grid)
-        rows = [row(grid, ways(grid, program, args.devito), args.rounds, program) for grid in args.grids.split(",")]
-    about = {"label": "measured", "machine": cpu(), "ranks": RANKS, "dtype": "float32", **commit()}
-    rows = [each | about | {"rounds": args.rounds} for each in rows] + earlier(
-        args.out, {each["grid"] for each in rows}
-    )
+        rows = [row(grid, ways(grid, program, args), args.rounds, triad(program, args)) for grid in grids]
+    about |= {"label": "measured", "machine": cpu(), "ranks": RANKS, "dtype": "float32", **commit()}
+    about |= {"rounds": args.rounds, "link": "shared-memory" if args.rate == SHARED_MEMORY else args.rate}
+    rows = [each | about for each in rows]
+    rows += earlier(args.out, {(each["grid"], each["link"]) for each in rows})
     args.out.write_text(json.dumps({"bench": "stencils", "rows": rows}, indent=1) + "\n")
-    print(table(rows, ("grid", "c_s", "exact_s", "tuned_s", "devito_s", "over_c", "over_devito", "tuned_over_c",
-                       "bandwidth", "ready_s", "devito_ready_s")))  # fmt: skip
+    print(table(rows, COLUMNS))
     sys.exit(any(not each["same"] for each in rows))
 
 
-def earlier(place: Path, grids: set[str]) -> list[dict[str, Any]]:
-    """The rows of other grids that the file has."""
+def earlier(place: Path, fresh: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The rows of other grids and links that the file has."""
     known = json.loads(place.read_text())["rows"] if place.exists() else []
-    return [row for row in known if row["grid"] not in grids]
+    return [row for row in known if (row["grid"], row.get("link", "shared-memory")) not in fresh]
+
+
+def launch(environment: Path, rate: str) -> list[str]:
+    """What starts the ranks with the MPI of a virtual environment."""
+    if rate == SHARED_MEMORY:
+        return [str(environment / "bin/mpiexec"), "-n", str(RANKS)]
+    return shlex.split(testbed(NAME, "launcher", "--env-dir", str(environment)).replace("{ranks}", str(RANKS)))
+
+
+def triad(program: str, args: argparse.Namespace) -> Way | None:
+    if args.rate != SHARED_MEMORY:
+        return None
+    return Way("triad", [*launch(BIN.parent, args.rate), program, "triad", str(TRIAD_BYTES)], {})
 
 
 def compiled(folder: Path) -> str:
@@ -82,16 +104,17 @@ def compiled(folder: Path) -> str:
     return str(target)
 
 
-def ways(grid: str, program: str, devito: Path | None) -> list[Way]:
+def ways(grid: str, program: str, args: argparse.Namespace) -> list[Way]:
     """All that is run in a round."""
+    devito, start = args.devito, launch(BIN.parent, args.rate)
     axes, n = grid.split("x")
     about, found = [axes, n, str(STEPS[grid])], list[Way]()
     for name in ("blocking", "nonblocking"):
-        found.append(Way(f"c {name}", [str(BIN / "mpiexec"), "-n", str(RANKS), program, *about, name], {}))
-    ours = [str(BIN / "mpiexec"), "-n", str(RANKS), sys.executable, str(HERE_TOO / "ours.py"), *about]
+        found.append(Way(f"c {name}", [*start, program, *about, name], {}))
+    ours = [*start, sys.executable, str(HERE_TOO / "ours.py"), *about]
     found += [Way("exact", [*ours, '{"depth": 0}'], {}), Way("tuned", [*ours, "{}"], {})]
     for mode in MODES if devito else ():
-        theirs = [str(devito / "bin/mpiexec"), "-n", str(RANKS), str(devito / "bin/python")]
+        theirs = [*launch(devito, args.rate), str(devito / "bin/python")]
         settings = {"DEVITO_MPI": mode, "DEVITO_LANGUAGE": "C", "PATH": f"{devito}/bin:{os.environ['PATH']}"}
         found.append(Way(f"devito {mode}", [*theirs, str(HERE_TOO / "with_devito.py"), *about], settings))
     return found
@@ -105,12 +128,12 @@ def tuned_for(grid: str) -> None:
         print(tune(wish, RANKS, out=folder, budget_s=60).plan.schedule, file=sys.stderr)
 
 
-def row(grid: str, found: list[Way], rounds: int, program: str) -> dict[str, Any]:
+def row(grid: str, found: list[Way], rounds: int, triad: Way | None) -> dict[str, Any]:
     """What each way took, and how ours compare."""
-    triad = Way("triad", [str(BIN / "mpiexec"), "-n", str(RANKS), program, "triad", str(TRIAD_BYTES)], {})
-    told: dict[str, list[list[float]]] = {way.name: [] for way in (*found, triad)}
+    every = [*found, triad] if triad else found
+    told: dict[str, list[list[float]]] = {way.name: [] for way in every}
     for _ in range(rounds):
-        for way in random.sample([*found, triad], len(found) + 1):
+        for way in random.sample(every, len(every)):
             told[way.name].append(run(way))
             print(grid, way.name, *told[way.name][-1], file=sys.stderr)
     seconds = {name: statistics.median(each[0] for each in all_of) for name, all_of in told.items()}
@@ -129,10 +152,14 @@ def row(grid: str, found: list[Way], rounds: int, program: str) -> dict[str, Any
         "seconds": seconds,
         "spread": spread,
     }
+    alone_s = statistics.median(each[3] for each in told["exact"])
+    about |= {"exact_alone_s": alone_s, "alone_over_c": c_s / alone_s}
     about |= {"exact_s": seconds["exact"], "tuned_s": seconds["tuned"], "devito_s": min(theirs.values(), default=None)}
     about |= {"over_c": c_s / seconds["exact"], "tuned_over_c": c_s / seconds["tuned"]}
     about |= {"over_devito": about["devito_s"] and about["devito_s"] / seconds["tuned"]}
-    about |= {"bandwidth": 12 * n**axes / seconds["exact"] / seconds["triad"], "triad_bytes_per_s": seconds["triad"]}
+    if triad:
+        share = 12 * n**axes / seconds["exact"] / seconds["triad"]
+        about |= {"bandwidth": share, "triad_bytes_per_s": seconds["triad"]}
     about |= {"ready_s": ready[0], "devito_ready_s": ready[1] if theirs else None}
     return about | {"same": max(sums) - min(sums) <= NEAR * abs(max(sums))}
 
