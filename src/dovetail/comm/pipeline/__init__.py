@@ -141,10 +141,7 @@ class _Choice(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("grain", "tiles")),
         *((name, ctypes.c_int) for name in ("overlapped", "waits", "progresses", "tried", "settled")),
-        *(
-            (name, ctypes.c_double)
-            for name in ("predicted_s", "blocking_s", "overlapped_s", "serial_s", "measured_s")
-        ),
+        *((name, ctypes.c_double) for name in ("predicted_s", "blocking_s", "overlapped_s", "serial_s", "measured_s")),
     ]
 
 
