@@ -26,7 +26,8 @@ int main(void) {
         }
         for (int64_t grain = 1; grain <= p.length; grain++) best = lesser(best, seconds_of(seed, grain, seed % 2));
         printf("%d %d %.9g %.9g %.9g %d %d\n", seed, (int)p.choice.grain,
-               seconds_of(seed, p.choice.grain, p.choice.overlapped), best, p.choice.measured_s, p.choice.tried, passes);
+               seconds_of(seed, p.choice.grain, p.choice.overlapped), best, p.choice.measured_s, p.choice.tried,
+               passes);
     }
     return MPI_Finalize();
 }

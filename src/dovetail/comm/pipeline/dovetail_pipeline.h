@@ -62,8 +62,8 @@ const char* dovetail_pipeline_explain(const dovetail_pipeline* pipeline);
 
 /* The choice as numbers: `waits` says whether a send of this size waits for its receiver on some link, `progresses`
  * whether all of those travel while the ranks compute; `serial_s` is predicted for a single tile, all in seconds.
- * `tried`: trials by which passes have measured this one and its neighbours; `measured_s`: its median, 0 before there is
- * one; `settled`: no more are made. */
+ * `tried`: trials by which passes have measured this one and its neighbours; `measured_s`: its median, 0 before there
+ * is one; `settled`: no more are made. */
 typedef struct {
     int64_t grain, tiles;
     int overlapped, waits, progresses, tried, settled;

@@ -7,7 +7,7 @@
 #include "pipeline_inside.h"
 
 enum { MOST_HEATS = 12 };
-static const double FASTER = 0.99;                           /* a neighbour must take this much of the time, or less */
+static const double FASTER = 0.99;                          /* a neighbour must take this much of the time, or less */
 static const double FIRST_FACTOR = 2, LAST_FACTOR = 1.4142; /* of positions, from one neighbour to the next */
 
 static double median(const double* seconds) {
