@@ -59,16 +59,22 @@ def gathers(wish: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
     for by, own, fused in product(ways, ("first", "together"), (True, False)):
         if wish.k >= ranks > 1 and longest:
             found.append(Schedule.of("any", slices=ranks, by=by, own=own, fused=fused))
-    return found
+    return found + in_turn(found)
+
+
+def in_turn(found: Sequence[Schedule]) -> list[Schedule]:
+    """Some of those by messages straight to each rank, to one after the other."""
+    return [each.with_parameters(in_turn=True) for each in found if each["by"] == "messages"][1::2]
 
 
 def scatters(wish: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
     """Schedules of all shapes of a product whose results travel."""
     longest, owns = wish.blocks(ranks).longest, ("first", "last", "together")
-    return [
+    found = [
         Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own=own, fused=fused)
         for by, own, fused, steps in product(ways, owns, (True, False), (1, 2, ranks))
     ]
+    return found + in_turn(found)
 
 
 def costs(ranks: int, **asked: Any) -> Any:
@@ -84,6 +90,7 @@ def costs(ranks: int, **asked: Any) -> Any:
         knows_collective=lambda kind: True,
         knows_messages=lambda: True,
         stretch=lambda schedule: (1.0, 1.0),
+        has_one_way_out=lambda: False,
     )
 
 

@@ -1,5 +1,9 @@
 """all_to_all_matmul and matmul_all_to_all: uneven counts of rows, every schedule proved and right."""
 
+from dataclasses import replace
+from itertools import permutations
+
+import collective_machine
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +12,9 @@ from product_runs import agree, gathers, random, run, scatters, wide, wrong_in_s
 
 from dovetail.core import PlanError, WishError
 from dovetail.ir import Kind, Schedule
+from dovetail.machine import Link
 from dovetail.matmul import AllToAllMatmul, MatmulAllToAll
+from dovetail.plan.costs import Costs
 
 WAYS = ("library", "messages")
 
@@ -62,6 +68,22 @@ def test_any_counts(which, ranks, data):
     sizes = data.draw(st.tuples(st.integers(0, 9), st.integers(0, 6)))
     wish = kind(sum(map(sum, counts)), *sizes, dtype, counts)
     check(wish, data.draw(st.sampled_from(schedules(wish, ranks, WAYS))), ranks, data.draw(st.integers(0, 99)))
+
+
+@pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
+def test_messages_go_in_turn_where_one_link_carries_them_all(kind):
+    """By a switch each rank's message waits for what came while the last one went; by links of their own none does."""
+    wish, ranks = kind(64, 8, 8), 4
+    switch, pairs = collective_machine.star(ranks), tuple(permutations(range(ranks), 2))
+    mesh = replace(switch, links=tuple(Link(a, b, switch.links[0].kind) for a, b in pairs))
+    for machine, in_turn in ((switch, True), (mesh, False), (replace(switch, nodes=(0,) * ranks, links=()), False)):
+        assert Costs(wish, machine, ranks).has_one_way_out() is in_turn
+    schedule = Schedule.of("any", tiles=(2, 2), by="messages", own="together", fused=True)
+    for each, count in ((schedule, 0), (schedule.with_parameters(in_turn=True), ranks * (2 * (ranks - 1) - 1))):
+        program = wish.program(each, ranks)
+        ops = list(program.ops())
+        waits = [op for op in ops if op.kind == Kind.send and any(ops[row].kind == Kind.recv for row in op.after)]
+        assert len(waits) == count
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])

@@ -124,6 +124,9 @@ class Costs(Protocol):
     def knows_messages(self) -> bool:
         """Whether it has a cost of messages between every two ranks."""
 
+    def has_one_way_out(self) -> bool:
+        """Whether all messages of a rank, to whichever other, go out by one and the same link: to a switch, say."""
+
     def unknown(self, kind: str) -> CostError:
         """The error that the machine has no cost of this collective, in no way."""
 

@@ -61,7 +61,13 @@ class Blockwise(Product):
         return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own="together", fused=True)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; whole blocks, round a ring or straight; tiles; FiCCO's."""
+        """Serial; whole blocks, round a ring or straight; tiles; FiCCO's. What goes straight to all by one link does so
+        in turn: at once, all of it would come at the end."""
+        in_turn = costs.ranks > 2 and costs.has_one_way_out()
+        for each in self._schedules(costs):
+            yield each.with_parameters(in_turn=True) if in_turn and each["by"] == "messages" else each
+
+    def _schedules(self, costs: Costs) -> Iterator[Schedule]:
         ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
         at_once = [by for by in ways if by in ("library", "messages")]
         yield from (self._serial(by, ranks) for by in at_once)
@@ -126,8 +132,10 @@ class Blockwise(Product):
             yield from better(costs, ranked, self.neighbours, self._floor(costs))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Driven otherwise, cut otherwise, tiles moved; fused or not."""
+        """Driven otherwise, cut otherwise, tiles moved; fused or not; at once what went in turn."""
         yield from driven_otherwise(schedule)
+        if schedule.get("in_turn"):
+            yield schedule.with_parameters(in_turn=None)
         if schedule["by"] != "library" and not schedule.get("slices"):
             yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
         yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))

@@ -37,9 +37,9 @@ def gather_program(
     block before anything has come, "together" takes its parts along with the others' in each step; `fused`: one product
     a step, of parts that lie side by side, whose result is then moved to its rows, else one for each part, in place;
     `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
-    each way) that pass on what came, in messages of at most `rows_per_message` rows. PlanError where the parameters do
-    not fit. Source: seed 000 (MC²), seed 001.
-
+    each way) that pass on what came, in messages of at most `rows_per_message` rows; `in_turn`: straight to one rank
+    after the other, each once what a rank gets meanwhile has come, for where all go out by one link. PlanError where
+    the parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
     made = Gather(name, blocks, schedule, results, gathered, kind, range(blocks.ranks)).build()
     return cut_messages(made, schedule.get("rows_per_message"))
@@ -59,10 +59,19 @@ def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Progra
     """`made`, of rank 0 for all ranks where these are `alike`, its messages cut: into chains where they go straight to
     where they are wanted, each piece right after the one before; and how many pieces each op stands for."""
     most = schedule.get("rows_per_message")
-    straight = most is not None and schedule["by"] == "messages"
+    straight = most is not None and schedule["by"] == "messages" and not schedule.get("in_turn")
     whole = made if straight else cut_messages(made, most)
     whole = for_all_ranks(whole) if alike else whole
     return chains(whole, most) if straight else (whole, 1.0)
+
+
+def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
+    """What comes to a rank while its message before this one goes out: (rank, from which, step).
+
+    >>> before(0, 2, 5, 4), before(0, 1, 5, 4)
+    ((0, 3, 5), (0, 1, 4))
+    """
+    return (rank, (rank - turn + 1) % ranks, step) if turn > 1 else (rank, (rank + 1) % ranks, step - 1)
 
 
 class Gather:
@@ -75,6 +84,7 @@ class Gather:
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
         self.own_first, self.most = schedule.get("own") == "first", schedule.get("rows_per_message")
+        self.in_turn = bool(schedule.get("in_turn"))
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
         self.b = Builder(name, self.ranks)
@@ -188,10 +198,11 @@ class Gather:
                 self.came[rank, q, step] = [row]
 
     def _send(self, step: int) -> None:
-        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow, or in turn."""
         for turn in range(1, self.ranks):
             for rank in self._heard_by(turn):
-                self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1)
+                after = self.came.get(before(rank, turn, step, self.ranks), []) if self.in_turn else []
+                self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1, after)
 
     def _heard_by(self, towards: int) -> Sequence[int]:
         """Ranks whose messages to the rank so many after them begin or end at one of `doing`."""

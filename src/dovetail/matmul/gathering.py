@@ -159,7 +159,7 @@ class Gathering(Blockwise):
     def explained(self, schedule: Schedule, ranks: int) -> str:
         ways = {
             "library": f"brought by the library’s {self.kind}",
-            "messages": "sent straight to each rank",
+            "messages": f"sent straight to each rank{' in turn' if schedule.get('in_turn') else ''}",
             "ring": "passed round a ring",
             "two_rings": "passed round two rings",
         }

@@ -11,7 +11,7 @@ from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Parts, Steps
-from dovetail.matmul.gather import depth_of, in_chains
+from dovetail.matmul.gather import before, depth_of, in_chains
 from dovetail.matmul.product import MODES
 from dovetail.passes.pieces import cut_messages
 
@@ -29,8 +29,9 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     or "together" with the others' in each step; `fused`: one product a step for all ranks, where their rows lie side by
     side in A (else they are copied together first), or one for each; `by`: the library's reduce_scatter or all_to_all
     for each step, `messages` straight to each rank, or, of sums, a `ring` in which each rank adds its own product to
-    what it passes on, or `two_rings`, one each way, that meet at the rank that wants the sum. PlanError where the
-    parameters do not fit. Messages have at most `rows_per_message` rows. Source: seed 000 (MC²), seed 001.
+    what it passes on, or `two_rings`, one each way, that meet at the rank that wants the sum. Messages have at most
+    `rows_per_message` rows; `in_turn`: see `gather_program`. PlanError where the parameters do not fit. Source: seed
+    000 (MC²), seed 001.
     """
     return cut_messages(_Scatter(name, blocks, schedule, sums).build(), schedule.get("rows_per_message"))
 
@@ -45,13 +46,14 @@ class _Scatter:
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool) -> None:
         self.blocks, self.ranks, self.sums = blocks, blocks.ranks, sums
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
-        self.most = schedule.get("rows_per_message")
+        self.most, self.in_turn = schedule.get("rows_per_message"), bool(schedule.get("in_turn"))
         self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
         self.steps = Steps(schedule.tiles, 1)
         self._check()
         self.part = Parts(blocks, self.steps, self.apart)
         self.b = Builder(name, self.ranks)
         self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made its product
+        self.came: dict[tuple[int, int, int], int] = {}  # (rank, q, step) -> row of the op that took it in
         self.left: dict[int, list[tuple[int, int, int]]] = {r: [] for r in range(self.ranks)}  # products yet to add
 
     def _check(self) -> None:
@@ -218,7 +220,7 @@ class _Scatter:
             self.b.add(Kind.collective, rank, net, line=f"step {step + 1}: {kind}", **about)  # type: ignore[arg-type]
 
     def _send(self, step: int) -> None:
-        """Straight to each rank, on a lane for each, so that they travel at once where links allow."""
+        """Straight to each rank, on a lane for each, so that they travel at once where links allow, or in turn."""
         for turn in range(1, self.ranks):
             send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
             for rank in range(self.ranks):
@@ -228,9 +230,11 @@ class _Scatter:
                 channel = self.b.channel(rank, to, 0, self.depth)
                 line = f"step {step + 1}: from rank {rank} for rank {to}"
                 reads, writes = [self.made_at(rank, to, step)], [self.landing(rank, to, step)]
-                after = [self.made[rank, to, step]]
+                after, other = [self.made[rank, to, step]], before(rank, turn, step, self.ranks)
+                after += [self.came[other]] if self.in_turn and other in self.came else []
                 self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
                 row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
+                self.came[to, rank, step] = row
                 self.left[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:

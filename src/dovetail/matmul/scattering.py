@@ -79,7 +79,7 @@ class Scattering(Blockwise):
     def explained(self, schedule: Schedule, ranks: int) -> str:
         ways = {
             "library": f"taken away by the library’s {self.kind}",
-            "messages": "sent straight to each rank",
+            "messages": f"sent straight to each rank{' in turn' if schedule.get('in_turn') else ''}",
             "ring": "summed up round a ring",
             "two_rings": "summed up round two rings",
         }

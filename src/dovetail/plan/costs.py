@@ -146,6 +146,11 @@ class Costs:
             hint=f"probe {' or '.join(sorted(probe))}, or choose another machine",
         )
 
+    def has_one_way_out(self) -> bool:
+        """Whether all messages of a rank, to whichever other, go out by one and the same link: to a switch, say."""
+        ways = [set(self.machine.route(0, other)[1]) for other in range(1, self.ranks)]
+        return bool(ways and set.intersection(*ways))
+
     def link_kinds(self) -> set[str]:
         """The kinds of the links between the ranks."""
         pairs = ((a, b) for a in range(self.ranks) for b in range(self.ranks) if a != b)
