@@ -73,7 +73,7 @@ def test_every_grain():
         part, sweeps = Part(dims), 0
         run = pipeline(part.comm, SHAPE[2], part.tile, **part.faces())
         for grain in (None, None, None, 1, 7, 61, 10**9, 0):
-            for overlapped in (False, True) if grain else (False,):
+            for overlapped in (0, 1, 2) if grain else (0,):
                 if grain is not None:
                     run.fix(grain, overlapped=overlapped)
                 run()

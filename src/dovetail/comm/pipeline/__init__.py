@@ -20,7 +20,7 @@ Faces = Iterable[tuple[int, Array]]  # (rank, its array: positions first)
 
 
 class Choice(NamedTuple):
-    """How a pass is cut: positions at once, tiles, and whether sends are waited for only when their buffer is needed.
+    """How a pass is cut: positions at once, tiles, and how many steps later sends are waited for, 0: at once.
 
     `waits`: whether a send of this size waits for its receiver on some link; `progresses`: whether it travels while
     ranks compute. Seconds are predicted from what was measured: of this choice, of the best with blocking and with
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
     grain: int
     tiles: int
-    overlapped: bool
+    overlapped: int
     waits: bool
     progresses: bool
     tried: int
@@ -82,8 +82,10 @@ class Pipeline:
         except BaseException as error:
             self._failure.append(error)
 
-    def fix(self, grain: int, *, overlapped: bool = False) -> None:
-        """Positions at once from now on, the same on every rank; 0 has it chosen again."""
+    def fix(self, grain: int, *, overlapped: int = 0) -> None:
+        """Positions at once from now on, the same on every rank; 0 has it chosen again. Sends are waited for at once
+        or `overlapped` steps later: 1 or 2.
+        """
         if grain < 0:
             raise WishError("a grain is a number of positions", found=str(grain), hint="0 has it chosen")
         self._library.dovetail_pipeline_fix(self._open(), grain, overlapped)
@@ -145,7 +147,7 @@ class _Choice(ctypes.Structure):
     ]
 
 
-_KINDS: tuple[type, ...] = (int, int, bool, bool, bool, int, bool, float, float, float, float, float)
+_KINDS: tuple[type, ...] = (int, int, int, bool, bool, int, bool, float, float, float, float, float)
 _TILE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 

@@ -48,7 +48,8 @@ dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length,
 /* One pass over all positions; every rank calls it, as often as it likes. 0, or what MPI returned. */
 int dovetail_pipeline_run(dovetail_pipeline* pipeline, dovetail_tile* tile, void* context);
 
-/* Positions at once from now on, the same on every rank; 0 chooses again. Sends are waited for unless `overlapped`. */
+/* Positions at once from now on, the same on every rank; 0 chooses again. Sends are waited for at once, or `overlapped`
+ * steps later: 1 or 2. */
 void dovetail_pipeline_fix(dovetail_pipeline* pipeline, int64_t grain, int overlapped);
 
 /* Ends it, on every rank. */
@@ -60,10 +61,10 @@ const char* dovetail_pipeline_error(void);
 /* What was chosen, and why, in a few sentences; they last until the next call. */
 const char* dovetail_pipeline_explain(const dovetail_pipeline* pipeline);
 
-/* The choice as numbers: `waits` says whether a send of this size waits for its receiver on some link, `progresses`
- * whether all of those travel while the ranks compute; `serial_s` is predicted for a single tile, all in seconds.
- * `tried`: trials by which passes have measured this one and its neighbours; `measured_s`: its median, 0 before there
- * is one; `settled`: no more are made. */
+/* The choice as numbers: a send is waited for `overlapped` steps later, 0: at once; `waits` says whether a send of this
+ * size waits for its receiver on some link, `progresses` whether all of those travel while the ranks compute;
+ * `serial_s` is predicted for a single tile, all in seconds. `tried`: trials by which passes have measured this one and
+ * its neighbours; `measured_s`: its median, 0 before there is one; `settled`: no more are made. */
 typedef struct {
     int64_t grain, tiles;
     int overlapped, waits, progresses, tried, settled;

@@ -60,7 +60,7 @@ static void decide(dovetail_pipeline* p) {
     grains[0] = best_grain(p, 0, &choice->blocking_s);
     grains[1] = best_grain(p, 1, &choice->overlapped_s);
     const int overlapped = choice->overlapped_s < WORTH * choice->blocking_s;
-    dovetail_pipeline_take(p, grains[overlapped], overlapped);
+    dovetail_pipeline_take(p, grains[overlapped], 2 * overlapped);
     choice->serial_s = dovetail_pipeline_predict(p, p->length, 0);
 }
 

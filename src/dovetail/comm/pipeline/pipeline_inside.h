@@ -4,7 +4,7 @@
 
 #include "dovetail_pipeline.h"
 
-enum { LEVELS = 32, LOOKS = 3, TEXT = 1024, TRIALS = 4 }; /* level l: 2^l positions */
+enum { LEVELS = 32, LOOKS = 3, TEXT = 1024, TRIALS = 5 }; /* level l: 2^l positions */
 
 /* All messages of this rank to one other, or from it: faces of the same peer travel together. */
 typedef struct {

@@ -103,7 +103,7 @@ static int pass(dovetail_pipeline* p, const span* s, int overlapped, dovetail_ti
         const double begin = took_s ? MPI_Wtime() : 0;
         for (int i = 0; i < p->num_from; i++) move(p->from + i, low, count, which, 0);
         tile(context, low, low + count);
-        if (overlapped) TRY(wait_all(p->to, p->num_to, which)); /* of two steps before */
+        if (overlapped) TRY(wait_all(p->to, p->num_to, overlapped == 2 ? which : !which)); /* of so many steps before */
         for (int i = 0; i < p->num_to; i++) move(p->to + i, low, count, which, 1);
         if (took_s) *took_s += MPI_Wtime() - begin;
         TRY(send(p, s, step, overlapped));
@@ -213,7 +213,7 @@ void dovetail_pipeline_fix(dovetail_pipeline* p, int64_t grain, int overlapped) 
     if (!p->is_fixed) return;
     p->choice.grain = grain < p->most ? grain : p->most;
     p->choice.tiles = (p->length + p->choice.grain - 1) / p->choice.grain;
-    p->choice.overlapped = overlapped != 0;
+    p->choice.overlapped = overlapped < 0 ? 0 : overlapped > 2 ? 2 : overlapped;
 }
 
 void dovetail_pipeline_close(dovetail_pipeline* p) {

@@ -24,7 +24,7 @@ static void add(dovetail_pipeline* p, double grain, int overlapped) {
     all->each[all->count++] = (trial){.grain = whole, .overlapped = overlapped};
 }
 
-/* The choice and its neighbours: more positions, fewer, and the other way of sending. */
+/* The choice and its neighbours: more positions, fewer, and the other ways of sending. */
 static void next_heat(dovetail_pipeline* p) {
     const dovetail_choice* choice = &p->choice;
     const double grain = (double)choice->grain;
@@ -32,7 +32,7 @@ static void next_heat(dovetail_pipeline* p) {
     add(p, grain, choice->overlapped);
     add(p, grain * p->trials.factor, choice->overlapped);
     add(p, grain / p->trials.factor, choice->overlapped);
-    add(p, grain, !choice->overlapped);
+    for (int overlapped = 0; overlapped <= 2; overlapped++) add(p, grain, overlapped);
     p->choice.tried += p->trials.count;
     p->trials.heats++;
 }
