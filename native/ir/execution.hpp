@@ -81,6 +81,9 @@ class Execution {
 
     const Value& read(std::int32_t buffer, std::int32_t rank, std::int64_t cell) { return touched(buffer, rank, cell); }
 
+    // Values that ops have read and written.
+    std::int64_t work() const { return work_; }
+
     // Of each set of post-conditions the first slot that is wrong.
     std::vector<Wrong> check(std::int32_t num_sets) {
         std::vector<Wrong> found(num_sets);
@@ -146,11 +149,13 @@ class Execution {
     void load(std::int32_t rank, const Region& r, std::vector<Value>& out) {
         out.clear();
         const Region cells = layout_.cells(r);
+        work_ += cells.slots();
         cells.each([&](std::int64_t, std::int64_t cell) { return out.push_back(read(r.buffer, rank, cell)), true; });
     }
 
     void store(std::int32_t rank, const Region& r, const Value* values) {
         const Region cells = layout_.cells(r);
+        work_ += cells.slots();
         cells.each([&](std::int64_t j, std::int64_t cell) { return slot(r.buffer, rank, cell) = values[j], true; });
     }
 
@@ -385,6 +390,7 @@ class Execution {
     const Layout& layout_;
     const Key key_;
     const Atom undefined_;
+    std::int64_t work_ = 0;
     std::vector<Value> cells_;
     std::vector<Pipe> pipes_;
     std::vector<Value> out_, more_;                       // scratch of one op
