@@ -117,7 +117,9 @@ class TestSpace:
         vectors = problems.seidel1d.vectors()
         pairs = [(at, (at[0] - by[0], at[1] - by[1])) for at in turns for by in vectors]
         assert all(turns[at] >= turns[before] for at, before in pairs if before in turns)
-        assert max(turns.values()) < sum(1 for _ in {(p.rank, p.turn) for p in space.pieces})  # ranks work at once
+        line = wish.line(schedule(3, 10), 3)
+        tiles = sum(1 for band in line.bands for _ in line.tiles(band.depth))
+        assert len({(p.rank, p.turn) for p in space.pieces}) == tiles > max(turns.values())  # ranks work at once
 
     def test_of_a_long_run_some_bands(self):
         space = wish_of(problems.seidel1d)("100000", 4000).space(schedule(60, 2000), 2)

@@ -204,6 +204,10 @@ class TestNarrowParts:
             if boundary != "reflecting" or sum(shares) > 2 * depth:
                 check(even, schedule((len(shares),), depth, tile=tile, shares=shares))
 
+    def test_tiles_of_a_row(self, boundary):
+        """Where a sweep reads farther back than ahead, a mirrored row comes of one far ahead."""
+        check(self.wish(boundary, 16, 4, 1, 4), schedule((2,), 2, tile=1))
+
     @pytest.mark.parametrize("shares", SHARES)
     def test_no_more_travels_than_is_read(self, boundary, shares):
         """Each row that a part reads of others, once a step."""

@@ -1,7 +1,6 @@
 // Induction: see induction.hpp.
 #include "ir/induction.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <deque>
 #include <vector>
@@ -13,7 +12,7 @@ constexpr std::int64_t kFewest = 8;       // repetitions; fewer are done as they
 constexpr std::int64_t kCandidates = 32;  // lengths of a repetition that are tried
 constexpr int kRefinements = 4;           // how often what holds the same may get less
 constexpr std::int64_t kAhead = 6;        // how many repetitions the reference is sought through for the same value
-constexpr std::size_t kStarts = 3;        // places in a repetition that are tried as its beginning
+constexpr std::size_t kStarts = 2;        // places in a repetition that are tried as its beginning
 
 // The rows from `first` are `count` times the same `length` ops.
 struct Repetition {
@@ -80,18 +79,17 @@ bool is_last_before_messages(const Program& p, std::int64_t row) {
     return false;
 }
 
-// Computations of a repetition from `first` after which both programs may have done the same: one that touches most, in
-// a pipeline a tile, not what takes a face out of one; and those after which messages move.
+// Computations of a repetition from `first` after which both programs may have done the same. Where some take operands
+// whole they are tiles of a pipeline, and the largest is one; else those after which messages move end a sweep.
 std::vector<std::int64_t> starts(const Program& p, const Layout& layout, std::int64_t first, std::int64_t length) {
-    std::vector<std::int64_t> found = {first};
+    std::vector<std::int64_t> found;
     std::int64_t most = 0;
     for (std::int64_t op = first; op < first + length; ++op) {
         if (p.kind[op] != kCompute || p.num_writes(op) == 0) continue;
-        const std::int64_t touched = num_touched(p, layout, op);
-        if (touched > most) found[0] = op, most = touched;
-        if (found.size() < kStarts && is_last_before_messages(p, op)) found.push_back(op);
+        const std::int64_t touched = p.is_by_slot(p.call[op]) ? 0 : num_touched(p, layout, op);
+        if (touched > most) found.assign(1, op), most = touched;
+        if (most == 0 && found.size() < kStarts && is_last_before_messages(p, op)) found.push_back(op);
     }
-    if (most == 0 || std::find(found.begin() + 1, found.end(), found[0]) != found.end()) found.erase(found.begin());
     return found;
 }
 
@@ -289,10 +287,9 @@ bool is_same_by_induction(const Runs& runs, const Layout& layout, const Key& key
     if (own.count == 0 || theirs.count == 0) return false;
     if (!is_in_order(runs.program, runs.run) || !is_in_order(*runs.reference, *runs.reference_run)) return false;
     match(own, theirs);
-    if (holds_at_once(runs, layout, key, difference, own, theirs, work)) return true;
-    for (const std::int64_t row : starts(runs.program, layout, own.first + 2 * own.length, own.length))
+    for (const std::int64_t row : starts(runs.program, layout, own.first + own.length, own.length))
         if (holds_from(runs, layout, key, difference, own, theirs, row, work)) return true;
-    return false;
+    return holds_at_once(runs, layout, key, difference, own, theirs, work);
 }
 
 }  // namespace dovetail::ir
