@@ -117,7 +117,9 @@ class StencilWish(OfFields):
     def _fits(self, cut: Sequence[int]) -> bool:
         """Whether parts can be cut so: what a step shows, all do."""
         try:
-            _program(self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False)
+            _program(
+                self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False
+            )
         except PlanError:
             return False
         return True
