@@ -58,3 +58,7 @@ def __getattr__(name: str) -> Any:
         found = product_call(name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -103,7 +103,9 @@ class _Writer(Exchange):
             for part in self.parts:
                 for box in self._edges(part, event, beyond):
                     self._keep(part, event, box)
+            for part in self.parts:
                 self._sweep(part, event, beyond, waits and place == 0)
+            for part in self.parts:
                 self.mirror(part, (event.sweep.target, event.version), beyond)
             self.swept((event.sweep.target, event.version), beyond)
 
