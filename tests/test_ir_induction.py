@@ -1,6 +1,7 @@
 """Programs of many steps, proved by a few: told so where it is so, and never where one op, or each step, is wrong."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -16,9 +17,15 @@ from dovetail.plan.wishes import wish_class
 CASES = {
     "jacobi1d": ("14", (2,), {"depth": 0}),
     "jacobi2d": ("11x5", (3,), {"depth": 0, "overlapped": True}),
+    "laplace2d": ("16x5", (2,), {"depth": 2}),
+    "jacobi3d": ("12x7x3", (2, 2), {"depth": 2, "tile": 3}),
     "fdtd2d": ("10x5", (2,), {"depth": 0}),
     "acoustic3d": ("12x12x12", (2, 1), {"depth": 0}),
     "sync_p2p": ("9x8", (1, 2), {"mapped": 0, "grain": 4, "overlapped": True}),
+    "gauss_seidel2d": ("7x8", (1, 2), {"mapped": 0, "grain": 4, "overlapped": True}),
+    "ssor2d": ("9x8", (1, 2), {"mapped": 0, "grain": 3}),
+    "seidel2d": ("8x7", (3, 1), {"mapped": 1, "grain": 5}),
+    "seidel1d": ("17", (2,), {"depth": 1, "grain": 6}),
 }
 
 
@@ -36,6 +43,12 @@ def is_told(program, plain):
 def test_is_told(name):
     assert is_told(*programs(name))
     assert verify(*programs(name)[:1], against=programs(name)[1]).ok
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_twice_as_many_steps_are_no_more_work(name):
+    works = [judge(program, [Posts.of(())], plain)["work"] for program, plain in (programs(name), programs(name, 120))]
+    assert works[0] == works[1]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -64,7 +77,7 @@ def same_ops(program, row):
 @given(st.data())
 def test_no_fault_is_overlooked(data):
     """As the plain reference in Python has it, which does every step."""
-    name = data.draw(st.sampled_from(["jacobi1d", "jacobi2d", "fdtd2d", "sync_p2p"]))
+    name = data.draw(st.sampled_from(["jacobi1d", "jacobi2d", "fdtd2d", "sync_p2p", "gauss_seidel2d", "seidel1d"]))
     program, plain = programs(name, 30)
     kinds = program.columns["kind"]
     rows = np.flatnonzero(np.isin(kinds, (Kind.send, Kind.recv, Kind.compute, Kind.copy)))
@@ -79,8 +92,13 @@ def test_no_fault_is_overlooked(data):
     assert {name: check.ok for name, check in found.checks.items()} == {n: c.ok for n, c in wanted.checks.items()}
 
 
-@pytest.mark.parametrize("name", ["jacobi1d", "fdtd2d", "sync_p2p"])
-@pytest.mark.parametrize("where", [0.0, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        *product(["jacobi1d", "fdtd2d", "sync_p2p"], [0.0, 0.3, 0.5, 0.9, 1.0]),
+        *product(["gauss_seidel2d", "seidel2d", "seidel1d"], [0.5]),
+    ],
+)
 def test_a_message_left_out(name, where):
     """A receive that puts what came elsewhere, in one step, early or late, or in every one."""
     program, plain = programs(name)

@@ -96,6 +96,37 @@ def test_many_rounds_are_written_as_few():
     assert program.num_ops == written.num_ops
 
 
+class TestSpace:
+    """What the page shows of the bands."""
+
+    @pytest.mark.parametrize(("name", "depth", "grain"), [("seidel1d", 3, 7), ("back", 2, 9), ("upright", 4, 50)])
+    def test_every_position_of_every_step_is_done_once(self, name, depth, grain):
+        wish = wish_of(NESTS[name])("40", 11)
+        space, line = wish.space(schedule(depth, grain), 2), wish.line(schedule(depth, grain), 2)
+        assert (space.low, space.high) == line.box
+        done = [(p.step, at) for p in space.pieces for at in range(p.low, p.high)]
+        assert sorted(done) == [(step, at) for step in range(1, 12) for at in range(space.low, space.high)]
+        ranks = [rank for band in line.bands for rank in [band.rank] * band.depth]
+        assert all(piece.rank == ranks[piece.step - 1] for piece in space.pieces)
+
+    def test_turns_go_as_dependences_ask(self):
+        """A tile comes after the tiles around it in the step before, and after the one before it in its own."""
+        wish = wish_of(problems.seidel1d)("60", 12)
+        space = wish.space(schedule(3, 10), 3)
+        turns = {(p.step, at): p.turn for p in space.pieces for at in range(p.low, p.high)}
+        vectors = problems.seidel1d.vectors()
+        pairs = [(at, (at[0] - by[0], at[1] - by[1])) for at in turns for by in vectors]
+        assert all(turns[at] >= turns[before] for at, before in pairs if before in turns)
+        line = wish.line(schedule(3, 10), 3)
+        tiles = sum(1 for band in line.bands for _ in line.tiles(band.depth))
+        assert len({(p.rank, p.turn) for p in space.pieces}) == tiles > max(turns.values())  # ranks work at once
+
+    def test_of_a_long_run_some_bands(self):
+        space = wish_of(problems.seidel1d)("100000", 4000).space(schedule(60, 2000), 2)
+        assert (space.low, space.high, space.number(2) - space.number(1)) == (1, 32001, 5)
+        assert len(space.pieces) < 2000
+
+
 def test_a_later_rank_begins_before_the_first_has_ended():
     """And messages are as few as tiles: each sends what it leaves once."""
     wish = wish_of(problems.seidel1d)("200", 8)

@@ -111,6 +111,7 @@ Table to_dict(const ir::Verdict& v) {
     const ir::Difference& d = v.results.differs;
     out["differs"] = d.buffer < 0 ? nb::none() : nb::object(nb::make_tuple(d.buffer, d.rank, d.slot));
     out["cells"] = v.results.cells;
+    out["work"] = v.results.work;
     out["by_induction"] = v.results.by_induction;
     out["slice"] = to_dict(v.slice);
     out["origin"] = to_dict(v.origin);

@@ -49,7 +49,11 @@ class Execution {
           key_(key),
           undefined_(is_reference ? kTheirs : kUndefined),
           cells_(layout.cells()),
-          pipes_(p.num_channels()) {}
+          used_(p.num_buffers, 0),
+          pipes_(p.num_channels()) {
+        for (const std::int32_t buffer : p.read.buffer) used_[buffer] = 1;
+        for (const std::int32_t buffer : p.write.buffer) used_[buffer] = 1;
+    }
 
     // The whole run.
     void run() {
@@ -61,11 +65,12 @@ class Execution {
         for (std::int64_t op = first; op < last; ++op) step(static_cast<std::int32_t>(op));
     }
 
-    // Calls f(value) for all that is held: every cell, and what is on its way in every channel.
+    // Calls f(value) for all that is held: every cell of buffers that some op uses, and what is on its way in every
+    // channel.
     template <class F>
     void each(F f) {
         for (std::int32_t buffer = 0; buffer < p_.num_buffers; ++buffer)
-            for (std::int32_t rank = 0; rank < p_.num_ranks; ++rank)
+            for (std::int32_t rank = 0; rank < p_.num_ranks && used_[buffer]; ++rank)
                 for (std::int64_t cell = 0; cell < layout_.end(buffer, rank) - layout_.start(buffer, rank); ++cell)
                     f(touched(buffer, rank, cell));
         for (Pipe& pipe : pipes_)
@@ -80,6 +85,9 @@ class Execution {
     }
 
     const Value& read(std::int32_t buffer, std::int32_t rank, std::int64_t cell) { return touched(buffer, rank, cell); }
+
+    // Values that ops have read and written.
+    std::int64_t work() const { return work_; }
 
     // Of each set of post-conditions the first slot that is wrong.
     std::vector<Wrong> check(std::int32_t num_sets) {
@@ -146,11 +154,13 @@ class Execution {
     void load(std::int32_t rank, const Region& r, std::vector<Value>& out) {
         out.clear();
         const Region cells = layout_.cells(r);
+        work_ += cells.slots();
         cells.each([&](std::int64_t, std::int64_t cell) { return out.push_back(read(r.buffer, rank, cell)), true; });
     }
 
     void store(std::int32_t rank, const Region& r, const Value* values) {
         const Region cells = layout_.cells(r);
+        work_ += cells.slots();
         cells.each([&](std::int64_t j, std::int64_t cell) { return slot(r.buffer, rank, cell) = values[j], true; });
     }
 
@@ -385,7 +395,9 @@ class Execution {
     const Layout& layout_;
     const Key key_;
     const Atom undefined_;
+    std::int64_t work_ = 0;
     std::vector<Value> cells_;
+    std::vector<std::uint8_t> used_;  // by buffer: whether some op reads or writes it
     std::vector<Pipe> pipes_;
     std::vector<Value> out_, more_;                       // scratch of one op
     std::vector<std::vector<Value>> operands_, results_;  // likewise

@@ -12,7 +12,7 @@ constexpr std::int64_t kFewest = 8;       // repetitions; fewer are done as they
 constexpr std::int64_t kCandidates = 32;  // lengths of a repetition that are tried
 constexpr int kRefinements = 4;           // how often what holds the same may get less
 constexpr std::int64_t kAhead = 6;        // how many repetitions the reference is sought through for the same value
-constexpr std::int64_t kStarts = 2;       // places in a repetition that are tried as its beginning
+constexpr std::size_t kStarts = 2;        // places in a repetition that are tried as its beginning
 
 // The rows from `first` are `count` times the same `length` ops.
 struct Repetition {
@@ -54,6 +54,43 @@ Repetition find_repetition(const Program& p) {
         if (found >= kFewest && 2 * found * length >= count) return {first, length, found};
     }
     return {};
+}
+
+// Joins repetitions of the one that has more of them, so that both are as often repeated.
+void match(Repetition& own, Repetition& theirs) {
+    for (Repetition* each : {&own, &theirs}) {
+        const std::int64_t other = each == &own ? theirs.count : own.count, times = (each->count + other / 2) / other;
+        if (times > 1) each->length *= times, each->count /= times;
+    }
+}
+
+// Values that an op touches.
+std::int64_t num_touched(const Program& p, const Layout& layout, std::int64_t op) {
+    std::int64_t found = 0;
+    for (std::int64_t i = p.read_start[op]; i < p.read_start[op + 1]; ++i) found += layout.cells(p.read[i]).slots();
+    for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) found += layout.cells(p.write[i]).slots();
+    return found;
+}
+
+// Whether messages move before the next computation.
+bool is_last_before_messages(const Program& p, std::int64_t row) {
+    while (++row < p.num_ops() && p.kind[row] != kCompute)
+        if (sends(p.kind[row]) || receives(p.kind[row])) return true;
+    return false;
+}
+
+// Computations of a repetition from `first` after which both programs may have done the same. Where some take operands
+// whole they are tiles of a pipeline, and the largest is one; else those after which messages move end a sweep.
+std::vector<std::int64_t> starts(const Program& p, const Layout& layout, std::int64_t first, std::int64_t length) {
+    std::vector<std::int64_t> found;
+    std::int64_t most = 0;
+    for (std::int64_t op = first; op < first + length; ++op) {
+        if (p.kind[op] != kCompute || p.num_writes(op) == 0) continue;
+        const std::int64_t touched = p.is_by_slot(p.call[op]) ? 0 : num_touched(p, layout, op);
+        if (touched > most) found.assign(1, op), most = touched;
+        if (most == 0 && found.size() < kStarts && is_last_before_messages(p, op)) found.push_back(op);
+    }
+    return found;
 }
 
 // Whether the ops may be done in the order of their rows, each message by then having been sent.
@@ -115,10 +152,14 @@ class Classes {
 // Two programs, and in which places of both, memory and channels, the same values are.
 class Both {
   public:
-    Both(const Runs& runs, const Layout& layout, const Key& key)
+    Both(const Runs& runs, const Layout& layout, const Key& key, std::int64_t& work)
         : own(runs.program, runs.run, layout, key, false),
           reference(*runs.reference, *runs.reference_run, layout, key, true),
-          key_(key) {}
+          key_(key),
+          work_(work) {}
+    ~Both() { work_ += own.work() + reference.work(); }
+    Both(const Both&) = delete;
+    Both& operator=(const Both&) = delete;
 
     // Notes which places hold the same, among those that held the same before. Whether that are as many.
     bool note() {
@@ -176,22 +217,28 @@ class Both {
     }
 
     const Key key_;
+    std::int64_t& work_;
     std::vector<std::int64_t> class_of_;
     std::int64_t num_classes_ = 0;
 };
-
-// Runs a program from a row up to a computation, not beyond `last`; the row after that.
-std::int64_t run_to_compute(const Program& p, Execution& execution, std::int64_t row, std::int64_t last) {
-    while (row < last && (p.kind[row] != kCompute || p.num_writes(row) == 0 || p.write[p.write_start[row]].count == 0))
-        execution.run(row, row + 1), ++row;
-    if (row < last) execution.run(row, row + 1);
-    return row + 1;
-}
 
 // The first value that the computation in a row has made.
 const Value& made_by(const Program& p, const Layout& layout, Execution& execution, std::int64_t row) {
     const Region region = p.write[p.write_start[row]];
     return execution.read(region.buffer, p.target(row), layout.cells(region).offset);
+}
+
+// Whether the op in a row is a computation that has made this value.
+bool makes(const Program& p, const Layout& layout, Execution& execution, std::int64_t row, const Value& wanted) {
+    if (p.kind[row] != kCompute) return false;
+    for (std::int64_t i = p.write_start[row]; i < p.write_start[row + 1]; ++i) {
+        const Region region = p.write[i];
+        const bool has = !layout.cells(region).each([&](std::int64_t, std::int64_t cell) {
+            return execution.read(region.buffer, p.target(row), cell) != wanted;
+        });
+        if (has) return true;
+    }
+    return false;
 }
 
 // With the repetitions begun from these rows, up to which both are done.
@@ -206,55 +253,43 @@ bool holds(const Runs& runs, const Layout& layout, const Compare& difference, co
 
 // As they were found.
 bool holds_at_once(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
-                   const Repetition& own, const Repetition& theirs) {
-    Both both(runs, layout, key);
+                   const Repetition& own, const Repetition& theirs, std::int64_t& work) {
+    Both both(runs, layout, key, work);
     both.own.run(0, own.first), both.reference.run(0, theirs.first);
     return holds(runs, layout, difference, own, own.first, theirs, theirs.first, both);
 }
 
-// Begun at a computation after `from`, and in the reference where it computes the same.
+// Begun after the computation in a row, and in the reference after one that makes what it makes.
 bool holds_from(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
-                const Repetition& own, const Repetition& theirs, std::int64_t from) {
+                const Repetition& own, const Repetition& theirs, std::int64_t row, std::int64_t& work) {
     const Program &p = runs.program, &r = *runs.reference;
-    Both both(runs, layout, key);
-    both.own.run(0, from);
-    const std::int64_t begin = run_to_compute(p, both.own, from, own.end());
-    if (begin > own.end()) return false;
-    const Value wanted = made_by(p, layout, both.own, begin - 1);
+    Both both(runs, layout, key, work);
+    both.own.run(0, row + 1);
+    const Value wanted = made_by(p, layout, both.own, row);
     both.reference.run(0, theirs.first);
     const std::int64_t last = std::min(theirs.first + kAhead * theirs.length, theirs.end());
-    std::int64_t other = theirs.first;
-    do {
-        other = run_to_compute(r, both.reference, other, last);
-        if (other > last) return false;
-    } while (made_by(r, layout, both.reference, other - 1) != wanted);
-    return holds(runs, layout, difference, own, begin, theirs, other, both);
-}
-
-// Values that the ops of a program touch.
-std::int64_t num_touched(const Program& p, const Layout& layout) {
-    std::int64_t found = 0;
-    for (std::int64_t op = 0; op < p.num_ops(); ++op) {
-        for (std::int64_t i = p.read_start[op]; i < p.read_start[op + 1]; ++i) found += layout.cells(p.read[i]).slots();
-        for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i)
-            found += layout.cells(p.write[i]).slots();
+    for (std::int64_t other = theirs.first; other < last; ++other) {
+        both.reference.run(other, other + 1);
+        if (makes(r, layout, both.reference, other, wanted))
+            return holds(runs, layout, difference, own, row + 1, theirs, other + 1, both);
     }
-    return found;
+    return false;
 }
 
 }  // namespace
 
-bool is_same_by_induction(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference) {
-    if (num_touched(runs.program, layout) < kFewest * layout.cells()) return false;
-    const Repetition own = find_repetition(runs.program), theirs = find_repetition(*runs.reference);
+bool is_same_by_induction(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
+                          std::int64_t& work) {
+    std::int64_t touched = 0;
+    for (std::int64_t op = 0; op < runs.program.num_ops(); ++op) touched += num_touched(runs.program, layout, op);
+    if (touched < kFewest * layout.cells()) return false;
+    Repetition own = find_repetition(runs.program), theirs = find_repetition(*runs.reference);
     if (own.count == 0 || theirs.count == 0) return false;
     if (!is_in_order(runs.program, runs.run) || !is_in_order(*runs.reference, *runs.reference_run)) return false;
-    if (holds_at_once(runs, layout, key, difference, own, theirs)) return true;
-    for (std::int64_t i = 0; i < kStarts; ++i) {
-        const std::int64_t from = own.first + (2 * kStarts + i) * own.length / kStarts;
-        if (holds_from(runs, layout, key, difference, own, theirs, from)) return true;
-    }
-    return false;
+    match(own, theirs);
+    for (const std::int64_t row : starts(runs.program, layout, own.first + own.length, own.length))
+        if (holds_from(runs, layout, key, difference, own, theirs, row, work)) return true;
+    return holds_at_once(runs, layout, key, difference, own, theirs, work);
 }
 
 }  // namespace dovetail::ir

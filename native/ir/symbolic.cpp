@@ -36,14 +36,16 @@ Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int
     results.cells = layout.cells();
     const bool asks = p.posts.size() > 0;
     if (!asks && runs.reference == nullptr) return results;
-    results.by_induction = !asks && !runs.races && is_same_by_induction(runs, layout, key, difference);
+    results.by_induction = !asks && !runs.races && is_same_by_induction(runs, layout, key, difference, results.work);
     if (results.by_induction) return results;
     Execution execution(p, runs.run, layout, key, false);
     execution.run();
+    results.work += execution.work();
     results.wrong = execution.check(num_sets);
     if (runs.reference == nullptr) return results;
     Execution reference(*runs.reference, *runs.reference_run, layout, key, true);
     reference.run();
+    results.work += reference.work();
     results.differs = difference(runs, layout, execution, reference);
     return results;
 }

@@ -27,6 +27,7 @@ struct Results {
     std::vector<Wrong> wrong;  // for each set of post-conditions
     Difference differs;
     std::int64_t cells = 0;     // how many values the state of a program has
+    std::int64_t work = 0;      // values that ops have read and written, of both programs
     bool by_induction = false;  // whether a few steps told the result of all
 };
 

@@ -10,21 +10,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dovetail.core import ProgramError, WishError
-from dovetail.ir import Program, Schedule
+from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
-from dovetail.loops.line_wish import LineWish
-from dovetail.loops.pipeline_wish import PipelineWish
 from dovetail.loops.wish import StencilWish
-from dovetail.plan.kept import kept_schedule
-from dovetail.plan.wishes import prove
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
+
+if TYPE_CHECKING:
+    from dovetail.loops.line_wish import LineWish
+    from dovetail.loops.pipeline_wish import PipelineWish
 
 MEASURED = 4  # runs of a part, of which the fastest tells a rank's speed
 
@@ -105,8 +105,10 @@ class StencilOnRanks(NestOnRanks):
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
     """See `Nest.on`."""
-    ways: Any = {LineWish: line_on_ranks, PipelineWish: pipeline_on_ranks, StencilWish: stencil_on_ranks}
-    on_ranks = next(way for kind, way in ways.items() if issubclass(nest.wish, kind))
+    kind: Any = nest.wish
+    on_ranks: Any = stencil_on_ranks
+    if not issubclass(kind, StencilWish):
+        on_ranks = line_on_ranks if len(kind.pipelined.shape) == 1 else pipeline_on_ranks
     try:
         inspect.signature(on_ranks).bind(nest, comm, grid, **asked)
     except TypeError as error:
@@ -231,7 +233,7 @@ def _prove(wish: Any, schedule: Schedule, program: Program, world: World) -> Non
     fault = ""
     if world.rank == 0:
         try:
-            prove(wish, schedule, program).raise_if_bad()
+            verify(program, against=wish.plain(schedule, program.num_ranks)).raise_if_bad()
         except ProgramError as error:
             fault = str(error)
     if fault := world.share(fault):
@@ -240,6 +242,8 @@ def _prove(wish: Any, schedule: Schedule, program: Program, world: World) -> Non
 
 def _schedule(wish: StencilWish | PipelineWish, world: World) -> Schedule:
     """What rank 0 finds in the cache for this wish, on every rank; else the serial schedule, of a pipeline tiles."""
+    from dovetail.plan.kept import kept_schedule
+
     hosts = world.gather(platform.node())
     found = kept_schedule(wish, world.library, hosts) if world.rank == 0 else None
     text = world.share(json.dumps(found.to_json()) if found else "")

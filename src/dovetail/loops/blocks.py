@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, pairwise, product
 from math import prod
-from typing import NamedTuple
 
 from dovetail.core import WishError
 from dovetail.ir import Region
@@ -50,24 +48,11 @@ def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) ->
     return [tuple(box) for box in product(*sides)]
 
 
-class Ghosts(NamedTuple):
-    """How many rows below and above its own a part holds, by axis."""
-
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Layout:
-    """Rows of a buffer: the box that is owned, and ghost rows around it."""
+    """Rows of a buffer: those of a box."""
 
-    own: Box
-    ghosts: Ghosts
-
-    @cached_property
-    def held(self) -> Box:
-        sides = zip(self.own, *self.ghosts, strict=True)
-        return tuple((low - below, high + above) for (low, high), below, above in sides)
+    held: Box
 
     @property
     def slots(self) -> int:

@@ -14,6 +14,7 @@ from dovetail.loops.line import Line, kernel_name, kernel_of
 from dovetail.loops.line_program import came_name, held_name, line_program, own_name, plain_program
 from dovetail.loops.pipeline_names import whole
 from dovetail.loops.pipeline_wish import LEAST_POINTS, TILES, PipelineWish
+from dovetail.loops.shown_bands import space_of_bands
 from dovetail.loops.skews import Lean
 
 BANDS = "bands"
@@ -104,7 +105,7 @@ class LineWish(PipelineWish):
         return plain_program(self.line(schedule, ranks))
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
-        return None
+        return space_of_bands(self.line(schedule, ranks))
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED rounds of bands."""

@@ -3,14 +3,19 @@ needs for that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dovetail.loops.blocks import Ghosts
 from dovetail.loops.stencil import Event, Stencil, Sweep, events
 
-Widths = Ghosts
 Key = tuple[str, int]  # an array and a version of it
+
+
+class Widths(NamedTuple):
+    """How many rows below and above its own a part holds, by axis."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
 
 
 class Block(NamedTuple):
@@ -21,27 +26,39 @@ class Block(NamedTuple):
     needs: dict[Key, Widths]
 
 
-def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0) -> Iterator[Block]:
-    """The sweeps of a run, so many between two exchanges; a block ends with the run, and with each `test`-th step."""
+def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0, edged: Collection[str] = ()) -> Iterator[Block]:
+    """The sweeps of a run, so many between two exchanges; a block ends with the run, and with each `test`-th step.
+    `edged`: the sweeps that do not compute all rows."""
     all_events = list(events(stencil, steps))
     window = test * len(stencil.sweeps) or max(len(all_events), 1)
     for begin in range(0, len(all_events), window):
         for start in range(begin, min(begin + window, len(all_events)), sweeps):
-            yield _block(all_events[start : min(start + sweeps, begin + window)], stencil.row_axes)
+            yield _block(stencil, all_events[start : min(start + sweeps, begin + window)], edged)
 
 
-def _block(some: list[Event], axes: int) -> Block:
+def _block(stencil: Stencil, some: list[Event], edged: Collection[str]) -> Block:
     """Backwards from the last sweep, which computes its own rows only."""
+    axes = stencil.row_axes
     none, needs, beyond = Widths((0,) * axes, (0,) * axes), dict[Key, Widths](), list[Widths]()
     for event in reversed(some):
         wide = needs.pop((event.sweep.target, event.version), none)
         beyond.insert(0, wide)
+        if keeps(stencil, edged, event):
+            key = event.sweep.target, event.version - 1
+            needs[key] = wider(needs.get(key, none), wide)
         for operand, version in zip(event.sweep.operands, event.reads, strict=True):
             low = tuple(width + max(-by, 0) for width, by in zip(wide.low, operand.shift, strict=True))
             high = tuple(width + max(by, 0) for width, by in zip(wide.high, operand.shift, strict=True))
             key = operand.array, version
             needs[key] = wider(needs.get(key, none), Widths(low, high))
     return Block(some, beyond, needs)
+
+
+def keeps(stencil: Stencil, edged: Collection[str], event: Event) -> bool:
+    """Whether what a sweep does not compute is copied from the version before: its plane may not have had it yet."""
+    name = event.sweep.target
+    is_new = event.version < stencil.given[name] + stencil.depth[name] - 1
+    return event.sweep.name in edged and stencil.depth[name] > 1 and is_new
 
 
 def wider(one: Widths, other: Widths) -> Widths:
@@ -55,10 +72,12 @@ def reach(sweep: Sweep) -> Widths:
     return Widths(low, tuple(max(0, *(shift[axis] for shift in shifts)) for axis in range(len(shifts[0]))))
 
 
-def lags(some: Sequence[Event], depth: Mapping[str, int]) -> list[int]:
+def lags(some: Sequence[Event], depth: Mapping[str, int], mirrored: Collection[str] = ()) -> list[int]:
     """How many rows each sweep must stay behind the first, where tiles of rows are taken by all of them in turn.
 
-    A row is computed after those that it needs, and after those that need what its plane held before.
+    A row is computed after those that it needs, and after those that need what its plane held before; and after that of
+    the version before, whose rows at the edge it may keep. Of arrays that are mirrored at the ends, reading so far back
+    is reading so far ahead, too.
 
     >>> from dovetail.loops.problems import acoustic3d_of, jacobi2d
     >>> from dovetail.loops.stencil import stencil_of
@@ -75,11 +94,13 @@ def lags(some: Sequence[Event], depth: Mapping[str, int]) -> list[int]:
         for before, lag in zip(some, found, strict=False):
             for operand, version in zip(event.sweep.operands, event.reads, strict=True):
                 if (operand.array, version) == (before.sweep.target, before.version):
-                    least = max(least, lag + operand.shift[0])
+                    by = operand.shift[0]
+                    least = max(least, lag + (abs(by) if operand.array in mirrored else by))
             for operand, version in zip(before.sweep.operands, before.reads, strict=True):
                 if operand.array == target and (event.version - version) % depth[target] == 0:
-                    least = max(least, lag - operand.shift[0])
-            if before.sweep.target == target and (event.version - before.version) % depth[target] == 0:
+                    by = -operand.shift[0]
+                    least = max(least, lag + (abs(by) if target in mirrored else by))
+            if before.sweep.target == target:
                 least = max(least, lag)
         found.append(least)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Kind, Region
@@ -47,11 +48,11 @@ class OrderedBuilder(Builder):
         """Append one op; `after` is added to."""
         found = set(after)
         for region in (*reads, *writes):
-            found |= self._rows(self._writer(rank, region.buffer)[_slots(region)])
+            found |= self._rows(_seen(self._writer(rank, region.buffer), region))
         for region in writes:
             for other, rows in self._readers.get((rank, region.buffer), {}).items():
                 if other != lane:
-                    found |= self._rows(rows[_slots(region)])
+                    found |= self._rows(_seen(rows, region))
         latest = dict[int, int]()
         for row in sorted(found):
             latest[self._lane_of[row]] = row
@@ -59,9 +60,9 @@ class OrderedBuilder(Builder):
         row = super().add(kind, rank, lane, reads=reads, writes=writes, after=waits, **rest)
         self._lane_of.append(lane)
         for region in reads:
-            self._reader(rank, region.buffer, lane)[_slots(region)] = row
+            _seen(self._reader(rank, region.buffer, lane), region)[...] = row
         for region in writes:
-            self._writer(rank, region.buffer)[_slots(region)] = row
+            _seen(self._writer(rank, region.buffer), region)[...] = row
         return row
 
     def move(self, lanes: tuple[int, int, int], source: int, here: Region, target: int, there: Region) -> None:
@@ -76,6 +77,7 @@ class OrderedBuilder(Builder):
 
     def _rows(self, found: Ints) -> set[int]:
         """The rows that are found, of which many slots in a row have the same."""
+        found = found.ravel()
         if len(found) < FEW:
             return {row for row in found.tolist() if row >= 0}
         changes = np.flatnonzero(found[1:] != found[:-1])
@@ -96,7 +98,10 @@ class OrderedBuilder(Builder):
         return np.full(self._buffers[buffer].slots[rank], -1, np.int64)
 
 
-def _slots(region: Region) -> slice | Ints:
+def _seen(slots: Ints, region: Region) -> Ints:
+    """A view of the slots of a region, block after block."""
     if region.blocks == 1:
-        return slice(region.offset, region.offset + region.count)
-    return region.slots()
+        return slots[region.offset : region.offset + region.count]
+    assert region.offset + (region.blocks - 1) * region.stride + region.count <= len(slots), region
+    (step,) = slots.strides
+    return as_strided(slots[region.offset :], (region.blocks, region.count), (region.stride * step, step))

@@ -8,11 +8,11 @@ from itertools import product
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Region
-from dovetail.loops.blocks import Box, Ghosts, Layout, boxes, meet, volume
-from dovetail.loops.checks import WRAPS
-from dovetail.loops.needs import Widths, blocks_of, wider
+from dovetail.loops.blocks import Box, Layout, boxes, volume
+from dovetail.loops.ghosts import Along
+from dovetail.loops.needs import Widths, blocks_of, keeps, wider
 from dovetail.loops.ordered import OrderedBuilder
-from dovetail.loops.stencil import Stencil, last_version
+from dovetail.loops.stencil import Event, Stencil, last_version
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Parts:
         self.stencil, self.how, self.axes = stencil, how, stencil.row_axes
         self.builder = b = OrderedBuilder(f"{stencil.name}_{'x'.join(map(str, how.cut))}", ranks)
         self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
-        self.blocks = list(blocks_of(stencil, how.steps, how.sweeps, how.test))
+        self.edged = {name for name, box in how.boxes.items() if box != tuple((0, rows) for rows in how.rows)}
+        self.blocks = list(blocks_of(stencil, how.steps, how.sweeps, how.test, self.edged))
         own = how.owned
         places = product(*map(range, how.cut))
         self.parts = [Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]
@@ -73,14 +74,10 @@ class Parts:
 
     def _declare(self, name: str) -> None:
         """The buffers of an array: what is given, its planes, and its result."""
-        ghosts = self._ghosts(name)
+        most = self._most(name)
         for part in self.parts:
-            low, high = (
-                tuple(g if self.beyond(part, name, axis, side) else 0 for axis, g in enumerate(width))
-                for side, width in ((-1, ghosts.low), (1, ghosts.high))
-            )
-            part.layouts[name] = Layout(part.own, Ghosts(low, high))
-        self._check_ghosts(name)
+            part.layouts[name] = Layout(self.wide(part, name, most))
+        self._check_mirrors(name)
         b, ranks, given = self.builder, self.builder.num_ranks, self.stencil.given[name]
         rows = [volume(box) * given for box in self.given]
         b.buffer(name, "input", rows)
@@ -94,57 +91,58 @@ class Parts:
         if self.gathers:
             b.buffer(f"{name}_all", "scratch", [sum(rows), *[0] * (ranks - 1)])
 
-    def _ghosts(self, name: str) -> Ghosts:
-        none = Widths((0,) * self.axes, (0,) * self.axes)
+    def _most(self, name: str) -> Widths:
+        """The most ghosts of an array that any block needs or computes."""
+        found = Widths((0,) * self.axes, (0,) * self.axes)
         for block in self.blocks:
             for (array, _), width in block.needs.items():
-                none = wider(none, width) if array == name else none
+                found = wider(found, width) if array == name else found
             for event, width in zip(block.events, block.beyond, strict=True):
-                none = wider(none, width) if event.sweep.target == name else none
-        return none
+                found = wider(found, width) if event.sweep.target == name else found
+        return found
 
-    def beyond(self, part: Part, name: str, axis: int, side: int) -> bool:
-        """Whether an array goes on beyond this side of a part."""
-        return self.neighbour(part, name, axis, side) is not None or self.stencil.boundary[name] in WRAPS
+    def keeps(self, event: Event) -> bool:
+        return keeps(self.stencil, self.edged, event)
 
-    def neighbour(self, part: Part, name: str, axis: int, side: int) -> Part | None:
-        """The part beyond a side: of a periodic array the one at the other end, which may be the part itself."""
+    def neighbour(self, part: Part, name: str, axis: int, hops: int) -> Part | None:
+        """The part so many parts on along an axis: of a periodic array beyond its end, too."""
         place = list(part.place)
-        place[axis] += side
+        place[axis] += hops
         if self.stencil.boundary[name] == "periodic":
             place[axis] %= self.how.cut[axis]
         return self.at.get(tuple(place))
 
-    def _check_ghosts(self, name: str) -> None:
-        """Refuse parts that have fewer rows than others need of them."""
-        computed = [self.how.boxes[s.name] for s in self.stencil.sweeps if s.target == name]
-        for part in self.parts:
-            ghosts = part.layouts[name].ghosts
-            for axis in range(self.axes):
-                for side, width in ((-1, ghosts.low[axis]), (1, ghosts.high[axis])):
-                    other = self.neighbour(part, name, axis, side)
-                    if other is None:
-                        continue
-                    own = other.own
-                    if computed and self.stencil.depth[name] > 1:
-                        own = meet(own, computed[0])
-                    has = own[axis][1] - own[axis][0]
-                    if has < width:
-                        what = f"part {other.place} has {has} rows along axis {axis}, and the next one needs {width}"
-                        hint = "fewer parts along this axis, or fewer sweeps between exchanges"
-                        raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
-                if self.stencil.boundary[name] == "reflecting":
-                    low, high = part.own[axis]
-                    if high - low <= max(ghosts.low[axis], ghosts.high[axis]):
-                        what = f"part {part.place} is too narrow along axis {axis} to be mirrored"
-                        raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint="fewer parts")
+    def along(self, part: Part, name: str, axis: int) -> Along:
+        return Along(part.own[axis], self.how.rows[axis], self.stencil.boundary[name])
+
+    def wide(self, part: Part, name: str, width: Widths) -> Box:
+        """The rows that a part holds with so many ghosts."""
+        return tuple(self.along(part, name, axis).span(*each) for axis, each in enumerate(zip(*width, strict=True)))
+
+    def _check_mirrors(self, name: str) -> None:
+        """Refuse parts so narrow that rows beyond an end are mirrors of rows that they do not have."""
+        if self.stencil.boundary[name] != "reflecting":
+            return
+        swept = {w for b in self.blocks for e, w in zip(b.events, b.beyond, strict=True) if e.sweep.target == name}
+        for part, (axis, rows) in product(self.parts, enumerate(self.how.rows)):
+            first, last = part.layouts[name].held[axis]
+            low, high = part.own[axis]
+            widths = ((w.low[axis], w.high[axis]) for w in swept)
+            if first <= -rows or last >= 2 * rows:
+                what = f"along axis {axis} {max(-first, last - rows)} rows would be mirrored, of {rows}"
+            elif any(self.along(part, name, axis).span(*each) != (low - each[0], high + each[1]) for each in widths):
+                what = f"part {part.place} is too narrow along axis {axis} to be mirrored"
+            else:
+                continue
+            hint = "fewer sweeps between exchanges, or fewer parts"
+            raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
 
     # Arrays come and go
 
     def enter(self, name: str, source: str) -> None:
         """The versions that are given, into their planes."""
         for part in self.parts:
-            layout, plain = part.layouts[name], Layout(part.own, Ghosts((0,) * self.axes, (0,) * self.axes))
+            layout, plain = part.layouts[name], Layout(part.own)
             for version in range(self.stencil.given[name]):
                 region = _later(plain.region(source, part.own), version * plain.slots)
                 self._move(part.rank, name, region, layout.region(self.plane(name, version), part.own), "enter")
@@ -153,7 +151,7 @@ class Parts:
         """The last versions, as many as were given, out of their planes."""
         last = last_version(self.stencil, name, self.how.steps)
         for part in self.parts:
-            layout, plain = part.layouts[name], Layout(part.own, Ghosts((0,) * self.axes, (0,) * self.axes))
+            layout, plain = part.layouts[name], Layout(part.own)
             for number in range(given := self.stencil.given[name]):
                 version = last - given + 1 + number
                 region = _later(plain.region(target, part.own), number * plain.slots)
@@ -187,7 +185,7 @@ class Parts:
 
     def _pieces(self, name: str) -> Iterator[tuple[int, tuple[Box, int, Region]]]:
         """Each rank's box of each version, and where it lies on rank 0."""
-        whole = Layout(self.parts[0].own, Ghosts((0,) * self.axes, (0,) * self.axes))
+        whole = Layout(self.parts[0].own)
         for rank, own in enumerate(self.given):
             for version in range(self.stencil.given[name]):
                 there = _later(whole.region(f"{name}_all", own), version * whole.slots)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
 from dovetail.loops.crossings import GIVEN, Event, Message, events_of, messages_of, target_place, targets_of
-from dovetail.loops.cutting import Cutting
+from dovetail.loops.cutting import Cutting, Range
 from dovetail.loops.matrices import Vector
 from dovetail.loops.ordered import OrderedBuilder
 from dovetail.loops.pipeline_names import Names, tile_regions, whole
@@ -57,7 +57,8 @@ def pipeline_program(how: How) -> Program:
 
 
 def plain_program(how: How) -> Program:
-    """The same tiles on rank 0 alone, with the arrays of all ranks: each takes the faces as they are at that moment."""
+    """The same tiles on rank 0 alone, with the arrays of all ranks: each takes the faces as they are at that moment,
+    since what a tile changes of a face is put there at once."""
 
     def make(steps: int) -> Program:
         writer = _Writer(how._replace(steps=steps), plain=True)
@@ -211,16 +212,22 @@ class _Writer:
         arrays = self.cutting.pipelined.nest.arrays
         for array, part in product(arrays, self.ranks):
             self._enter(array, part, self.cutting.length(array))
+        for array, part in product(arrays, self.ranks):
+            self._pack_all(array, part, (0, self.cutting.length(array)))
         for event in events_of(self.cutting, self.how.steps, self.how.grain):
-            if isinstance(event.phase, TiledSweep):
-                touched = tile_regions(self.names, event.phase, event.part, event.tile[0], event.lean)
-                for array, offset, region in touched.faces:
-                    source = self.cutting.neighbour(event.part, offset)
-                    assert source is not None
-                    self._pack(array, offset, source, region, "")
             self._event(event, _line(event))
+            for array in targets_of(event):
+                self._pack_all(array, event.part, event.tile)
         for array, part in product(self.cutting.pipelined.written, self.ranks):
             self._leave(array, part, 0, self.cutting.length(array))
+
+    def _pack_all(self, array: str, source: int, tile: Range) -> None:
+        """Positions of every face of a part, to where those that may need them take them from."""
+        for offset in self.cutting.faces(array):
+            part = self.cutting.neighbour(source, tuple(-step for step in offset))
+            if part is not None:
+                where = Region(self.names.came(array, offset, part), tile[0], tile[1] - tile[0])
+                self._pack(array, offset, source, where, "")
 
     def _event(self, event: Event, line: str) -> None:
         if isinstance(event.phase, Single):

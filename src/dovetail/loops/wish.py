@@ -115,8 +115,11 @@ class StencilWish(OfFields):
         return self.serial(ranks)
 
     def _fits(self, cut: Sequence[int]) -> bool:
+        """Whether parts can be cut so: what a step shows, all do."""
         try:
-            self.program(Schedule.of(OVERLAP, cut=tuple(cut), depth=0), prod(cut))
+            _program(
+                self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False
+            )
         except PlanError:
             return False
         return True
@@ -315,7 +318,9 @@ class StencilWish(OfFields):
 
     def _as_rows(self, array: Any) -> Any:
         array = np.ascontiguousarray(array)
-        return array.reshape(-1, self.width) if self.width and array.shape[-1:] == (self.width,) else array
+        if not self.width:
+            return array.reshape(-1)
+        return array.reshape(-1, self.width) if array.shape[-1:] == (self.width,) else array
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
@@ -342,7 +347,7 @@ class StencilWish(OfFields):
         if self.test:
             about = self.stencil.name, f"{self.stencil.tested}_level"
             near.append(Sample(change_name(self.stencil.name), most, partial(add_changes, *about)))
-        if "reflecting" in self.stencil.boundary.values() or len(self._tiles((1,) * len(self.rows))) == 0:
+        if len(self._tiles((1,) * len(self.rows))) == 0:
             return near
         first = self.stencil.sweeps[0]
         return [*near, Sample(far_name(first.name), most, partial(add_sweeps, self.stencil, first, most))]

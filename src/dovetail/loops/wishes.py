@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dovetail.core import WishError
-from dovetail.loops.line import check_line
-from dovetail.loops.line_wish import LineWish
 from dovetail.loops.nest import Nest, about_nest
-from dovetail.loops.pipeline_wish import PipelineWish, pipeline_wish
-from dovetail.loops.pipelined import pipelined_of
 from dovetail.loops.wish import StencilWish, stencil_wish
+
+if TYPE_CHECKING:
+    from dovetail.loops.pipeline_wish import PipelineWish
 
 
 def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
@@ -29,6 +30,11 @@ def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
 
 def pipeline_of(nest: Nest, name: str = "") -> type[PipelineWish]:
     """The class of wishes for a pipeline, of tiles, or over one axis of bands of steps."""
+    from dovetail.loops.line import check_line
+    from dovetail.loops.line_wish import LineWish
+    from dovetail.loops.pipeline_wish import PipelineWish, pipeline_wish
+    from dovetail.loops.pipelined import pipelined_of
+
     found = pipelined_of(nest)
     if len(found.shape) == 1:
         check_line(found)

@@ -1,0 +1,68 @@
+"""ghosts: the rows that a part holds along one axis: how far they go, and which of them are others of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import groupby
+from typing import NamedTuple
+
+from dovetail.loops.blocks import Range
+
+
+class Along(NamedTuple):
+    """The rows that a part owns along an axis of `size` rows, and how an array goes on beyond its ends."""
+
+    own: Range
+    size: int
+    boundary: str | None
+
+    def span(self, low: int, high: int) -> Range:
+        """Rows with so many ghosts below and above. They go on beyond the ends where the array does; of a reflecting
+        one there are also the rows that are mirrored.
+
+        >>> [Along((0, 2), 10, boundary).span(3, 1) for boundary in ("fixed", "periodic", "reflecting")]
+        [(0, 3), (-3, 3), (-3, 4)]
+        """
+        first, last = self.own[0] - low, self.own[1] + high
+        if self.boundary == "periodic":
+            return first, last
+        if self.boundary == "reflecting":
+            return min(first, 2 * self.size - 1 - last), max(last, 1 - first)
+        return max(first, 0), min(last, self.size)
+
+    def once(self, rows: Collection[int]) -> dict[int, int]:
+        """Of ghost rows, which row each is the same as: itself, but around the ends and where it is mirrored, row -k
+        being row k; so that no two that are not themselves are the same as one that another part has.
+
+        >>> Along((0, 2), 5, "periodic").once([-3, -2, 2, 3]), Along((0, 2), 5, "reflecting").once([-2, 2])
+        ({-3: -3, -2: -2, 2: -3, 3: -2}, {-2: 2, 2: 2})
+        """
+        first = 0
+        if self.boundary == "periodic":
+            first = max(min((self.own[0], *rows)), self.own[1] - self.size)
+        return {row: self._same(row, first) for row in rows}
+
+    def _same(self, row: int, first: int) -> int:
+        if first <= row < first + self.size:
+            return row
+        if self.boundary == "periodic":
+            return first + (row - first) % self.size
+        return -row if row < 0 else 2 * (self.size - 1) - row
+
+    def outside(self, low: int, high: int) -> set[int]:
+        """The rows from `low` to before `high` that the part does not own."""
+        return {*range(low, min(high, self.own[0])), *range(max(low, self.own[1]), high)}
+
+
+def runs(pairs: Iterable[tuple[int, int]]) -> list[tuple[Range, Range]]:
+    """Rows and what they are taken from, by pairs, as ranges of as many rows each.
+
+    >>> runs([(5, 2), (4, 1), (-1, 1), (-2, 2)])
+    [((-2, -1), (2, 3)), ((-1, 0), (1, 2)), ((4, 6), (1, 3))]
+    """
+    found = []
+    numbered = enumerate(sorted(pairs))
+    for _, group in groupby(numbered, lambda each: (each[1][0] - each[0], each[1][1] - each[0])):
+        some = [pair for _, pair in group]
+        found.append(((some[0][0], some[-1][0] + 1), (some[0][1], some[-1][1] + 1)))
+    return found
