@@ -1,5 +1,5 @@
 /* How wrappers of MPI calls begin and end: clocks of ranks compared in pairs, the file opened and closed. Included
-   once, at the end of mpi_frame.h. */
+   once, near the end of mpi_frame.h. */
 
 /* ---- clocks ---- */
 

@@ -374,41 +374,5 @@ static int dm_degree(MPI_Comm comm, int outwards) {
     return outwards ? out : in;
 }
 
-/* ---- waiting for some of many requests ---- */
-
-enum { DM_FEW = 32 };
-
-typedef struct {
-    MPI_Request few[DM_FEW], *asked; /* as they were before the call */
-    MPI_Status few_statuses[DM_FEW], *statuses;
-    void* more;
-} dm_wait;
-
-static MPI_Status* dm_ask(dm_wait* wait, int count, const MPI_Request* requests, MPI_Status* statuses) {
-    wait->asked = wait->few;
-    wait->more = NULL;
-    wait->statuses = statuses == MPI_STATUSES_IGNORE || statuses == MPI_STATUS_IGNORE ? wait->few_statuses : statuses;
-    if (count > DM_FEW) {
-        const size_t bytes = (size_t)count * sizeof(MPI_Request);
-        wait->more = malloc(bytes + sizeof(MPI_Status) * ((size_t)count + 1));
-        wait->asked = wait->more;
-        if (!wait->more) return statuses; /* they are then not told of */
-        const size_t aligned = (bytes + sizeof(MPI_Status) - 1) / sizeof(MPI_Status);
-        if (wait->statuses == wait->few_statuses) wait->statuses = (MPI_Status*)wait->more + aligned;
-    }
-    memcpy(wait->asked, requests, (size_t)count * sizeof(MPI_Request));
-    return wait->statuses;
-}
-
-static void dm_ask_all(const dm_wait* wait, int count) {
-    for (int i = 0; wait->asked && i < count; ++i) dm_request(wait->asked[i], i);
-}
-
-/* The request at `position` is over, as the `nth` status says. */
-static void dm_over(const dm_wait* wait, int position, int nth, int was_told) {
-    if (!wait->asked || position < 0 || wait->asked[position] == MPI_REQUEST_NULL) return;
-    if (!was_told) dm_request(wait->asked[position], position);
-    dm_done(&wait->statuses[nth], position);
-}
-
 #include "mpi_clocks.h"
+#include "mpi_waits.h"

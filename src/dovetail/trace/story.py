@@ -97,12 +97,13 @@ class Story:
 
 
 class _Call(NamedTuple):
-    """One MPI call: its first row, name, times, and which messages and collective it begins or ends."""
+    """One MPI call, or several that looked in vain, `pause_s` between them: its first row, its name, and when."""
 
     row: int
     name: int
     start_s: float
     end_s: float
+    pause_s: float
 
 
 def story_of(trace: Trace) -> Story:
@@ -228,11 +229,11 @@ class _Teller:
         if not len(rows):
             return []
         rows = rows[np.argsort(col["start_s"][rows], kind="stable")]
-        told = zip(rows.tolist(), *(col[name][rows].tolist() for name in ("name", "start_s", "end_s")), strict=True)
-        calls = [_Call(*one) for one in told]
+        told = (col[name][rows].tolist() for name in ("name", "start_s", "end_s", "pause_s"))
+        calls = [_Call(*one) for one in zip(rows.tolist(), *told, strict=True)]
         bounds = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
-        after = [_Call(c.row, c.name, c.end_s, c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
-        return [_Call(c.row, c.name, c.start_s, c.start_s) if names[c.name] == bounds[2] else c for c in after]
+        after = [c._replace(start_s=c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
+        return [c._replace(end_s=c.start_s) if names[c.name] == bounds[2] else c for c in after]
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         told: list[Step] = []
@@ -244,7 +245,8 @@ class _Teller:
                 told.append(Step(max(own, 0.0), does, number, call.row, within, after))
                 own = within = after = 0.0
             spent = self._after(call) if waited else call.end_s - call.start_s
-            own, within, before = own + spent, within + spent, call.end_s
+            inside = spent if waited else max(spent - call.pause_s, 0.0)
+            own, within, before = own + spent, within + inside, call.end_s
             after = spent if deeds else after
         return (*told, Step(max(own, 0.0), "end", -1, -1, within, after))
 

@@ -30,6 +30,8 @@ COLUMNS: dict[str, str] = {
     "request": "i8",  # the same for all rows that are about one request, -1 where there is none
     "begins": "?",  # whether the request begins here
     "is_open": "?",  # the interval never ended, as where its rank was killed
+    "repeats": "i4",  # further calls in this interval: each but the last looked in vain whether something is over
+    "pause_s": "f4",  # between these calls, all together
 }
 
 
@@ -71,8 +73,9 @@ class Trace:
 
     @property
     def num_events(self) -> int:
-        """Calls, intervals and points: rows that are not further parts of one."""
-        return int(np.count_nonzero(self.columns["part"] == 0))
+        """Calls, intervals and points: rows that are not further parts of one, with what is repeated in them."""
+        first = self.columns["part"] == 0
+        return int(np.count_nonzero(first) + self.columns["repeats"][first].sum())
 
     def rows(self, chosen: NDArray[Any]) -> Trace:
         """The same with the chosen rows only."""
