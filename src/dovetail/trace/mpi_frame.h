@@ -83,7 +83,11 @@ static inline int dm_leave_alone(void) {
 /* Where the program calls MPI from Fortran, within such a call. */
 static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
 
+#ifdef DM_PYTHON
+#define DM_CALLER dm_place(dm_fortran_site ? dm_fortran_site : DM_SITE)
+#else
 #define DM_CALLER (dm_fortran_site ? dm_fortran_site : DM_SITE)
+#endif
 
 /* A call from Fortran: notes its place and goes on to the library's, whose call in C is then traced. */
 #define DM_FORTRAN(name, typed, told)                        \
@@ -374,5 +378,8 @@ static int dm_degree(MPI_Comm comm, int outwards) {
     return outwards ? out : in;
 }
 
+#ifdef DM_PYTHON
+#include "mpi_python.h"
+#endif
 #include "mpi_clocks.h"
 #include "mpi_waits.h"

@@ -21,7 +21,7 @@ COLUMNS: dict[str, str] = {
     "thread": "i4",  # numbers after those of the threads are lanes
     "start_s": "f8",
     "end_s": "f8",
-    "arg": "i8",  # the program's number, or of an MPI call the address that it was made from
+    "arg": "i8",  # the program's number, or of an MPI call the address that it was made from; below 0 a line of Python
     "peer": "i4",  # rank of the job, -1 for any or none, -2 for nobody (MPI_PROC_NULL); of a collective its root
     "tag": "i4",
     "num_bytes": "i8",  # of a message as sent, as posted, or as it came; of a collective what this rank gives
