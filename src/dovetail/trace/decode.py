@@ -193,8 +193,9 @@ class _Piece:
         rows["comm"] = np.where((kind == EventKind.done) & (request == 0), posted[begin], rows["comm"])
         collective = kind == EventKind.collective
         rows["received_bytes"] = np.where(collective, word.view("i8"), 0)
-        rooted = collective & (at > 0) & (self.kind[at - 1] == EventKind.root)
-        rows["peer"] = np.where(rooted, self.word[at - 1].astype("i4"), rows["peer"])
+        before = at - 1 - (self.kind[at - 1] == EventKind.wide)
+        rooted = collective & (before >= 0) & (self.kind[before] == EventKind.root)
+        rows["peer"] = np.where(rooted, self.word[before].astype("i4"), rows["peer"])
         return self._of(begin, rows)
 
     def _waited(self, at: NDArray[Any]) -> _Waited:
