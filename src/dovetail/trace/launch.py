@@ -57,7 +57,7 @@ def build_wrappers(library: Library, near: Path | None = None, *, python: bool =
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
     frames = sorted(Path(__file__).parent.glob("mpi_*.h"))
-    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
+    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
     flags += ["-DDM_PYTHON"] if python else []
     flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     with tempfile.TemporaryDirectory() as place:

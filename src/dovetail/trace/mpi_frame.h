@@ -74,8 +74,9 @@ static void dm_find(void) {
 
 /* Whether a call is to be left alone: MPI is not traced, or the library makes it within another call. */
 static inline int dm_leave_alone(void) {
-    if (!DM_LIKELY(__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE))) dm_find();
-    return dm_inside || !dm_is_tracing;
+    if (DM_LIKELY(dm_is_tracing)) return dm_inside;
+    if (!__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE)) dm_find();
+    return 1;
 }
 
 /* ---- calls from Fortran ---- */
@@ -262,10 +263,24 @@ static void dm_forget_window(MPI_Win win) { dm_remove(dm_known.window, DM_HANDLE
 
 /* ---- what calls move ---- */
 
-static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
-    int size = 0;
-    if (count <= 0 || datatype == MPI_DATATYPE_NULL) return 0;
+static __thread struct {
+    uint64_t type;
+    int size;
+} dm_sizes[8] __attribute__((tls_model("initial-exec"))); /* of the library's own datatypes, which are never freed */
+
+__attribute__((noinline)) static int dm_ask_size(MPI_Datatype datatype, int slot) {
+    int size = 0, combiner = -1, unused[3];
     real_Type_size(datatype, &size);
+    real_Type_get_envelope(datatype, &unused[0], &unused[1], &unused[2], &combiner);
+    if (combiner == MPI_COMBINER_NAMED) dm_sizes[slot].type = DM_HANDLE(datatype), dm_sizes[slot].size = size;
+    return size;
+}
+
+static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
+    if (count <= 0 || datatype == MPI_DATATYPE_NULL) return 0;
+    const int slot = (int)(DM_HANDLE(datatype) * 0x9E3779B97F4A7C15u >> 61);
+    const int is_known = dm_sizes[slot].type == DM_HANDLE(datatype);
+    const int size = DM_LIKELY(is_known) ? dm_sizes[slot].size : dm_ask_size(datatype, slot);
     return size > 0 ? count * size : 0;
 }
 
