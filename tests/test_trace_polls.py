@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from test_trace_replay import compiled
 from test_trace_waits import MS, call, sent, traced
-from trace_files import event, pair, write_process
+from trace_files import NAMES, event, pair, write_process
 
 from dovetail.cli import main
+from dovetail.plan.replay import makespan_s
 from dovetail.report.trace_page import span_texts
 from dovetail.trace import Trace, merge, open_trace
 from dovetail.trace.process_file import REPEAT_BITS
@@ -121,6 +122,26 @@ def test_a_replay_takes_pauses_for_work(tmp_path):
     assert [round(s * 1e3, 6) for s in (step.seconds, step.within_s)] == [7.0, 5.0]
 
 
+@pytest.mark.parametrize("how", ["MPI_Mprobe", "MPI_Probe", "MPI_Iprobe"])
+def test_who_probes_waits(tmp_path, monkeypatch, how):
+    """Rank 1 probes from 1 ms on, once or again and again, then receives what rank 0 sends at 5 ms. Where rank 0 works
+    half as long, it waits half as long."""
+    monkeypatch.setitem(NAMES, 15, how)
+    posted, over = event("recv", pair(0, 1), 0, 8), event("done", pair(0, 1), 0, 8)
+    if how == "MPI_Mprobe":
+        received = [*call(15, 1, 5.02, posted, made=70), *call(10, 5.02, 5.05, event("request", 70, 0), over)]
+    else:
+        probes = many(1, 5.02, 99, 1.0) if how == "MPI_Iprobe" else call(15, 1, 5.02)
+        received = [*probes, *call(2, 5.02, 5.05, posted, over)]
+    for rank, events in enumerate((call(1, 5, 5.01, sent(1)), received)):
+        write_process(tmp_path, rank, {1: events})
+    story = story_of(merge(tmp_path).read())
+    assert makespan_s(story) == pytest.approx(4.05e-3, abs=1e-5)
+    work, *rest = story.steps[0]
+    sooner = [(work._replace(seconds=work.seconds / 2), *rest), story.steps[1]]
+    assert makespan_s(story.with_steps(sooner)) == pytest.approx(2.05e-3, abs=1e-5)
+
+
 def test_all_exports_tell_how_many(tmp_path, capfd):
     otf2 = pytest.importorskip("otf2", reason="needs otf2: no module otf2")
     write_process(tmp_path / "run", 0, {1: many(1, 5, 99, 1.0)}, num_ranks=1)
@@ -162,5 +183,8 @@ def test_a_program_that_polls(mpi, tmp_path):
     assert 3 * FEW + 5 <= np.count_nonzero(np.isin(trace.columns["name"], [trace.names.index(n) for n in told])) < MANY
     assert found["MPI_Irecv"] == 41
     assert trace.meta["clocks"] | {"earliest_s": 0} == {
-        "messages": 41, "without_partner": 0, "received_before_sent": 0, "earliest_s": 0
+        "messages": 43, "without_partner": 0, "received_before_sent": 0, "earliest_s": 0
     }  # fmt: skip
+    both = trace.columns["name"] == trace.names.index("MPI_Sendrecv")
+    sizes = trace.columns["num_bytes"][trace.of_kind("send") & both]
+    assert sizes.tolist() == [12, 20], "a datatype that was freed is not remembered"

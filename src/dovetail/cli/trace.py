@@ -24,7 +24,7 @@ def run(
         "dovetail-trace"
     ),
     python: Annotated[
-        bool, typer.Option("--python", help="Note the Python line of each MPI call, at about a microsecond a call.")
+        bool, typer.Option("--python", help="Note the Python line of each MPI call, at some 0.2 us a call.")
     ] = False,
 ) -> int:
     """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
