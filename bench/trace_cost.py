@@ -1,8 +1,10 @@
-"""What tracing costs: nanoseconds an event, and how much it slows a ping-pong of one byte, with and without in turn.
+"""What tracing costs: nanoseconds an event and a call, and how much it slows a ping-pong of one byte, with and without
+in turn.
 
     bench/trace_cost.py [--rounds 7] [--budget 420] [--out FILE]
 
-Rings keep the newest events, as a program would that traces without end; `--keep all` writes them all.
+Calls are alone: sends to nobody, receives from nobody, and polls in vain. Rings keep the newest events, as a program
+would that traces without end; `--keep all` writes them all.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from tuned import keep, options_of_time, until
@@ -42,6 +45,33 @@ int main(int argc, char** argv) {
     return 0;
 }
 """
+CALLS = """
+#include <mpi.h>
+#include <stdio.h>
+enum { COUNT = 400000 };
+static char x, own;
+static MPI_Request asked;
+static void send(void) { MPI_Send(&x, 1, MPI_CHAR, MPI_PROC_NULL, 0, MPI_COMM_WORLD); }
+static void recv(void) { MPI_Recv(&x, 1, MPI_CHAR, MPI_PROC_NULL, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); }
+static void poll(void) { int flag; MPI_Test(&asked, &flag, MPI_STATUS_IGNORE); }
+static double each_ns(void (*call)(void)) {
+    double begun;
+    for (int i = -COUNT / 10; i < COUNT; ++i) {
+        if (!i) begun = MPI_Wtime();
+        call();
+    }
+    return (MPI_Wtime() - begun) / COUNT * 1e9;
+}
+int main(int argc, char** argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Irecv(&x, 1, MPI_CHAR, 0, 0, MPI_COMM_SELF, &asked);
+    printf("{\\"send\\": %.2f, \\"recv\\": %.2f, \\"poll\\": %.2f}\\n", each_ns(send), each_ns(recv), each_ns(poll));
+    MPI_Send(&own, 1, MPI_CHAR, 0, 0, MPI_COMM_SELF);
+    MPI_Wait(&asked, MPI_STATUS_IGNORE);
+    MPI_Finalize();
+    return 0;
+}
+"""
 
 
 def main() -> None:
@@ -54,7 +84,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         found: dict[str, object] = dict(events(Path(place)))
         keep(args.out, "trace_cost", **found)
-        for rounds in pings(Path(place), args.rounds):
+        for rounds in chain(calls(Path(place), args.rounds), pings(Path(place), args.rounds)):
             found |= rounds
             keep(args.out, "trace_cost", **found)
             if is_over():
@@ -71,23 +101,43 @@ def events(place: Path) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
+def calls(place: Path, rounds: int) -> Iterator[dict[str, object]]:
+    """Nanoseconds that tracing adds to a call of each kind, and what it takes plain; after each round."""
+    added: dict[str, list[float]] = {}
+    plain: dict[str, list[float]] = {}
+    for turn, (before, after) in enumerate(in_turn(place, "calls", CALLS, 1, rounds), 1):
+        for name, ns in json.loads(before).items():
+            plain.setdefault(name, []).append(ns)
+            added.setdefault(name, []).append(json.loads(after)[name] - ns)
+        told = {f"{name}_plain_ns": statistics.median(values) for name, values in plain.items()}
+        yield {"call_rounds": turn, **told, **{f"{name}_added_ns": statistics.median(v) for name, v in added.items()}}
+
+
 def pings(place: Path, rounds: int) -> Iterator[dict[str, object]]:
     """Microseconds one way, of one byte through shared memory, plain and traced in turn; after each round."""
-    (place / "ping.c").write_text(PING)
-    subprocess.run([BIN / "mpicc", "-O2", place / "ping.c", "-o", place / "ping"], check=True)
-    command = [str(BIN / "mpiexec"), "-n", "2", str(place / "ping")]
-    wrapped = build_wrappers(library_of(command), BIN)
-    times: dict[str, list[float]] = {"plain": [], "traced": []}
-    for turn in range(rounds):
-        folder = place / f"out{turn}"
-        folder.mkdir()
-        for name, env in (("plain", dict(os.environ)), ("traced", environment(wrapped, folder))):
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-            times[name].append(float(done.stdout))
-        ratios = [b / a for a, b in zip(*times.values(), strict=True)]
-        about = {f"ping_{name}_us": statistics.median(values) for name, values in times.items()}
+    times: list[tuple[float, float]] = []
+    for before, after in in_turn(place, "ping", PING, 2, rounds):
+        times.append((float(before), float(after)))
+        ratios = [traced / plain for plain, traced in times]
+        plain_us, traced_us = (statistics.median(side) for side in zip(*times, strict=True))
         spread = {"ping_slowed": statistics.median(ratios) - 1, "ping_spread": max(ratios) - min(ratios)}
-        yield {"rounds": turn + 1, **about, **spread}
+        yield {"rounds": len(times), "ping_plain_us": plain_us, "ping_traced_us": traced_us, **spread}
+
+
+def in_turn(place: Path, name: str, source: str, ranks: int, rounds: int) -> Iterator[tuple[str, str]]:
+    """What a program prints plain and traced, round by round."""
+    (place / f"{name}.c").write_text(source)
+    subprocess.run([BIN / "mpicc", "-O2", place / f"{name}.c", "-o", place / name], check=True)
+    command = [str(BIN / "mpiexec"), "-n", str(ranks), str(place / name)]
+    wrapped = build_wrappers(library_of(command), BIN)
+    for turn in range(rounds):
+        folder = place / f"{name}{turn}"
+        folder.mkdir()
+        ways = dict(os.environ), environment(wrapped, folder)
+        before, after = (
+            subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for env in ways
+        )
+        yield before, after
 
 
 if __name__ == "__main__":

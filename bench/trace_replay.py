@@ -1,56 +1,75 @@
 """How far replays of untouched traces are from what was traced: by the trace's own times, and by a probed machine's.
 
     bench/trace_replay.py [--rounds 5] [--budget 420] [--only merge,block] [--machine FILE] [--runs FOLDER] [--out FILE]
+    bench/trace_replay.py --programs FILE [...]
 
-The programs of trace_faults.c on two ranks that talk through shared memory, each with its fault and repaired. The
-machine is probed first, unless it is given. Of each program the median round by either way is told. `--runs` keeps the
-machine and the traces, and what it holds already is not run again, only replayed; FILE is written after each program.
+The programs of trace_faults.c on two ranks that talk through shared memory, each with its fault and repaired. Or
+others, as FILE tells: {"LAMMPS": {"command": ["mpiexec", "-n", "2", "lmp", ...], "about": "version, input"}, ...}. The
+machine is probed with as many ranks, unless it is given; it should be that of the program's MPI library. Of each
+program the median round by either way is told. `--runs` keeps the machine and the traces, and what it holds already is
+not run again, only replayed; `--out` is written after each program.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trace_advice import CASES, compiled, launched
 from tuned import keep, options_of_time, table, until
 
-from dovetail.core import save_json
+from dovetail.core import DovetailError, save_json
 from dovetail.machine import Machine, load
 from dovetail.plan.replay import replay
+from dovetail.probe import probe_calls
 from dovetail.run.mpi import MpiExecutor
 from dovetail.trace import merge, open_trace
-from dovetail.trace.launch import environment
+from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
 from dovetail.tune.machines import machine_of
 
 RANKS = 2
 NAMES = [name for name, case in CASES.items() if case.ranks == RANKS and not (case.fault or case.rates)]
-COLUMNS = ("program", "traced_s", "by_trace", "by_machine", "least", "most")
+COLUMNS = ("program", "traced_s", "by_trace_s", "by_machine_s", "by_trace", "by_machine", "least", "most")
+
+
+class Followed(NamedTuple):
+    """A program: its name, what is to be known of it, and what runs it so that its trace is in a folder."""
+
+    name: str
+    about: str
+    run: Callable[[Path], None]
 
 
 def main() -> None:
     parser = options_of_time(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default=",".join(NAMES))
+    parser.add_argument("--only", help="names, with commas")
+    parser.add_argument("--programs", type=Path)
     parser.add_argument("--machine")
     parser.add_argument("--runs", type=Path)
     args = parser.parse_args()
     is_over, rows = until(args.budget), []
     with tempfile.TemporaryDirectory() as place:
         folder = args.runs or Path(place)
-        machine = probed(folder, args.machine)
-        for name, repaired in product(args.only.split(","), (0, 1)):
-            places = [folder / name / str(repaired) / str(i) for i in range(args.rounds)]
-            traces = [found for place in places if (found := traced(folder, name, repaired, place, is_over))]
-            if not traces:
-                print(f"{name} {repaired}: no time left", flush=True)
+        told = others(args.programs) if args.programs else faults(folder)
+        for program in told:
+            if args.only and program.name.split()[0] not in args.only.split(","):
                 continue
-            rows.append(row(f"{name} {repaired}", traces, machine))
+            places = [folder / program.name.replace(" ", "/") / str(i) for i in range(args.rounds)]
+            traces = [found for place in places if (found := traced(program, place, is_over))]
+            if not traces:
+                print(f"{program.name}: no time left", flush=True)
+                continue
+            rows.append(row(program, traces, folder, args.machine))
             keep(args.out, "trace_replay", median_off=medians(rows), rows=rows)
             print(table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
     print(table(rows, COLUMNS))
@@ -62,37 +81,82 @@ def medians(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {way: statistics.median(abs(each[way]) for each in rows) for way in ways}
 
 
-def probed(folder: Path, given: str | None) -> Machine:
+def faults(folder: Path) -> Iterator[Followed]:
+    """The programs of trace_faults.c."""
+
+    def run(name: str, repaired: int) -> Callable[[Path], None]:
+        return lambda place: ran(name, repaired, place)
+
+    def ran(name: str, repaired: int, place: Path) -> None:
+        program, wrapped = compiled(folder)
+        launched(program, name, repaired, environment(wrapped, place, {}))
+
+    for name, repaired in product(NAMES, (0, 1)):
+        yield Followed(f"{name} {repaired}", "", run(name, repaired))
+
+
+def others(file: Path) -> Iterator[Followed]:
+    """The programs that a file tells of; what is not on this machine is left out, with the cause."""
+    for name, told in json.loads(file.read_text()).items():
+        try:
+            run = follow(told["command"])
+        except DovetailError as fault:
+            print(f"{name}: left out: {fault}", flush=True)
+        else:
+            yield Followed(name, told.get("about", ""), run)
+
+
+def follow(command: list[str]) -> Callable[[Path], None]:
+    """What runs a command with its ranks traced; a DovetailError where it is not all there."""
+    for word in command:
+        if word.startswith("/") and not Path(word).exists():
+            raise DovetailError(f"there is no {word}")
+    wrapped = build_wrappers(library_of(command), Path(command[0]).parent)
+
+    def run(place: Path) -> None:
+        env = environment(wrapped, place, os.environ)
+        done = subprocess.run(forwarded(command), env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+
+    return run
+
+
+def probed(folder: Path, given: str | None, ranks: int) -> Machine:
     """The machine given, or that of the folder, or a fresh one."""
-    kept = folder / "machine.json"
+    kept = folder / f"machine-{ranks}.json"
     if given or kept.exists():
         return load(given or str(kept))
     folder.mkdir(parents=True, exist_ok=True)
-    machine = machine_of(MpiExecutor(), RANKS, fresh=True)
+    executor = MpiExecutor()
+    machine = probe_calls(machine_of(executor, ranks, fresh=True), executor.launched_by)
     save_json(kept, machine.to_json())
     return machine
 
 
-def traced(folder: Path, name: str, repaired: int, place: Path, is_over: Callable[[], bool]) -> Path | None:
+def traced(program: Followed, place: Path, is_over: Callable[[], bool]) -> Path | None:
     """One round of one program, run unless it was, while there is time; its trace."""
     if not (place / "trace.dovetail").exists():
         if is_over():
             return None
         shutil.rmtree(place, ignore_errors=True)  # what a round left that was cut
         place.mkdir(parents=True)
-        program, wrapped = compiled(folder)
-        launched(program, name, repaired, environment(wrapped, place, {}))
+        program.run(place)
         merge(place)
     return place / "trace.dovetail"
 
 
-def row(name: str, traces: list[Path], machine: Machine) -> dict[str, Any]:
-    """A program: how far off the median round's replays are, by either way."""
+def row(program: Followed, traces: list[Path], folder: Path, given: str | None) -> dict[str, Any]:
+    """A program: its makespans as traced and replayed by either way, and how far off the median round's replays are."""
     opened = [open_trace(path).read() for path in traces]
+    machine = probed(folder, given, opened[0].num_ranks)
     own, by = ([replay(trace, which) for trace in opened] for which in (None, machine))
     off = sorted(each.off for each in by)
     return {
-        "program": name, "traced_s": statistics.median(each.traced_s for each in own),
+        "program": program.name, "about": program.about, "ranks": opened[0].num_ranks,
+        "traced_s": statistics.median(each.traced_s for each in own),
+        "by_trace_s": statistics.median(each.replayed_s for each in own),
+        "by_machine_s": statistics.median(each.replayed_s for each in by),
         "by_trace": statistics.median(each.off for each in own), "by_machine": statistics.median(off),
         "least": off[0], "most": off[-1],
     }  # fmt: skip

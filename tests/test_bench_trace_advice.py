@@ -26,6 +26,26 @@ def test_a_replay_by_the_trace_and_by_a_machine(tmp_path):
 
 
 @pytest.mark.mpi
+def test_programs_of_others_are_replayed_where_they_are_there(tmp_path):
+    mpi, out, asked = needs.mpi("mpich"), tmp_path / "found.json", tmp_path / "programs.json"
+    source, program = needs.ROOT / "tests" / "trace_polls.c", tmp_path / "polls"
+    subprocess.run([mpi.mpicc, source, "-o", program], check=True)
+    command = [*mpi.mpiexec(1), str(program)]
+    there = {"polls": {"command": command, "about": "one rank"}, "gone": {"command": [*command[:-1], "/no/program"]}}
+    asked.write_text(json.dumps(there))
+    words = ["--rounds", "1", "--programs", asked, "--machine", "shared-memory-2", "--out", out]
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "trace_replay.py"), *map(str, words)], text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gone: left out: there is no /no/program" in done.stdout
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["program"], row["about"], row["ranks"]) == ("polls", "one rank", 1)
+    assert row["by_trace"] == pytest.approx(row["by_trace_s"] / row["traced_s"] - 1)
+    assert row["by_machine"] == pytest.approx(row["by_machine_s"] / row["traced_s"] - 1)
+
+
+@pytest.mark.mpi
 def test_two_programs(tmp_path):
     needs.need("mpich")
     out = tmp_path / "found.json"

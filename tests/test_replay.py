@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import needs
 import pytest
 from test_trace_advise import Tale
 from test_trace_waits import call, sent, taken, trace_of
@@ -11,10 +13,12 @@ from trace_files import event, pair, write_process
 
 from dovetail.cli import main
 from dovetail.core import MachineError, save_json
-from dovetail.cost import Curve
+from dovetail.cost import CostModel, Curve
 from dovetail.ir import Kind
 from dovetail.machine import Machine
 from dovetail.plan.replay import makespan_s, on_machine, replay
+from dovetail.probe import probe_calls
+from dovetail.run.mpi import default_launch
 from dovetail.trace.story import story_of
 from dovetail.trace.to_program import to_program
 
@@ -92,7 +96,50 @@ def test_collectives_go_by_their_curve_where_it_was_measured_and_else_by_a_tree(
         return took_s(tale, all_reduce_of_4=Curve.through([1000, 2000], [1 * MS, 2 * MS]))
 
     assert of(1500) == pytest.approx(1.5 * MS)
+    tale = Tale(4)
+    tale.all_reduce("sum", 1500)
+    both = {"all_reduce_of_4": Curve.through([1000, 2000], [1 * MS, 2 * MS])}
+    both |= {"call_of_Allreduce_of_4": Curve.through([0, 2000], [0, 4 * MS])}
+    assert took_s(tale, **both) == pytest.approx(3 * MS), "as programs call it, not as our engine does"
+    tale.gatherings[0] = replace(tale.gatherings[0], name="MPI_Iallreduce")
+    assert took_s(tale, **both) == pytest.approx(1.5 * MS)
     assert of(0) == pytest.approx(2 * 10 * US, rel=0.01), "two rounds of four ranks"
+
+
+def test_of_a_collective_a_ranks_own_part_is_not_sent_and_both_ways_are_busy():
+    def of(name: str, **costs: Curve) -> float:
+        tale = Tale(4)
+        tale.all_reduce("all", 4000)
+        tale.gatherings[0] = replace(tale.gatherings[0], name=name)
+        return took_s(tale, **costs)
+
+    latency, both = 2 * 10 * US, Curve.through([0, 1e6], [10 * US, 30 * MS])
+    assert of("MPI_Bcast") == pytest.approx(latency + 40 * US, rel=0.01)
+    assert of("MPI_Gatherv") == pytest.approx(latency + 30 * US, rel=0.01)
+    assert of("MPI_Ialltoallv_c") == pytest.approx(latency + 30 * US, rel=0.01)
+    assert of("MPI_Ialltoallv_c", exchange_of_shm=both) == pytest.approx(latency + 90 * US, rel=0.01)
+    assert of("MPI_Gatherv", exchange_of_shm=both) == pytest.approx(latency + 30 * US, rel=0.01)
+
+
+def test_what_a_broadcast_takes_is_no_work_of_those_who_come_after_its_root(tmp_path):
+    """Rank 1 comes 10 us after the root, and gets its data in 1 ms; the machine takes 10 us for that."""
+    told = [event("root", 0), event("collective", 8, 0, 8)]
+    write_process(tmp_path, 0, {1: call(12, 1, 1.1, *told)})
+    write_process(tmp_path, 1, {1: [*call(12, 1.01, 2.01, *told), *call(1, 3, 3)]})
+    trace = trace_of(tmp_path)
+    assert replay(trace).off == pytest.approx(0, abs=0.01)
+    assert replay(trace, machine()).replayed_s == pytest.approx((3 - 2.01 + 0.02) * MS, rel=0.01)
+
+
+@pytest.mark.mpi
+def test_a_probe_measures_the_librarys_own_calls():
+    needs.need("mpich")
+    bare = machine()
+    found = probe_calls(bare, default_launch(), most_bytes=64)
+    added = {key: CostModel.of(found).seconds(key, 64) for key in set(found.costs) - set(bare.costs)}
+    assert len(added) == 16
+    assert {"call:Barrier:2", "call:Allreduce:2", "call:Alltoallv:2"} <= set(added)
+    assert all(seconds > 0 for seconds in added.values())
 
 
 def test_a_machine_of_fewer_ranks_is_refused():

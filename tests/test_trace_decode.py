@@ -107,6 +107,9 @@ def test_wide_numbers():
 def test_a_collective_knows_its_root():
     rows = decoded(event("begin", 1, 3), event("root", 2), event("collective", 100, 0, 50), event("end", 2, 3))
     assert (rows["peer"], rows["num_bytes"], rows["received_bytes"]) == ([2], [50], [100])
+    wide = event("wide", 70000), event("collective", 100, 4095, 50)
+    rows = decoded(event("begin", 1, 3), event("root", 2), *wide, event("end", 2, 3))
+    assert (rows["peer"], rows["comm"]) == ([2], [70000])
 
 
 def test_after_a_loss_what_was_open_is_given_up():

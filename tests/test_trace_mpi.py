@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import needs
@@ -20,6 +21,7 @@ from dovetail.trace.launch import Library, build_wrappers, flavour, library_of
 from dovetail.trace.matching import messages
 from dovetail.trace.mpi_calls import calls as traced_calls
 from dovetail.trace.mpi_wrappers import prototypes
+from dovetail.trace.sites import call_sites
 from dovetail.trace.stats import stats
 
 pytestmark = pytest.mark.mpi
@@ -51,9 +53,11 @@ def mpicc_of():
     return {"mpich": mpich / "mpicc", "abi": mpich / "mpicc_abi", "openmpi": openmpi / "mpicc"}
 
 
-def traced(mpi: needs.Mpi, folder: Path, ranks: int, *command: object) -> tuple[int, Trace]:
+def traced(
+    mpi: needs.Mpi, folder: Path, ranks: int, *command: object, options: Sequence[str] = ()
+) -> tuple[int, Trace]:
     """Trace a command on ranks, as a user does; its exit code and the trace."""
-    words = ["trace", "run", "-o", str(folder), "--", *mpi.mpiexec(ranks), *map(str, command)]
+    words = ["trace", "run", "-o", str(folder), *options, "--", *mpi.mpiexec(ranks), *map(str, command)]
     python = [str(needs.MPIS["mpich"].python), "-m", "dovetail", *words]
     done = subprocess.run(python, env=mpi.env, capture_output=True, text=True, timeout=240, check=False)
     assert "Traceback" not in done.stderr, done.stderr
@@ -198,6 +202,44 @@ def test_python_programs_and_their_own_intervals(mpi, tmp_path):
     assert trace.meta["clocks"]["messages"] == 8
     assert trace.meta["clocks"]["without_partner"] == 0
     assert found["round"] == 6
+
+
+LINES = """
+import threading
+from mpi4py import MPI
+import numpy as np
+comm, x, y = MPI.COMM_WORLD, np.ones(3), np.ones(1)
+
+def total():
+    comm.Allreduce(MPI.IN_PLACE, x)  # MPI_Allreduce
+
+for _ in range(3):
+    total()
+comm.Barrier()  # MPI_Barrier
+request = MPI.COMM_SELF.Irecv(x)  # MPI_Irecv
+thread = threading.Thread(target=lambda: MPI.COMM_SELF.Send(y, 0))  # MPI_Send
+thread.start(), thread.join()
+request.Wait()  # MPI_Wait
+"""
+
+
+def test_lines_of_python(tmp_path):
+    """Wanted, each call is told with its line, from any thread; not wanted, it comes from mpi4py's library."""
+    mpi, script = needs.mpi("mpich"), tmp_path / "lines.py"
+    script.write_text(LINES)
+    marked = {line.split("# ")[1]: f"lines.py:{i}" for i, line in enumerate(LINES.splitlines(), 1) if "# " in line}
+    for wanted in (True, False):
+        out = tmp_path / str(wanted)
+        code, trace = traced(mpi, out, 2, mpi.python, script, options=["--python"] if wanted else [])
+        assert code == 0
+        rows = np.flatnonzero(trace.columns["part"] == 0)
+        names = [trace.names[name].removesuffix("_c") for name in trace.columns["name"][rows].tolist()]
+        told = dict(zip(names, call_sites(trace, rows), strict=True))
+        assert counted(trace)["MPI_Barrier"] == 2
+        if wanted:
+            assert {name: told[name] for name in marked} == marked
+        else:
+            assert all(told[name].startswith("MPI.") for name in marked), told
 
 
 def test_the_table_has_all_calls_of_its_kinds(mpi):

@@ -73,7 +73,8 @@ def ran(*command, **settings):
 def counts(trace):
     """How many events of each name."""
     col = trace.columns
-    found = np.bincount(col["name"][col["part"] == 0], minlength=len(trace.names))
+    first = col["part"] == 0
+    found = np.bincount(col["name"][first], 1 + col["repeats"][first], len(trace.names)).astype(int)
     return {name: count for name, count in zip(trace.names, found.tolist(), strict=True) if count}
 
 
@@ -119,6 +120,17 @@ def test_threads_signals_and_forks(build, tmp_path):
     assert child == {"child": 1}
     recorded_events = 2 * parent["step"] + parent["mid"] + parent["alarm"]
     assert recorded_events + int(dropped) == 2 * 4 * 3 * 20000 + int(signals)
+
+
+@pytest.mark.slow
+def test_calls_in_vain_are_counted_whatever_comes_between(build, tmp_path):
+    done = ran(build(PLAIN), tmp_path, 4, 2000, "look")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 dropped ")
+    trace = max((merge_one(path, tmp_path) for path in tmp_path.glob("*.dvt")), key=lambda found: found.num_rows)
+    assert counts(trace)["look"] == 2 * 4 * 3 * 2000
+    assert np.count_nonzero(trace.columns["repeats"] == 2) > 4 * 2000
+    assert trace.meta["ends_without_begin"] == 0
 
 
 def merge_one(path, folder):
@@ -202,5 +214,6 @@ def test_a_foreign_file_is_refused(tmp_path):
 @pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address"])
 @pytest.mark.parametrize("keep", ["all", "newest"])
 def test_sanitizers_find_nothing(build, tmp_path, flags, keep):
-    done = ran(build(flags), tmp_path, 4, 5000, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=16384)
-    assert done.returncode == 0, done.stderr[-4000:]
+    for more in ([], ["look"]):
+        done = ran(build(flags), tmp_path, 4, 5000, *more, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=16384)
+        assert done.returncode == 0, done.stderr[-4000:]

@@ -15,7 +15,7 @@ from dovetail.trace.process_file import _HEAD, MAGIC, PAGE, EventKind
 EVENT = np.dtype([("word", "u8"), ("about", "u8")])
 NAMES = {1: "MPI_Send", 2: "MPI_Recv", 3: "work", 4: "MPI_Isend", 5: "MPI_Irecv", 6: "MPI_Waitall", 7: "MPI_Send_init"}
 NAMES |= {8: "MPI_Start", 9: "MPI_Mprobe", 10: "MPI_Mrecv", 11: "MPI_Allreduce", 12: "MPI_Bcast", 13: "MPI_Reduce"}
-NAMES |= {14: "MPI_Sendrecv"}
+NAMES |= {14: "MPI_Sendrecv", 15: "MPI_Test"}
 
 
 def event(kind: str, word: int, field: int = 0, arg: int = 0) -> tuple[int, int]:

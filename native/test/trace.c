@@ -1,8 +1,8 @@
 /* The recorder from many threads, signal handlers and forks at once; for the sanitizers, and as a source of events.
 
-   trace FOLDER THREADS EVENTS: each thread, and a second one after it, records EVENTS intervals with a point inside
-   each; a timer's signal records points; a forked child records a point into a file of its own. Prints what was
-   dropped. */
+   trace FOLDER THREADS EVENTS [look]: each thread, and a second one after it, records EVENTS intervals with a point
+   inside each, or looks as often for something three times, in vain but for the last; a timer's signal records points;
+   a forked child records a point into a file of its own. Prints what was dropped. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 #include "trace/dovetail_trace.h"
 
-static int step, mid, alarm_name, child_name, num_events;
+static int step, mid, look, alarm_name, child_name, num_events, looks;
 static int num_signals;
 
 static void on_signal(int number) {
@@ -24,8 +24,18 @@ static void on_signal(int number) {
     __atomic_fetch_add(&num_signals, 1, __ATOMIC_RELAXED);
 }
 
+static void look_thrice(void) {
+    for (int i = 0; i < 2; ++i) dovetail_trace_vain(look, 1, dovetail_trace_clock());
+    const int64_t many = dovetail_trace_found(look, 1, dovetail_trace_clock());
+    dovetail_trace_end(many ? 0 : look, many);
+}
+
 static void* work(void* unused) {
     for (int i = 0; i < num_events; ++i) {
+        if (looks) {
+            look_thrice();
+            continue;
+        }
         dovetail_trace_begin(step, i);
         dovetail_trace_point(mid, -i);
         dovetail_trace_end(step, 0);
@@ -56,7 +66,8 @@ static int in_child(const char* folder) {
 }
 
 int main(int argc, char** argv) {
-    if (argc != 4) return 2;
+    if (argc < 4) return 2;
+    looks = argc > 4;
     const int num_threads = atoi(argv[2]);
     num_events = atoi(argv[3]);
     const int code = dovetail_trace_init(argv[1]);
@@ -65,7 +76,7 @@ int main(int argc, char** argv) {
         in_threads(num_threads); /* must do nothing, and no harm */
         return 3;
     }
-    step = dovetail_trace_name("step"), mid = dovetail_trace_name("mid");
+    step = dovetail_trace_name("step"), mid = dovetail_trace_name("mid"), look = dovetail_trace_name("look");
     alarm_name = dovetail_trace_name("alarm"), child_name = dovetail_trace_name("child");
     signal(SIGALRM, on_signal);
     const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};

@@ -14,7 +14,10 @@
 #define DVT_PAGE 4096
 
 /* What an event is. POINT, BEGIN and END carry the clock in `word`; the others belong to the innermost BEGIN of their
-   thread and carry data. `field` is a name, a communicator or a position; 4095 is "see DVT_WIDE just before". */
+   thread and carry data. `field` is a name, a communicator or a position; 4095 is "see DVT_WIDE just before".
+
+   Where one interval stands for several calls that looked in vain, and perhaps one more that did not, the field of END
+   is 0, and its arg: clock ticks between these calls << DVT_REPEAT_BITS | how many there were beside the first. */
 enum dvt_kind {
     DVT_EMPTY,
     DVT_THREAD,     /* word: thread << 32 | number of this segment within the thread; the thread goes on here */
@@ -39,6 +42,7 @@ typedef struct {
     uint64_t about; /* arg << 16 | field << 4 | kind */
 } dvt_event;
 
+enum { DVT_REPEAT_BITS = 20 };
 enum { DVT_CLOCK_SYSTEM, DVT_CLOCK_COUNTER };
 enum { DVT_KEEP_ALL, DVT_KEEP_NEWEST };
 enum { DVT_OPEN = 1, DVT_FINALIZED = 2 };

@@ -25,6 +25,11 @@ static uint32_t generation;   /* of files: a thread's segment belongs to one */
 static __thread struct {
     dvt_segment *segment, *before; /* the one before this: a signal may have come while an event was put into it */
     uint32_t thread, part, generation;
+    struct {
+        dvt_event* end; /* of calls in vain, one after another; NULL where there are none in this segment */
+        uint64_t count; /* of the segment after it */
+        int name;
+    } vain;
 } mine __attribute__((tls_model("initial-exec")));
 
 static uint64_t about(int kind, int field, int64_t arg) {
@@ -55,6 +60,7 @@ static int next_segment(int needed) {
     if (mine.before) dvt_discard(mine.before);
     mine.before = mine.segment;
     mine.segment = fresh;
+    mine.vain.end = NULL;
     return 1;
 }
 
@@ -101,6 +107,48 @@ void dovetail_trace_point(int name, int64_t arg) { stamp(DVT_POINT, name, arg); 
 void dovetail_trace_begin(int name, int64_t arg) { stamp(DVT_BEGIN, name, arg); }
 
 void dovetail_trace_end(int name, int64_t arg) { stamp(DVT_END, name, arg); }
+
+/* Counts a call that looks again, if it goes on what this thread did last; whether it does. */
+static inline int looks_again(uint32_t file, int name, uint64_t begin) {
+    dvt_event* end = mine.vain.end;
+    const dvt_segment* segment = mine.segment;
+    if (!end || !segment || mine.generation != file || segment->count != mine.vain.count) return 0;
+    const uint64_t pause = begin - end->word, counted = end->about >> 16;
+    const uint64_t most = ((uint64_t)1 << DVT_REPEAT_BITS) - 1;
+    if (mine.vain.name != name || pause > dvt_writer.pause) return 0;
+    if ((counted & most) == most || counted >> 46) return 0; /* there is no room for more, or for longer pauses */
+    end->about = about(DVT_END, 0, (int64_t)(counted + (pause << DVT_REPEAT_BITS) + 1));
+    return 1;
+}
+
+void dovetail_trace_vain(int name, int64_t arg, uint64_t begin) {
+    const uint32_t file = recorded_in();
+    if (!file) return;
+    if (LIKELY(looks_again(file, name, begin))) {
+        mine.vain.end->word = dvt_now();
+        return;
+    }
+    put(file, DVT_BEGIN, name, begin, arg);
+    dvt_event* end = place(file);
+    if (!end) return;
+    end->about = about(DVT_END, 0, 0);
+    end->word = dvt_now();
+    mine.vain.end = end, mine.vain.count = mine.segment->count, mine.vain.name = name;
+}
+
+int64_t dovetail_trace_found(int name, int64_t arg, uint64_t begin) {
+    const uint32_t file = recorded_in();
+    if (!file) return 0;
+    if (!looks_again(file, name, begin)) {
+        put(file, DVT_BEGIN, name, begin, arg);
+        return 0;
+    }
+    dvt_event* end = mine.vain.end;
+    const int64_t counted = (int64_t)end->about >> 16;
+    end->about = DVT_EMPTY; /* the end is yet to come */
+    mine.vain.end = NULL;
+    return counted;
+}
 
 uint64_t dovetail_trace_clock(void) {
     if (!LIKELY(__atomic_load_n(&dvt_writer.has_clock, __ATOMIC_ACQUIRE))) dvt_choose_clock();

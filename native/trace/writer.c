@@ -18,6 +18,7 @@
 #include "dovetail_trace_meet.h"
 
 enum { MAX_SPARES = 8, MAX_FULL = 64, TOUCHED = 256, LEAST_EVENTS = 256 };
+enum { PAUSE_NS = 5000 }; /* what advice too takes for calls that follow one another at once */
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
 
 static struct {
@@ -212,6 +213,13 @@ static void fill_header(dvt_header* header, int keep) {
     header->state = DVT_OPEN;
 }
 
+/* How fast the event clock runs, by what has passed since the file was begun. */
+static void set_pause(void) {
+    const dvt_anchor first = dvt_writer.header->first, now = read_anchor();
+    const double ticks = (double)(now.clock - first.clock), ns = (double)(now.raw_ns - first.raw_ns);
+    dvt_writer.pause = ns > 0 && ticks > 0 ? (uint64_t)(PAUSE_NS * ticks / ns) : 0;
+}
+
 static int map_header(int keep) {
     _Static_assert(sizeof(dvt_header) <= DVT_PAGE, "the header is one page");
     _Static_assert(offsetof(dvt_segment, events) == DVT_PAGE, "events begin on a page");
@@ -240,6 +248,7 @@ int dvt_open(const char* folder) {
         dvt_close();
         return code;
     }
+    set_pause();
     start_helper();
     return 0;
 }

@@ -11,8 +11,9 @@ extern __attribute__((visibility("hidden"))) struct dvt_writer {
     uint64_t capacity; /* events in a segment */
     uint64_t limit;    /* events that a segment takes: its capacity, or without end where it is a ring */
     uint64_t mask;
-    int counter;   /* whether events are stamped by the processor's counter */
-    int has_clock; /* whether that is known yet */
+    uint64_t pause; /* ticks of the event clock between two calls that are one interval, at most */
+    int counter;    /* whether events are stamped by the processor's counter */
+    int has_clock;  /* whether that is known yet */
 } dvt_writer;
 
 void dvt_choose_clock(void); /* once in a process */

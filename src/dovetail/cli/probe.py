@@ -18,11 +18,15 @@ def probe(
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
     launch: opt.Launch = None,
     fresh: opt.Fresh = False,
+    calls: Annotated[
+        bool, typer.Option("--calls", help="Measure the library's blocking collectives too, for `trace replay`.")
+    ] = False,
     json: opt.Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the machine to this file, too.")] = None,
 ) -> None:
     """Measure messages, collectives and (with a wish) its compute on real ranks; the result is cached."""
     from dovetail.cli.machines import render
+    from dovetail.probe import probe_calls
     from dovetail.run.mpi import MpiExecutor
     from dovetail.tune.machines import machine_for, machine_of
 
@@ -31,6 +35,8 @@ def probe(
         machine = machine_of(executor, ranks, fresh=fresh, say=say)
         if wish is not None:
             machine = machine_for(executor, machine, wish, ranks, fresh=fresh, say=say)
+        if calls:
+            machine = probe_calls(machine, executor.launched_by)
     if out is not None:
         save_json(out, machine.to_json())
     output.emit(machine.to_json()) if json else print(render(machine))

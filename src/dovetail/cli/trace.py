@@ -23,6 +23,9 @@ def run(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace.", file_okay=False)] = Path(
         "dovetail-trace"
     ),
+    python: Annotated[
+        bool, typer.Option("--python", help="Note the Python line of each MPI call, at some 0.2 us a call.")
+    ] = False,
 ) -> int:
     """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
 
@@ -34,7 +37,7 @@ def run(
     if not command:
         raise DovetailError("no command to trace", hint="dovetail trace run -- mpirun -n 4 ./a.out")
     refuse_another(out)
-    code = run_traced(command, out)
+    code = run_traced(command, out, python=python)
     _note_trace(_merged(out))
     return code
 

@@ -19,6 +19,7 @@ COST_KEYS = (
     "p2p:<link kind>",
     "exchange:<link kind>",
     "<collective>:<ranks>",
+    "call:<MPI call>:<ranks>",
     "kernel:<key>",
     "flops:<kernel>:<dtype>",
     "memory",
@@ -30,7 +31,7 @@ COST_KEYS = (
     "cil:net:library",
 )
 _COST_KEY = re.compile(
-    r"(p2p|exchange|kernel|flops):.+|memory|reduce|copy|cil:(compute|net)(:library)?|(?!cil:)[a-z_]+:[1-9]\d*"
+    r"(p2p|exchange|kernel|flops|call):.+|memory|reduce|copy|cil:(compute|net)(:library)?|(?!cil:)[a-z_]+:[1-9]\d*"
 )
 
 

@@ -19,9 +19,13 @@ from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
 CALLS = {
-    "Allreduce": "all_reduce", "Allgather": "all_gather", "Reduce_scatter_block": "reduce_scatter",
-    "Alltoall": "all_to_all", "Bcast": "broadcast", "Reduce": "reduce", "Gather": "gather", "Scatter": "scatter",
+    "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "all_gather", "Alltoall": "all_to_all",
+    "Alltoallv": "all_to_all", "Alltoallw": "all_to_all", "Reduce_scatter_block": "reduce_scatter",
+    "Reduce_scatter": "reduce_scatter", "Bcast": "broadcast", "Reduce": "reduce", "Gather": "gather",
+    "Gatherv": "gather", "Scatter": "scatter", "Scatterv": "scatter",
 }  # fmt: skip
+BOTH_WAYS = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")  # each rank gives while it gets
+IN_PARTS = ("all_gather", "all_to_all", "reduce_scatter", "gather", "scatter")  # the largest buffer has one for each
 MOST_BYTES = 1 << 26  # of the curve by which remedies are priced
 
 
@@ -107,16 +111,24 @@ class _Prices:
         return both if (message.dst, message.src) in self.ways else both / 2
 
     def gathering_s(self, it: Gathering) -> float:
-        """By its own curve where that was measured; else the latencies of a tree, and its largest buffer sent once."""
-        if len(it.group) < 2:
+        """By the curve of this call, or of its like that does not block, where that was measured; else the latencies
+        of a tree, and once what of its largest buffer is not the rank's own, both ways where all give and get."""
+        count = len(it.group)
+        if count < 2:
             return 0.0
-        name = it.name.removeprefix("MPI_").removesuffix("_c").removeprefix("I").capitalize()
-        key = f"{CALLS.get(name)}:{len(it.group)}"
-        if key in self.model and it.num_bytes >= self.model.curve(key).low:
-            return self._seconds(key, it.num_bytes)
+        name = it.name.removeprefix("MPI_").removesuffix("_c")
+        if f"call:{name}:{count}" in self.model:
+            return self._seconds(f"call:{name}:{count}", it.num_bytes)
+        call = CALLS.get(name.removeprefix("I").capitalize(), "")
+        if f"{call}:{count}" in self.model and it.num_bytes >= self.model.curve(f"{call}:{count}").low:
+            return self._seconds(f"{call}:{count}", it.num_bytes)
         kind = self.machine.route(it.group[0], it.group[-1])[0]
         least = self._one_way_s(kind, 1)
-        return ceil(log2(len(it.group))) * least + self._one_way_s(kind, it.num_bytes) - least
+        moved = it.num_bytes // count * (count - 1) if call in IN_PARTS else it.num_bytes
+        wire = self._one_way_s(kind, moved) - least
+        if call in BOTH_WAYS and f"exchange:{kind}" in self.model:
+            wire = max(wire, self._seconds(f"exchange:{kind}", moved) - self._seconds(f"exchange:{kind}", 1))
+        return ceil(log2(count)) * least + wire
 
     def _one_way_s(self, kind: str, num_bytes: int) -> float:
         return self._seconds(f"p2p:{kind}", num_bytes)

@@ -1,6 +1,7 @@
 """probe: small Programs, run by the ordinary executor, whose spans become the costs of a Machine."""
 
 from dovetail.probe.balance import Balanced, balanced
+from dovetail.probe.calls import probe_calls
 from dovetail.probe.characterise import characterise
 from dovetail.probe.characteristics import Beside, Characteristic, Characteristics, Cut, Ratio
 from dovetail.probe.links import find_ranks, probe_links, spot_check
@@ -18,6 +19,7 @@ __all__ = [
     "balanced",
     "characterise",
     "find_ranks",
+    "probe_calls",
     "probe_links",
     "probe_wish",
     "spot_check",

@@ -56,6 +56,7 @@ class _Writer:
             for rank, thread in self.threads
         }
         mpi, user = otf2.Paradigm.MPI, otf2.Paradigm.USER
+        self.calls = made.attribute("calls", "in this one region: each but the last looked in vain", otf2.Type.UINT64)
         self.regions = [made.region(name, paradigm=mpi if name.startswith("MPI_") else user) for name in trace.names]
         main = [min((at for at in self.threads if at[0] == r), default=None) for r in range(trace.num_ranks)]
         self.mains = [self.locations[at] for at in main if at is not None]
@@ -82,10 +83,11 @@ class _Writer:
         col = self.trace.columns
         rows = np.flatnonzero((col["part"] == 0) & ~self.trace.of_kind("point"))
         start, end = (np.rint(col[name][rows] * 1e9).astype("i8").tolist() for name in ("start_s", "end_s"))
-        values = (col[name][rows].tolist() for name in ("rank", "thread", "name"))
-        for a, b, rank, thread, name in zip(start, end, *values, strict=True):
+        values = (col[name][rows].tolist() for name in ("rank", "thread", "name", "repeats"))
+        for a, b, rank, thread, name, repeats in zip(start, end, *values, strict=True):
             region, length = self.regions[name], max(b, a + 1) - a
-            told[rank, thread].append((a, _ENTER, -length, "enter", (region,)))
+            more = ({self.calls: repeats + 1},) if repeats else ()
+            told[rank, thread].append((a, _ENTER, -length, "enter", (region, *more)))
             told[rank, thread].append((a + length, _LEAVE, length, "leave", (region,)))
 
     def _messages(self, told: Any) -> None:

@@ -77,13 +77,14 @@ def span_texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
     col = trace.columns
     parts = np.zeros(trace.num_rows, "i8")
     np.add.at(parts, np.arange(trace.num_rows) - col["part"], 1)
-    used = ("kind", "name", "peer", "tag", "comm", "arg")
+    used = ("kind", "name", "peer", "tag", "comm", "arg", "repeats")
     values = (col[name][rows].tolist() for name in used)
     sizes = [len(comm.ranks) for comm in trace.comms]
     own = [not name.startswith("MPI_") for name in trace.names]  # whose number is no address that it is called from
     return [
         f"{trace.names[name]}{_words(KINDS[kind], peer, tag, sizes[comm] if comm >= 0 else 0, own[name] * arg, count)}"
-        for kind, name, peer, tag, comm, arg, count in zip(*values, parts[rows].tolist(), strict=True)
+        + (f", {repeats + 1} times" if repeats else "")
+        for kind, name, peer, tag, comm, arg, repeats, count in zip(*values, parts[rows].tolist(), strict=True)
     ]
 
 

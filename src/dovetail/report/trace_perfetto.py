@@ -70,7 +70,7 @@ def _spans(part: Trace, threads: _Threads) -> Iterator[Event]:
     rows = np.flatnonzero(col["part"] == 0)
     start = np.rint(col["start_s"][rows] * 1e9).astype("i8")
     end = np.rint(col["end_s"][rows] * 1e9).astype("i8")
-    used = ("kind", "name", "rank", "thread", "arg", "peer", "tag", "num_bytes", "received_bytes", "request")
+    used = ("kind", "name", "rank", "thread", "arg", "peer", "tag", "num_bytes", "received_bytes", "request", "repeats")
     values = (col[name][rows].tolist() for name in used)
     for ts, dur, kind, name, rank, thread, *told in zip(start / 1e3, (end - start) / 1e3, *values, strict=True):
         head = {"name": part.names[name], "cat": KINDS[kind], **threads.at(rank, thread), "ts": float(ts)}
@@ -82,7 +82,7 @@ def _spans(part: Trace, threads: _Threads) -> Iterator[Event]:
 
 def _args(kind: int, name: str, told: list[int]) -> dict[str, Any]:
     """What is known of a call beside its name and times."""
-    arg, peer, tag, num_bytes, received, request = told
+    arg, peer, tag, num_bytes, received, request, repeats = told
     if KINDS[kind] == "interval" and not name.startswith("MPI_"):
         return {"arg": arg} if arg else {}
     args: dict[str, Any] = {"num_bytes": num_bytes, "called_from": hex(arg)}
@@ -92,6 +92,8 @@ def _args(kind: int, name: str, told: list[int]) -> dict[str, Any]:
         args["tag"] = tag
     if received:
         args["received_bytes"] = received
+    if repeats:
+        args["calls"] = repeats + 1
     return {**args, "request": request} if request >= 0 else args
 
 

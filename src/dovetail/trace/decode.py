@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.trace.process_file import EventKind
+from dovetail.trace.process_file import REPEAT_BITS, EventKind
 
 Rows = dict[str, NDArray[Any]]
 KINDS = (
@@ -35,6 +35,8 @@ RAW: dict[str, str] = {
     "request": "i8",  # the library's handle, 0 where there is none
     "begins": "?",  # whether the request begins here
     "is_open": "?",  # the interval never ended; its end is the last that was seen of the process
+    "repeats": "i4",  # further calls in this interval, which looked in vain
+    "pause": "i8",  # event clock between them
 }
 
 
@@ -156,7 +158,11 @@ class _Piece:
         end = self.closed[begin]
         rows["name"], rows["arg"] = self.field[begin], self.arg[begin]
         rows["start"], rows["end"] = self.word[begin], self.word[end]
-        made = self.arg[end]
+        is_many = (self.field[end] == 0) & (self.field[begin] != 0)
+        counted = np.where(is_many, self.arg[end], 0)
+        rows["repeats"] = (counted & ((1 << REPEAT_BITS) - 1)).astype(RAW["repeats"])
+        rows["pause"] = counted >> REPEAT_BITS
+        made = np.where(is_many, 0, self.arg[end])
         rows["begins"] |= made != 0
         rows["request"] = np.where(made != 0, made, rows["request"])
         return rows | {"at": end, "begin": begin}
@@ -187,8 +193,9 @@ class _Piece:
         rows["comm"] = np.where((kind == EventKind.done) & (request == 0), posted[begin], rows["comm"])
         collective = kind == EventKind.collective
         rows["received_bytes"] = np.where(collective, word.view("i8"), 0)
-        rooted = collective & (at > 0) & (self.kind[at - 1] == EventKind.root)
-        rows["peer"] = np.where(rooted, self.word[at - 1].astype("i4"), rows["peer"])
+        before = at - 1 - (self.kind[at - 1] == EventKind.wide)
+        rooted = collective & (before >= 0) & (self.kind[before] == EventKind.root)
+        rows["peer"] = np.where(rooted, self.word[before].astype("i4"), rows["peer"])
         return self._of(begin, rows)
 
     def _waited(self, at: NDArray[Any]) -> _Waited:

@@ -40,7 +40,8 @@ class Log:
         if len(about):
             self._requests.append({name: columns[name][about] for name in _USED})
         calls = (columns["part"] == 0) & (columns["kind"] != _POINT) & is_mpi[columns["name"]]
-        self._calls.append({name: columns[name][calls] for name in ("rank", "start_s", "end_s")})
+        within = {"end_s": (columns["end_s"] - columns["pause_s"])[calls]}  # pauses as if they all came last
+        self._calls.append({name: columns[name][calls] for name in ("rank", "start_s")} | within)
 
     def flights(self, names: Sequence[str]) -> Flights:
         """All that were started and are over."""

@@ -66,4 +66,5 @@ def _columns(rank: int, thread: int, events: Events) -> dict[str, Any]:
     count = len(rows["kind"])
     columns = no_columns() | {name: rows[name] for name in COLUMNS if name in RAW}
     columns |= {"rank": np.full(count, rank, "i4"), "thread": np.full(count, thread, "i4")}
-    return columns | {"start_s": rows["start"] * 1e-9, "end_s": rows["end"] * 1e-9}
+    times = {f"{name}_s": (rows[name] * 1e-9).astype(COLUMNS[f"{name}_s"]) for name in ("start", "end", "pause")}
+    return columns | times

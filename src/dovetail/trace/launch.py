@@ -49,14 +49,16 @@ def library_of(command: Sequence[str]) -> Library:
     return Library(kind)
 
 
-def build_wrappers(library: Library, near: Path | None = None) -> Path:
-    """The wrappers for a library, compiled with its mpicc, or found in the cache. `near`: where else to look for it."""
+def build_wrappers(library: Library, near: Path | None = None, *, python: bool = False) -> Path:
+    """The wrappers for a library, compiled with its mpicc, or found in the cache. `near`: where else to look for it;
+    `python`: they ask Python for the lines that calls are made from."""
     mpicc = compiler_for(library, near)
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
     frames = sorted(Path(__file__).parent.glob("mpi_*.h"))
-    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
+    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
+    flags += ["-DDM_PYTHON"] if python else []
     flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
@@ -77,11 +79,11 @@ def environment(wrapped: Path, folder: Path, base: Mapping[str, str] = os.enviro
     return {**base, "LD_PRELOAD": preload, "DOVETAIL_TRACE_DIR": str(folder.resolve())}
 
 
-def run_traced(command: Sequence[str], folder: Path) -> int:
-    """Run a command with its MPI ranks traced into `folder`; its exit code."""
+def run_traced(command: Sequence[str], folder: Path, *, python: bool = False) -> int:
+    """Run a command with its MPI ranks traced into `folder`, Python's lines among it if wanted; its exit code."""
     library = library_of(command)
     launcher = _executable(command[0])
-    wrapped = build_wrappers(library, launcher.parent if launcher else None)
+    wrapped = build_wrappers(library, launcher.parent if launcher else None, python=python)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(forwarded(command), env=environment(wrapped, folder), check=False)

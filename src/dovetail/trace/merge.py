@@ -113,6 +113,7 @@ class _Merge:
         for name in ("start", "end"):
             since = (rows[name] - np.uint64(line.origin_ns)).view("i8")
             columns[f"{name}_s"] = (since * line.rate + (line.offset_ns - self.start_ns)) * 1e-9
+        columns["pause_s"] = (rows["pause"] * (line.rate * 1e-9)).astype(COLUMNS["pause_s"])
         columns["rank"] = np.full(count, process.rank, "i4")
         columns["thread"] = numbers.threads(rows["name"], thread - 1)
         return numbers.settle(columns, rows)
@@ -131,7 +132,8 @@ def _about(process: ProcessFile, clock: RankClock) -> dict[str, Any]:
     about = {"rank": process.rank, "host": process.host, "pid": process.pid, "program": process.program}
     about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
     maps, lanes = [note for note in process.notes if "map" in note], lanes_of(process)
-    clocks = {"clock_error_s": error_s, "has_drift": clock.has_drift}
+    lines = {str(note["site"]): f"{note['file']}:{note['line']}" for note in process.notes if "site" in note}
+    clocks = {"clock_error_s": error_s, "has_drift": clock.has_drift, **({"lines": lines} if lines else {})}
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
 
 

@@ -14,7 +14,8 @@ class Call(NamedTuple):
     """One call: what its wrapper does before and after the library's.
 
     `made` is the handle of the request that it makes; `status` the parameter for which it needs one of its own where
-    the program wants none; `waits` how many requests it waits for.
+    the program wants none; `waits` how many requests it waits for; `found`, of a call that only looks, whether it found
+    something: only then it does what stands in `before` and `after`.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Call(NamedTuple):
     made: str = ""
     status: str = ""
     waits: str = ""
+    found: str = ""
 
 
 MADE = "dm_made(*request)"
@@ -55,11 +57,11 @@ MESSAGES = (
     Call("Sendrecv_replace", f"{_ONE} status", REPLACE, DONE, status="status"),
     Call("Isendrecv_replace", f"{_ONE} request", REPLACE, made=MADE),
     Call("Probe", "source tag comm status"),
-    Call("Iprobe", "source tag comm flag status"),
+    Call("Iprobe", "source tag comm flag status", found="*flag"),
     Call("Mprobe", "source tag comm message status", "dm_recv(0, source, tag, comm);",
          made="dm_made_message(*message)"),
-    Call("Improbe", "source tag comm flag message status", "", "if (*flag) dm_recv(0, source, tag, comm);",
-         made="*flag ? dm_made_message(*message) : 0"),
+    Call("Improbe", "source tag comm flag message status", "dm_recv(0, source, tag, comm);",
+         made="dm_made_message(*message)", found="*flag"),
     Call("Mrecv", "buf count datatype message status", "dm_message(DM_HANDLE(*message));", DONE, status="status"),
     Call("Imrecv", "buf count datatype message request", made=MADE),
     Call("Psend_init", "buf partitions count datatype dest tag comm info request",
@@ -69,7 +71,7 @@ MESSAGES = (
     Call("Pready", "partition request"),
     Call("Pready_range", "partition_low partition_high request"),
     Call("Pready_list", "length array_of_partitions request"),
-    Call("Parrived", "request partition flag"),
+    Call("Parrived", "request partition flag", found="*flag"),
     Call("Buffer_attach", "buffer size"),
     Call("Buffer_detach", "buffer_addr size"),
 )  # fmt: skip
@@ -78,21 +80,23 @@ _OVER_ALL = "for (int i = 0; i < count; ++i) dm_over(&wait, i, i, {});"
 _OVER_SOME = "for (int i = 0; i < *outcount; ++i) dm_over(&wait, array_of_indices[i], i, 0);"
 WAITS = (
     Call("Wait", "request status", "dm_ask_all(&wait, 1);", "dm_over(&wait, 0, 0, 1);", waits="1"),
-    Call("Test", "request flag status", "", "if (*flag) dm_over(&wait, 0, 0, 0);", waits="1"),
+    Call("Test", "request flag status", "", "dm_over(&wait, 0, 0, 0);", waits="1", found="*flag"),
     Call(
         "Waitall", f"count {_MANY} array_of_statuses", "dm_ask_all(&wait, count);", _OVER_ALL.format(1), waits="count"
     ),
-    Call("Testall", f"count {_MANY} flag array_of_statuses", "", f"if (*flag) {_OVER_ALL.format(0)}", waits="count"),
+    Call("Testall", f"count {_MANY} flag array_of_statuses", "", _OVER_ALL.format(0), waits="count", found="*flag"),
     Call("Waitany", f"count {_MANY} index status", "", "dm_over(&wait, *index, 0, 0);", waits="count"),
-    Call("Testany", f"count {_MANY} index flag status", "", "if (*flag) dm_over(&wait, *index, 0, 0);", waits="count"),
+    Call("Testany", f"count {_MANY} index flag status", "", "dm_over(&wait, *index, 0, 0);", waits="count",
+         found="*flag"),
     Call("Waitsome", f"incount {_MANY} outcount array_of_indices array_of_statuses", "", _OVER_SOME, waits="incount"),
-    Call("Testsome", f"incount {_MANY} outcount array_of_indices array_of_statuses", "", _OVER_SOME, waits="incount"),
-    Call("Request_get_status", "request flag status"),
+    Call("Testsome", f"incount {_MANY} outcount array_of_indices array_of_statuses", "", _OVER_SOME, waits="incount",
+         found="*outcount > 0"),
+    Call("Request_get_status", "request flag status", found="*flag"),
     Call("Start", "request", "dm_request(*request, 0);"),
     Call("Startall", f"count {_MANY}", f"for (int i = 0; i < count; ++i) dm_request({_MANY}[i], i);"),
     Call("Request_free", "request", "dm_request(*request, 0);"),
     Call("Cancel", "request", "dm_request(*request, 0); dm_cancels = 1;"),
-)
+)  # fmt: skip
 
 
 class Collective(NamedTuple):
@@ -184,7 +188,7 @@ ONE_SIDED = (
     *(Call(f"Win_{name}", f"{params} win".strip(), _ALL_OF) for name, params in {
         "fence": "assert", "lock_all": "assert", "unlock_all": "", "flush_all": "", "flush_local_all": "", "start":
         "group assert", "complete": "", "post": "group assert", "wait": "", "sync": ""}.items()),
-    Call("Win_test", "win flag", _ALL_OF),
+    Call("Win_test", "win flag", _ALL_OF, found="*flag"),
     Call("Win_lock", "lock_type rank assert win", _ONE_OF),
     *(Call(f"Win_{name}", "rank win", _ONE_OF) for name in ("unlock", "flush", "flush_local")),
     Call("Win_create", "base size disp_unit info comm win", "", _NEW),
@@ -229,7 +233,8 @@ BOUNDS = (
     Call("Abort", "comm errorcode"),
 )  # treated apart by `mpi_wrappers`
 HELPERS = (
-    *("Type_size", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter", "Comm_group", "Comm_remote_group"),
+    *("Type_size", "Type_get_envelope", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter"),
+    *("Comm_group", "Comm_remote_group"),
     *("Group_size", "Group_translate_ranks", "Group_free", "Win_get_group", "Get_count", "Get_elements_x"),
     "Test_cancelled",
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),

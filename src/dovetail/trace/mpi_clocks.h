@@ -1,5 +1,5 @@
 /* How wrappers of MPI calls begin and end: clocks of ranks compared in pairs, the file opened and closed. Included
-   once, at the end of mpi_frame.h. */
+   once, near the end of mpi_frame.h. */
 
 /* ---- clocks ---- */
 
@@ -31,6 +31,9 @@ static int dm_starts; /* the file is there */
 static void dm_before_init(void) {
     if (!__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE)) dm_find();
     if (dm_starts) return;
+#ifdef DM_PYTHON
+    dm_find_python();
+#endif
     const int code = dovetail_trace_init(NULL);
     if (code) {
         fprintf(stderr, "dovetail trace: this process is not traced: %s\n", strerror(code));

@@ -74,8 +74,9 @@ static void dm_find(void) {
 
 /* Whether a call is to be left alone: MPI is not traced, or the library makes it within another call. */
 static inline int dm_leave_alone(void) {
-    if (!DM_LIKELY(__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE))) dm_find();
-    return dm_inside || !dm_is_tracing;
+    if (DM_LIKELY(dm_is_tracing)) return dm_inside;
+    if (!__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE)) dm_find();
+    return 1;
 }
 
 /* ---- calls from Fortran ---- */
@@ -83,7 +84,11 @@ static inline int dm_leave_alone(void) {
 /* Where the program calls MPI from Fortran, within such a call. */
 static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
 
+#ifdef DM_PYTHON
+#define DM_CALLER dm_place(dm_fortran_site ? dm_fortran_site : DM_SITE)
+#else
 #define DM_CALLER (dm_fortran_site ? dm_fortran_site : DM_SITE)
+#endif
 
 /* A call from Fortran: notes its place and goes on to the library's, whose call in C is then traced. */
 #define DM_FORTRAN(name, typed, told)                        \
@@ -258,10 +263,24 @@ static void dm_forget_window(MPI_Win win) { dm_remove(dm_known.window, DM_HANDLE
 
 /* ---- what calls move ---- */
 
-static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
-    int size = 0;
-    if (count <= 0 || datatype == MPI_DATATYPE_NULL) return 0;
+static __thread struct {
+    uint64_t type;
+    int size;
+} dm_sizes[8] __attribute__((tls_model("initial-exec"))); /* of the library's own datatypes, which are never freed */
+
+__attribute__((noinline)) static int dm_ask_size(MPI_Datatype datatype, int slot) {
+    int size = 0, combiner = -1, unused[3];
     real_Type_size(datatype, &size);
+    real_Type_get_envelope(datatype, &unused[0], &unused[1], &unused[2], &combiner);
+    if (combiner == MPI_COMBINER_NAMED) dm_sizes[slot].type = DM_HANDLE(datatype), dm_sizes[slot].size = size;
+    return size;
+}
+
+static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
+    if (count <= 0 || datatype == MPI_DATATYPE_NULL) return 0;
+    const int slot = (int)(DM_HANDLE(datatype) * 0x9E3779B97F4A7C15u >> 61);
+    const int is_known = dm_sizes[slot].type == DM_HANDLE(datatype);
+    const int size = DM_LIKELY(is_known) ? dm_sizes[slot].size : dm_ask_size(datatype, slot);
     return size > 0 ? count * size : 0;
 }
 
@@ -374,41 +393,8 @@ static int dm_degree(MPI_Comm comm, int outwards) {
     return outwards ? out : in;
 }
 
-/* ---- waiting for some of many requests ---- */
-
-enum { DM_FEW = 32 };
-
-typedef struct {
-    MPI_Request few[DM_FEW], *asked; /* as they were before the call */
-    MPI_Status few_statuses[DM_FEW], *statuses;
-    void* more;
-} dm_wait;
-
-static MPI_Status* dm_ask(dm_wait* wait, int count, const MPI_Request* requests, MPI_Status* statuses) {
-    wait->asked = wait->few;
-    wait->more = NULL;
-    wait->statuses = statuses == MPI_STATUSES_IGNORE || statuses == MPI_STATUS_IGNORE ? wait->few_statuses : statuses;
-    if (count > DM_FEW) {
-        const size_t bytes = (size_t)count * sizeof(MPI_Request);
-        wait->more = malloc(bytes + sizeof(MPI_Status) * ((size_t)count + 1));
-        wait->asked = wait->more;
-        if (!wait->more) return statuses; /* they are then not told of */
-        const size_t aligned = (bytes + sizeof(MPI_Status) - 1) / sizeof(MPI_Status);
-        if (wait->statuses == wait->few_statuses) wait->statuses = (MPI_Status*)wait->more + aligned;
-    }
-    memcpy(wait->asked, requests, (size_t)count * sizeof(MPI_Request));
-    return wait->statuses;
-}
-
-static void dm_ask_all(const dm_wait* wait, int count) {
-    for (int i = 0; wait->asked && i < count; ++i) dm_request(wait->asked[i], i);
-}
-
-/* The request at `position` is over, as the `nth` status says. */
-static void dm_over(const dm_wait* wait, int position, int nth, int was_told) {
-    if (!wait->asked || position < 0 || wait->asked[position] == MPI_REQUEST_NULL) return;
-    if (!was_told) dm_request(wait->asked[position], position);
-    dm_done(&wait->statuses[nth], position);
-}
-
+#ifdef DM_PYTHON
+#include "mpi_python.h"
+#endif
 #include "mpi_clocks.h"
+#include "mpi_waits.h"

@@ -126,25 +126,40 @@ def _own_status(call: Call) -> list[str]:
 
 
 def _begun(number: int, call: Call) -> list[str]:
-    lines = [f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
+    begun = "const uint64_t begun = dovetail_trace_clock();"
+    lines = [begun if call.found else f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
     if call.waits:
         statuses = "array_of_statuses" if "array_of_statuses" in call.params else "status"
         requests = "array_of_requests" if "array_of_requests" in call.params else "request"
         lines += ["dm_wait wait;", f"{statuses} = dm_ask(&wait, {call.waits}, {requests}, {statuses});"]
     if call.name == "Finalize":
         lines.append("dm_before_finalize();")
-    return [*lines, *([call.before] if call.before else [])]
+    return [*lines, *([call.before] if call.before and not call.found else [])]
 
 
 def _ended(number: int, call: Call) -> list[str]:
-    after = (
-        [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
-    )
-    lines = [line for line in after if line]
-    made = f"code ? 0 : {call.made}" if call.made else "0"
-    lines.append(f"dovetail_trace_end(dm_name[{number}], {made});")
-    if call.waits:
-        lines.append("free(wait.more);")
+    lines = _looked(number, call) if call.found else _done(number, call)
     if call.name in _END:
         lines.append(_END[call.name])
     return [*lines, *([] if call.name in _BEGIN else ["dm_inside = 0;"]), "return code;"]
+
+
+def _done(number: int, call: Call) -> list[str]:
+    after = (
+        [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
+    )
+    made = f"code ? 0 : {call.made}" if call.made else "0"
+    return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});"]
+
+
+def _looked(number: int, call: Call) -> list[str]:
+    """Of a call that only looks: many in vain are one interval. What makes a handle has an interval of its own."""
+    told, handle = f"dm_name[{number}], DM_CALLER, begun", call.made
+    begins = f"dovetail_trace_detail(DVT_BEGIN, dm_name[{number}], begun, DM_CALLER);"
+    found = [begins] if handle else [f"const int64_t many = dovetail_trace_found({told});"]
+    end = f"(dm_name[{number}], {handle})" if handle else f"(many ? 0 : dm_name[{number}], many)"
+    lines = [*found, call.before, call.after, f"dovetail_trace_end{end};"]
+    return [
+        f"if (code || !({call.found})) {{", f"    dovetail_trace_vain({told});", "} else {",
+        *(f"    {line}" for line in lines if line), "}",
+    ]  # fmt: skip

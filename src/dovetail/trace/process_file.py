@@ -19,6 +19,7 @@ from dovetail.core import DovetailError
 MAGIC = b"dovetrc1"
 PAGE = 4096
 KEEP_NEWEST = 1
+REPEAT_BITS = 20
 _HEAD = "8s8I2iQQqqQqq64s256s"
 
 

@@ -1,4 +1,5 @@
-"""Where in the source a call was made: addresses through the maps of the process and its debug information."""
+"""Where in the source a call was made: addresses through the maps of the process and its debug information, and lines
+of Python that the process noted."""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ from dovetail.trace.trace import Trace
 
 
 def call_sites(trace: Trace, rows: Any) -> list[str]:
-    """For each of the rows the place that its call was made from: `file.c:42`, else `program+0x1234`, else ""."""
+    """For each of the rows the place that its call was made from: `file.c:42` or `file.py:42`, else `program+0x1234`,
+    else ""."""
     col = trace.columns
     key = np.stack([col["rank"][rows].astype("i8"), col["arg"][rows]], axis=1)
     distinct, inverse = np.unique(key, axis=0, return_inverse=True)
     maps = {int(about["rank"]): about.get("maps", ()) for about in trace.meta.get("ranks", ())}
+    noted = {int(about["rank"]): about.get("lines", {}) for about in trace.meta.get("ranks", ())}
+    lines = [noted.get(rank, {}).get(str(-address), "") for rank, address in distinct.tolist()]
     places = [_place(maps.get(rank, ()), address) for rank, address in distinct.tolist()]
     known = _lines({place for place in places if place})
-    texts = [known.get(place, "") if place else "" for place in places]
+    texts = [known.get(place, "") if place else Path(line).name for place, line in zip(places, lines, strict=True)]
     return [texts[i] for i in inverse.ravel().tolist()]
 
 

@@ -25,7 +25,8 @@ _POINT, _PUT, _GET = (KINDS.index(kind) for kind in ("point", "put", "get"))
 
 @dataclass(frozen=True)
 class CallStats:
-    """All calls of a name, on one rank or on all: bytes that they sent or received, seconds within them."""
+    """All calls of a name, on one rank or on all, each that an interval stands for: bytes that they sent or received,
+    seconds within them."""
 
     name: str
     count: int
@@ -203,9 +204,9 @@ class _Sums:
         once = (col["part"] == 0) & (col["kind"] != _POINT)
         moves = np.isin(col["kind"], _MOVES)
         length = self.shape[0] * self.shape[1]
-        self.count += np.bincount(cell[once], minlength=length).reshape(self.shape)
+        self.count += np.bincount(cell[once], 1 + col["repeats"][once], length).astype("i8").reshape(self.shape)
         self.num_bytes += np.bincount(cell[moves], col["num_bytes"][moves], length).astype("i8").reshape(self.shape)
-        spent = (col["end_s"] - col["start_s"])[once]
+        spent = (col["end_s"] - col["start_s"] - col["pause_s"])[once]
         self.seconds += np.bincount(cell[once], spent, length).reshape(self.shape)
         np.minimum.at(self.first, col["rank"], col["start_s"])
         np.maximum.at(self.last, col["rank"], col["end_s"])

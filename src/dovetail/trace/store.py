@@ -24,6 +24,7 @@ from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, head_of, no_colum
 
 MAGIC = b"dovetrac"
 CHUNK_ROWS = 1 << 16
+LATER = ("repeats", "pause_s")  # columns that files of before lack
 _TAIL = "<Q8s"
 Columns = dict[str, NDArray[Any]]
 
@@ -77,6 +78,7 @@ class TraceFile:
             found = {
                 name: np.fromfile(file, np.dtype(t).newbyteorder("<"), chunk.num_rows) for name, t in self.types.items()
             }
+        found = {name: np.zeros(chunk.num_rows, COLUMNS[name]) for name in LATER} | found
         if any(len(column) != chunk.num_rows for column in found.values()):
             raise DovetailError(f"the trace {self.path} is cut short", hint="merge it anew: `dovetail trace merge`")
         return {name: found[name].astype(COLUMNS[name], copy=False) for name in COLUMNS}

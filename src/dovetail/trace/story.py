@@ -25,6 +25,7 @@ from dovetail.trace.trace import Trace
 Does = Literal["send", "recv", "sent", "taken", "join", "joined", "own", "end"]
 SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
 _FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "Gatherv")
+_PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
 MUCH_LONGER = 2.0  # times what others took
 LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
 
@@ -97,12 +98,13 @@ class Story:
 
 
 class _Call(NamedTuple):
-    """One MPI call: its first row, name, times, and which messages and collective it begins or ends."""
+    """One MPI call, or several that looked in vain, `pause_s` between them: its first row, its name, and when."""
 
     row: int
     name: int
     start_s: float
     end_s: float
+    pause_s: float
 
 
 def story_of(trace: Trace) -> Story:
@@ -116,7 +118,7 @@ def story_of(trace: Trace) -> Story:
 
 class _Teller:
     def __init__(self, trace: Trace, found: Messages, met: Meetings) -> None:
-        self.trace, self.found, self.met = trace, found, met
+        self.trace, self.met = trace, met
         self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
         combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
         self.plain = ~combined & ~self.synchronous
@@ -127,6 +129,8 @@ class _Teller:
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
         self.takes = _grouped(first[found.taken_row[whole]], whole)
+        self.found, self.calls = found, [self._calls(rank) for rank in range(trace.num_ranks)]
+        self.found = found = self._probed()
         self.ends = self._send_ends(first)
         self.blamed, self.likely_s = self._held_up()
         self.synchronous[self.blamed[self.blamed >= 0]] = True
@@ -137,7 +141,6 @@ class _Teller:
         self.meets = {int(first[met.row[i]]): i for i in told.tolist()}
         self.joined = self._join_ends(first)
         self.delay_s, self.rendezvous, self.stalls = self._judge()
-        self.calls = [self._calls(rank) for rank in range(trace.num_ranks)]
         starts = [calls[0].start_s for calls in self.calls if calls]
         self.start_s = min(starts, default=0.0)
         self.makespan_s = max((calls[-1].end_s for calls in self.calls if calls), default=0.0) - self.start_s
@@ -228,11 +231,29 @@ class _Teller:
         if not len(rows):
             return []
         rows = rows[np.argsort(col["start_s"][rows], kind="stable")]
-        told = zip(rows.tolist(), *(col[name][rows].tolist() for name in ("name", "start_s", "end_s")), strict=True)
-        calls = [_Call(*one) for one in told]
+        told = (col[name][rows].tolist() for name in ("name", "start_s", "end_s", "pause_s"))
+        calls = [_Call(*one) for one in zip(rows.tolist(), *told, strict=True)]
         bounds = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
-        after = [_Call(c.row, c.name, c.end_s, c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
-        return [_Call(c.row, c.name, c.start_s, c.start_s) if names[c.name] == bounds[2] else c for c in after]
+        after = [c._replace(start_s=c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
+        return [c._replace(end_s=c.start_s) if names[c.name] == bounds[2] else c for c in after]
+
+    def _probed(self) -> Messages:
+        """The messages; who probes for one just before it is received waits from then on, and the receiving call begins
+        there."""
+        waited_s, posted_s = np.array(self.found.waited_s), np.array(self.found.posted_s)
+        for rank, calls in enumerate(self.calls):
+            told: list[_Call] = []
+            for call in calls:
+                posted = self.posts.get(call.row, [])
+                if told and self.trace.names[told[-1].name] in _PROBES:
+                    posted = posted + self.posts.get(told[-1].row, [])
+                    if mine := [i for i in self.takes.get(call.row, ()) if i in posted]:
+                        call = call._replace(start_s=told.pop().start_s)
+                        waited_s[mine] = posted_s[mine] = call.start_s
+                        self.posts[call.row] = posted
+                told.append(call)
+            self.calls[rank] = told
+        return self.found._replace(waited_s=waited_s, posted_s=posted_s)
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         told: list[Step] = []
@@ -244,7 +265,8 @@ class _Teller:
                 told.append(Step(max(own, 0.0), does, number, call.row, within, after))
                 own = within = after = 0.0
             spent = self._after(call) if waited else call.end_s - call.start_s
-            own, within, before = own + spent, within + spent, call.end_s
+            inside = spent if waited else max(spent - call.pause_s, 0.0)
+            own, within, before = own + spent, within + inside, call.end_s
             after = spent if deeds else after
         return (*told, Step(max(own, 0.0), "end", -1, -1, within, after))
 
@@ -331,7 +353,7 @@ class _Teller:
         for row, waited in self.joined.items():
             looked[waited], ends[waited] = self.trace.columns["start_s"][row], self.trace.columns["end_s"][row]
         since = np.where(ways == FROM_ROOT, np.fmax(met.root_start_s, met.start_s), met.last_start_s)
-        waits = np.select([ways == FROM_ROOT, ways == TO_ROOT], [~is_root & (since > met.start_s), is_root], True)
+        waits = np.select([ways == FROM_ROOT, ways == TO_ROOT], [~is_root, is_root], True)
         waits &= (met.request < 0) | (ends - looked > LEAST_HELD_S)
         least, most = np.full(count, np.inf), np.full(count, np.inf)
         np.minimum.at(least, met.meeting[waits], np.maximum(ends - np.fmax(since, looked), 0.0)[waits])

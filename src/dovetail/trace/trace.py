@@ -21,7 +21,7 @@ COLUMNS: dict[str, str] = {
     "thread": "i4",  # numbers after those of the threads are lanes
     "start_s": "f8",
     "end_s": "f8",
-    "arg": "i8",  # the program's number, or of an MPI call the address that it was made from
+    "arg": "i8",  # the program's number, or of an MPI call the address that it was made from; below 0 a line of Python
     "peer": "i4",  # rank of the job, -1 for any or none, -2 for nobody (MPI_PROC_NULL); of a collective its root
     "tag": "i4",
     "num_bytes": "i8",  # of a message as sent, as posted, or as it came; of a collective what this rank gives
@@ -30,6 +30,8 @@ COLUMNS: dict[str, str] = {
     "request": "i8",  # the same for all rows that are about one request, -1 where there is none
     "begins": "?",  # whether the request begins here
     "is_open": "?",  # the interval never ended, as where its rank was killed
+    "repeats": "i4",  # further calls in this interval: each but the last looked in vain whether something is over
+    "pause_s": "f4",  # between these calls, all together
 }
 
 
@@ -71,8 +73,9 @@ class Trace:
 
     @property
     def num_events(self) -> int:
-        """Calls, intervals and points: rows that are not further parts of one."""
-        return int(np.count_nonzero(self.columns["part"] == 0))
+        """Calls, intervals and points: rows that are not further parts of one, with what is repeated in them."""
+        first = self.columns["part"] == 0
+        return int(np.count_nonzero(first) + self.columns["repeats"][first].sum())
 
     def rows(self, chosen: NDArray[Any]) -> Trace:
         """The same with the chosen rows only."""

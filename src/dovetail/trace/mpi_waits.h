@@ -1,0 +1,60 @@
+/* Waiting for some of many requests: what they were before the call, so that those that are over can be told. Included
+   once, at the end of mpi_frame.h. */
+
+enum { DM_FEW = 32 };
+
+typedef struct {
+    MPI_Request few[DM_FEW], *asked; /* as they were before the call */
+    MPI_Status few_statuses[DM_FEW], *statuses;
+} dm_wait;
+
+static __thread struct {
+    void* memory;
+    size_t num_bytes;
+} dm_kept __attribute__((tls_model("initial-exec"))); /* for calls that ask for many requests */
+static pthread_key_t dm_kept_key;                     /* by which it is freed when its thread ends */
+static pthread_once_t dm_kept_once = PTHREAD_ONCE_INIT;
+
+static void dm_free_kept(void* memory) {
+    free(memory);
+    dm_kept.memory = NULL;
+    dm_kept.num_bytes = 0;
+}
+
+static void dm_make_kept_key(void) { pthread_key_create(&dm_kept_key, dm_free_kept); }
+
+/* So much memory of this thread, until it asks again; NULL where there is none. */
+static void* dm_room(size_t num_bytes) {
+    if (DM_LIKELY(num_bytes <= dm_kept.num_bytes)) return dm_kept.memory;
+    pthread_once(&dm_kept_once, dm_make_kept_key);
+    free(dm_kept.memory);
+    dm_kept.memory = malloc(2 * num_bytes);
+    dm_kept.num_bytes = dm_kept.memory ? 2 * num_bytes : 0;
+    pthread_setspecific(dm_kept_key, dm_kept.memory);
+    return dm_kept.memory;
+}
+
+static MPI_Status* dm_ask(dm_wait* wait, int count, const MPI_Request* requests, MPI_Status* statuses) {
+    wait->asked = wait->few;
+    wait->statuses = statuses == MPI_STATUSES_IGNORE || statuses == MPI_STATUS_IGNORE ? wait->few_statuses : statuses;
+    if (count > DM_FEW) {
+        const size_t bytes = (size_t)count * sizeof(MPI_Request);
+        wait->asked = dm_room(bytes + sizeof(MPI_Status) * ((size_t)count + 1));
+        if (!wait->asked) return statuses; /* they are then not told of */
+        const size_t aligned = (bytes + sizeof(MPI_Status) - 1) / sizeof(MPI_Status);
+        if (wait->statuses == wait->few_statuses) wait->statuses = (MPI_Status*)wait->asked + aligned;
+    }
+    memcpy(wait->asked, requests, (size_t)count * sizeof(MPI_Request));
+    return wait->statuses;
+}
+
+static void dm_ask_all(const dm_wait* wait, int count) {
+    for (int i = 0; wait->asked && i < count; ++i) dm_request(wait->asked[i], i);
+}
+
+/* The request at `position` is over, as the `nth` status says. */
+static void dm_over(const dm_wait* wait, int position, int nth, int was_told) {
+    if (!wait->asked || position < 0 || wait->asked[position] == MPI_REQUEST_NULL) return;
+    if (!was_told) dm_request(wait->asked[position], position);
+    dm_done(&wait->statuses[nth], position);
+}
