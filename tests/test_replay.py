@@ -132,7 +132,7 @@ def test_what_a_broadcast_takes_is_no_work_of_those_who_come_after_its_root(tmp_
 
 
 @pytest.mark.mpi
-def test_a_probe_measures_calls_of_the_library():
+def test_a_probe_measures_what_the_library_itself_takes():
     needs.need("mpich")
     bare = machine()
     found = probe_calls(bare, default_launch(), most_bytes=64)
