@@ -34,11 +34,10 @@ typedef struct {
     double seconds[LOOKS];
 } trial;
 
-/* Trials in turn, the first of them the best so far; the next ones are `factor` times more and fewer positions. */
+/* Trials in turn, the first of them the best so far; `reach`: how far its neighbours are, the farthest first. */
 typedef struct {
     trial each[TRIALS];
-    int count, turn, heats;
-    double factor;
+    int count, turn, heats, reach;
 } trials;
 
 struct dovetail_pipeline {

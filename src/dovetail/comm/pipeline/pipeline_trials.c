@@ -7,8 +7,8 @@
 #include "pipeline_inside.h"
 
 enum { MOST_HEATS = 12 };
-static const double FASTER = 0.99;                          /* a neighbour must take this much of the time, or less */
-static const double FIRST_FACTOR = 2, LAST_FACTOR = 1.4142; /* of positions, from one neighbour to the next */
+static const double FASTER = 0.99;                 /* a neighbour must take this much of the time, or less */
+static const double FACTORS[] = {8, 2, 1.4142, 0}; /* of positions, from one neighbour to the next: far, then near */
 
 static double median(const double* seconds) {
     const double low = lesser(seconds[0], seconds[1]), high = greater(seconds[0], seconds[1]);
@@ -30,8 +30,8 @@ static void next_heat(dovetail_pipeline* p) {
     const double grain = (double)choice->grain;
     p->trials.count = p->trials.turn = 0;
     add(p, grain, choice->overlapped);
-    add(p, grain * p->trials.factor, choice->overlapped);
-    add(p, grain / p->trials.factor, choice->overlapped);
+    add(p, grain * FACTORS[p->trials.reach], choice->overlapped);
+    add(p, grain / FACTORS[p->trials.reach], choice->overlapped);
     for (int overlapped = 0; overlapped <= 2; overlapped++) add(p, grain, overlapped);
     p->choice.tried += p->trials.count;
     p->trials.heats++;
@@ -41,7 +41,7 @@ static void next_heat(dovetail_pipeline* p) {
 trial* dovetail_pipeline_trial(dovetail_pipeline* p, double** seconds) {
     trials* all = &p->trials;
     if (!all->count) {
-        all->heats = p->choice.tried = 0, all->factor = FIRST_FACTOR;
+        all->heats = all->reach = p->choice.tried = 0;
         next_heat(p);
     }
     trial* one = all->each + all->turn % all->count;
@@ -62,7 +62,7 @@ void dovetail_pipeline_tried(dovetail_pipeline* p) {
         if (median(seconds[i]) < FASTER * median(seconds[0]) && median(seconds[i]) < p->choice.measured_s)
             best = i, p->choice.measured_s = median(seconds[i]);
     if (best) dovetail_pipeline_take(p, all->each[best].grain, all->each[best].overlapped);
-    p->choice.settled = (!best && all->factor <= LAST_FACTOR) || all->heats == MOST_HEATS;
-    if (!best) all->factor = LAST_FACTOR;
+    all->reach += !best;
+    p->choice.settled = FACTORS[all->reach] == 0 || all->heats == MOST_HEATS;
     if (!p->choice.settled) next_heat(p);
 }
