@@ -16,7 +16,7 @@ def cache_dir() -> Path:
         place.mkdir(parents=True, exist_ok=True)
         probe = place / f".writable-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # threads of one process may ask at once
     except OSError as error:
         hint = "set DOVETAIL_CACHE to a folder that you may write"
         raise EnvironmentFault(f"cannot write to the cache {place}", found=error.strerror, hint=hint) from error
