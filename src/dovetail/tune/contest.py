@@ -143,7 +143,9 @@ def judge(
         slower_before = tried.get(best, 0.0) > tried.get(entry.serial, math.inf)
         gain_s = serial.median_s - outcomes[best].median_s
         pairs = [(launch[best], launch[entry.serial]) for launch in launches]
-        if slower_before or gain_s <= (LEAST_GAIN_S if entry.computes else 0.0) or not beats(pairs):
+        if slower_before or gain_s <= (LEAST_GAIN_S if entry.computes else 0.0):
+            best = entry.serial
+        elif not beats(pairs):
             best, unsure = entry.serial, best if gain_s > LEAST_GAIN * serial.median_s else None
     known = {**{schedule: outcome.median_s for schedule, outcome in outcomes.items()}, **tried}
     wrong = {schedule: outcome.num_wrong or 1 for schedule, outcome in outcomes.items() if outcome.is_wrong}

@@ -94,7 +94,7 @@ const char* dovetail_pipeline_explain(const dovetail_pipeline* p) {
                                  (long long)p->length, (long long)c->tiles, (long long)c->grain,
                                  c->overlapped ? "overlapped" : "blocking", reason(c), c->predicted_s, c->blocking_s,
                                  c->overlapped_s, c->serial_s);
-        if (c->tried)
+        if (c->measured_s > 0)
             snprintf(text + end, TEXT - (size_t)end, "; measured %.4g s, the least in %d trials", c->measured_s,
                      c->tried);
     }

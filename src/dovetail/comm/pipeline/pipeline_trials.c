@@ -33,7 +33,6 @@ static void next_heat(dovetail_pipeline* p) {
     add(p, grain * FACTORS[p->trials.reach], choice->overlapped);
     add(p, grain / FACTORS[p->trials.reach], choice->overlapped);
     for (int overlapped = 0; overlapped <= 2; overlapped++) add(p, grain, overlapped);
-    p->choice.tried += p->trials.count;
     p->trials.heats++;
 }
 
@@ -57,6 +56,7 @@ void dovetail_pipeline_tried(dovetail_pipeline* p) {
     for (int i = 0; i < all->count; i++) memcpy(seconds[i], all->each[i].seconds, sizeof seconds[i]);
     MPI_Allreduce(MPI_IN_PLACE, seconds, all->count * LOOKS, MPI_DOUBLE, MPI_MAX, p->comm);
     int best = 0;
+    p->choice.tried += all->count;
     p->choice.measured_s = median(seconds[0]);
     for (int i = 1; i < all->count; i++)
         if (median(seconds[i]) < FASTER * median(seconds[0]) && median(seconds[i]) < p->choice.measured_s)
