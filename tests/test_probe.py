@@ -7,9 +7,10 @@ import pytest
 from sim_executor import SimExecutor
 
 from dovetail.cost import CostModel, Curve, Segment
-from dovetail.ir import verify
+from dovetail.ir import Kind, verify
+from dovetail.ir.workload import region_bytes
 from dovetail.machine import Link, Machine
-from dovetail.matmul import MatmulAllReduce
+from dovetail.matmul import AllGatherColumnsMatmul, AllGatherMatmul, MatmulAllReduce
 from dovetail.plan import plan
 from dovetail.probe import probe_links, probe_wish, programs
 from dovetail.probe.links import MESSAGE_BYTES, pairs_of, spot_check
@@ -79,6 +80,18 @@ def programs_inputs(variant):
 def test_streams_are_proved():
     for tiles, messages in (([50, 50], 0), ([], 40), ([50, 50], 40)):
         assert verify(programs.stream(WISH, SAMPLE, 2, tiles, 4096, messages).variant.program).ok
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_messages_of_a_stream_have_the_bytes_asked_for(number):
+    """Whatever the sizes of the wish's own buffers, whose slots may differ."""
+    wish = (AllGatherMatmul, AllGatherColumnsMatmul)[number](300, 13, 5, "float32")
+    sample = wish.samples(2)[-1]
+    one = programs.stream(wish, sample, 2, [50], 4096, 3).variant
+    assert one.workload.sizes
+    col = one.program.columns
+    read = col["read_start"][:-1][col["kind"] == Kind.send]
+    assert set(region_bytes(one.program, one.workload, "read")[read]) == {4096}
 
 
 @pytest.mark.parametrize("nodes", [(0, 1), (0, 0)])

@@ -222,7 +222,8 @@ def stream(
     names, parts = (("mine", "sums"), 1) if call is None else (("x", "y"), max(_call_slots(call, ranks)))
     program, slot = b.build(), (Slot((max(num_bytes // parts // 4, 1),), "float32"),) * ranks
     work = about.workload(program)
-    workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, work.sizes)
+    sizes = {buffer: each for buffer, each in work.sizes.items() if buffer not in names}
+    workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, sizes)
     name = f"stream {call or 'messages'} {num_bytes} {len(amounts)} {messages}"
     options = RunOptions("thread" if slice_bytes else "poll", slice_bytes=slice_bytes)
     return Stream(Variant(name, program, workload, options), computed, receives)
