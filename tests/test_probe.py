@@ -94,6 +94,12 @@ def test_messages_of_a_stream_have_the_bytes_asked_for(number):
     assert set(region_bytes(one.program, one.workload, "read")[read]) == {4096}
 
 
+@pytest.mark.parametrize(("num_bytes", "slots"), [(4096, 32), (16 << 20, 4), (1 << 30, 2)])
+def test_a_stream_of_long_messages_holds_few_of_them(num_bytes, slots):
+    program = programs.stream(WISH, SAMPLE, 2, [50], num_bytes, 100).variant.program
+    assert program.buffer("sums").slots[0] == slots
+
+
 @pytest.mark.parametrize("nodes", [(0, 1), (0, 0)])
 def test_links_are_found(nodes):
     true = true_machine(nodes)

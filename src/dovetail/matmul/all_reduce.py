@@ -134,11 +134,13 @@ class MatmulAllReduce(Contracting):
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
             ours = [by for by in self._ways(costs) if by != "library"]
             yield from (each for each in sliced(ranked, self.row_bytes, ours) if is_small(each, costs.ranks))
-        if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
-            yield from (found := list(moved(costs, ranked, usual_align(self.m), self._floor(costs))))
+        measured = costs.options["align"] is None and costs.is_measured(self.works(costs.ranks))
+        align, floor = usual_align(self.m), self._floor(costs)
+        if turn == 1 and measured:
+            yield from (found := list(moved(costs, ranked, align, floor)))
         if turn == 2 or (turn == 1 and not found):
             near: Neighbours = lambda one: (each for each in variations(one) if is_small(each, costs.ranks))  # noqa: E731
-            yield from better(costs, ranked, near, self._floor(costs))
+            yield from better(costs, ranked, near, align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         return variations(schedule)

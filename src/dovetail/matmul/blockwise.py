@@ -125,11 +125,12 @@ class Blockwise(Product):
         if turn == 0 and costs.options["rows_per_message"] is None:
             ours = [by for by in self.known_ways(costs) if by != "library"]
             yield from sliced(tiled, self.row_bytes(costs.ranks), ours)
-        if turn == 1 and costs.options["align"] is None and costs.is_measured(self.works(costs.ranks)):
-            align = usual_align(self.blocks(costs.ranks).longest)
-            yield from (found := list(moved(costs, tiled, align, self._floor(costs))))
+        measured = costs.options["align"] is None and costs.is_measured(self.works(costs.ranks))
+        align, floor = usual_align(self.blocks(costs.ranks).longest), self._floor(costs)
+        if turn == 1 and measured:
+            yield from (found := list(moved(costs, tiled, align, floor)))
         if turn == 2 or (turn == 1 and not found):
-            yield from better(costs, ranked, self.neighbours, self._floor(costs))
+            yield from better(costs, ranked, self.neighbours, align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Driven otherwise, cut otherwise, tiles moved; fused or not; at once what went in turn."""

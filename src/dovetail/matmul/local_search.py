@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from dovetail.ir import Schedule
 from dovetail.ir.neighbours import WORTH, Neighbours, varied
@@ -10,7 +11,7 @@ from dovetail.ir.wish import Costs
 
 SIMULATIONS = 240  # at most, of each schedule that is moved
 OPS = 24_000  # simulated at most, of each schedule that is moved
-FAMILIES = 3  # whose best has its neighbours tried
+KINDS = 3  # of schedules, whose best has its neighbours tried
 MOVED = 32  # tiles at most: of so many, none is long enough that moving its ends would be seen
 FINEST = 8  # rows by which tiles are moved at least
 FINER = 4  # times, once no coarser move gains
@@ -37,18 +38,27 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
             yield schedule.with_parameters(tiles=tiles).as_of("optimal", floor=floor, count=len(tiles), moved=1)
 
 
-def better(costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, floor: int) -> Iterator[Schedule]:
-    """The best of the fastest families, varied as long as it gains; none where the user asked for lengths."""
-    if any(costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message")):
+def better(
+    costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, align: int | None, floor: int
+) -> Iterator[Schedule]:
+    """The best of the fastest kinds, which differ in more than lengths, varied as long as it gains, and a new best with
+    its tiles moved, where there is an `align`; none where the user asked for lengths."""
+    asked = (costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message"))
+    if not ranked or any(asked):
         return
-    first: dict[str, Schedule] = {}
+    first: dict[Any, Schedule] = {}
     for each in ranked:
         if not each.is_serial:
-            first.setdefault(each.family, each)
-    for each in list(first.values())[:FAMILIES]:
+            first.setdefault(each.with_parameters(tiles=None, rows_per_message=None).parameters, each)
+    best = ranked[0]
+    for each in list(first.values())[:KINDS]:
         found = varied(costs, each, neighbours, floor)
         if found.parameters != each.parameters:
             yield found
+            best_s, found_s = costs.predicted_s(best), costs.predicted_s(found)
+            best = found if found_s < (1 - WORTH) * best_s else best
+    if align and best is not ranked[0]:
+        yield from moved(costs, [best], align, floor)
 
 
 def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:

@@ -34,6 +34,7 @@ Seconds = Callable[[Timeline], list[float]]
 Spans = dict[int, tuple[float, float]]
 PAUSE_S = 0.01  # of the kernel `pause`
 SLOTS = 32  # of the receive buffer in a stream: as many messages can be on their way
+HELD_BYTES = 64 << 20  # of that buffer at most, but two slots
 
 
 class Stream(NamedTuple):
@@ -218,7 +219,8 @@ def stream(
     """
     b = Builder("stream", ranks)
     computed = sample.add(b, ranks, amounts)
-    receives = _add_messages(b, ranks, messages) if call is None else _add_calls(b, ranks, call, messages)
+    slots = int(np.clip(HELD_BYTES // max(num_bytes, 1), 2, SLOTS))
+    receives = _add_messages(b, ranks, messages, slots) if call is None else _add_calls(b, ranks, call, messages)
     names, parts = (("mine", "sums"), 1) if call is None else (("x", "y"), max(_call_slots(call, ranks)))
     program, slot = b.build(), (Slot((max(num_bytes // parts // 4, 1),), "float32"),) * ranks
     work = about.workload(program)
@@ -229,9 +231,9 @@ def stream(
     return Stream(Variant(name, program, workload, options), computed, receives)
 
 
-def _add_messages(b: Builder, ranks: int, messages: int) -> dict[int, list[int]]:
-    """Append messages between neighbours, each way at once; the rows of each rank's receives."""
-    slots = max(1, min(SLOTS, messages))
+def _add_messages(b: Builder, ranks: int, messages: int, slots: int) -> dict[int, list[int]]:
+    """Append messages between neighbours, each way at once, into so many slots; the rows of each rank's receives."""
+    slots = max(1, min(slots, messages))
     b.buffer("mine", "input", 1), b.buffer("sums", "scratch", slots)
     send, recv, mine, receives = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)], {}
     for rank in range(ranks - ranks % 2):

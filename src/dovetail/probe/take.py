@@ -12,7 +12,7 @@ from dovetail.cost import Samples
 from dovetail.probe.programs import Measurement
 from dovetail.run.job import Executor, Job
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from dovetail.probe.take import ROUNDS, Budget, as_samples, medians_s, take
 from dovetail.run.job import Executor, Job, Outcome
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
-LARGER = 8  # times the one before: further sizes, up to what the wish's own collective moves
+LARGER = 4  # times the one before: further sizes, up to what the wish's own collective moves
 LEAST_MESSAGES = 4
 MOST_AGAIN = 16  # times that the computation is repeated, so that a few messages end beside it
 LEAST_AMOUNT = 128  # rows of a product, the shortest tiles that are worth it: there it waits for memory
 LEAST_CALL = 64 << 10
-PIECES = 10  # of the computation beside which messages stream
+PIECES = 10  # into which the computation is cut, beside which messages stream
+LEAST_PIECES, ENOUGH_S = 3, 0.06  # of these so many at least, all in all for so long
 BESIDE = 1.6  # messages are streamed for so many times the seconds of the computation
 MOST_MESSAGES = 2000
 
@@ -185,13 +186,14 @@ def _streams(machine: Machine, wish: Wish, ranks: int, sample: Sample, size: int
     model, largest = CostModel.of(machine), max(1, sample.most // PIECES)
     one = programs.computations(wish, sample, ranks, largest, 1)
     kind = machine.route(0, 1)[0]
-    message_s = float(model.seconds(f"exchange:{kind}", size, extrapolate=True))
+    message_s = sum(float(model.seconds(key, size, extrapolate=True)) for key in (f"exchange:{kind}", "reduce"))
 
     def piece_s(amount: int) -> float:
         return float(model.seconds(one.key, amount, extrapolate=True))
 
-    pieces = [_least_piece(piece_s, largest, MOST_MESSAGES * message_s / BESIDE / PIECES)] * PIECES
-    compute_s = PIECES * piece_s(pieces[0])
+    piece = _least_piece(piece_s, largest, MOST_MESSAGES * message_s / BESIDE / PIECES)
+    pieces = [piece] * int(np.clip(np.ceil(ENOUGH_S / max(piece_s(piece), 1e-9)), LEAST_PIECES, PIECES))
+    compute_s = len(pieces) * piece_s(piece)
     again = int(np.clip(np.ceil(LEAST_MESSAGES * message_s / compute_s), 1, MOST_AGAIN)) if compute_s else 1
     pieces, compute_s = pieces * again, compute_s * again
     count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))
