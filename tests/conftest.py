@@ -87,6 +87,7 @@ from dovetail.cli import main
 from dovetail.tune import machines
 
 machines.spot_check = partial(machines.spot_check, tolerance=9.0)
+machines.spot_check_wish = partial(machines.spot_check_wish, tolerance=9.0)
 sys.exit(main())
 """
 

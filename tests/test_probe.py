@@ -15,6 +15,7 @@ from dovetail.plan import plan
 from dovetail.probe import probe_links, probe_wish, programs
 from dovetail.probe.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.probe.take import Budget
+from dovetail.probe.wish import spot_check_wish
 from dovetail.run.local import execute_local
 
 QUICK = Budget(each_s=0.02, most=12)
@@ -198,6 +199,15 @@ def test_a_machine_that_changed_is_noticed():
     assert not spot_check(SimExecutor(slower), found)
     moved = true_machine((0, 0))
     assert not spot_check(SimExecutor(moved), found)
+
+
+def test_a_clock_that_changed_is_noticed():
+    true = true_machine()
+    found = probe_wish(SimExecutor(true), probe_links(SimExecutor(true), 2, "found", QUICK), WISH, 2, QUICK)
+    assert spot_check_wish(SimExecutor(true), found, WISH, 2)
+    hot = replace(true, costs=true.costs | {f"kernel:{KEY}": line(0.0, 1.2 * 2e-6, "rows")})
+    assert spot_check_wish(SimExecutor(hot), found, WISH, 2, tolerance=9.0)
+    assert not spot_check_wish(SimExecutor(hot), found, WISH, 2)
 
 
 def test_three_hosts_meet_at_a_switch():

@@ -6,7 +6,7 @@ from dovetail.probe.characterise import characterise
 from dovetail.probe.characteristics import Beside, Characteristic, Characteristics, Cut, Ratio
 from dovetail.probe.links import find_ranks, probe_links, spot_check
 from dovetail.probe.take import Budget
-from dovetail.probe.wish import probe_wish
+from dovetail.probe.wish import probe_wish, spot_check_wish
 
 __all__ = [
     "Balanced",
@@ -23,4 +23,5 @@ __all__ = [
     "probe_links",
     "probe_wish",
     "spot_check",
+    "spot_check_wish",
 ]

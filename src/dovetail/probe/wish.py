@@ -57,6 +57,19 @@ def probe_wish(
     return _with_contention(executor, machine, wish, ranks, samples[0], afford)
 
 
+def spot_check_wish(
+    executor: Executor, machine: Machine, wish: Wish, ranks: int, tolerance: float = 0.1, rounds: int = ROUNDS
+) -> bool:
+    """Whether a wish's computations, whole, still take what the machine says: its clock may have changed, or its load."""
+    asked = [programs.computations(wish, sample, ranks, sample.most, 1) for sample in wish.samples(ranks)]
+    if not asked:
+        return True
+    found = take(executor, [each._replace(key=f"kernel:{place}") for place, each in enumerate(asked)], rounds)
+    taken, model = [float(found[f"kernel:{place}"].medians[0]) for place in range(len(asked))], CostModel.of(machine)
+    expected = [float(model.seconds(each.key, each.x, extrapolate=True)) for each in asked]
+    return all(abs(s - usual_s) <= tolerance * usual_s for s, usual_s in zip(taken, expected, strict=True))
+
+
 def _with_nothing_to_compute(machine: Machine, wish: Wish, ranks: int) -> Machine:
     """An empty computation costs nothing; its collective is that of no bytes."""
     program = wish.program(wish.serial(ranks), ranks)

@@ -1,4 +1,4 @@
-"""machines: the machine behind an executor, probed once and kept while a spot check says that it has not changed."""
+"""machines: the machine behind an executor, probed once and kept while spot checks say that it has not changed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from dovetail.core import Say, cache_dir, load_json, save_json
 from dovetail.ir import Wish
 from dovetail.machine import Machine
-from dovetail.probe import probe_links, probe_wish, spot_check
+from dovetail.probe import probe_links, probe_wish, spot_check, spot_check_wish
 from dovetail.run.job import Executor
 
-PROBE = 2  # raised when probes find out more, or find other numbers: what was kept of before is probed anew
+PROBE = 3  # raised when probes find out more, or find other numbers: what was kept of before is probed anew
 
 
 def default_executor() -> Executor:
@@ -48,10 +48,14 @@ def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say 
 def machine_for(
     executor: Executor, machine: Machine, wish: Wish, ranks: int, *, fresh: bool = False, say: Say | None = None
 ) -> Machine:
-    """The machine with the costs of this wish's own computations and collectives, kept beside it."""
-    path = costs_path(machine, wish, ranks) if launch_of(executor) else None
+    """The machine with the costs of this wish's own computations and collectives, kept beside it while the former take
+    what they took."""
+    tell, path = say or (lambda what, done: None), costs_path(machine, wish, ranks) if launch_of(executor) else None
     if path is not None and path.exists() and not fresh:
-        return Machine.from_json(load_json(path, "cached costs"))
+        kept = Machine.from_json(load_json(path, "cached costs"))
+        tell("checking the cached costs", 0.3)
+        if spot_check_wish(executor, kept, wish, ranks):
+            return kept
     found = probe_wish(executor, machine, wish, ranks, say=say)
     if path is not None:
         save_json(path, found.to_json())
