@@ -51,13 +51,18 @@ class Embedded:
         self._asked = {post.region.buffer for post in program.posts}
         self._scratch = {b.name: self.empty(b.name) for b in program.buffers if b.role == "scratch"}
         self._outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
-        self._shapes = {name: shape_of(program, workload, name, self.rank) for name in self._outputs}
+        given = [buffer.name for buffer in program.buffers if buffer.role == "input"]
+        self._shapes = {name: shape_of(program, workload, name, self.rank) for name in (*given, *self._outputs)}
         self._rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
         self._bound: tuple[tuple[int, ...], dict[str, Array], Any] | None = None
 
     def empty(self, buffer: str) -> Array:
         """A new array for a buffer of this rank, slots first."""
         return allocate_buffer(self.program, self.workload, buffer, self.rank)
+
+    def bind(self) -> None:
+        """Compile and bind before the first call, which then only says where its arrays lie."""
+        self._engine({name: np.empty(*about) for name, about in self._shapes.items()})
 
     def __call__(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None, *, allow_nonfinite: bool = False
