@@ -15,7 +15,9 @@ from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
 from dovetail.loops.wish import StencilWish, stencil_wish
 from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.run import embedded
 from dovetail.run.local import execute_local
+from dovetail.run.options import RunOptions
 
 GRIDS = {
     "jacobi1d": ("37",),
@@ -428,6 +430,20 @@ def test_native_does_not_call_python(monkeypatch):
     how, given = schedule((2,)), arguments(wish)
     found = results(wish, wish.program(how, 2), how, given, lambda *about: execute_local(*about)[0])
     assert np.array_equal(np.concatenate([each for (each,) in found]), whole(wish, given)[0])
+
+
+@pytest.mark.needs("compiler")
+def test_bound_before_the_first_call(monkeypatch):
+    """And not again: the engine is told where the arrays of a call lie."""
+    wish = wish_class("jacobi2d")("16x8", 3)
+    program = wish.program(schedule((1,)), 1)
+    run = embedded.Embedded(program, wish.workload(program), RunOptions(), None)
+    run.bind()
+    monkeypatch.setattr(embedded, "bind", None)
+    for seed in range(2):
+        given = arguments(wish, seed)
+        found = run(wish.arguments(program, 0, given, None)[0])
+        assert np.array_equal(wish.result(program, 0, found), whole(wish, given)[0])
 
 
 class TestWish:
