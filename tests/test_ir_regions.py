@@ -1,4 +1,4 @@
-"""Races in regions of many slots that are touched again and again: C++ finds what the reference finds, and an engine."""
+"""Races in regions of many slots that are touched again and again: C++ and an engine find what the reference finds."""
 
 import random
 
