@@ -410,8 +410,80 @@ class TestRefused:
 
         wish = wish_of(far)("9x10")
         check(wish, schedule((1, 3), 0, 2))
-        with pytest.raises(PlanError, match="a part has 2 points along axis 1, and the next one needs 3"):
-            wish.program(schedule((1, 4), 0, 2), 4)
+        with pytest.raises(PlanError, match="a part would have no points"):
+            wish.program(schedule((1, 11), 0, 2), 11)
+
+
+class TestNarrowParts:
+    """Parts that have fewer points than others need of them: faces come from several parts."""
+
+    @staticmethod
+    def far(back=4, on=1):
+        edge = max(back, on)
+
+        @nest(u=array("n", "m"), c=array("n", "m"))
+        def far(u, c, steps):
+            n, m = u.shape
+            for _ in loop(steps):
+                for i in loop(edge, n - edge):
+                    for j in loop(edge, m - edge):
+                        before = u[i - 1, j] + u[i, j - back] * c[i, j + 2] - u[i - back, j - 1]
+                        u[i, j] = 0.25 * before + u[i, j + on] + c[i - 2, j - 3]
+
+        return wish_of(far)
+
+    @pytest.mark.parametrize("overlapped", [False, True])
+    @pytest.mark.parametrize(("cut", "mapped"), [((1, 6), 0), ((1, 13), 0), ((5, 1), 1), ((13, 1), 1)])
+    def test_right(self, cut, mapped, overlapped):
+        for back, on in ((4, 1), (3, 5)):
+            check(self.far(back, on)("13x13", 2), schedule(cut, mapped, 4, overlapped))
+
+    def test_corners(self):
+        @nest(u=array("n", "m", "l"))
+        def across(u):
+            n, m, k = u.shape
+            for i in loop(3, n):
+                for j in loop(3, m):
+                    for h in loop(k):
+                        u[i, j, h] = u[i - 3, j - 2, h] + u[i - 1, j, h] - u[i, j - 3, h]
+
+        for cut in ((4, 3, 1), (7, 2, 1)):
+            check(wish_of(across)("7x8x5"), schedule(cut, 2, 2, True))
+
+    def test_tiles_that_lean(self):
+        @nest(u=array("n", "m"))
+        def leaning(u, steps):
+            n, m = u.shape
+            for _ in loop(steps):
+                for i in loop(3, n - 1):
+                    for j in loop(1, m - 1):
+                        u[i, j] = u[i - 3, j + 1] + u[i - 1, j] + u[i, j - 1] - u[i + 1, j + 1]
+
+        for cut in ((4, 1), (9, 1)):
+            check(wish_of(leaning)("9x11", 2), schedule(cut, 1, 3, True))
+
+    def test_no_more_travels_than_is_read(self):
+        """Of parts of one point each, the value of every point that is read by others, once to each of them."""
+
+        @nest(u=array("n", "m"))
+        def thrice(u):
+            for i in loop(u.shape[0]):
+                for j in loop(3, u.shape[1]):
+                    u[i, j] = u[i, j - 3] + u[i, j - 2]
+
+        program = wish_of(thrice)("5x7").program(schedule((1, 7), 0, 5), 7)
+        sent = [op for op in program.ops() if op.kind == Kind.send]
+        assert sum(op.reads[0].num_slots for op in sent) == 5 * (4 + 4)
+
+    def test_a_part_that_is_forgotten_is_missed(self):
+        wish, how = self.far()("13x13", 2), schedule((1, 6), 0, 4)
+        program, plain = wish.program(how, 6), wish.plain(how, 6)
+        far_ones = [row for row, channel in enumerate(program.channels) if channel.dst - channel.src == 2]
+        assert far_ones
+        columns = {name: column.copy() for name, column in program.columns.items()}
+        packs = [op for op in program.ops() if op.kind == Kind.send and op.chan_out in far_ones]
+        columns["read_offset"][columns["read_start"][packs[0].index]] -= 1
+        assert not verify(program.with_columns(columns), against=plain).ok
 
 
 class TestPlantedFaults:

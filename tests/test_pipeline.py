@@ -133,11 +133,11 @@ class TestRecurrence:
 
 
 def test_trials_settle_on_the_fastest(tmp_path):
-    """Wherever the prediction lies, and though single passes are disturbed."""
+    """Wherever the prediction lies, though single passes are disturbed, and where another valley is the best."""
     mpi = needs.mpi("mpich")
     done = launched(mpi, 1, built(mpi, HERE / "pipeline_trials.c", tmp_path / "trials"))
     rows = [list(map(float, line.split())) for line in done.stdout.splitlines()]
-    assert len(rows) == 40, done.stderr
+    assert len(rows) == 42, done.stderr
     assert all(taken <= 1.03 * best for _, _, taken, best, *_ in rows), [row for row in rows if row[2] > 1.03 * row[3]]
     assert all(measured == pytest.approx(taken) for _, _, taken, _, measured, *_ in rows)
     assert all(passes <= 150 for *_, passes in rows)

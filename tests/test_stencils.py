@@ -15,7 +15,9 @@ from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
 from dovetail.loops.wish import StencilWish, stencil_wish
 from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.run import embedded
 from dovetail.run.local import execute_local
+from dovetail.run.options import RunOptions
 
 GRIDS = {
     "jacobi1d": ("37",),
@@ -268,6 +270,59 @@ class TestMessages:
         assert [Kind.recv in each for each in waits] == [False, True, False, True]
 
 
+class TestWhereArraysLie:
+    """The first sweeps read the user's arrays, and the last one writes the result: what is copied are edges."""
+
+    @staticmethod
+    def copied(name, grid, cut, **about):
+        """Rows that are copied, by what the line says of them."""
+        program = wish_class(name)(grid, 6).program(schedule(cut, **about), int(np.prod(cut)))
+        found = {}
+        for op in program.ops():
+            if op.kind == Kind.copy:
+                found[op.line] = found.get(op.line, 0) + op.reads[0].num_slots
+        return found
+
+    def test_edges_only(self):
+        """The one outermost row of either rank, to both planes and to the result."""
+        for overlapped in (False, True):
+            assert self.copied("jacobi2d", "32x8", (2,), overlapped=overlapped) == {"edge of u": 2 * 3}
+
+    def test_rows_beside_ghosts_are_copied_once(self):
+        assert self.copied("jacobi2d", "32x8", (2,), depth=2)["enter u"] == 2
+        assert self.copied("jacobi2d", "64x8", (2,), depth=3, tile=2)["enter u"] < 2 * 10
+
+    def test_of_two_levels_one_is_the_last(self):
+        copied = self.copied("acoustic3d", "16x8x8", (2, 1))
+        assert copied["leave u"] == 16 * 8
+        assert "enter u" not in copied
+
+    def test_rows_with_margins_and_arrays_of_one_level(self):
+        margins = wish_class("heat3d")("12x8x4", 6).program(schedule((2, 1)), 2)
+        assert [op.kind for op in margins.ops() if op.line == "enter u"] == [Kind.compute] * 2
+        assert self.copied("fdtd2d", "16x8", (2,))["enter ey"] == 16
+
+    @pytest.mark.parametrize("steps", [0, 1, 2, 3])
+    def test_few_steps(self, steps):
+        for name, grid in (("jacobi2d", "13x5"), ("acoustic3d", "12x9x6"), ("red_black2d", "12x6")):
+            wish = wish_class(name)(grid, steps, "float64")
+            for how in (schedule(cut_for(wish, 2)), schedule(cut_for(wish, 2), 2, tile=3)):
+                check(wish, how)
+
+    def test_a_row_that_was_not_copied_is_missed(self):
+        wish = wish_class("jacobi2d")("16x6", 4)
+        program = wish.program(schedule((2,), 2), 2)
+        row = next(op.index for op in program.ops() if op.line == "enter u")
+        columns = {name: column.copy() for name, column in program.columns.items()}
+        columns["kind"][row] = Kind.nop
+        for side in ("read", "write"):
+            at = int(columns[f"{side}_start"][row])
+            columns[f"{side}_start"][row + 1 :] -= 1
+            for part in ("buffer", "offset", "count", "stride", "blocks"):
+                columns[f"{side}_{part}"] = np.delete(columns[f"{side}_{part}"], at)
+        assert not verify(program.with_columns(columns), against=wish.plain(schedule((2,)), 2)).checks["result"].ok
+
+
 class TestRefused:
     def test_no_stencils(self):
         for made, words in (
@@ -375,6 +430,20 @@ def test_native_does_not_call_python(monkeypatch):
     how, given = schedule((2,)), arguments(wish)
     found = results(wish, wish.program(how, 2), how, given, lambda *about: execute_local(*about)[0])
     assert np.array_equal(np.concatenate([each for (each,) in found]), whole(wish, given)[0])
+
+
+@pytest.mark.needs("compiler")
+def test_bound_before_the_first_call(monkeypatch):
+    """And not again: the engine is told where the arrays of a call lie."""
+    wish = wish_class("jacobi2d")("16x8", 3)
+    program = wish.program(schedule((1,)), 1)
+    run = embedded.Embedded(program, wish.workload(program), RunOptions(), None)
+    run.bind()
+    monkeypatch.setattr(embedded, "bind", None)
+    for seed in range(2):
+        given = arguments(wish, seed)
+        found = run(wish.arguments(program, 0, given, None)[0])
+        assert np.array_equal(wish.result(program, 0, found), whole(wish, given)[0])
 
 
 class TestWish:

@@ -49,11 +49,7 @@ class Execution {
           key_(key),
           undefined_(is_reference ? kTheirs : kUndefined),
           cells_(layout.cells()),
-          used_(p.num_buffers, 0),
-          pipes_(p.num_channels()) {
-        for (const std::int32_t buffer : p.read.buffer) used_[buffer] = 1;
-        for (const std::int32_t buffer : p.write.buffer) used_[buffer] = 1;
-    }
+          pipes_(p.num_channels()) {}
 
     // The whole run.
     void run() {
@@ -65,14 +61,25 @@ class Execution {
         for (std::int64_t op = first; op < last; ++op) step(static_cast<std::int32_t>(op));
     }
 
-    // Calls f(value) for all that is held: every cell of buffers that some op uses, and what is on its way in every
-    // channel.
+    // The buffers that rows from `first` to before `last` write, that any row from `first` on reads, and results that
+    // are there already: what others hold stays as it is in those rows, and is not asked for after them.
+    std::vector<std::uint8_t> live(std::int64_t first, std::int64_t last) const {
+        std::vector<std::uint8_t> found(p_.num_buffers, 0);
+        const auto& written = p_.write.buffer;
+        for (std::int64_t i = 0; i < p_.write_start[first]; ++i) found[written[i]] = p_.buffer_is_result[written[i]];
+        for (std::int64_t i = p_.write_start[first]; i < p_.write_start[last]; ++i) found[written[i]] = 1;
+        for (const std::int32_t buffer : p_.read.buffer.subspan(p_.read_start[first])) found[buffer] = 1;
+        return found;
+    }
+
+    // Calls f(value) for all that some buffers hold, and what is on its way in every channel.
     template <class F>
-    void each(F f) {
+    void each(const std::vector<std::uint8_t>& buffers, F f) {
         for (std::int32_t buffer = 0; buffer < p_.num_buffers; ++buffer)
-            for (std::int32_t rank = 0; rank < p_.num_ranks && used_[buffer]; ++rank)
-                for (std::int64_t cell = 0; cell < layout_.end(buffer, rank) - layout_.start(buffer, rank); ++cell)
-                    f(touched(buffer, rank, cell));
+            for (std::int32_t rank = 0; rank < p_.num_ranks && buffers[buffer]; ++rank) {
+                const std::int64_t count = layout_.end(buffer, rank) - layout_.start(buffer, rank);
+                for (std::int64_t cell = 0; cell < count; ++cell) f(touched(buffer, rank, cell));
+            }
         for (Pipe& pipe : pipes_)
             for (std::size_t i = pipe.head; i < pipe.values.size(); ++i) f(pipe.values[i]);
     }
@@ -238,19 +245,19 @@ class Execution {
                std::int64_t terms, std::int64_t count, const Shape& shape, std::vector<Value>& out) const {
         const auto modes = p_.modes(kernel);
         const bool by_slot = p_.is_by_slot(kernel);
+        Hash of_kernel(key_);
+        of_kernel.word(kKernel);
+        of_kernel.word(p_.kernel_name[kernel]);
+        of_kernel.word(w);
+        of_kernel.word(modes.size());
+        for (const std::uint8_t mode : modes) of_kernel.word(mode);
         out.resize(count);
         for (std::int64_t j = 0; j < count; ++j) {
             for (std::int64_t s = 0; s < terms; ++s) {
-                Hash hash(key_);
-                hash.word(kKernel);
-                hash.word(p_.kernel_name[kernel]);
-                hash.word(w);
+                Hash hash = of_kernel;
                 if (!by_slot) hash.word(shape.first_slot(j)), hash.word(shape.grain), hash.word(shape.columns);
-                for (std::size_t i = 0; i < modes.size(); ++i) {
-                    const std::int64_t index[] = {0, j, s, j * terms + s};
-                    hash.word(modes[i]);
-                    hash.value(operands[i][index[modes[i]]]);
-                }
+                const std::int64_t index[] = {0, j, s, j * terms + s};
+                for (std::size_t i = 0; i < modes.size(); ++i) hash.value(operands[i][index[modes[i]]]);
                 if (s == 0)
                     out[j] = hash.finish();
                 else
@@ -397,7 +404,6 @@ class Execution {
     const Atom undefined_;
     std::int64_t work_ = 0;
     std::vector<Value> cells_;
-    std::vector<std::uint8_t> used_;  // by buffer: whether some op reads or writes it
     std::vector<Pipe> pipes_;
     std::vector<Value> out_, more_;                       // scratch of one op
     std::vector<std::vector<Value>> operands_, results_;  // likewise

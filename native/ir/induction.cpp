@@ -115,37 +115,25 @@ bool is_in_order(const Program& p, const Run& run) {
 class Classes {
   public:
     struct Held {
-        std::int64_t before;
+        std::int32_t before;
         Value now;
 
         bool operator==(const Held&) const = default;
     };
 
-    explicit Classes(std::size_t expected) : table_(std::bit_ceil(2 * expected + 16), -1) {}
+    explicit Classes(std::size_t most) : table_(std::bit_ceil(2 * most + 16), -1) { held_.reserve(most); }
 
-    std::int64_t size() const { return std::ssize(held_); }
+    std::int32_t size() const { return static_cast<std::int32_t>(held_.size()); }
 
-    std::int64_t number(const Held& held) {
-        if (2 * held_.size() >= table_.size()) grow();
-        const std::size_t at = place(held);
+    std::int32_t number(const Held& held) {
+        std::size_t at = held.now.a + std::uint64_t(held.before) * 0x9e3779b97f4a7c15;
+        while (table_[at &= table_.size() - 1] >= 0 && held_[table_[at]] != held) ++at;
         if (table_[at] < 0) table_[at] = size(), held_.push_back(held);
         return table_[at];
     }
 
   private:
-    // Where it is in the table, or would be.
-    std::size_t place(const Held& held) const {
-        std::size_t at = held.now.a + std::uint64_t(held.before) * 0x9e3779b97f4a7c15;
-        while (table_[at &= table_.size() - 1] >= 0 && held_[table_[at]] != held) ++at;
-        return at;
-    }
-
-    void grow() {
-        table_.assign(2 * table_.size(), -1);
-        for (std::int64_t i = 0; i < size(); ++i) table_[place(held_[i])] = i;
-    }
-
-    std::vector<std::int64_t> table_;
+    std::vector<std::int32_t> table_;
     std::vector<Held> held_;
 };
 
@@ -161,50 +149,59 @@ class Both {
     Both(const Both&) = delete;
     Both& operator=(const Both&) = delete;
 
-    // Notes which places hold the same, among those that held the same before. Whether that are as many.
-    bool note() {
-        Classes classes(class_of_.size());
-        std::vector<std::int64_t> found;
-        found.reserve(class_of_.size());
-        each([&](const Value& value) {
-            const std::int64_t before = class_of_.empty() ? 0 : class_of_[found.size()];
-            found.push_back(classes.number({before, value}));
-        });
-        const bool same = classes.size() == num_classes_;
-        num_classes_ = classes.size();
-        class_of_ = std::move(found);
-        return same;
-    }
-
-    // A state of which nothing is known but which places hold the same.
-    void forget() {
-        std::int64_t place = 0;
-        each([&](Value& value) {
-            Hash hash(key_);
-            hash.word(kClass);
-            hash.word(class_of_[place++]);
-            value = hash.finish();
-        });
-    }
-
     // Whether the same places hold the same after some ops of each as before them; then that alone is known.
     bool repeats(std::int64_t row, std::int64_t length, std::int64_t their_row, std::int64_t their_length) {
+        live_ = own.live(row, row + length), their_live_ = reference.live(their_row, their_row + their_length);
+        num_places_ = 0;
+        each([&](const Value&) { ++num_places_; });
+        class_of_.assign(num_places_, 0);
         note();
         const auto before = under_way();
-        bool same = false;
-        for (int i = 0; i < kRefinements && !same; ++i) {
+        for (int i = 0; i < kRefinements; ++i) {
             forget();
             own.run(row, row + length), reference.run(their_row, their_row + their_length);
             if (under_way() != before) return false;
-            same = note();
+            if (is_as_noted()) return forget(), true;
+            note();
         }
-        if (same) forget();
-        return same;
+        return false;
     }
 
     Execution own, reference;
 
   private:
+    // Notes which places hold the same, among those that held the same before.
+    void note() {
+        Classes classes(num_places_);
+        auto at = class_of_.begin();
+        each([&](const Value& value) { *at = classes.number({*at, value}), ++at; });
+        num_classes_ = classes.size();
+    }
+
+    // Whether places that held the same when it was noted do so still.
+    bool is_as_noted() {
+        std::vector<Value> now(num_classes_);  // of each class
+        auto at = class_of_.cbegin();
+        bool same = true;
+        each([&](const Value& value) {
+            Value& other = now[*at++];
+            if (other.count == 0) other = value;
+            same = same && other == value;
+        });
+        return same;
+    }
+
+    // A state of which nothing is known but which places hold the same.
+    void forget() {
+        auto at = class_of_.cbegin();
+        each([&](Value& value) {
+            Hash hash(key_);
+            hash.word(kClass);
+            hash.word(*at++);
+            value = hash.finish();
+        });
+    }
+
     std::vector<std::size_t> under_way() const {
         auto found = own.under_way();
         for (const std::size_t count : reference.under_way()) found.push_back(count);
@@ -213,13 +210,15 @@ class Both {
 
     template <class F>
     void each(F f) {
-        own.each(f), reference.each(f);
+        own.each(live_, f), reference.each(their_live_, f);
     }
 
     const Key key_;
     std::int64_t& work_;
-    std::vector<std::int64_t> class_of_;
-    std::int64_t num_classes_ = 0;
+    std::vector<std::uint8_t> live_, their_live_;  // buffers
+    std::size_t num_places_ = 0;
+    std::vector<std::int32_t> class_of_;  // by place
+    std::int32_t num_classes_ = 0;
 };
 
 // The first value that the computation in a row has made.

@@ -2,7 +2,9 @@
 #include "ir/races.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/message_paths.hpp"
 
@@ -129,37 +131,91 @@ class Turns {
     std::unordered_map<std::int64_t, std::int32_t> seats_;
 };
 
+// What an op of a queue touches in the memory of a rank, in cells.
+struct Touched {
+    std::int32_t queue, rank;
+    Region cells;
+
+    bool operator==(const Touched&) const = default;
+
+    struct Hash {
+        std::size_t operator()(const Touched& t) const {
+            const Region& r = t.cells;
+            std::uint64_t hash = 0;
+            for (const std::int64_t word : {std::int64_t{t.queue}, std::int64_t{t.rank}, std::int64_t{r.buffer},
+                                            r.offset, r.count, r.stride, r.blocks})
+                hash = (std::rotl(hash, 23) ^ std::uint64_t(word)) * 0x9e3779b97f4a7c15;
+            return hash;
+        }
+    };
+};
+
+constexpr std::int64_t kFewCells = 32;  // of a region: these are gone through sooner than they are looked up
+
 // Of each cell that several queues touch: its last write and, for each queue, the last read since.
 class Shadow {
   public:
     Shadow(const Program& p, const Queues& q, const Layout& layout)
-        : p_(p), q_(q), layout_(layout), toucher_(std::int64_t{p.num_buffers} * p.num_ranks, -1) {
-        for (std::int32_t op = 0; op < p.num_ops(); ++op)
-            accesses(op, [&](std::int32_t rank, const Region& region, bool) {
-                if (region.slots() == 0) return;
-                std::int32_t& toucher = toucher_[std::int64_t{region.buffer} * p.num_ranks + rank];
-                if (toucher == -1) toucher = q.queue_of[op];
-                if (toucher != q.queue_of[op]) toucher = -2, shared_ = true;
-            });
-        if (!shared_) return;
+        : p_(p), q_(q), layout_(layout), is_shared_(std::int64_t{p.num_buffers} * p.num_ranks, false) {
+        find_shared_buffers();
+        if (!any_) return;
+        find_shared_cells();
         writer_.assign(layout.cells(), -1);
         reader_.assign(layout.cells(), -1);
     }
 
-    bool is_shared() const { return shared_; }
+    bool is_shared() const { return any_; }
 
     void step(std::int32_t op, Pairs& pairs) {
         accesses(op, [&](std::int32_t rank, const Region& region, bool writes) {
-            if (toucher_[std::int64_t{region.buffer} * p_.num_ranks + rank] != -2) return;
-            const std::int64_t start = layout_.start(region.buffer, rank);
-            layout_.cells(region).each([&](std::int64_t, std::int64_t cell) {
-                writes ? write(start + cell, op, pairs) : read(start + cell, op, pairs);
-                return true;
-            });
+            if (!is_shared_[std::int64_t{region.buffer} * p_.num_ranks + rank]) return;
+            const Region cells = layout_.cells(region);
+            for (std::int64_t block = 0; block < cells.blocks; ++block) {
+                const std::int64_t first = layout_.start(region.buffer, rank) + cells.offset + block * cells.stride;
+                for (std::int64_t cell = next_[first]; cell < first + cells.count; cell = next_[cell + 1])
+                    writes ? write(cell, op, pairs) : read(cell, op, pairs);
+            }
         });
     }
 
   private:
+    // Of a thing that several queues may touch: none yet, or several; else the only one.
+    enum { kNobody = -1, kSeveral = -2 };
+
+    static void note(std::int32_t& toucher, std::int32_t queue) {
+        toucher = toucher == kNobody || toucher == queue ? queue : kSeveral;
+    }
+
+    void find_shared_buffers() {
+        std::vector<std::int32_t> touchers(is_shared_.size(), kNobody);
+        for (std::int32_t op = 0; op < p_.num_ops(); ++op)
+            accesses(op, [&](std::int32_t rank, const Region& region, bool) {
+                if (region.slots() > 0)
+                    note(touchers[std::int64_t{region.buffer} * p_.num_ranks + rank], q_.queue_of[op]);
+            });
+        for (std::size_t i = 0; i < touchers.size(); ++i)
+            if (touchers[i] == kSeveral) is_shared_[i] = any_ = true;
+    }
+
+    // Of each region that one queue touches again and again, once.
+    void find_shared_cells() {
+        std::vector<std::int32_t> touchers(layout_.cells(), kNobody);
+        std::unordered_set<Touched, Touched::Hash> seen;
+        for (std::int32_t op = 0; op < p_.num_ops(); ++op)
+            accesses(op, [&](std::int32_t rank, const Region& region, bool) {
+                if (!is_shared_[std::int64_t{region.buffer} * p_.num_ranks + rank]) return;
+                const Region cells = layout_.cells(region);
+                if (cells.slots() > kFewCells && !seen.insert({q_.queue_of[op], rank, cells}).second) return;
+                const std::int64_t start = layout_.start(region.buffer, rank);
+                cells.each([&](std::int64_t, std::int64_t cell) {
+                    return note(touchers[start + cell], q_.queue_of[op]), true;
+                });
+            });
+        next_.assign(touchers.size() + 1, layout_.cells());
+        for (std::int64_t cell = layout_.cells() - 1; cell >= 0; --cell)
+            next_[cell] = touchers[cell] == kSeveral ? cell : next_[cell + 1];
+    }
+
     // Calls f(rank, region, writes) for each access, in the order of the reference.
     template <class F>
     void accesses(std::int32_t op, F f) const {
@@ -211,8 +267,9 @@ class Shadow {
     const Program& p_;
     const Queues& q_;
     const Layout& layout_;
-    bool shared_ = false;
-    std::vector<std::int32_t> toucher_;  // of each buffer of each rank: its only queue, -1 for none, -2 for several
+    std::vector<bool> is_shared_;  // of each buffer of each rank: whether several queues touch it
+    bool any_ = false;
+    std::vector<std::int64_t> next_;  // from each cell the first that several queues touch, itself or one after it
     std::vector<std::int32_t> writer_, reader_;  // a reader: -1 for none, an op, or -2 - the number of a list
     std::vector<std::vector<std::int32_t>> lists_;
     std::vector<std::int32_t> spare_;

@@ -2,6 +2,7 @@
 #include "run/order.hpp"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <tuple>
 
@@ -16,10 +17,22 @@ struct Turn {  // an op's place: its lane on this rank, and its index within tha
     std::int64_t index;
 };
 
+struct Blocks {  // of slots, as a region has them
+    std::int64_t offset, count, stride, blocks;
+
+    auto operator<=>(const Blocks&) const = default;
+};
+
 struct Access {
-    std::int64_t begin, end;
+    Blocks slots;
     int op;
     bool writes;
+};
+
+// Some slots that ops touch again and again: in which lanes, and which pieces of them several lanes touch.
+struct Touched {
+    std::vector<int> lanes;
+    std::vector<std::size_t> shared;
 };
 
 // What is touched: (0, buffer), (1 or 2, channel sent or received on), (3 or 4, channel signalled or waited on),
@@ -92,7 +105,7 @@ class Rank {
         add(columns_.reads, row, op, false);
         add(columns_.writes, row, op, true);
         const auto turn = [&](int what, int which) {
-            if (which >= 0) accesses_[{what, which}].push_back({0, 1, op, true});
+            if (which >= 0) accesses_[{what, which}].push_back({{0, 1, 0, 1}, op, true});
         };
         turn(kind == Kind::signal ? 3 : 1, columns_.chan_out[row]);
         turn(kind == Kind::wait ? 4 : 2, columns_.chan_in[row]);
@@ -100,29 +113,65 @@ class Rank {
     }
 
     void add(const Regions& regions, std::int64_t row, int op, bool writes) {
-        for (auto r = regions.start[row]; r < regions.start[row + 1]; ++r)
-            for (std::int64_t block = 0; block < regions.blocks[r] && entries_ <= most_work; ++block) {
-                const auto begin = regions.offset[r] + block * regions.stride[r];
-                if (regions.count[r] == 0) break;
-                accesses_[{0, regions.buffer[r]}].push_back({begin, begin + regions.count[r], op, writes});
-                ++entries_;
-            }
+        for (auto r = regions.start[row]; r < regions.start[row + 1]; ++r) {
+            const auto blocks = regions.blocks[r];
+            if (regions.count[r] == 0 || blocks == 0) continue;
+            const auto stride = blocks > 1 ? regions.stride[r] : 0;
+            const Blocks slots{regions.offset[r], regions.count[r], stride, blocks};
+            accesses_[{0, regions.buffer[r]}].push_back({slots, op, writes});
+        }
     }
 
-    // Cuts the slots into pieces that every access covers whole or not at all, then judges piece by piece.
+    // Cuts the slots into pieces that every access covers whole or not at all, then judges those that several lanes
+    // touch, piece by piece.
     bool in_order(const std::vector<Access>& accesses) {
-        std::vector<std::int64_t> cuts;
-        for (const auto& access : accesses) cuts.insert(cuts.end(), {access.begin, access.end});
-        std::sort(cuts.begin(), cuts.end());
-        cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-        std::vector<std::vector<Access>> pieces(cuts.size());
+        std::map<Blocks, Touched> touched;
+        std::vector<const Touched*> of_access;
         for (const auto& access : accesses) {
-            auto piece = std::lower_bound(cuts.begin(), cuts.end(), access.begin) - cuts.begin();
-            for (; cuts[static_cast<std::size_t>(piece)] < access.end && ++entries_ <= most_work; ++piece)
-                pieces[static_cast<std::size_t>(piece)].push_back(access);
+            const int lane = turns_[static_cast<std::size_t>(access.op)].lane;
+            Touched& found = touched[access.slots];
+            if (std::find(found.lanes.begin(), found.lanes.end(), lane) == found.lanes.end())
+                found.lanes.push_back(lane);
+            of_access.push_back(&found);
         }
+        const std::size_t count = find_shared(touched);
+        std::vector<std::vector<Access>> pieces(count);
+        for (std::size_t i = 0; i < accesses.size() && entries_ <= most_work; ++i)
+            for (const auto piece : of_access[i]->shared) pieces[piece].push_back(accesses[i]), ++entries_;
         if (entries_ > most_work) return false;
         return std::all_of(pieces.begin(), pieces.end(), [this](auto& piece) { return piece_in_order(piece); });
+    }
+
+    // Notes which pieces several lanes touch; how many pieces there are.
+    std::size_t find_shared(std::map<Blocks, Touched>& touched) {
+        std::vector<std::int64_t> cuts;
+        for (const auto& [slots, found] : touched)
+            for (std::int64_t block = 0; block < slots.blocks && ++entries_ <= most_work; ++block) {
+                const auto begin = slots.offset + block * slots.stride;
+                cuts.insert(cuts.end(), {begin, begin + slots.count});
+            }
+        std::sort(cuts.begin(), cuts.end());
+        cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+        constexpr int nobody = -1, several = -2;
+        std::vector<int> touchers(cuts.size(), nobody);
+        const auto each = [&](const Blocks& slots, const auto& f) {
+            for (std::int64_t block = 0; block < slots.blocks && entries_ <= most_work; ++block) {
+                const auto begin = slots.offset + block * slots.stride;
+                auto at = std::lower_bound(cuts.begin(), cuts.end(), begin);
+                for (; *at < begin + slots.count && ++entries_ <= most_work; ++at)
+                    f(static_cast<std::size_t>(at - cuts.begin()));
+            }
+        };
+        for (const auto& [slots, found] : touched)
+            for (const int lane : found.lanes)
+                each(slots, [&](std::size_t piece) {
+                    touchers[piece] = touchers[piece] == nobody || touchers[piece] == lane ? lane : several;
+                });
+        for (auto& [slots, found] : touched)
+            each(slots, [&](std::size_t piece) {
+                if (touchers[piece] == several) found.shared.push_back(piece);
+            });
+        return cuts.size();
     }
 
     // Clocks grow along a lane: of another lane's accesses, the first that is not before an op speaks for the rest.

@@ -38,9 +38,12 @@ class NestOnRanks:
     def __init__(self, wish: Any, schedule: Schedule, world: World) -> None:
         self.wish, self.schedule = wish, schedule
         self.program = wish.program(schedule, world.size)
-        _prove(wish, schedule, self.program, world)
+        fault = _fault(wish, schedule, self.program) if world.rank == 0 else ""
         options = RunOptions.of(schedule, stall_s=STALL_S)
         self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
+        self._embedded.bind()  # the other ranks compile while the first one proves
+        if fault := world.share(fault):
+            raise ProgramError(fault)
         self.rank = world.rank
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
@@ -228,16 +231,13 @@ def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
     return found
 
 
-def _prove(wish: Any, schedule: Schedule, program: Program, world: World) -> None:
-    """On one rank: all have the same program. ProgramError, on every rank, where it does not hold."""
-    fault = ""
-    if world.rank == 0:
-        try:
-            verify(program, against=wish.plain(schedule, program.num_ranks)).raise_if_bad()
-        except ProgramError as error:
-            fault = str(error)
-    if fault := world.share(fault):
-        raise ProgramError(fault)
+def _fault(wish: Any, schedule: Schedule, program: Program) -> str:
+    """Why a program does not hold, in words; empty where it does. For one rank: all have the same program."""
+    try:
+        verify(program, against=wish.plain(schedule, program.num_ranks)).raise_if_bad()
+    except ProgramError as error:
+        return str(error)
+    return ""
 
 
 def _schedule(wish: StencilWish | PipelineWish, world: World) -> Schedule:

@@ -114,7 +114,7 @@ class Tests:
         found = Region(CHANGE, self._made, 1)
         for place, box in enumerate(parts.given):
             part = parts.parts[0 if parts.gathers else place]
-            reads = [part.layouts[name].region(parts.plane(name, each), box) for each in (version, version - 1)]
+            reads = [parts.region(part, name, each, box) for each in (version, version - 1)]
             own = Region(PART, self._made * len(parts.given) + place if parts.gathers else self._made, 1)
             parts.builder.add(Kind.compute, part.rank, parts.compute, reads=reads, writes=[own], call=call, line=about)
             self._sum(part.rank, place, own, found, about)

@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from dovetail.core import PlanError
-from dovetail.loops.blocks import Box, boxes, meet, volume
+from dovetail.loops.blocks import Box, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
 from dovetail.loops.pipelined import Pipelined, Place, TiledSweep
 from dovetail.loops.skews import Lean, Need, mean_row
@@ -22,7 +22,8 @@ Range = tuple[int, int]
 class Cutting:
     """`cut`: parts by axis of the grid, one along the `mapped` axis, whose positions are the slots of buffers.
 
-    A face is what a part needs of the part at an `offset` (-1, 0 or 1 for each axis) from it.
+    A face is what a part needs of the part at an `offset` from it: so many parts on along each axis. A part may have
+    fewer points than others need of them.
     """
 
     pipelined: Pipelined
@@ -42,18 +43,6 @@ class Cutting:
         if any(parts > points for parts, points in zip(self.cut, self.grid, strict=True)):
             found = f"{'x'.join(map(str, self.grid))} points in {'x'.join(map(str, self.cut))} parts"
             raise PlanError(f"{name}: a part would have no points", found=found, hint="fewer ranks, or a larger grid")
-        for part, (array, offset) in product(range(self.num_parts), self._all_faces):
-            other = self.neighbour(part, offset)
-            if other is not None:
-                self._check_wide_enough(array, offset, other)
-
-    def _check_wide_enough(self, array: str, offset: Vector, other: int) -> None:
-        for axis, side in enumerate(offset):
-            low, high = self.owned[other][axis]
-            width = self._width(array, offset, axis)
-            if side and high - low < width:
-                what = f"a part has {high - low} points along axis {axis}, and the next one needs {width}"
-                raise PlanError(f"{self.pipelined.name} cannot be cut so: {what}", hint="fewer ranks along this axis")
 
     @property
     def way(self) -> str:
@@ -135,12 +124,13 @@ class Cutting:
         found = []
         for k in self.plane_axes(array):
             axis = self.axes(array)[k]
-            sides = []
-            for side in (-1, 1):
-                offsets = [f for f in self.faces(array) if axis is not None and f[axis] == side]
-                there = [f for f in offsets if self.neighbour(part, f) is not None]
-                sides.append(max((self._width(array, f, axis) for f in there if axis is not None), default=0))
-            found.append((sides[0], sides[1]))
+            if axis is None:
+                found.append((0, 0))
+                continue
+            low, high = self.owned[part][axis]
+            there = [self._side(array, part, f, axis) for f in self.faces(array) if self.neighbour(part, f) is not None]
+            begins, ends = zip((low, high), *there, strict=True)
+            found.append((low - min(begins), max(ends) - high))
         return found
 
     def plane(self, array: str, part: int) -> Vector:
@@ -162,10 +152,6 @@ class Cutting:
 
     # Faces
 
-    @cached_property
-    def _all_faces(self) -> list[tuple[str, Vector]]:
-        return [(array, offset) for array in self.pipelined.nest.arrays for offset in self.faces(array)]
-
     def faces(self, array: str) -> tuple[Vector, ...]:
         """The offsets of the parts that a part needs elements of an array from."""
         return _faces(self, array)
@@ -179,8 +165,16 @@ class Cutting:
         choices = []
         for axis, parts in enumerate(self.cut):
             by = offset.get(axis, 0) if parts > 1 else 0
-            choices.append((0, (by > 0) - (by < 0)) if by else (0,))
+            hops = self._hops(axis, abs(by))
+            choices.append(range(-hops, 1) if by < 0 else range(hops + 1))
         yield from (f for f in product(*choices) if any(f))
+
+    def _hops(self, axis: int, by: int) -> int:
+        """How many parts on an element may lie that is so far from one of a part."""
+        ends, hops = [high for _, high in shares(self.grid[axis], self.cut[axis])], 0
+        while hops + 1 < len(ends) and by > min(ends[k + hops] - ends[k] for k in range(len(ends) - 1 - hops)):
+            hops += 1
+        return hops
 
     def _width(self, array: str, offset: Vector, axis: int) -> int:
         """How many elements along an axis a face has."""
@@ -197,13 +191,18 @@ class Cutting:
         shape, found = self.shape(array, part), []
         for k in self.plane_axes(array):
             axis = self.axes(array)[k]
-            if axis is None:
-                found.append((0, shape[k]))
-                continue
-            low, high = self.owned[part][axis]
-            width = self._width(array, offset, axis)
-            found.append(((low - width, low), (low, high), (high, high + width))[1 + offset[axis]])
+            found.append((0, shape[k]) if axis is None else self._side(array, part, offset, axis))
         return tuple(found)
+
+    def _side(self, array: str, part: int, offset: Vector, axis: int) -> Range:
+        """The coordinates of a face along an axis: as far as a part reads, of what the other owns."""
+        (low, high), width = self.owned[part][axis], self._width(array, offset, axis)
+        if not offset[axis]:
+            return low, high
+        other = self.neighbour(part, offset)
+        least, most = (low - width, low) if offset[axis] < 0 else (high, high + width)
+        begin, end = (least, most) if other is None else self.owned[other][axis]
+        return min(max(begin, least), most), max(min(end, most), least)
 
     def within(self, array: str, part: int, box: Box) -> Box:
         """Such a box, in the coordinates of a part's slot."""
@@ -334,12 +333,14 @@ def _rows_that_read(
 ) -> Range | None:
     """How far the first and the last row of a part lean that find an element in a face; None where no row does."""
     least = most = 0
+    other = cutting.neighbour(part, face)
+    if other is None:
+        return None
     for axis, factor in enumerate(cutting.lean(sweep)):
-        if factor:
-            (low, high), (first, end) = cutting.part_box(sweep, part)[axis], cutting.owned[part][axis]
+        if axis != cutting.mapped:
+            (low, high), (first, end) = cutting.part_box(sweep, part)[axis], cutting.owned[other][axis]
             by = offset.get(axis, 0)
-            bounds = {-1: (low, first - by), 0: (first - by, end - by), 1: (end - by, high)}[face[axis]]
-            begin, beyond = max(low, bounds[0]), min(high, bounds[1])
+            begin, beyond = max(low, first - by), min(high, end - by)
             if begin >= beyond:
                 return None
             up = sweep.signs[axis] > 0

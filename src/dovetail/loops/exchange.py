@@ -108,7 +108,7 @@ class Exchange(Parts):
         for other, (low, high), by in self._owners(part, key[0], axis, side, wanted):
             for here, there in runs((row, row + by) for row in wanted if low <= row < high):
                 box = self._box(part, key[0], width, axis, here)
-                source = other.layouts[key[0]].region(plane, replaced(box, axis, there))
+                source = self.region(other, *key, replaced(box, axis, there))
                 self.message(other.rank, source, part.rank, part.layouts[key[0]].region(plane, box), line)
 
     def _owners(
@@ -142,7 +142,7 @@ class Exchange(Parts):
         for both in runs(pairs):
             boxes = [self._box(part, key[0], width, axis, each, swept) for each in both]
             boxes = [replaced(box, 0, slab) for box in boxes] if slab else boxes
-            target, source = (part.layouts[key[0]].region(self.plane(*key), box) for box in boxes)
+            target, source = (self.region(part, *key, box) for box in boxes)
             self.builder.add(Kind.copy, part.rank, self.compute, reads=[source], writes=[target], line=line)
 
     def _box(self, part: Part, name: str, width: Widths, axis: int, rows: Range, swept: bool = False) -> Box:

@@ -148,8 +148,8 @@ class _Writer(Exchange):
             yield from around(here, swept)
 
     def _keep(self, part: Part, event: Event, box: Box) -> None:
-        name, layout = event.sweep.target, part.layouts[event.sweep.target]
-        old, new = (layout.region(self.plane(name, event.version - back), box) for back in (1, 0))
+        name = event.sweep.target
+        old, new = (self.region(part, name, event.version - back, box) for back in (1, 0))
         self.builder.add(Kind.copy, part.rank, self.compute, reads=[old], writes=[new], line=f"edge of {name}")
 
     def _sweep(self, part: Part, event: Event, beyond: Widths, waits: bool) -> None:
@@ -188,11 +188,22 @@ class _Writer(Exchange):
 
     def _compute(self, part: Part, event: Event, box: Box, far: bool = False) -> None:
         self.computed.append(Computed(part, event, box))
+        inner = self._as_given(part, event, box)
+        for piece in [inner, *around(box, inner)] if volume(inner) else [box]:
+            self._compute_piece(part, event, piece, far)
+
+    def _as_given(self, part: Part, event: Event, box: Box) -> Box:
+        """The rows of a box that are computed from the user's arrays where they lie, as far as these are read."""
+        for operand, version in zip(event.sweep.operands, event.reads, strict=True):
+            if self.is_given(operand.array, version):
+                box = meet(box, shifted(part.own, [-by for by in operand.shift]))
+        return box
+
+    def _compute_piece(self, part: Part, event: Event, box: Box, far: bool) -> None:
         sweep, reads = event.sweep, list[Region]()
         for operand, version in zip(sweep.operands, event.reads, strict=True):
-            layout = part.layouts[operand.array]
-            reads.append(layout.region(self.plane(operand.array, version), shifted(box, operand.shift)))
-        writes = [part.layouts[sweep.target].region(self.plane(sweep.target, event.version), box)]
+            reads.append(self.region(part, operand.array, version, shifted(box, operand.shift)))
+        writes = [self.region(part, sweep.target, event.version, box)]
         call = self.builder.kernel(far_name(sweep.name) if far else sweep.name, each(len(reads)))
         about = f"{sweep.target} version {event.version}"
         self.builder.add(Kind.compute, part.rank, self.compute, reads=reads, writes=writes, call=call, line=about)

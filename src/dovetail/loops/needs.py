@@ -54,10 +54,11 @@ def _block(stencil: Stencil, some: list[Event], edged: Collection[str]) -> Block
     return Block(some, beyond, needs)
 
 
-def keeps(stencil: Stencil, edged: Collection[str], event: Event) -> bool:
-    """Whether what a sweep does not compute is copied from the version before: its plane may not have had it yet."""
+def keeps(stencil: Stencil, edged: Collection[str], event: Event, leaving: Mapping[str, int] | None = None) -> bool:
+    """Whether what a sweep does not compute is copied from the version before: its plane may not have had it yet, nor
+    have those that are `leaving`, versions by array that are written to another place."""
     name = event.sweep.target
-    is_new = event.version < stencil.given[name] + stencil.depth[name] - 1
+    is_new = event.version < stencil.given[name] + stencil.depth[name] or (leaving or {}).get(name) == event.version
     return event.sweep.name in edged and stencil.depth[name] > 1 and is_new
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Kind, Region
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 FEW = 64  # slots that are faster seen one by one
 
 
@@ -95,7 +95,7 @@ class OrderedBuilder(Builder):
         return by_lane[lane]
 
     def _none(self, rank: int, buffer: str) -> Ints:
-        return np.full(self._buffers[buffer].slots[rank], -1, np.int64)
+        return np.full(self._buffers[buffer].slots[rank], -1, np.int32)
 
 
 def _seen(slots: Ints, region: Region) -> Ints:

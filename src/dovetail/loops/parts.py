@@ -8,7 +8,7 @@ from itertools import product
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Region
-from dovetail.loops.blocks import Box, Layout, boxes, volume
+from dovetail.loops.blocks import Box, Layout, around, boxes, meet, volume
 from dovetail.loops.ghosts import Along
 from dovetail.loops.needs import Widths, blocks_of, keeps, wider
 from dovetail.loops.ordered import OrderedBuilder
@@ -69,8 +69,24 @@ class Parts:
         self.parts = [Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]
         self.at = {part.place: part for part in self.parts}
         self.given, self.gathers = list(given) or own, bool(given)
+        self.direct = set() if self.gathers else {n for n, depth in stencil.depth.items() if depth > 1} - self._padded()
+        self.leaving = self._unread()
+        self._entered: dict[tuple[int, str, int], list[Box]] = {}
         for name in stencil.depth:
             self._declare(name)
+
+    def _padded(self) -> set[str]:
+        """The arrays whose rows have margins in planes."""
+        return {name for name, margins in self.stencil.margins.items() if any(margins)}
+
+    def _unread(self) -> dict[str, int]:
+        """The last versions that no sweep reads, of arrays whose rows lie in planes as they do outside: they are
+        written to where they are wanted."""
+        events = (event for block in self.blocks for event in block.events)
+        read = {(o.array, version) for e in events for o, version in zip(e.sweep.operands, e.reads, strict=True)}
+        last = {name: last_version(self.stencil, name, self.how.steps) for name in self.stencil.written}
+        fits = ((name, v) for name, v in last.items() if name in self.direct and v >= self.stencil.given[name])
+        return {name: version for name, version in fits if (name, version) not in read}
 
     def _declare(self, name: str) -> None:
         """The buffers of an array: what is given, its planes, and its result."""
@@ -102,7 +118,7 @@ class Parts:
         return found
 
     def keeps(self, event: Event) -> bool:
-        return keeps(self.stencil, self.edged, event)
+        return keeps(self.stencil, self.edged, event, self.leaving)
 
     def neighbour(self, part: Part, name: str, axis: int, hops: int) -> Part | None:
         """The part so many parts on along an axis: of a periodic array beyond its end, too."""
@@ -139,23 +155,53 @@ class Parts:
 
     # Arrays come and go
 
+    def is_given(self, name: str, version: int) -> bool:
+        """Whether rows are read where the user's array has them."""
+        return name in self.direct and version < self.stencil.given[name]
+
+    def region(self, part: Part, name: str, version: int, box: Box) -> Region:
+        """Where rows of a version lie: in its plane; or in the user's array, as given or as a result. Rows that are
+        given, with ghosts beside them, are copied to the plane first."""
+        plain = Layout(part.own)
+        if self.is_given(name, version) and meet(box, part.own) == box:
+            return _later(plain.region(name, box), version * plain.slots)
+        if self.leaving.get(name) == version:
+            return _later(plain.region(f"{name}_out", box), (self.stencil.given[name] - 1) * plain.slots)
+        if self.is_given(name, version):
+            self._enter(part, name, version, meet(box, part.own))
+        return self._in_plane(part, name, version, box)
+
+    def _enter(self, part: Part, name: str, version: int, box: Box) -> None:
+        """Copy given rows to their plane, each once."""
+        entered = self._entered.setdefault((part.rank, name, version), [])
+        fresh = [box] if volume(box) else []
+        for other in entered:
+            fresh = [piece for each in fresh for piece in around(each, meet(each, other))]
+        for each in fresh:
+            source, target = self.region(part, name, version, each), self._in_plane(part, name, version, each)
+            self._move(part.rank, name, source, target, "enter")
+        entered += fresh
+
+    def _in_plane(self, part: Part, name: str, version: int, box: Box) -> Region:
+        return part.layouts[name].region(self.plane(name, version), box)
+
     def enter(self, name: str, source: str) -> None:
-        """The versions that are given, into their planes."""
-        for part in self.parts:
-            layout, plain = part.layouts[name], Layout(part.own)
+        """The versions that are given, into their planes, unless they are read where they are."""
+        for part in self.parts if name not in self.direct else ():
+            plain = Layout(part.own)
             for version in range(self.stencil.given[name]):
                 region = _later(plain.region(source, part.own), version * plain.slots)
-                self._move(part.rank, name, region, layout.region(self.plane(name, version), part.own), "enter")
+                self._move(part.rank, name, region, self._in_plane(part, name, version, part.own), "enter")
 
     def leave(self, name: str, target: str) -> None:
-        """The last versions, as many as were given, out of their planes."""
-        last = last_version(self.stencil, name, self.how.steps)
+        """The last versions, as many as were given, out of their planes, unless they were written there."""
+        last, given = last_version(self.stencil, name, self.how.steps), self.stencil.given[name]
         for part in self.parts:
-            layout, plain = part.layouts[name], Layout(part.own)
-            for number in range(given := self.stencil.given[name]):
-                version = last - given + 1 + number
-                region = _later(plain.region(target, part.own), number * plain.slots)
-                self._move(part.rank, name, layout.region(self.plane(name, version), part.own), region, "leave")
+            plain = Layout(part.own)
+            for number in range(given - (name in self.leaving)):
+                here = self.region(part, name, last - given + 1 + number, part.own)
+                there = _later(plain.region(target, part.own), number * plain.slots)
+                self._move(part.rank, name, here, there, "leave")
 
     def _move(self, rank: int, name: str, source: Region, target: Region, way: str) -> None:
         about = {"reads": [source], "writes": [target], "line": f"{way} {name}"}

@@ -72,10 +72,12 @@ class Names:
 
 def face_name(offset: Vector) -> str:
     """
-    >>> face_name((0, -1, 1))
-    '_0ma'
+    >>> face_name((0, -1, 1)), face_name((0, -2))
+    ('_0ma', '_0m2')
     """
-    return "_" + "".join("m0a"[step + 1] for step in offset)
+    return "_" + "".join(
+        "m0a"[1 + (step > 0) - (step < 0)] + (str(abs(step)) if abs(step) > 1 else "") for step in offset
+    )
 
 
 def lean_name(lean: Lean) -> str:

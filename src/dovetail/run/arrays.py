@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Region, Slot, Workload, dtype_bytes
 
+PAGE, APART = 4096, 25 * 64  # bytes; of APART, multiples lie far apart within a page
+
 Array = NDArray[Any]
 Arrays = Mapping[str, Sequence[Array]]  # buffer -> array of each rank, axis 0 is slots
 
@@ -56,6 +58,21 @@ def allocate(num_slots: int, slot: Slot) -> Array:
 def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int) -> Array:
     """A poisoned array for a buffer of one rank: slots first, or flat where the workload gives each slot a size."""
     array = np.empty(*shape_of(program, workload, buffer, rank))
+    poison(array)
+    return array
+
+
+def allocate_apart(shape: tuple[int, ...], dtype: np.dtype[Any], number: int) -> Array:
+    """A poisoned array that begins with a cache line, at another place of its page than those of other numbers: loads
+    wait for stores to memory that lies at the same place of another page.
+
+    >>> [allocate_apart((4, 9), np.dtype("f4"), number).ctypes.data % PAGE for number in range(4)]
+    [0, 1600, 3200, 704]
+    """
+    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(num_bytes + PAGE, np.uint8)
+    start = (number * APART - memory.ctypes.data) % PAGE
+    array: Array = memory[start : start + num_bytes].view(dtype).reshape(shape)
     poison(array)
     return array
 

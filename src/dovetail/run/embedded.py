@@ -19,7 +19,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError, WishError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, allocate_buffer, is_float, numpy_dtype, shape_of
+from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
 from dovetail.run.comm import world_of
 from dovetail.run.engine import bind, run_engines
 from dovetail.run.mpi_library import build_shim
@@ -49,15 +49,22 @@ class Embedded:
         self._hub = _native.LocalHub(1)  # kept: the transport refers to it
         self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
         self._asked = {post.region.buffer for post in program.posts}
-        self._scratch = {b.name: self.empty(b.name) for b in program.buffers if b.role == "scratch"}
+        scratch = [buffer.name for buffer in program.buffers if buffer.role == "scratch"]
+        shapes = (shape_of(program, workload, name, self.rank) for name in scratch)
+        self._scratch = {n: allocate_apart(*s, i) for i, (n, s) in enumerate(zip(scratch, shapes, strict=True))}
         self._outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
-        self._shapes = {name: shape_of(program, workload, name, self.rank) for name in self._outputs}
+        given = [buffer.name for buffer in program.buffers if buffer.role == "input"]
+        self._shapes = {name: shape_of(program, workload, name, self.rank) for name in (*given, *self._outputs)}
         self._rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
         self._bound: tuple[tuple[int, ...], dict[str, Array], Any] | None = None
 
     def empty(self, buffer: str) -> Array:
         """A new array for a buffer of this rank, slots first."""
         return allocate_buffer(self.program, self.workload, buffer, self.rank)
+
+    def bind(self) -> None:
+        """Compile and bind before the first call, which then only says where its arrays lie."""
+        self._engine({name: np.empty(*about) for name, about in self._shapes.items()})
 
     def __call__(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None, *, allow_nonfinite: bool = False

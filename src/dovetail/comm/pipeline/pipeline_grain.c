@@ -6,6 +6,8 @@
 #include "pipeline_inside.h"
 
 static const double WORTH = 0.99; /* overlapped sends must take this much of the time of blocking ones, or less */
+static const double RIDGE = 1.1;  /* a valley's least is so many times below what is predicted on the way to it */
+static const double RIVAL = 1.25; /* of the time of the choice: what takes no more may be faster when it is measured */
 
 static int64_t tiles_in(const dovetail_pipeline* p, int64_t grain) { return (p->length + grain - 1) / grain; }
 
@@ -26,12 +28,9 @@ static void weigh(const dovetail_pipeline* p, int overlapped, int64_t grain, int
     if (found < *seconds) *best = grain, *seconds = found;
 }
 
-/* The best grain: all of a geometric ladder, steps of half the size about the best, and then as many tiles of which the
- * last is as long as the others. */
-static int64_t best_grain(const dovetail_pipeline* p, int overlapped, double* seconds) {
-    int64_t best = p->most;
-    *seconds = dovetail_pipeline_predict(p, best, overlapped);
-    for (int64_t grain = 1; grain < p->most; grain += 1 + grain / 5) weigh(p, overlapped, grain, &best, seconds);
+/* The best about a grain of a ladder: in steps of half the size, and then as many tiles of which the last is as long as
+ * the others. */
+static int64_t best_near(const dovetail_pipeline* p, int overlapped, int64_t best, double* seconds) {
     for (int64_t step = 1 + best / 10; step; step /= 2) {
         const int64_t low = best - step, high = best + step;
         weigh(p, overlapped, low, &best, seconds);
@@ -39,6 +38,30 @@ static int64_t best_grain(const dovetail_pipeline* p, int overlapped, double* se
     }
     weigh(p, overlapped, (p->length + tiles_in(p, best) - 1) / tiles_in(p, best), &best, seconds);
     return best;
+}
+
+/* The best grain: of all of a geometric ladder, and about it. */
+static int64_t best_grain(const dovetail_pipeline* p, int overlapped, double* seconds) {
+    int64_t best = p->most;
+    *seconds = dovetail_pipeline_predict(p, best, overlapped);
+    for (int64_t grain = 1; grain < p->most; grain += 1 + grain / 5) weigh(p, overlapped, grain, &best, seconds);
+    return best_near(p, overlapped, best, seconds);
+}
+
+/* The best grain of another valley, of more positions than the choice or of fewer, that is predicted to take hardly
+ * longer; 0 where there is none. A tile that fits a cache may make one, and neighbours do not lead there. */
+int64_t dovetail_pipeline_rival(const dovetail_pipeline* p, int more) {
+    const int overlapped = p->choice.overlapped > 0;
+    const double own = dovetail_pipeline_predict(p, p->choice.grain, overlapped);
+    double ridge = own, seconds = INFINITY;
+    int64_t best = 0;
+    for (int64_t grain = p->choice.grain; grain >= 1 && grain <= p->most; grain += (more ? 1 : -1) * (1 + grain / 8)) {
+        const double found = dovetail_pipeline_predict(p, grain, overlapped);
+        ridge = greater(ridge, found);
+        if (RIDGE * found < ridge && found < seconds) best = grain, seconds = found;
+    }
+    if (best) best = best_near(p, overlapped, best, &seconds);
+    return seconds <= RIVAL * own ? best : 0;
 }
 
 /* A grain and a way of sending become the choice. */

@@ -4,7 +4,7 @@
 
 #include "dovetail_pipeline.h"
 
-enum { LEVELS = 32, LOOKS = 3, TEXT = 1024, TRIALS = 5 }; /* level l: 2^l positions */
+enum { LEVELS = 32, LOOKS = 3, TEXT = 1024, TRIALS = 7 }; /* level l: 2^l positions */
 
 /* All messages of this rank to one other, or from it: faces of the same peer travel together. */
 typedef struct {
@@ -73,6 +73,7 @@ link_cost dovetail_pipeline_message(const link_cost* levels, int64_t grain);
 /* pipeline_grain.c: how many positions at once. */
 void dovetail_pipeline_choose(dovetail_pipeline* p);
 void dovetail_pipeline_take(dovetail_pipeline* p, int64_t grain, int overlapped);
+int64_t dovetail_pipeline_rival(const dovetail_pipeline* p, int more);
 
 /* pipeline_trials.c: what is chosen, measured against its neighbours by the passes that follow. */
 trial* dovetail_pipeline_trial(dovetail_pipeline* p, double** seconds);

@@ -24,7 +24,8 @@ static void add(dovetail_pipeline* p, double grain, int overlapped) {
     all->each[all->count++] = (trial){.grain = whole, .overlapped = overlapped};
 }
 
-/* The choice and its neighbours: more positions, fewer, and the other ways of sending. */
+/* The choice and its neighbours: more positions, fewer, and the other ways of sending; first of all the best of other
+ * valleys, too. */
 static void next_heat(dovetail_pipeline* p) {
     const dovetail_choice* choice = &p->choice;
     const double grain = (double)choice->grain;
@@ -33,6 +34,10 @@ static void next_heat(dovetail_pipeline* p) {
     add(p, grain * FACTORS[p->trials.reach], choice->overlapped);
     add(p, grain / FACTORS[p->trials.reach], choice->overlapped);
     for (int overlapped = 0; overlapped <= 2; overlapped++) add(p, grain, overlapped);
+    for (int more = 0; more <= 1 && !p->trials.heats; more++) {
+        const int64_t rival = dovetail_pipeline_rival(p, more);
+        if (rival) add(p, (double)rival, choice->overlapped);
+    }
     p->trials.heats++;
 }
 
