@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import needs
 import pytest
@@ -12,7 +15,7 @@ from test_trace_waits import call, sent, taken, trace_of
 from trace_files import event, pair, write_process
 
 from dovetail.cli import main
-from dovetail.core import MachineError, save_json
+from dovetail.core import MachineError, RunError, save_json
 from dovetail.cost import CostModel, Curve
 from dovetail.ir import Kind
 from dovetail.machine import Machine
@@ -140,6 +143,20 @@ def test_a_probe_measures_what_the_library_itself_takes():
     assert len(added) == 16
     assert {"call:Barrier:2", "call:Allreduce:2", "call:Alltoallv:2"} <= set(added)
     assert all(seconds > 0 for seconds in added.values())
+
+
+def test_a_probe_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    """Planted: a launcher that tells of one call, then waits for a child of its own for ever."""
+    monkeypatch.setattr("dovetail.probe.calls._compiled", str)
+    script = "echo Barrier 16 0 1e-6; sleep 1000 & echo $! > " + str(tmp_path / "child") + "; wait"
+    with pytest.raises(RunError, match=r"(?s)hangs.* for 0.3 s.*MPI_Barrier of 16 bytes.*sh -c .* hostname"):
+        probe_calls(machine(), f"sh -c {shlex.quote(script)} sh", silent_s=0.3)
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    for _ in range(200):
+        if not child.exists() or child.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail("the launcher's child lives on")
 
 
 def test_a_machine_of_fewer_ranks_is_refused():

@@ -98,7 +98,9 @@ static void measure(int which, int num_bytes, int repeat, int rank) {
     const double trips = LONG_ENOUGH_S / each_s(which, num_bytes, LEAST_TRIPS * size);
     const int count = trips > MOST_TRIPS ? MOST_TRIPS : trips < LEAST_TRIPS ? LEAST_TRIPS : (int)trips;
     const double seconds = each_s(which, num_bytes, (count + size - 1) / size * size);
-    if (rank == 0) printf("%s %d %d %.9f\n", names[which], num_bytes, repeat, seconds);
+    if (rank != 0) return;
+    printf("%s %d %d %.9f\n", names[which], num_bytes, repeat, seconds);
+    fflush(stdout); /* who waits for the next line sees that this one is over */
 }
 
 int main(int argc, char** argv) {
