@@ -17,7 +17,7 @@
 
 #include "dovetail_trace_meet.h"
 
-enum { MAX_SPARES = 8, MAX_FULL = 64, TOUCHED = 256, LEAST_EVENTS = 256 };
+enum { MAX_SPARES = 8, MAX_FULL = 64, LEAST_EVENTS = 256, MIB = 1 << 20 };
 enum { PAUSE_NS = 5000 }; /* what advice too takes for calls that follow one another at once */
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
 
@@ -89,13 +89,26 @@ static int is_within_limit(off_t end) {
     return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || (rlim_t)end <= limit.rlim_cur;
 }
 
+/* Writes zeros, as much at a time as can be: pages that are there together are mapped together, whereas every page of a
+   hole is a fault of its own, which takes longer than all else of the events in it. */
+static int fill(off_t at, uint64_t num_bytes) {
+    static char zeros[MIB + DVT_PAGE];
+    for (uint64_t done = 0; done < num_bytes;) {
+        const uint64_t rest = num_bytes - done;
+        const ssize_t more = pwrite(file.fd, zeros, rest < sizeof zeros ? rest : sizeof zeros, at + (off_t)done);
+        if (more <= 0) return 0;
+        done += (uint64_t)more;
+    }
+    return 1;
+}
+
 static dvt_segment* make_segment(off_t at) {
     if (!is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
     if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* so that no write finds the disk full */
+    if (!fill(at, file.segment_bytes)) return NULL;
     void* memory = mmap(NULL, file.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, at);
     if (memory == MAP_FAILED) return NULL;
-    for (uint64_t page = 0; page < TOUCHED && page * DVT_PAGE < file.segment_bytes; ++page)
-        ((volatile char*)memory)[page * DVT_PAGE] = 0;
+    for (uint64_t page = 0; page * DVT_PAGE < file.segment_bytes; ++page) ((volatile char*)memory)[page * DVT_PAGE] = 0;
     return memory;
 }
 

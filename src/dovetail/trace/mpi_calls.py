@@ -236,6 +236,7 @@ HELPERS = (
     *("Type_size", "Type_get_envelope", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter"),
     *("Comm_group", "Comm_remote_group"),
     *("Group_size", "Group_translate_ranks", "Group_free", "Win_get_group", "Get_count", "Get_elements_x"),
+    "Status_set_elements_x",
     "Test_cancelled",
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),
 )  # calls that the wrappers make themselves, beside those of the table
