@@ -56,7 +56,7 @@ MESSAGES = (
     Call("Isendrecv", f"{_PAIR} request", BOTH, made=MADE),
     Call("Sendrecv_replace", f"{_ONE} status", REPLACE, DONE, status="status"),
     Call("Isendrecv_replace", f"{_ONE} request", REPLACE, made=MADE),
-    Call("Probe", "source tag comm status"),
+    Call("Probe", "source tag comm status", "dm_recv(0, source, tag, comm);"),
     Call("Iprobe", "source tag comm flag status", found="*flag"),
     Call("Mprobe", "source tag comm message status", "dm_recv(0, source, tag, comm);",
          made="dm_made_message(*message)"),
