@@ -134,13 +134,28 @@ def test_what_a_broadcast_takes_is_no_work_of_those_who_come_after_its_root(tmp_
     assert replay(trace, machine()).replayed_s == pytest.approx((3 - 2.01 + 0.02) * MS, rel=0.01)
 
 
+def test_a_root_that_stays_need_not_wait_between_two_calls(tmp_path):
+    """Rank 0 is the root twice, then rank 1, then rank 0: only the second call goes by the curve of such calls."""
+    for rank in (0, 1):
+        told = [[event("root", root), event("collective", 8, 0, 8)] for root in (0, 0, 1, 0)]
+        calls = [call(12, 10 * i + 1, 10 * i + 2, *events) for i, events in enumerate(told)]
+        write_process(tmp_path, rank, {1: [each for events in calls for each in events]})
+    here = machine(call_of_Bcast_of_2=Curve.through([0, 8], [MS, MS]))
+    costs = {"call:Bcast_again:2": Curve.through([0, 8], [0.25 * MS, 0.25 * MS]).to_json()}
+    story = story_of(trace_of(tmp_path))
+    for on, second in ((here, 1.0), (here.with_costs(costs), 0.25)):
+        seconds = {it.meeting: it.seconds / MS for it in on_machine(story, on).gatherings}
+        assert [seconds[i] for i in sorted(seconds)] == pytest.approx([1.0, second, 1.0, 1.0])
+
+
 @pytest.mark.mpi
 def test_a_probe_measures_what_the_library_itself_takes():
     needs.need("mpich")
     bare = machine()
     found = probe_calls(bare, default_launch(), most_bytes=64)
     added = {key: CostModel.of(found).seconds(key, 64) for key in set(found.costs) - set(bare.costs)}
-    assert len(added) == 16
+    assert len(added) == 16 + 6
+    assert {"call:Bcast_again:2", "call:Scatterv_again:2"} <= set(added)
     assert {"call:Barrier:2", "call:Allreduce:2", "call:Alltoallv:2"} <= set(added)
     assert all(seconds > 0 for seconds in added.values())
 

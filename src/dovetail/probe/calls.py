@@ -23,7 +23,8 @@ SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 M
 
 
 def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, silent_s: float = SILENT_S) -> Machine:
-    """The machine with the costs `call:NAME:RANKS` of MPI_NAME, by its largest buffer, on as many ranks as it has.
+    """The machine with the costs `call:NAME:RANKS` of MPI_NAME, by its largest buffer, on as many ranks as it has, and
+    `call:NAME_again:RANKS` of those whose root stays the same.
 
     `launch` starts them, as executors do. Our engine calls the library's non-blocking collectives, which may take far
     longer than these. Raises RunError, with all that was started ended, where nothing more comes for `silent_s`.
