@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import needs
 import pytest
@@ -12,7 +15,7 @@ from test_trace_waits import call, sent, taken, trace_of
 from trace_files import event, pair, write_process
 
 from dovetail.cli import main
-from dovetail.core import MachineError, save_json
+from dovetail.core import MachineError, RunError, save_json
 from dovetail.cost import CostModel, Curve
 from dovetail.ir import Kind
 from dovetail.machine import Machine
@@ -131,15 +134,44 @@ def test_what_a_broadcast_takes_is_no_work_of_those_who_come_after_its_root(tmp_
     assert replay(trace, machine()).replayed_s == pytest.approx((3 - 2.01 + 0.02) * MS, rel=0.01)
 
 
+def test_a_root_that_stays_need_not_wait_between_two_calls(tmp_path):
+    """Rank 0 is the root twice, then rank 1, then rank 0: only the second call goes by the curve of such calls."""
+    for rank in (0, 1):
+        told = [[event("root", root), event("collective", 8, 0, 8)] for root in (0, 0, 1, 0)]
+        calls = [call(12, 10 * i + 1, 10 * i + 2, *events) for i, events in enumerate(told)]
+        write_process(tmp_path, rank, {1: [each for events in calls for each in events]})
+    here = machine(call_of_Bcast_of_2=Curve.through([0, 8], [MS, MS]))
+    costs = {"call:Bcast_again:2": Curve.through([0, 8], [0.25 * MS, 0.25 * MS]).to_json()}
+    story = story_of(trace_of(tmp_path))
+    for on, second in ((here, 1.0), (here.with_costs(costs), 0.25)):
+        seconds = {it.meeting: it.seconds / MS for it in on_machine(story, on).gatherings}
+        assert [seconds[i] for i in sorted(seconds)] == pytest.approx([1.0, second, 1.0, 1.0])
+
+
 @pytest.mark.mpi
 def test_a_probe_measures_what_the_library_itself_takes():
     needs.need("mpich")
     bare = machine()
     found = probe_calls(bare, default_launch(), most_bytes=64)
     added = {key: CostModel.of(found).seconds(key, 64) for key in set(found.costs) - set(bare.costs)}
-    assert len(added) == 16
+    assert len(added) == 16 + 6
+    assert {"call:Bcast_again:2", "call:Scatterv_again:2"} <= set(added)
     assert {"call:Barrier:2", "call:Allreduce:2", "call:Alltoallv:2"} <= set(added)
     assert all(seconds > 0 for seconds in added.values())
+
+
+def test_a_probe_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    """Planted: a launcher that tells of one call, then waits for a child of its own for ever."""
+    monkeypatch.setattr("dovetail.probe.calls._compiled", str)
+    script = "echo Barrier 16 0 1e-6; sleep 1000 & echo $! > " + str(tmp_path / "child") + "; wait"
+    with pytest.raises(RunError, match=r"(?s)hangs.* for 0.3 s.*MPI_Barrier of 16 bytes.*sh -c .* hostname"):
+        probe_calls(machine(), f"sh -c {shlex.quote(script)} sh", silent_s=0.3)
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    for _ in range(200):
+        if not child.exists() or child.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail("the launcher's child lives on")
 
 
 def test_a_machine_of_fewer_ranks_is_refused():

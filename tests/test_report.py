@@ -37,8 +37,9 @@ from dovetail.report import (
     write_perfetto,
     write_svg,
 )
+from dovetail.report.span_classes import COMPUTE, OTHER, span_groups
 from dovetail.report.tracks import tracks
-from dovetail.timeline import Timeline, attribute
+from dovetail.timeline import Span, Timeline, attribute, from_spans
 
 
 def payload(text):
@@ -187,6 +188,11 @@ def test_page_holds_table_losses_reasons_and_provenance():
         assert words in shown
     for words in ("dovetail tune", "two hosts", "e40cb77", "2.00 µs", "optimal beats serial", "± 0.20, +6.7 %", "head"):
         assert words in shown
+
+
+def test_an_op_named_after_a_kernel_computes_also_where_its_program_is_not_known():
+    spans = [Span(0, "own", "frobnicate", 0.0, 1.0, op=0), Span(0, "own", "frobnicate", 1.0, 2.0)]
+    assert span_groups(from_spans("measured", 1, spans), None).tolist() == [COMPUTE, OTHER]
 
 
 def test_page_payload_is_the_timelines():

@@ -7,11 +7,13 @@ import pytest
 from run_programs import KERNELS, workload_of
 
 from dovetail import _native
+from dovetail.cost.prices import Prices
 from dovetail.ir import Builder, Kind, Region
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run.engine import allocate_rank, bind, native_options, run_engines
 from dovetail.run.local import execute_local
 from dovetail.run.options import RunOptions
+from dovetail.sim import simulate
 
 RING = ring_all_reduce(3, 2).with_depth(2)
 WORK = workload_of(RING, (5,), "int64")
@@ -86,6 +88,25 @@ class TestRepeats:
         choices = native_options(RunOptions(repeats=2))
         assert [engine.run(choices), engine.run(choices)] == ["", ""]
         np.testing.assert_array_equal(arrays["y"], arrays["x"])
+
+
+def test_a_measured_op_has_the_name_of_a_predicted_one():
+    """Its kernel's, its collective's, or else its kind."""
+    b = Builder("three", 1)
+    net = b.lane("net", "net")
+    b.buffer("x", "input", 1), b.buffer("y", "output", 1), b.buffer("z", "output", 1), b.buffer("s", "output", 1)
+    x, y, z, s = (Region(name, 0, 1) for name in "xyzs")
+    b.add(Kind.compute, 0, b.lane("own", "compute"), reads=[x], writes=[y], call=b.kernel("f", ("each",)))
+    b.add(Kind.collective, 0, net, reads=[x], writes=[z], call=b.collective("all_reduce", (0,)))
+    b.add(Kind.copy, 0, net, reads=[x], writes=[s])
+    program = b.build()
+    work, inputs = workload_of(program, (2,), "float32"), {"x": [np.ones((1, 2), "f4")]}
+    _, measured = execute_local(program, work, inputs, kernels=KERNELS)
+    predicted = simulate(program, Prices.plain(program, np.ones(3), np.zeros(3)))
+    for found in (measured, predicted):
+        ops, rows = (found.columns[name].tolist() for name in ("op", "name"))
+        names = dict(zip(ops, (found.names[row] for row in rows), strict=True))
+        assert names == {0: "f", 1: "all_reduce", 2: "copy"}
 
 
 def test_columns_lie_in_memory_however_they_like():

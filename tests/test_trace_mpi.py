@@ -103,6 +103,7 @@ def test_messages_find_their_receives(program, tmp_path):
     assert trace.meta["clocks"]["without_partner"] == 0
     assert trace.meta["clocks"]["received_before_sent"] == 0
     found = messages(trace)
+    assert trace.columns["num_bytes"][found.taken_row].tolist() == found.num_bytes.tolist(), "as statuses tell"
     to_right = [8, 16, 24, 32, 40, 12, *[16] * 5, 8]
     for rank in range(4):
         mine = (found.src == rank) & (found.dst == (rank + 1) % 4)

@@ -46,6 +46,27 @@ def test_a_late_sender(tmp_path):
     assert found.ranks[1].waited_s == found.waits[0].seconds
 
 
+@pytest.mark.parametrize(("how", "source", "tag"), [("MPI_Probe", 0, 1), ("MPI_Probe", -1, -1), ("MPI_Mprobe", -1, 1)])
+def test_a_late_sender_of_what_is_probed_for(tmp_path, monkeypatch, how, source, tag):
+    """Rank 1 probes at 1 ms for what rank 0 sends at 5 ms, and receives it at 8 ms."""
+    monkeypatch.setitem(NAMES, 15, how)
+    posted, over = event("recv", pair(source, tag), 0, 0), event("done", pair(0, 1), 0, 8)
+    if how == "MPI_Mprobe":
+        received = [*call(15, 1, 6, posted, made=70), *call(10, 8, 9, event("request", 70, 0), over)]
+    else:
+        received = [*call(15, 1, 6, posted), *call(15, 7, 7, posted), *call(2, 8, 9, *taken(0))]
+    found = traced(tmp_path, call(1, 5, 6, sent(1)), received)
+    assert told(found) == [("late_sender", how, 1, 4.0, 1, 0)]
+    assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("other", [{"source": 1}, {"tag": 2}, {"comm": 1}])
+def test_a_probe_waits_for_no_other_message_than_it_asks_for(tmp_path, monkeypatch, other):
+    monkeypatch.setitem(NAMES, 15, "MPI_Probe")
+    posted = event("recv", pair(other.get("source", 0), other.get("tag", 1)), other.get("comm", 0), 0)
+    assert told(traced(tmp_path, call(1, 5, 6, sent(1)), [*call(15, 1, 6, posted), *call(2, 8, 9, *taken(0))])) == []
+
+
 def test_a_late_receiver_holds_a_sender_only_if_the_send_waited_for_it(tmp_path):
     held = traced(tmp_path / "held", call(1, 1, 9, sent(1)), call(2, 6, 9, *taken(0)))
     assert told(held) == [("late_receiver", "MPI_Send", 1, 5.0, 0, 1)]

@@ -14,6 +14,7 @@
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 enum { MAX_NAMES = 4096, NUM_SLOTS = 2 * MAX_NAMES };
+enum { AHEAD = 16 }; /* events: memory is fetched before it is written, or what the program sends next waits for it */
 
 static uint32_t on; /* the generation while events are recorded, else 0 */
 static int depth;   /* of nested init */
@@ -83,6 +84,7 @@ static inline dvt_event* place(uint32_t file) {
     dvt_segment* segment = mine.segment;
     if (!LIKELY(segment && mine.generation == file)) return place_in_next(NULL);
     const uint64_t at = dvt_next(&segment->count);
+    __builtin_prefetch(&segment->events[(at + AHEAD) & dvt_writer.mask], 1);
     return LIKELY(at < dvt_writer.limit) ? &segment->events[at & dvt_writer.mask] : place_in_next(segment);
 }
 

@@ -17,8 +17,9 @@
 
 #include "dovetail_trace_meet.h"
 
-enum { MAX_SPARES = 8, MAX_FULL = 64, TOUCHED = 256, LEAST_EVENTS = 256 };
-enum { PAUSE_NS = 5000 }; /* what advice too takes for calls that follow one another at once */
+enum { MAX_SPARES = 8, MAX_FULL = 64, LEAST_EVENTS = 256 };
+enum { PIECE = (1 << 20) + DVT_PAGE }; /* as much of a ring is ready at first: threads that begin wait for none */
+enum { PAUSE_NS = 5000 };              /* what advice too takes for calls that follow one another at once */
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
 
 static struct {
@@ -89,22 +90,36 @@ static int is_within_limit(off_t end) {
     return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || (rlim_t)end <= limit.rlim_cur;
 }
 
-static dvt_segment* make_segment(off_t at) {
+/* Writes zeros, as much at a time as can be: pages that are there together are mapped together, whereas every page of a
+   hole is a fault of its own, which takes longer than all else of the events in it. */
+static int fill(off_t at, uint64_t num_bytes) {
+    static char zeros[PIECE];
+    for (uint64_t done = 0; done < num_bytes;) {
+        const uint64_t rest = num_bytes - done;
+        const ssize_t more = pwrite(file.fd, zeros, rest < sizeof zeros ? rest : sizeof zeros, at + (off_t)done);
+        if (more <= 0) return 0;
+        done += (uint64_t)more;
+    }
+    return 1;
+}
+
+static dvt_segment* make_segment(off_t at, uint64_t ready_bytes) {
     if (!is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
     if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* so that no write finds the disk full */
+    if (ready_bytes > file.segment_bytes) ready_bytes = file.segment_bytes;
+    if (!fill(at, ready_bytes)) return NULL;
     void* memory = mmap(NULL, file.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, at);
     if (memory == MAP_FAILED) return NULL;
-    for (uint64_t page = 0; page < TOUCHED && page * DVT_PAGE < file.segment_bytes; ++page)
-        ((volatile char*)memory)[page * DVT_PAGE] = 0;
+    for (uint64_t page = 0; page * DVT_PAGE < ready_bytes; ++page) ((volatile char*)memory)[page * DVT_PAGE] = 0;
     return memory;
 }
 
-/* Fills what is empty of the spares; how many were. */
-static int make_spares(void) {
+/* Fills what is empty of the spares, their first `ready_bytes` in memory; how many were. */
+static int make_spares(uint64_t ready_bytes) {
     int made = 0;
     for (int i = 0; i < file.num_spares; ++i) {
         if (__atomic_load_n(&file.spare[i], __ATOMIC_RELAXED)) continue;
-        dvt_segment* fresh = make_segment(file.end);
+        dvt_segment* fresh = make_segment(file.end, ready_bytes);
         if (!fresh) return made;
         file.spare_at[i] = file.end;
         file.end += (off_t)file.segment_bytes;
@@ -127,7 +142,7 @@ static void unmap_full(void) {
 static void* help(void* unused) {
     int quiet = 0;
     while (!__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) {
-        quiet = make_spares() ? 0 : quiet + 1;
+        quiet = make_spares(PIECE) ? 0 : quiet + 1;
         unmap_full();
         dvt_writer.header->last = read_anchor();
         const struct timespec pause = {0, quiet < ROUNDS_TO_IDLE ? BUSY_NS : IDLE_NS};
@@ -230,7 +245,7 @@ static int map_header(int keep) {
     dvt_writer.header = memory;
     fill_header(memory, keep);
     file.end = DVT_PAGE;
-    return make_spares() ? 0 : ENOSPC;
+    return make_spares(file.segment_bytes) ? 0 : ENOSPC;
 }
 
 int dvt_open(const char* folder) {

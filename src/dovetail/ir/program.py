@@ -125,6 +125,17 @@ class Program:
             position[rows] = np.arange(len(rows))
         return position
 
+    def op_names(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """What timelines call the ops: a table of names, and each op's row in it: its kernel, its collective, or else
+        its kind."""
+        col, kinds, kernels = self.columns, len(Kind), len(self.kernels)
+        names = (*(k.name for k in Kind), *(k.name for k in self.kernels), *(c.kind for c in self.collectives))
+        row, called = col["kind"].astype(np.int32), col["call"] >= 0
+        compute, collective = called & (row == Kind.compute), called & (row == Kind.collective)
+        row[compute] = kinds + col["call"][compute]
+        row[collective] = kinds + kernels + col["call"][collective]
+        return names, row
+
     def fingerprint(self) -> str:
         """Equal for Programs that do the same, whatever they are called, are for, and wherever they were written."""
         about = repr((self.buffers, self.lanes, self.channels, self.kernels, self.collectives)).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any
@@ -14,7 +15,7 @@ from dovetail.machine import Machine
 from dovetail.sim import simulate
 from dovetail.trace import Trace
 from dovetail.trace.delays import from_curve
-from dovetail.trace.story import Gathering, Message, Story, story_of
+from dovetail.trace.story import SYNCHRONOUS, Gathering, Message, Story, story_of
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
@@ -74,8 +75,22 @@ def on_machine(story: Story, machine: Machine) -> Story:
         )
     prices = _Prices(machine, {(message.src, message.dst) for message in story.messages})
     messages = tuple(map(prices.of, story.messages))
-    gatherings = tuple(replace(each, seconds=prices.gathering_s(each)) for each in story.gatherings)
+    again = with_same_root(story.gatherings)
+    gatherings = tuple(replace(it, seconds=prices.gathering_s(it, it.meeting in again)) for it in story.gatherings)
     return replace(story, messages=messages, gatherings=gatherings, delays=with_curve(story, machine).delays)
+
+
+def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
+    """The meetings whose root is that of the call of this name before, of the same ranks: it need not wait for them."""
+    last: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+    found = set()
+    for it in sorted(gatherings, key=lambda it: it.meeting):
+        meeting, root = last.get((it.name, it.group), (-1, -1))
+        if it.meeting != meeting:
+            last[it.name, it.group] = it.meeting, it.root
+            if it.way != SYNCHRONOUS and it.root == root:
+                found.add(it.meeting)
+    return found
 
 
 def with_curve(story: Story, machine: Machine) -> Story:
@@ -110,15 +125,17 @@ class _Prices:
         both = self._seconds(f"exchange:{kind}", message.num_bytes)
         return both if (message.dst, message.src) in self.ways else both / 2
 
-    def gathering_s(self, it: Gathering) -> float:
-        """By the curve of this call, or of its like that does not block, where that was measured; else the latencies
-        of a tree, and once what of its largest buffer is not the rank's own, both ways where all give and get."""
+    def gathering_s(self, it: Gathering, again: bool = False) -> float:
+        """By the curve of this call, where its root stays by that of such calls, or of its like that does not block,
+        where that was measured; else the latencies of a tree, and once what of its largest buffer is not the rank's
+        own, both ways where all give and get."""
         count = len(it.group)
         if count < 2:
             return 0.0
         name = it.name.removeprefix("MPI_").removesuffix("_c")
-        if f"call:{name}:{count}" in self.model:
-            return self._seconds(f"call:{name}:{count}", it.num_bytes)
+        for key in [f"call:{name}_again:{count}"] * again + [f"call:{name}:{count}"]:
+            if key in self.model:
+                return self._seconds(key, it.num_bytes)
         call = CALLS.get(name.removeprefix("I").capitalize(), "")
         if f"{call}:{count}" in self.model and it.num_bytes >= self.model.curve(f"{call}:{count}").low:
             return self._seconds(f"{call}:{count}", it.num_bytes)

@@ -1,6 +1,7 @@
 /* What blocking collectives of the MPI library take as programs call them: one after another, each rank the root in
-   turn. `calls MOST_BYTES`: rank 0 prints a line for each, NAME BYTES REPEAT SECONDS, where BYTES is the largest buffer
-   of any rank. */
+   turn, and those with a root again with always the same, which need not wait for the others between two.
+   `calls MOST_BYTES`: rank 0 prints a line for each, NAME BYTES REPEAT SECONDS, where BYTES is the largest buffer of
+   any rank, and NAME ends with `_again` where the root stays. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,24 +82,28 @@ static void call(int which, int num_bytes, int root) {
     }
 }
 
+static int has_root(int which) { return which == BCAST || which == REDUCE || (which >= GATHER && which <= SCATTERV); }
+
 /* Seconds of one of so many calls, of the slowest rank. */
-static double each_s(int which, int num_bytes, int trips) {
+static double each_s(int which, int num_bytes, int trips, int again) {
     double most;
     MPI_Barrier(world);
     double spent = MPI_Wtime();
-    for (int i = 0; i < trips; ++i) call(which, num_bytes, i % size);
+    for (int i = 0; i < trips; ++i) call(which, num_bytes, again ? 0 : i % size);
     spent = (MPI_Wtime() - spent) / trips;
     MPI_Allreduce(&spent, &most, 1, MPI_DOUBLE, MPI_MAX, world);
     return most;
 }
 
-static void measure(int which, int num_bytes, int repeat, int rank) {
+static void measure(int which, int num_bytes, int repeat, int rank, int again) {
     set_parts(num_bytes);
-    each_s(which, num_bytes, size); /* to warm up */
-    const double trips = LONG_ENOUGH_S / each_s(which, num_bytes, LEAST_TRIPS * size);
+    each_s(which, num_bytes, size, again); /* to warm up */
+    const double trips = LONG_ENOUGH_S / each_s(which, num_bytes, LEAST_TRIPS * size, again);
     const int count = trips > MOST_TRIPS ? MOST_TRIPS : trips < LEAST_TRIPS ? LEAST_TRIPS : (int)trips;
-    const double seconds = each_s(which, num_bytes, (count + size - 1) / size * size);
-    if (rank == 0) printf("%s %d %d %.9f\n", names[which], num_bytes, repeat, seconds);
+    const double seconds = each_s(which, num_bytes, (count + size - 1) / size * size, again);
+    if (rank != 0) return;
+    printf("%s%s %d %d %.9f\n", names[which], again ? "_again" : "", num_bytes, repeat, seconds);
+    fflush(stdout); /* who waits for the next line sees that this one is over */
 }
 
 int main(int argc, char** argv) {
@@ -113,7 +118,8 @@ int main(int argc, char** argv) {
     if (!given || !taken || !counts) MPI_Abort(world, 1);
     for (int repeat = 0; repeat < REPEATS; ++repeat)
         for (int which = 0; which < NUM_CALLS; ++which)
-            for (int num_bytes = 8 * size; num_bytes <= most; num_bytes *= 4) measure(which, num_bytes, repeat, rank);
+            for (int num_bytes = 8 * size; num_bytes <= most; num_bytes *= 4)
+                for (int again = 0; again <= has_root(which); ++again) measure(which, num_bytes, repeat, rank, again);
     MPI_Finalize();
     return 0;
 }

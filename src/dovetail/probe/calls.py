@@ -7,38 +7,78 @@ import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool
 from dovetail.cost import fit
 from dovetail.machine import Machine
 from dovetail.probe.take import as_samples
-from dovetail.run.mpi import OPEN_MPI
+from dovetail.run.mpi import OPEN_MPI, stop
 
 SOURCE = Path(__file__).with_suffix(".c")
 MOST_BYTES = 1 << 20
+LOOK_S = 0.05
+SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 Mbit/s too
 
 
-def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES) -> Machine:
-    """The machine with the costs `call:NAME:RANKS` of MPI_NAME, by its largest buffer, on as many ranks as it has.
+def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, silent_s: float = SILENT_S) -> Machine:
+    """The machine with the costs `call:NAME:RANKS` of MPI_NAME, by its largest buffer, on as many ranks as it has, and
+    `call:NAME_again:RANKS` of those whose root stays the same.
 
     `launch` starts them, as executors do. Our engine calls the library's non-blocking collectives, which may take far
-    longer than these.
+    longer than these. Raises RunError, with all that was started ended, where nothing more comes for `silent_s`.
     """
     command = [part.replace("{ranks}", str(machine.ranks)) for part in shlex.split(launch)]
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # where all hosts find it
         command += [_compiled(Path(place) / "calls"), str(most_bytes)]
-        done = subprocess.run(command, env=OPEN_MPI | os.environ, capture_output=True, text=True, check=False)
-    if done.returncode:
-        found = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"measuring collectives ended with {done.returncode}", found=found)
+        lines = _measured(command, Path(place), silent_s)
     rows = defaultdict(list)
-    for line in done.stdout.splitlines():
+    for line in lines:
         name, num_bytes, repeat, seconds = line.split()
         rows[name].append((float(num_bytes), float(seconds), int(repeat)))
     costs = {f"call:{name}:{machine.ranks}": fit(as_samples(found)).to_json() for name, found in rows.items()}
     return machine.with_costs(costs)
+
+
+def _measured(command: list[str], place: Path, silent_s: float) -> list[str]:
+    """What the program prints, run to its end in a session of its own."""
+    told, errors = place / "told.txt", place / "errors.txt"
+    with told.open("wb") as out, errors.open("wb") as err:
+        env = OPEN_MPI | os.environ
+        try:
+            launcher = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
+            )
+        except OSError as error:
+            raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
+        try:
+            _wait(launcher, told, silent_s, shlex.join(command[:-2]))
+        finally:
+            stop(launcher, place)
+    if launcher.returncode:
+        found = (errors.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"measuring collectives ended with {launcher.returncode}", found=found)
+    return told.read_text().splitlines()
+
+
+def _wait(launcher: subprocess.Popen[bytes], told: Path, silent_s: float, started_by: str) -> None:
+    """Until the program is over; a RunError where it has nothing more to tell. Looks are counted, not the clock: where
+    all was stopped for a while, we were too."""
+    size, quiet = 0, 0
+    while launcher.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(LOOK_S)
+        now = told.stat().st_size
+        size, quiet = now, quiet + 1 if now == size else 0
+        if quiet * LOOK_S > silent_s:
+            name, num_bytes, *_ = [*(told.read_text().splitlines() or [""])[-1].split(), "", ""]
+            raise RunError(
+                f"measuring collectives hangs: none came to its end for {silent_s:g} s",
+                found=f"the last was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
+                hint=f"does `{started_by} hostname` end, and do hosts reach each other? --launch takes another",
+            )
 
 
 def _compiled(target: Path) -> str:

@@ -81,6 +81,7 @@ def span_groups(timeline: Timeline, program: Program | None) -> NDArray[np.uint8
     by_name = np.array([group_of_name(name) for name in timeline.names] or [OTHER], dtype=np.uint8)
     groups: NDArray[Any] = by_name[timeline.columns["name"]]
     op = timeline.columns["op"]
+    groups[(groups == OTHER) & (op >= 0)] = COMPUTE  # an op is named after its kernel, its collective or its kind
     if program is None or not program.num_ops:
         return groups
     of_kind = np.array([_OF_KIND[kind] for kind in Kind], dtype=np.uint8)

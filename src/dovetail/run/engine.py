@@ -253,18 +253,19 @@ def timeline_of(
     """The measured Timeline: `spans` holds each rank's (rows, start_s, end_s); ops never reached are left out."""
     rows = np.concatenate([np.asarray(s[0], np.int64) for s in spans])
     start_s, end_s = (np.concatenate([np.asarray(s[i], float) for s in spans]) for i in (1, 2))
+    names, name = program.op_names()
     reached = np.isfinite(end_s)
     rows, start_s, end_s = rows[reached], start_s[reached], end_s[reached]
     columns = {
         "rank": program.columns["rank"][rows],
         "lane": program.columns["lane"][rows],
         "op": rows,
-        "name": program.columns["kind"][rows].astype(np.int32),
+        "name": name[rows],
         "num_bytes": moved_bytes(program, workload)[rows],
         "start_s": start_s,
         "end_s": end_s,
     }
-    lanes, names = tuple(lane.name for lane in program.lanes), tuple(kind.name for kind in Kind)
+    lanes = tuple(lane.name for lane in program.lanes)
     return Timeline("measured", program.num_ranks, lanes, names, columns, meta)
 
 

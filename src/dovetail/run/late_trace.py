@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail import _native
-from dovetail.ir import Kind, Program
+from dovetail.ir import Program
 from dovetail.run.engine import titles
 
 
@@ -48,12 +48,10 @@ class LateTrace:
 
     def _numbered(self) -> NDArray[np.int32]:
         """The trace's number for the name of each op: its kernel's or collective's, or else its kind, in its lane."""
-        col, (lanes, kernels, collectives) = self.program.columns, titles(self.program)
-        called = {int(Kind.compute): kernels, int(Kind.collective): collectives}
-        alike = np.stack([col[name].astype("i8") for name in ("kind", "call", "rank", "lane")], axis=1)
+        col, (names, name), (lanes, *_) = self.program.columns, self.program.op_names(), titles(self.program)
+        alike = np.stack([name, col["rank"], col["lane"]], axis=1)
         distinct, which = np.unique(alike, axis=0, return_inverse=True)
-        numbers = []
-        for kind, call, rank, lane in distinct.tolist():
-            text = called[kind][call] if kind in called and call >= 0 else Kind(kind).name
-            numbers.append(_native.trace_lane(text, f"rank {rank} {lanes[lane]}, {self.where(rank)}"))
-        return np.array(numbers, "i4")[which.ravel()]
+        titled = [
+            (names[row], f"rank {rank} {lanes[lane]}, {self.where(rank)}") for row, rank, lane in distinct.tolist()
+        ]
+        return np.array([_native.trace_lane(*each) for each in titled], "i4")[which.ravel()]

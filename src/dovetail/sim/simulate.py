@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.cost.prices import Prices
-from dovetail.ir import Kind, Program
+from dovetail.ir import Program
 from dovetail.sim.reference import Result
 from dovetail.sim.stuck import stuck
 from dovetail.sim.tables import State, Tables
@@ -62,7 +62,7 @@ def _timeline(
 ) -> Timeline:
     col = program.columns
     num_bytes = np.zeros(program.num_ops, np.int64) if prices.num_bytes is None else prices.num_bytes
-    names, name = _names(program)
+    names, name = program.op_names()
     columns = {
         "rank": col["rank"],
         "lane": col["lane"],
@@ -77,15 +77,3 @@ def _timeline(
     meta = {"program": program.name, "machine": machine_name}
     lanes = tuple(lane.name for lane in program.lanes)
     return Timeline("predicted", program.num_ranks, lanes, names, columns, meta)
-
-
-def _names(program: Program) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """The table of span names, and each op's row in it: its kernel, its collective, or else its kind."""
-    col, kinds, kernels = program.columns, len(Kind), len(program.kernels)
-    names = (*(k.name for k in Kind), *(k.name for k in program.kernels), *(c.kind for c in program.collectives))
-    row = col["kind"].astype(np.int32)
-    called = col["call"] >= 0
-    compute, collective = called & (row == Kind.compute), called & (row == Kind.collective)
-    row[compute] = kinds + col["call"][compute]
-    row[collective] = kinds + kernels + col["call"][collective]
-    return names, row

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
+from dovetail.trace.probed import next_taken
 from dovetail.trace.trace import Comm, Trace
 
 Array = NDArray[Any]
@@ -35,6 +36,10 @@ class Messages(NamedTuple):
     sent_row: Array  # of the trace
     posted_row: Array
     taken_row: Array
+    probe_s: Array  # a blocking probe for it begins
+    probe_end_s: Array
+    probe_name: Array
+    probe_row: Array
 
 
 class Matcher:
@@ -65,7 +70,9 @@ class Matcher:
         self._kept = []
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
         is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
-        return _paired(*_sides(rows, is_init, is_start, np.array(alike(comms), "i4")))
+        found, strays = _paired(*_sides(rows, is_init, is_start, np.array(alike(comms), "i4")))
+        is_probe = of_name(names, lambda name: name in ("MPI_Probe", "MPI_Mprobe"))[rows["name"]]
+        return _with_probes(found, rows, np.flatnonzero(is_probe & (rows["kind"] == RECV))), strays
 
     def check(self, names: Sequence[str], comms: Sequence[Comm]) -> dict[str, Any]:
         """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
@@ -184,5 +191,28 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
         *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
         *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),
         of_take("row", -1),
+        *(np.full(count, missing) for missing in (np.nan, np.nan, -1, -1)),
     )
     return found, len(takes["src"]) - len(met)
+
+
+def _with_probes(found: Messages, rows: dict[str, Array], probes: Array) -> Messages:
+    """The messages with the probes (of `rows`) that waited for them: MPI_Mprobe asks for its message itself."""
+    taken = np.flatnonzero(found.taken_row >= 0)
+    by = np.searchsorted(rows["row"], found.taken_row[taken])
+    takes = {name: rows[name][by] for name in ("rank", "comm", "peer", "tag")}
+    takes |= {"thread": found.dst_thread[taken], "at_s": found.posted_s[taken]}
+    asks = rows["request"][probes] < 0
+    alone = {name: rows[name][probes[asks]] for name in ("rank", "thread", "comm", "peer", "tag", "end_s")}
+    met = np.full(len(probes), -1, "i8")
+    met[asks] = next_taken({**alone, "at_s": alone.pop("end_s")}, takes)
+    posted = np.argsort(found.posted_row[taken], kind="stable")
+    place = np.searchsorted(found.posted_row[taken][posted], rows["row"][probes[~asks]])
+    met[~asks] = np.append(posted, -1)[place]
+    same = found.posted_row[taken[met]] == rows["row"][probes] if len(taken) else asks
+    met[~asks & ~same] = -1
+    told = np.flatnonzero(met >= 0)[::-1]  # the first of several for one message waited
+    columns = {"probe_s": "start_s", "probe_end_s": "end_s", "probe_name": "name", "probe_row": "row"}
+    for field, name in columns.items():
+        getattr(found, field)[taken[met[told]]] = rows[name][probes[told]]
+    return found

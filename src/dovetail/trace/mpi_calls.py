@@ -56,7 +56,7 @@ MESSAGES = (
     Call("Isendrecv", f"{_PAIR} request", BOTH, made=MADE),
     Call("Sendrecv_replace", f"{_ONE} status", REPLACE, DONE, status="status"),
     Call("Isendrecv_replace", f"{_ONE} request", REPLACE, made=MADE),
-    Call("Probe", "source tag comm status"),
+    Call("Probe", "source tag comm status", "dm_recv(0, source, tag, comm);"),
     Call("Iprobe", "source tag comm flag status", found="*flag"),
     Call("Mprobe", "source tag comm message status", "dm_recv(0, source, tag, comm);",
          made="dm_made_message(*message)"),
@@ -236,6 +236,7 @@ HELPERS = (
     *("Type_size", "Type_get_envelope", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter"),
     *("Comm_group", "Comm_remote_group"),
     *("Group_size", "Group_translate_ranks", "Group_free", "Win_get_group", "Get_count", "Get_elements_x"),
+    "Status_set_elements_x",
     "Test_cancelled",
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),
 )  # calls that the wrappers make themselves, beside those of the table

@@ -49,6 +49,7 @@ static void dm_after_init(void) {
     real_Comm_size(MPI_COMM_WORLD, &dm_world_size);
     real_Comm_group(MPI_COMM_WORLD, &dm_world_group);
     dm_has_world = 1;
+    dm_check_statuses();
     dovetail_trace_rank(dm_world_rank, dm_world_size);
     dm_define_comm(MPI_COMM_WORLD);
     dm_define_comm(MPI_COMM_SELF);
@@ -59,7 +60,10 @@ static void dm_after_init(void) {
     dm_is_tracing = 1;
 }
 
-static void dm_after_session(void) { dm_is_tracing = dm_starts; }
+static void dm_after_session(void) {
+    dm_check_statuses();
+    dm_is_tracing = dm_starts;
+}
 
 static void dm_before_finalize(void) {
     if (!dm_has_world) return;

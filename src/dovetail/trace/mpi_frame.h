@@ -299,31 +299,7 @@ static inline void dm_recv(int64_t num_bytes, int source, int tag, MPI_Comm comm
     dovetail_trace_detail(DVT_RECV, dm_comm(comm), dm_pair(dm_peer(source), dm_tag(tag)), num_bytes);
 }
 
-static int dm_cancels; /* the program has tried to take requests back */
-
-static inline int dm_is_cancelled(const MPI_Status* status) {
-    int is_cancelled = 0;
-    if (dm_cancels) real_Test_cancelled(status, &is_cancelled);
-    return is_cancelled;
-}
-
-/* What was taken back came from nobody. */
-static inline void dm_done(const MPI_Status* status, int position) {
-    if (dm_is_cancelled(status)) {
-        dovetail_trace_detail(DVT_DONE, position, dm_pair(-2, -1), 0);
-        return;
-    }
-    int count = 0;
-    real_Get_count(status, MPI_BYTE, &count);
-    int64_t num_bytes = count;
-    if (count == MPI_UNDEFINED) {
-        MPI_Count large = 0;
-        real_Get_elements_x(status, MPI_BYTE, &large);
-        num_bytes = large < 0 ? 0 : (int64_t)large;
-    }
-    const uint64_t from = dm_pair(dm_peer(status->MPI_SOURCE), dm_tag(status->MPI_TAG));
-    dovetail_trace_detail(DVT_DONE, position, from, num_bytes);
-}
+#include "mpi_statuses.h"
 
 static inline void dm_request(MPI_Request request, int position) {
     if (request != MPI_REQUEST_NULL) dovetail_trace_detail(DVT_REQUEST, position, DM_HANDLE(request), 0);

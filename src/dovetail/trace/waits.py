@@ -44,7 +44,8 @@ def waits(found: Messages, met: Meetings, names: Sequence[str]) -> Waits:
 
 
 def _of_messages(found: Messages, names: Sequence[str]) -> list[Waits]:
-    """Receivers that came before the send began; blocking senders that came before the receive was posted."""
+    """Receivers and probes that came before the send began; blocking senders that came before the receive was
+    posted."""
     blocks = of_name([*names, ""], lambda name: name.removesuffix("_c") in ("MPI_Send", "MPI_Ssend", "MPI_Rsend"))
     taken = found.taken_row >= 0
     early = np.flatnonzero(taken & (found.sent_s > found.waited_s))
@@ -53,13 +54,19 @@ def _of_messages(found: Messages, names: Sequence[str]) -> list[Waits]:
         *(np.zeros(len(early), "i8"), found.taken_name[early], found.dst[early], found.waited_s[early]),
         *(until, found.taken_s[early], found.src[early], until - found.waited_s[early], found.taken_row[early]),
     )
+    looked = np.flatnonzero(taken & (found.sent_s > found.probe_s))
+    told = np.minimum(found.sent_s, found.probe_end_s)[looked]
+    prober = Waits(
+        *(np.zeros(len(looked), "i8"), found.probe_name[looked], found.dst[looked], found.probe_s[looked], told),
+        *(found.probe_end_s[looked], found.src[looked], told - found.probe_s[looked], found.probe_row[looked]),
+    )
     late = taken & (found.posted_s > found.sent_s) & (found.sent_end_s > found.posted_s)
     held = np.flatnonzero(late & blocks[found.sent_name.astype("i8")])
     sender = Waits(
         *(np.ones(len(held), "i8"), found.sent_name[held], found.src[held], found.sent_s[held], found.posted_s[held]),
         *(found.sent_end_s[held], found.dst[held], (found.posted_s - found.sent_s)[held], found.sent_row[held]),
     )
-    return [receiver, sender]
+    return [receiver, prober, sender]
 
 
 def _of_collectives(met: Meetings, names: Sequence[str]) -> list[Waits]:
