@@ -64,7 +64,7 @@ def test_intervals_and_points(tmp_path):
 
 
 @pytest.fixture(params=["mpich", "openmpi"])
-def fortran(request):
+def fortran(request, tmp_path):
     """The system's Fortran compiler for an MPI, the folder of its tools, and its launcher."""
     needs.need("gfortran")
     for name in (f"mpifort.{request.param}", "mpifort"):
@@ -74,9 +74,16 @@ def fortran(request):
             name != "mpifort" or mark in subprocess.run([path, "-show"], capture_output=True, text=True).stdout
         ):
             launcher = shutil.which(name.replace("mpifort", "mpiexec"))
-            if launcher:
+            if launcher and has_modules(path, tmp_path):
                 return path, launcher, ["--oversubscribe"] if request.param == "openmpi" else []
     pytest.skip(f"needs mpifort: the system has none for {request.param}")
+
+
+def has_modules(compiler, place):
+    """Whether the modules of MPI are there; Debian leaves the compiler where it takes them away."""
+    source = place / "modules.f90"
+    source.write_text("use mpi\nuse mpi_f08\nend\n")
+    return not subprocess.run([compiler, "-fsyntax-only", source], capture_output=True, cwd=place).returncode
 
 
 @pytest.mark.mpi

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from dovetail.ir import Schedule
 
+MANY_PARTS = 16  # of a message: the start of each waits less, where two or four gain nothing yet
+
 
 def variations(schedule: Schedule) -> Iterator[Schedule]:
     """Neighbours of a schedule: its messages driven otherwise or cut, its tiles merged, split or moved between.
@@ -32,13 +34,12 @@ def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def cut_otherwise(schedule: Schedule, longest: int) -> Iterator[Schedule]:
-    """Our own messages cut in two, and whole."""
+    """Our own messages cut in two, and whole; whole ones in sixteen, too."""
     if longest < 4:
         return
     most = schedule.get("rows_per_message")
     yield schedule.with_parameters(rows_per_message=-(-(most or longest) // 2))
-    if most:
-        yield schedule.with_parameters(rows_per_message=None)
+    yield schedule.with_parameters(rows_per_message=None if most else -(-longest // MANY_PARTS))
 
 
 def retiled(tiles: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
