@@ -62,10 +62,13 @@ class Blockwise(Product):
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Serial; whole blocks, round a ring or straight; tiles; FiCCO's. What goes straight to all by one link does so
-        in turn: at once, all of it would come at the end."""
+        in turn: at once, all of it would come at the end, which serial does not mind."""
         in_turn = costs.ranks > 2 and costs.has_one_way_out()
         for each in self._schedules(costs):
-            yield each.with_parameters(in_turn=True) if in_turn and each["by"] == "messages" else each
+            if not in_turn or each["by"] != "messages" or each.is_serial:
+                yield each
+            if in_turn and each["by"] == "messages":
+                yield each.with_parameters(in_turn=True)
 
     def _schedules(self, costs: Costs) -> Iterator[Schedule]:
         ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
