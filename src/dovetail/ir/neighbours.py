@@ -8,7 +8,7 @@ from dovetail.ir.schedule import Schedule
 from dovetail.ir.wish import Costs
 
 WORTH = 2e-4  # a step must save this share
-NEAR_OPS = 16_000  # at most, of neighbours of a schedule, were each piece of a message one
+NEAR_OPS = 8_000  # at most, of neighbours of a schedule, were each piece of a message one
 Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 
