@@ -60,7 +60,7 @@ def probe_wish(
 def spot_check_wish(
     executor: Executor, machine: Machine, wish: Wish, ranks: int, tolerance: float = 0.1, rounds: int = ROUNDS
 ) -> bool:
-    """Whether a wish's computations, whole, still take what the machine says: its clock may have changed, or its load."""
+    """Whether a wish's computations, whole, still take what the machine says: its clock may have changed, its load."""
     asked = [programs.computations(wish, sample, ranks, sample.most, 1) for sample in wish.samples(ranks)]
     if not asked:
         return True
