@@ -12,12 +12,12 @@ from dovetail.ir import Schedule
 from dovetail.ir.wish import Costs
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, uniform
+from dovetail.matmul.variations import MANY_PARTS
 
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
 POINTS = 129  # boundaries of tiles at once among which a plan looks for the optimum
 SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
-PARTS = 16  # into which one is cut too, for rows may be long
 SLICES = 64  # at most, that a tile's messages are cut into
 SLICED = 2  # of the best tilings by each of our own ways are tried with sliced messages
 
@@ -102,6 +102,6 @@ def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str]) -> 
     for kind in kinds:
         for best in [s for s in ranked if s["by"] == kind][:SLICED]:
             longest = max(best.tiles, default=0)
-            for rows in dict.fromkeys([*(max(1, size // row_bytes) for size in MESSAGES), -(-longest // PARTS)]):
+            for rows in dict.fromkeys([*(max(1, size // row_bytes) for size in MESSAGES), -(-longest // MANY_PARTS)]):
                 if rows < longest <= rows * SLICES:
                     yield best.with_parameters(rows_per_message=rows)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dovetail.ir import Schedule
 
-MANY_PARTS = 16  # of a message: the start of each waits less, where two or four gain nothing yet
+MANY_PARTS = 16  # of a message, where two or four gain nothing yet, or rows are long
 
 
 def variations(schedule: Schedule) -> Iterator[Schedule]:
