@@ -1,6 +1,6 @@
 """Who chooses best: FiCCO's rule, MC²'s rule, or simulation? Judged by the search of all schedules on the true machine.
 
-    bench/choice.py [--seed S] [--fit-seed F] [--count N] [--operators A,B] [--out FILE]
+    bench/choice.py [--seeds S,T,…] [--fit-seed F] [--count N] [--operators A,B] [--out FILE]
 
 Every machine here pretends: its costs are known, so that every schedule's time is. A chooser sees how the machine is
 wired, and what a probe with noise measures there. Scenarios are the published ones (FiCCO's g1 to g16, on the preset
@@ -40,31 +40,33 @@ BY_RULE = ("all_gather_matmul", "all_to_all_matmul")  # operators of which FiCCO
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=20261122)
+    parser.add_argument("--seeds", default="20261122", help="of the scenarios drawn, with commas")
     parser.add_argument("--fit-seed", type=int, default=1, help="of the scenarios that T is fitted on")
-    parser.add_argument("--count", type=int, default=24, help="scenarios drawn for each operator, and to fit T on")
+    parser.add_argument("--count", type=int, default=24, help="scenarios drawn for each operator and seed, and to fit T on")
     parser.add_argument("--operators", default=",".join(OPERATORS))
     parser.add_argument("--jobs", type=int, default=1, help="scenarios at once")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "choice.json")
     args = parser.parse_args()
     kinds = [wish_class(name) for name in args.operators.split(",")]
+    seeds = [int(seed) for seed in args.seeds.split(",")]
     with ProcessPoolExecutor(args.jobs) as pool:
         known = [each for name in BY_RULE for each in drawn(wish_class(name), args.count, args.fit_seed)]
-        threshold_s = fitted(list(pool.map(partial(judged, args.fit_seed, None), known)))
+        threshold_s = fitted(list(pool.map(partial(judged, None), [(args.fit_seed, each) for each in known])))
         print(f"T fitted on {len(known)} scenarios of seed {args.fit_seed}: {threshold_s:.3g} s")
-        sets = {"published": [each for kind in kinds for each in published(kind)]}
-        sets["drawn"] = [each for kind in kinds for each in drawn(kind, args.count, args.seed)]
+        sets = {"published": [(seeds[0], each) for kind in kinds for each in published(kind)]}
+        sets["drawn"] = [(seed, each) for seed in seeds for kind in kinds for each in drawn(kind, args.count, seed)]
         found: dict[str, list[Compared]] = {}
         for name, some in sets.items():
-            found[name] = list(pool.map(partial(judged, args.seed, threshold_s), some))
+            found[name] = list(pool.map(partial(judged, threshold_s), some))
             save(args, threshold_s, found)
     for which, some in found.items():
         print(f"\n{which}\n", scenarios_table(some), score_table(scores(some)), sep="\n")
     print("", score_table(scores([*found["published"], *found["drawn"]])), planning(found), sep="\n")
 
 
-def judged(seed: int, threshold_s: float | None, scenario: Scenario) -> Compared:
-    """A scenario, compared, and told on the way."""
+def judged(threshold_s: float | None, drawn_by: tuple[int, Scenario]) -> Compared:
+    """A scenario and the seed of its probe's noise: compared, and told on the way."""
+    seed, scenario = drawn_by
     return seen(compare(scenario, seed=seed, rules=rules_of(scenario.wish, threshold_s)))
 
 
@@ -113,7 +115,7 @@ def save(args: argparse.Namespace, threshold_s: float, found: dict[str, list[Com
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     head: dict[str, Any] = {"bench": "choice", "label": "predicted", "machine": machine}
     head |= {"commit": described.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
-    head |= {"seed": args.seed, "fit_seed": args.fit_seed, "noise": NOISE, "tie": TIE}
+    head |= {"seeds": args.seeds, "fit_seed": args.fit_seed, "noise": NOISE, "tie": TIE}
     head |= {"thresholds_s": {"literal": LITERAL_S, "by memory": FITTED_S, "fitted": threshold_s}}
     sets = {
         name: {"scores": [each.to_json() for each in scores(some)], "scenarios": [each.to_json() for each in some]}

@@ -53,11 +53,17 @@ def drawn(kind: Any, count: int, seed: int) -> Iterator[Scenario]:
     for number in range(count):
         rng = np.random.default_rng([seed, number, crc32(kind.name.encode())])
         topology = list(TOPOLOGIES)[number % len(TOPOLOGIES)]
-        ranks, speeds = int(rng.choice(SIZES)), Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK))
-        wish = kind.drawn(rng, ranks)
-        while not BALANCE[0] <= _balance(wish, topology, ranks, speeds) <= BALANCE[1]:
-            wish = kind.drawn(rng, ranks)
+        ranks = int(rng.choice(SIZES))
+        wish, speeds = _balanced(kind, rng, topology, ranks)
         yield Scenario(f"{topology}-{seed}-{number}", wish, _machine(rng, wish, topology, ranks, speeds))
+
+
+def _balanced(kind: Any, rng: Random, topology: str, ranks: int) -> tuple[Wish, Speeds]:
+    """A wish and a machine's speeds, where neither side hides the other for nothing."""
+    while True:
+        speeds, wish = Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK)), kind.drawn(rng, ranks)
+        if BALANCE[0] <= _balance(wish, topology, ranks, speeds) <= BALANCE[1]:
+            return wish, speeds
 
 
 class Speeds(NamedTuple):
