@@ -152,8 +152,8 @@ class Costs(Protocol):
     def busy_s(self, schedule: Schedule) -> float:
         """Seconds that the busiest lane or link of a schedule works, undisturbed: no order of its ops takes less."""
 
-    def num_ops(self, schedule: Schedule) -> int:
-        """Ops of what is simulated for a schedule, were every piece of a message one: what it takes to run a look."""
+    def effort(self, schedule: Schedule) -> int:
+        """What a look at a schedule takes: the ops that are simulated for it, and what making any takes, in ops."""
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
         """By how much compute and messages of a schedule slow each other, as one factor each."""

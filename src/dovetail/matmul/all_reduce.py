@@ -12,7 +12,6 @@ import numpy as np
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Term, Work, Workload
-from dovetail.ir.neighbours import Neighbours
 from dovetail.ir.wish import Arrays, Collected, Costs
 from dovetail.matmul.blockwise import MANY_OPS, OURS_RANKS
 from dovetail.matmul.contracting import Contracting
@@ -30,6 +29,7 @@ from dovetail.passes.in_turn import in_turn
 WAYS = ("library", "exchange", "ring")
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
 DEPTH = 16  # messages that a channel of ours holds
+USUAL_RANKS = 8  # into so many messages a tile is taken to be cut where nobody says how many ranks share it
 
 
 @dataclass(frozen=True)
@@ -133,17 +133,16 @@ class MatmulAllReduce(Contracting):
         ranked, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
             ours = [by for by in self._ways(costs) if by != "library"]
-            yield from (each for each in sliced(ranked, self.row_bytes, ours) if is_small(each, costs.ranks))
+            yield from (each for each in sliced(ranked, self.row_bytes, ours, costs.ranks) if is_small(each, costs.ranks))
         measured = costs.options["align"] is None and costs.is_measured(self.works(costs.ranks))
         align, floor = usual_align(self.m), self._floor(costs)
         if turn == 1 and measured:
             yield from (found := list(moved(costs, ranked, align, floor)))
         if turn == 2 or (turn == 1 and not found):
-            near: Neighbours = lambda one: (each for each in variations(one) if is_small(each, costs.ranks))  # noqa: E731
-            yield from better(costs, ranked, near, align if measured else None, floor)
+            yield from better(costs, ranked, partial(near, costs.ranks), align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        return variations(schedule)
+        return variations(schedule, USUAL_RANKS)
 
     def explained(self, schedule: Schedule, ranks: int) -> str:
         ours = {"exchange": "our own all-pairs exchange", "ring": "our own ring"}
@@ -200,8 +199,13 @@ class MatmulAllReduce(Contracting):
 def is_small(schedule: Schedule, ranks: int) -> bool:
     """Whether a schedule by the library, or by few enough messages of our own, can be weighed in a moment."""
     most = schedule.get("rows_per_message") or max(schedule.tiles, default=1)
-    pieces = sum(-(-rows // most) for rows in schedule.tiles)
-    return schedule["by"] == "library" or pieces * 4 * ranks * ranks <= MANY_OPS
+    pieces = sum(-(-rows // (ranks * most)) for rows in schedule.tiles)
+    return schedule["by"] == "library" or pieces * 4 * ranks * ranks <= 3 * MANY_OPS
+
+
+def near(ranks: int, schedule: Schedule) -> Iterator[Schedule]:
+    """The neighbours that can be weighed in a moment."""
+    return (each for each in variations(schedule, ranks) if is_small(each, ranks))
 
 
 def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:

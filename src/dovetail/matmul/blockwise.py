@@ -136,14 +136,12 @@ class Blockwise(Product):
             yield from better(costs, ranked, self.neighbours, align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Driven otherwise, cut otherwise, tiles moved; fused or not; at once what went in turn."""
+        """Driven otherwise; fused or not; cut otherwise, tiles moved."""
         yield from driven_otherwise(schedule)
-        if schedule.get("in_turn"):
-            yield schedule.with_parameters(in_turn=None)
+        yield schedule.with_parameters(fused=not schedule.get("fused"))
         if schedule["by"] != "library" and not schedule.get("slices"):
             yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
         yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
-        yield schedule.with_parameters(fused=not schedule.get("fused"))
 
     def collected(self, ranks: int) -> Sequence[Collected]:
         longest = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)

@@ -12,10 +12,10 @@ from dovetail.ir import Schedule
 from dovetail.ir.wish import Costs
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, uniform
-from dovetail.matmul.variations import MANY_PARTS
+from dovetail.matmul.variations import MANY_PARTS, round_up
 
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
-POINTS = 129  # boundaries of tiles at once among which a plan looks for the optimum
+POINTS = 65  # boundaries of tiles at once among which a plan looks for the optimum
 SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
 SLICES = 64  # at most, that a tile's messages are cut into
@@ -97,11 +97,14 @@ def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> S
     return Schedule(made.family, made.parameters, steps=tiling.steps, notes=tiling.notes)
 
 
-def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str]) -> Iterator[Schedule]:
-    """The best tilings by each of our own ways again, with their messages cut."""
+def sliced(
+    ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str], messages: int = 1
+) -> Iterator[Schedule]:
+    """The best tilings by each of our own ways again, with their messages, so many a tile, cut."""
     for kind in kinds:
         for best in [s for s in ranked if s["by"] == kind][:SLICED]:
-            longest = max(best.tiles, default=0)
-            for rows in dict.fromkeys([*(max(1, size // row_bytes) for size in MESSAGES), -(-longest // MANY_PARTS)]):
+            longest = -(-max(best.tiles, default=0) // messages)
+            lengths = [*(max(1, size // row_bytes) for size in MESSAGES), -(-longest // MANY_PARTS)]
+            for rows in dict.fromkeys(map(round_up, lengths)):
                 if rows < longest <= rows * SLICES:
                     yield best.with_parameters(rows_per_message=rows)

@@ -10,7 +10,7 @@ from dovetail.ir.neighbours import WORTH, Neighbours, varied
 from dovetail.ir.wish import Costs
 
 SIMULATIONS = 240  # at most, of each schedule that is moved
-OPS = 24_000  # simulated at most, of each schedule that is moved
+EFFORT = 60_000  # at most, of each schedule that is moved
 KINDS = 3  # of schedules, whose best has its neighbours tried
 MOVED = 32  # tiles at most: of so many, none is long enough that moving its ends would be seen
 FINEST = 8  # rows by which tiles are moved at least
@@ -32,7 +32,7 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
             best.setdefault(each["by"], each)
     most = costs.options["max_tiles"]
     for schedule in best.values():
-        looks = max(OPS // max(costs.num_ops(schedule), 1), 1)
+        looks = max(EFFORT // costs.effort(schedule), 1)
         tiles = climb(schedule.tiles, _simulated_s(costs, schedule), align, floor, min(looks, SIMULATIONS))
         if tiles != schedule.tiles and (most or len(tiles)) >= len(tiles):
             yield schedule.with_parameters(tiles=tiles).as_of("optimal", floor=floor, count=len(tiles), moved=1)
@@ -41,7 +41,7 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
 def better(
     costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, align: int | None, floor: int
 ) -> Iterator[Schedule]:
-    """The best of the fastest kinds, which differ in more than lengths, varied as long as it gains, and a new best with
+    """The best of the fastest kinds, which differ in more than lengths or have one tile or several, varied as long as it gains, and a new best with
     its tiles moved, where there is an `align`; none where the user asked for lengths."""
     asked = (costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message"))
     if not ranked or any(asked):
@@ -49,7 +49,8 @@ def better(
     first: dict[Any, Schedule] = {}
     for each in ranked:
         if not each.is_serial:
-            first.setdefault(each.with_parameters(tiles=None, rows_per_message=None).parameters, each)
+            alike = each.with_parameters(tiles=None, rows_per_message=None).parameters
+            first.setdefault((alike, len(each.tiles) > 1), each)
     best = ranked[0]
     for each in list(first.values())[:KINDS]:
         found = varied(costs, each, neighbours, floor)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Channel, Program
 from dovetail.passes.op_rows import rows_of, runs
-from dovetail.passes.regions import bounds
+from dovetail.passes.regions import bounds, round_units
 
 Ints = NDArray[np.int64]
 
@@ -28,7 +28,8 @@ def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
     begin = np.append(0, np.cumsum(count))
     op, piece = runs(count)
     held = np.where(sends, sizes[chunk], 0)[op]
-    taken = held // count[op] + (piece < held % count[op])
+    unit = round_units(held, count[op], most or rows)
+    taken = (held // unit // count[op] + (piece < held // unit % count[op])) * unit
     new = {name: col[name][op] for name in ("kind", "rank", "lane", "call", "line", "chan_in", "chan_out")}
     weights = [b.name for b in tile.buffers].index("B")
     for side in ("read", "write"):

@@ -10,15 +10,16 @@ from dovetail.ir import Schedule
 MANY_PARTS = 16  # of a message, where two or four gain nothing yet, or rows are long
 
 
-def variations(schedule: Schedule) -> Iterator[Schedule]:
-    """Neighbours of a schedule: its messages driven otherwise or cut, its tiles merged, split or moved between.
+def variations(schedule: Schedule, messages: int = 1) -> Iterator[Schedule]:
+    """Neighbours of a schedule: its messages, so many a tile, driven otherwise or cut, its tiles merged, split or moved
+    between.
 
     >>> [s.tiles for s in variations(Schedule.of("optimal", tiles=(64, 128), by="library"))][-3:]
     [(192,), (64, 64, 64), (32, 160)]
     """
     yield from driven_otherwise(schedule)
     if schedule["by"] != "library":
-        yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
+        yield from cut_otherwise(schedule, -(-max(schedule.tiles, default=0) // messages))
     yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
 
 
@@ -34,12 +35,23 @@ def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def cut_otherwise(schedule: Schedule, longest: int) -> Iterator[Schedule]:
-    """Our own messages cut in two, and whole; whole ones in sixteen, too."""
+    """Our own messages cut in two or four, and whole; whole ones in sixteen, too."""
     if longest < 4:
         return
     most = schedule.get("rows_per_message")
-    yield schedule.with_parameters(rows_per_message=-(-(most or longest) // 2))
-    yield schedule.with_parameters(rows_per_message=None if most else -(-longest // MANY_PARTS))
+    for parts in (2, 4):
+        yield schedule.with_parameters(rows_per_message=round_up(-(-(most or longest) // parts)))
+    yield schedule.with_parameters(rows_per_message=None if most else round_up(-(-longest // MANY_PARTS)))
+
+
+def round_up(rows: int) -> int:
+    """To two binary digits, so that all bounds of pieces have a large common divisor, by which proofs go.
+
+    >>> [round_up(rows) for rows in (1, 3, 5, 330)]
+    [1, 3, 6, 384]
+    """
+    shift = max(rows.bit_length() - 2, 0)
+    return -(-rows >> shift) << shift
 
 
 def retiled(tiles: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Program
 from dovetail.passes.op_rows import rows_of, runs
+from dovetail.passes.regions import round_units
 
 Ints = NDArray[np.int64]
 _SIDES = ("read", "write")
 
 
 def cut_messages(program: Program, most: int | None) -> Program:
-    """Every message of more than `most` slots, if there is such a limit, as even pieces, the longer ones first.
+    """Every message of more than `most` slots, if there is such a limit, as pieces as even as round lengths allow, the
+    longer ones first.
 
     Piece i waits for piece i of a message as long, whose data it passes on, and the first for all of anything else;
     what waited for the message waits for its last piece. A send and its receive that stand side by side take turns.
@@ -58,11 +60,12 @@ def chains(program: Program, most: int) -> tuple[Program, Ints]:
     """
     slots = message_slots(program)
     pieces = np.maximum(-(-slots // most), 1)
-    long = slots % pieces  # pieces that are longer by a slot
+    unit = round_units(slots, pieces, most)
+    long = slots // unit % pieces  # pieces that are longer by a unit
     order = _Order.of(program, 1 + (long > 0), pieces)
     op, shorter = order.op, order.turn > 0
-    size = slots[op] // pieces[op] + (~shorter & (long[op] > 0))
-    first = np.where(shorter, long[op] * (size + 1), 0)
+    size = (slots // unit // pieces)[op] * unit[op] + np.where(~shorter & (long[op] > 0), unit[op], 0)
+    first = np.where(shorter, long[op] * (size + unit[op]), 0)
     times = np.where(shorter, pieces[op] - long[op], np.where(long[op] > 0, long[op], pieces[op]))
     return order.applied(program, slots, first, size), times
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from itertools import accumulate
 from math import lcm
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.ir import Region
 
 Bounds = tuple[int, ...]
@@ -28,6 +31,20 @@ def bounds(num_slots: int, parts: int, unit: int = 1) -> Bounds:
     ((0, 4, 7, 10), (0, 4, 8, 8))
     """
     return (0, *(unit * units for units in accumulate(split(num_slots // unit, parts))))
+
+
+def round_units(slots: NDArray[np.int64], pieces: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """For each message the largest power of two of which all its pieces can be multiples, none of more than `most`
+    slots: proofs go by the common divisor of all bounds.
+
+    >>> round_units(np.array([24, 24, 10]), np.array([3, 3, 3]), 8), round_units(np.array([24]), np.array([5]), 6)
+    (array([8, 8, 2]), array([2]))
+    """
+    unit = np.ones_like(slots)
+    for power in 1 << np.arange(1, max(most, 1).bit_length()):
+        fits = (slots % power == 0) & (-(-(slots // power) // pieces) * power <= most)
+        unit[fits] = power
+    return unit
 
 
 def common_unit(regions: Iterable[Region]) -> int:

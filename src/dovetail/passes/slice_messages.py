@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dovetail.core import WishError
 from dovetail.ir import Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
 from dovetail.passes.message_paths import by_channel, message_paths
-from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut
+from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut, round_units
 
 
 def slice_messages(program: Program, max_slots: int) -> Program:
-    """Cut every message of more than `max_slots` slots into even slices, sent one after the other.
+    """Cut every message of more than `max_slots` slots into slices as even as round lengths allow, sent one
+    after the other.
 
     A message and those it is forwarded as (fused ops) are cut alike. Where an op waited for another that was cut at
     the same places, slice i now waits for slice i only. Channels become deeper by the number of slices, so that a
@@ -101,8 +104,10 @@ def _cuts(path: list[Op], max_slots: int) -> list[tuple[int, Bounds]]:
         return []
     size, unit = sizes.pop(), common_unit(regions)
     units_each = max(max_slots // unit, 1)
-    parts = -(-(size // unit) // units_each)
-    places = bounds(size, parts, unit) if parts > 1 else ()
+    units = size // unit
+    parts = -(-units // units_each)
+    whole = unit * int(round_units(np.array([units]), np.array([parts]), units_each)[0]) if parts > 1 else unit
+    places = bounds(size, parts, whole) if parts > 1 else ()
     return [(op.index, places) for op in path if places]
 
 

@@ -21,6 +21,7 @@ from dovetail.timeline import Timeline
 
 Floats = NDArray[np.float64]
 HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
+LOOK_OPS = 1_000  # as long as these are simulated, a Program is made and priced, however small
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ class Costs:
         found = self.score([schedule])
         return _busy_s(found[0]) if found else float("inf")
 
-    def num_ops(self, schedule: Schedule) -> int:
-        return sum(each.num_ops for each in self.score([schedule]))
+    def effort(self, schedule: Schedule) -> int:
+        return LOOK_OPS + sum(each.program.num_ops for each in self.score([schedule]))
 
     def exactly(self, found: Scored, program: Program) -> Scored:
         """The same, simulated as the Program that is to run, where another was that stands for it."""

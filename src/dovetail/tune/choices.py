@@ -21,7 +21,7 @@ from dovetail.tune.simulated import SimExecutor
 SCHEMA = "dovetail.choices/1"
 TIE = 0.01  # schedules that take so little longer than the best are as good
 NOISE = 0.02  # standard deviation of the slowness of a round of a probe
-VARIED, MOST_OPS = 3, 40_000  # families whose best is varied by the judge, and ops simulated of each
+VARIED, MOST_EFFORT = 3, 200_000  # families whose best is varied by the judge, and the effort for each
 OURS, TRUTH = "simulation", "exhaustive"
 
 
@@ -188,7 +188,7 @@ class Judge:
         every = [each for each in ranked_schedules(costs) if each.family not in named]
         first = {each.family: each for each in reversed(every)}
         some = sorted(first.values(), key=lambda each: each.predicted_s)[:VARIED]
-        every += [costs.scored(varied(costs, each.schedule, costs.wish.neighbours, 1, MOST_OPS)) for each in some]
+        every += [costs.scored(varied(costs, each.schedule, costs.wish.neighbours, 1, MOST_EFFORT)) for each in some]
         every += [costs.scored(schedule) for schedule in chosen]
         return Judge(costs, sorted(every, key=lambda each: each.predicted_s))
 
