@@ -133,7 +133,9 @@ class MatmulAllReduce(Contracting):
         ranked, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
             ours = [by for by in self._ways(costs) if by != "library"]
-            yield from (each for each in sliced(ranked, self.row_bytes, ours, costs.ranks) if is_small(each, costs.ranks))
+            yield from (
+                each for each in sliced(ranked, self.row_bytes, ours, costs.ranks) if is_small(each, costs.ranks)
+            )
         measured = costs.options["align"] is None and costs.is_measured(self.works(costs.ranks))
         align, floor = usual_align(self.m), self._floor(costs)
         if turn == 1 and measured:

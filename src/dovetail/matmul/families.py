@@ -97,9 +97,7 @@ def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> S
     return Schedule(made.family, made.parameters, steps=tiling.steps, notes=tiling.notes)
 
 
-def sliced(
-    ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str], messages: int = 1
-) -> Iterator[Schedule]:
+def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str], messages: int = 1) -> Iterator[Schedule]:
     """The best tilings by each of our own ways again, with their messages, so many a tile, cut."""
     for kind in kinds:
         for best in [s for s in ranked if s["by"] == kind][:SLICED]:

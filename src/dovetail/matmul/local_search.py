@@ -41,8 +41,8 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
 def better(
     costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, align: int | None, floor: int
 ) -> Iterator[Schedule]:
-    """The best of the fastest kinds, which differ in more than lengths or have one tile or several, varied as long as it gains, and a new best with
-    its tiles moved, where there is an `align`; none where the user asked for lengths."""
+    """The best of the fastest kinds, which differ in more than lengths or have one tile or more, varied as long as it
+    gains, and a new best with its tiles moved, where there is an `align`; none where the user asked for lengths."""
     asked = (costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message"))
     if not ranked or any(asked):
         return
