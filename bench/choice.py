@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="20261122", help="of the scenarios drawn, with commas")
     parser.add_argument("--fit-seed", type=int, default=1, help="of the scenarios that T is fitted on")
-    parser.add_argument("--count", type=int, default=24, help="scenarios drawn for each operator and seed, and to fit T on")
+    parser.add_argument("--count", type=int, default=24, help="scenarios of each operator and seed, and to fit T on")
     parser.add_argument("--operators", default=",".join(OPERATORS))
     parser.add_argument("--jobs", type=int, default=1, help="scenarios at once")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "choice.json")

@@ -88,7 +88,7 @@ def test_a_machine_on_which_no_wish_balances_is_drawn_anew(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind, seed, number",
+    ("kind", "seed", "number"),
     [(AllToAllMatmul, 22, 3), (AllToAllMatmul, 23, 0), (MatmulAllToAll, 23, 3), (MatmulReduceScatter, 21, 7)],
 )
 def test_the_local_search_finds_what_the_judge_finds(kind, seed, number):
