@@ -159,11 +159,6 @@ PROGRAM_READERS: dict[str, Callable[[Any, str], Program]] = {
 }
 
 
-def plan_of(place: str) -> Plan:
-    """The Plan in a file, proved anew."""
-    return plan_from(*read(place), place)
-
-
 def plan_from(kind: str, content: Any, place: str) -> Plan:
     """The Plan in what `read` found at a place, proved anew."""
     from dovetail.plan import Plan

@@ -180,7 +180,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     def spec(self, program: Program) -> Spec:
         """The Spec whose buffers the program has: as many chunks to a unit as it counts."""
         slots, ranks = program.slots_of("input", 0), program.num_ranks
-        in_place = _in_place(program)
+        in_place = program.in_place
         whole = self.name in ("reduce_scatter", "all_to_all") or (self.name == "all_gather" and in_place)
         return spec_of(self.name, ranks, chunks=max(slots // ranks if whole else slots, 1), in_place=in_place)
 
@@ -255,7 +255,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A rank's array, of any shape; in place a copy of it, in `out` where there is one."""
         (array,) = (np.asarray(each) for each in given)
-        if not _in_place(program):
+        if not program.in_place:
             results = {} if out is None else {"output": self._shaped(program, "output", rank, out)}
             return {"input": self._shaped(program, "input", rank, array)}, results
         held = np.empty_like(array, order="C") if out is None else out
@@ -271,7 +271,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         """Flat."""
-        return held["input" if _in_place(program) else "output"].reshape(-1)
+        return held["input" if program.in_place else "output"].reshape(-1)
 
 
 class AllReduce(CollectiveWish, kind="all_reduce"):
@@ -313,7 +313,3 @@ def sizes_between(least: str, most: str, factor: float) -> list[int]:
         sizes.append(round(size))
         size *= factor
     return list(dict.fromkeys(sizes))
-
-
-def _in_place(program: Program) -> bool:
-    return all(buffer.role != "output" for buffer in program.buffers)

@@ -72,6 +72,11 @@ class Program:
     def num_ops(self) -> int:
         return len(self.columns["kind"])
 
+    @property
+    def in_place(self) -> bool:
+        """Whether results are left in what was given: there are no output buffers."""
+        return all(buffer.role != "output" for buffer in self.buffers)
+
     def channel_table(self) -> NDArray[np.int64]:
         """A row for each channel: source, destination, id, depth."""
         numbers = chain.from_iterable(self.channels)

@@ -10,7 +10,7 @@ RULE = "ficco-heuristic"
 PICKED = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D", "uniform-fused-2D")
 LITERAL_S = 1.0  # the text compares FLOP with FLOP a second: a threshold of one second, unsaid
 UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lost
-FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
+FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: how long an MI300X takes to read all of its own
 HEURISTICS = (
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
     Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": FITTED_S}, PICKED),

@@ -295,8 +295,3 @@ def adjusted_ideals_s(compute_s: float, comm_s: float, cil: tuple[float, float])
     (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])
     both_s = first_s * first
     return max(both_s, last_s * last), both_s + max(last_s - both_s / last, 0.0)
-
-
-def is_kept(schedule: Schedule, result: TuneResult) -> bool:
-    """Whether a schedule is the one that was kept."""
-    return schedule == result.judged.schedule
