@@ -35,10 +35,9 @@ class Kind:
         """What a document of this kind holds."""
         return found(self.type).from_json(content)
 
-    def tell(self, content: Any) -> str:
+    def described(self, content: Any) -> str:
         """A document of this kind in words."""
-        told = found(self.words)(self.read(content)) if self.words else keys(content)
-        return str(told)
+        return str(found(self.words)(self.read(content)) if self.words else keys(content))
 
 
 KINDS = {

@@ -11,7 +11,7 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
-from dovetail.cli.trace import refuse_another, tell_trace
+from dovetail.cli.trace import note_trace_in, refuse_another
 from dovetail.cli.wishes import Said, flag, listed, of, words_of
 from dovetail.core import EnvironmentFault, WishError
 
@@ -74,7 +74,7 @@ def tune(
     if trace is not None:
         _trace(result, MpiExecutor(launch, folder / "runs", trace), trace)
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if json else tell(result)
+    output.emit(result.to_json()) if json else print_tuned(result)
     return verdict(result)
 
 
@@ -84,10 +84,10 @@ def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
 
     with output.progress("running once more, traced"):
         executor.execute(beside_serial(result.plan, rounds=1, seed=fresh_seed(None)))
-    tell_trace(trace)
+    note_trace_in(trace)
 
 
-def tell(result: TuneResult) -> None:
+def print_tuned(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
     from dovetail.report import percent, seconds, summary_table
     from dovetail.report.tuning import summary, why_kept
