@@ -26,7 +26,7 @@ PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth tryi
 SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
 CUT = 6  # of the best predicted are tried with their messages cut
 MANY_OPS = 8_000  # of a prediction with its messages cut
-LONGEST_TRAIN = 8  # slices of one message in a prediction; beyond that nothing changes
+MOST_SLICES = 8  # slices of one message in a prediction; beyond that nothing changes
 LEAST, MOST, FACTOR = "1K", "16M", 4.0  # of the sizes that are chosen for, unless asked otherwise
 Self = TypeVar("Self", bound="CollectiveWish")
 
@@ -191,13 +191,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return Workload({buffer.name: slots for buffer in program.buffers}, {})
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """Slots are taken as even; many slices are simulated as LONGEST_TRAIN, each as long as those it stands for."""
+        """Slots are taken as even; many slices are simulated as MOST_SLICES, each as long as those it stands for."""
         program, each = self.program(schedule, ranks), 1.0
         if schedule.slice_bytes:
             slices = ceil(self.longest_message(program) / schedule.slice_bytes)
-            train = max(min(slices, LONGEST_TRAIN, MANY_OPS // program.num_ops), 1)
-            train = 1 << (train.bit_length() - 1)
-            program, each = self._cut(schedule, ranks, train), slices / train
+            simulated = max(min(slices, MOST_SLICES, MANY_OPS // program.num_ops), 1)
+            simulated = 1 << (simulated.bit_length() - 1)
+            program, each = self._cut(schedule, ranks, simulated), slices / simulated
         part = replace(self, num_bytes=int(self.num_bytes / each))
         return program, self._even(program, part.count(ranks)), each
 
