@@ -17,7 +17,7 @@ HEURISTICS = (
 )
 NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
 MI300X, GPUS = "mi300x-8", 8
-SCENARIOS = {  # (M, N, K), N over all GPUs (Table I; references: its three signs that N is global)
+SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs, or the speed-ups that it prints could not be
     "g1": (16384, 16384, 131072),
     "g2": (131072, 16384, 16384),
     "g3": (53248, 16384, 131072),

@@ -123,7 +123,7 @@ def mc2_short(k: int, n: int, reading: Reading = "max") -> dict[str, int]:
 
 def mc2_short_shard(k: int, n: int, ranks: int, row_bytes: int) -> dict[str, int]:
     """The short block, in rows of a rank's shard, of MC²'s all-gather and reduce-scatter: 64 KiB of a message, 10 Gi
-    multiplications over all ranks, and 128 rows (references of seed 000's implementation). `k`, `n`: of one rank's
+    multiplications over all ranks, and 128 rows (as seed 000's library has it). `k`, `n`: of one rank's
     product; `row_bytes`: of a row that travels.
 
     >>> mc2_short_shard(4096, 1024, 8, 8192)
