@@ -375,6 +375,7 @@ def test_what_was_faster_but_within_the_noise_is_not_called_slower(planned: Plan
     assert kept.rivals[0].why_not == WITHIN_NOISE
     print_tuned(result_of(kept, found, machine))
     assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
+    assert "Serial is kept: what was measured to be faster was not so beyond the noise" in explain(kept)
     assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
 
 
