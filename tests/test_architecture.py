@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,35 @@ def test_planted_import_is_caught(copy, at, line, broken):
     result = check_imports(copy)
     assert result.returncode == 1
     assert f"{broken} BROKEN" in " ".join(result.stdout.split()), result.stdout
+
+
+def imported_at_once(source: Path, files: dict[str, Path]) -> set[str]:
+    """The files that a file imports as soon as it is imported: not in functions, nor for types alone."""
+    found, left = set(), list(ast.parse(source.read_text(encoding="utf-8")).body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{name.name}" for name in node.names}
+            found |= {name if name in files else node.module for name in names} & {*files}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names} & {*files}
+        elif not isinstance(node, ast.FunctionDef) and "TYPE_CHECKING" not in ast.unparse(getattr(node, "test", node)):
+            left += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return found - {name for name, path in files.items() if path == source}
+
+
+def check_circles(package: Path) -> None:
+    """CycleError where files import one another in a circle."""
+    places = {path.relative_to(package.parent).with_suffix(""): path for path in package.rglob("*.py")}
+    files = {".".join(place.parts).removesuffix(".__init__"): path for place, path in places.items()}
+    TopologicalSorter({name: imported_at_once(path, files) for name, path in files.items()}).prepare()
+
+
+def test_no_files_import_one_another_in_a_circle(copy):
+    check_circles(ROOT / "src/dovetail")
+    (copy / "src/dovetail/ir/schedule.py").write_text("from dovetail.ir import wish\n")
+    with pytest.raises(CycleError, match="a cycle"):
+        check_circles(copy / "src/dovetail")
 
 
 def loaded_by_name(source: Path) -> list[str]:

@@ -161,13 +161,12 @@ def test_curves_are_drawn_over_ratio_traffic_and_shape(characterised, tmp_path):
     assert "512 × 64 × 48" in path.read_text(encoding="utf-8")
 
 
+def cannot_draw(self, *args, **options):
+    raise ValueError("Image export requires kaleido\nmore")
+
+
 def test_a_picture_that_cannot_be_drawn_says_what_is_missing(characterised, tmp_path, monkeypatch):
-    import plotly.graph_objects as go
-
-    def refuse(self, *args, **options):
-        raise ValueError("Image export requires kaleido\nmore")
-
-    monkeypatch.setattr(go.Figure, "write_image", refuse)
+    monkeypatch.setattr("plotly.graph_objects.Figure.write_image", cannot_draw)
     with pytest.raises(EnvironmentFault, match="cannot draw") as caught:
         write_characteristics(tmp_path / "x.png", characterised[1], Provenance())
     assert "dovetail[export]" in caught.value.hint
@@ -227,6 +226,11 @@ def test_the_command_measures_and_writes(monkeypatch, capsys, tmp_path):
     assert "cil:net:library" in Machine.from_json(json.loads((tmp_path / "m.json").read_text())).costs
     assert app.main([*words[:4], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "dovetail.characteristics/1"
+    monkeypatch.setattr("plotly.graph_objects.Figure.write_image", cannot_draw)
+    assert app.main([*words[:4], "--plot", str(tmp_path / "p.png")]) == 2
+    out, err = capsys.readouterr()
+    assert "rows / 64" in out  # what was measured is told all the same
+    assert "cannot draw" in err
 
 
 def test_ratios_keep_their_quartiles():

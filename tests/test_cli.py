@@ -642,6 +642,21 @@ def test_a_wish_without_sizes_is_balanced(call, monkeypatch):
     assert asked == [(MatmulAllReduce, 3, {"dtype": "float64"})]
 
 
+def test_what_is_said_beside_sizes_is_kept_where_these_are_balanced(call, monkeypatch):
+    from dovetail.matmul import AllGatherMatmul
+    from dovetail.probe import balance
+
+    def stop(wish, ranks, **_):
+        raise PlanError(f"planted: {wish.m} rows, {wish.several} B, gathered {wish.gathered}")
+
+    wish = AllGatherMatmul(192, 64, 128)
+    found = balance.Balanced(wish, 3, 0.02, 0.025, wish.flops / 3, 192 * 64)
+    monkeypatch.setattr(balance, "balanced", lambda *_, **__: found)
+    monkeypatch.setattr("dovetail.tune.tune", stop)
+    _, _, err = call("tune", "all_gather_matmul", "--ranks", "3", "--several", "2", "--gathered")
+    assert "planted: 192 rows, 2 B, gathered True" in err
+
+
 def test_one_rank_without_sizes_has_nothing_to_balance(call):
     code, _, err = call("tune", "matmul_all_reduce", "--ranks", "1")
     assert code == 2

@@ -33,6 +33,8 @@ MACHINE = "shared-memory-2"
         (lambda: dt.tune(dt.all_gather_matmul(0, 2, 2), ranks=2), "there is nothing to tune"),
         (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),
         (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, rnks=2), "has no option 'rnks'"),
+        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, ficco_threshold_s=0), "threshold s must be at least"),
+        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, ficco_threshold_s=float("nan")), "at least 1e-09"),
     ],
 )
 def test_is_told(wish, what):

@@ -7,7 +7,7 @@ import pytest
 from browser import launched
 from trace_files import event, pair, write_process
 
-from dovetail.report.trace_page import trace_told, write_trace_page
+from dovetail.report.trace_page import trace_details, write_trace_page
 from dovetail.trace import Trace, merge
 from dovetail.trace.trace import COLUMNS, no_columns
 
@@ -37,12 +37,12 @@ def exchange(tmp_path) -> Trace:
 
 
 def test_messages_and_texts_belong_to_their_spans(tmp_path):
-    told = trace_told(exchange(tmp_path))
-    assert told.texts == [
+    details = trace_details(exchange(tmp_path))
+    assert details.texts == [
         *("work 5", "MPI_Isend to 1, tag 7", "MPI_Recv from any, tag any"),
         *("work 5", "MPI_Isend to 0, tag 7", "MPI_Recv from any, tag any"),
     ]
-    assert sorted(zip(told.sender.tolist(), told.taker.tolist(), strict=True)) == [(1, 5), (4, 2)]
+    assert sorted(zip(details.sender.tolist(), details.taker.tolist(), strict=True)) == [(1, 5), (4, 2)]
 
 
 def shown(browser) -> int:

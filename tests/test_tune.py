@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from sim_executor import SimExecutor, two_hosts
 
-from dovetail.cli.tune import tell, verdict
+from dovetail.cli.tune import print_tuned, verdict
 from dovetail.core import EnvironmentFault
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Schedule
@@ -362,7 +362,7 @@ def test_ideal_gain_is_the_share_of_what_could_be_won(planned: Plan, machine: Ma
 def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, capsys) -> None:
     result = result_of(serial, judged(serial, 1.0, 1.0), machine)
     assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
-    tell(result)
+    print_tuned(result)
     out = capsys.readouterr().out
     assert "; serial kept: what is predicted to be faster was measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
@@ -373,16 +373,17 @@ def test_what_was_faster_but_within_the_noise_is_not_called_slower(planned: Plan
     kept = chosen(planned, found, costs)
     assert kept.schedule == planned.serial
     assert kept.rivals[0].why_not == WITHIN_NOISE
-    tell(result_of(kept, found, machine))
+    print_tuned(result_of(kept, found, machine))
     assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
+    assert "Serial is kept: what was measured to be faster was not so beyond the noise" in explain(kept)
     assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
 
 
 def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:
     result = replace(result_of(serial, judged(serial, 1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
-    tell(result)
+    print_tuned(result)
     assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
-    tell(replace(result, adjusted_ideal_s=0.9))
+    print_tuned(replace(result, adjusted_ideal_s=0.9))
     assert "side by side" not in capsys.readouterr().out
 
 
@@ -392,7 +393,7 @@ def test_what_stays_disturbed_is_told_everywhere(planned: Plan, machine: Machine
     document, text = result.to_json(), "Other programs used 47 % of core 1: repeat on a quiet machine."
     assert (document["foreign_load"], document["steal"]) == (0.474, 0.011)
     assert text in document["notes"]
-    tell(result)
+    print_tuned(result)
     out = capsys.readouterr().out
     assert "Medians of 9 rounds; 3 disturbed; 80 % of the ideal gain.\n" + text + "\n" in out
     assert text in summary(result).notes

@@ -82,7 +82,7 @@ def options(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code (see DESIGN section 10) and never raises."""
+    """Run one command line; returns the exit code and never raises."""
     given = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.set_threshold(_ALLOCATIONS)

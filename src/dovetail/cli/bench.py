@@ -31,7 +31,7 @@ def bench(
     json: opt.Json = False,
 ) -> int:
     """Time a collective; algorithm and bus bandwidth are those of nccl-tests, and every result is checked."""
-    from dovetail.cli.collectives import BENCH_SCHEMA, tell_timed
+    from dovetail.cli.collectives import BENCH_SCHEMA, print_timed
     from dovetail.core import parse_bytes
     from dovetail.plan import wish_class
     from dovetail.plan.selection import Choice
@@ -58,5 +58,5 @@ def bench(
         rows = [each.to_json() for each in timed]
         output.emit({"schema": BENCH_SCHEMA, **about, "bus_factor": bus_factor(collective, ranks), "rows": rows})
     else:
-        tell_timed(timed)
+        print_timed(timed)
     return int(any(each.num_wrong for each in timed))

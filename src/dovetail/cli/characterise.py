@@ -45,10 +45,12 @@ def characterise(
         machine, found = measure(executor, machine, points, ranks, say)
     if out is not None:
         save_json(out, machine.to_json())
-    if plot is not None:
-        plot = write_characteristics(plot, found, Provenance(shlex.join(["dovetail", *sys.argv[1:]]), machine.name))
     if json:
-        return output.emit(found.to_json())
-    print(characteristics_text(found, terminal=output.is_terminal(), width=output.width()))
-    print("".join(f"\n{path}" for path in (out, plot) if path is not None))
-    return None
+        output.emit(found.to_json())
+    else:
+        print(characteristics_text(found, terminal=output.is_terminal(), width=output.width()) + "\n")
+    if plot is not None:  # last: what was measured is told though it cannot be drawn
+        plot = write_characteristics(plot, found, Provenance(shlex.join(["dovetail", *sys.argv[1:]]), machine.name))
+    for path in (out, plot):
+        if path is not None and not json:
+            print(path)

@@ -1,4 +1,4 @@
-"""Collectives on the command line: tuned, or timed as nccl-tests time them, and told as tables."""
+"""Collectives on the command line: tuned, or timed as nccl-tests time them, and printed as tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tune(
     *,
     json: bool,
 ) -> int:
-    """Choose at each size, and tell; 1 where something computed wrong elements. `asked`: options of the wish."""
+    """Choose at each size, and print that; 1 where something computed wrong elements. `asked`: options of the wish."""
     from dovetail.report.selections import write_for_others
     from dovetail.tune.collectives import tune_collective
 
@@ -38,11 +38,11 @@ def tune(
     more, refused = write_for_others(result.selection, folder)
     result = replace(result, files=(*result.files, *more), notes=(*result.notes, *refused))
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if json else tell(result)
+    output.emit(result.to_json()) if json else print_tuned(result)
     return int(result.is_wrong)
 
 
-def tell(result: TunedCollective) -> None:
+def print_tuned(result: TunedCollective) -> None:
     """The table by size, the notes, and last where the table for later runs is."""
     from dovetail.plan.selection import Choice
     from dovetail.report import num_bytes, seconds
@@ -60,7 +60,7 @@ def tell(result: TunedCollective) -> None:
     print("\n" + "\n".join(str(path) for path in result.files[:3]))
 
 
-def tell_timed(timed: Sequence[Timed]) -> None:
+def print_timed(timed: Sequence[Timed]) -> None:
     """The table of nccl-tests."""
     output.table(
         ["bytes", "count", "type", "algorithm", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"],

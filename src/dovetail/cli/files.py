@@ -35,10 +35,9 @@ class Kind:
         """What a document of this kind holds."""
         return found(self.type).from_json(content)
 
-    def tell(self, content: Any) -> str:
+    def described(self, content: Any) -> str:
         """A document of this kind in words."""
-        told = found(self.words)(self.read(content)) if self.words else keys(content)
-        return str(told)
+        return str(found(self.words)(self.read(content)) if self.words else keys(content))
 
 
 KINDS = {
@@ -157,11 +156,6 @@ PROGRAM_READERS: dict[str, Callable[[Any, str], Program]] = {
     "plan": planned_program,
     "tune": planned_program,
 }
-
-
-def plan_of(place: str) -> Plan:
-    """The Plan in a file, proved anew."""
-    return plan_from(*read(place), place)
 
 
 def plan_from(kind: str, content: Any, place: str) -> Plan:

@@ -9,7 +9,7 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype
-from dovetail.cli.trace import refuse_another, tell_trace
+from dovetail.cli.trace import note_trace_in, refuse_another
 from dovetail.core import EnvironmentFault, save_json
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(
         job = beside_serial(plan, rounds=rounds, budget_s=budget, seed=fresh_seed(seed))
         result = executor.in_folder(folder / "runs").execute(job)
     files.drop_if_empty(folder / "runs")
-    tell_trace(trace)
+    note_trace_in(trace)
     fault = _save(result, folder)
     place = None if fault else folder / "measured.json"
     output.emit(summary(plan, result, place)) if json else print(render(plan, result, place))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.cli import files, output
-from dovetail.cli.trace import tell_trace
+from dovetail.cli.trace import note_trace_in
 from dovetail.core import save_json
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run_program(
     job: Job = measuring_job(made.program, parse_bytes(size), dtype, rounds, budget, seed)
     with output.progress(f"running {rounds} rounds"):
         result = (executor.in_folder(out / "runs") if out else executor).execute(job)
-    tell_trace(executor.trace)
+    note_trace_in(executor.trace)
     num_bytes = held_bytes(made.program, job.variants[0].workload)
     ran = Ran(made.program, made.certificate.collective_found, num_bytes, dtype, result)
     timeline = None
@@ -99,10 +99,10 @@ def _print(ran: Ran, timeline: Path | None) -> None:
     print(f"{ran.program.name}: {ran.collective or 'no standard collective'} on {ran.program.num_ranks} ranks\n")
     aligns: list[Any] = ["right", "left", *["right"] * (len(cells) - 2)]
     output.table(headers, [cells], aligns)
-    print(f"\n{_told(ran)}" + (f"\n{timeline}" if timeline else ""))
+    print(f"\n{_facts(ran)}" + (f"\n{timeline}" if timeline else ""))
 
 
-def _told(ran: Ran) -> str:
+def _facts(ran: Ran) -> str:
     """How it was timed, and whether what it left is right."""
     timed, result = ran.result["timed"], ran.result
     disturbed = f"; {result.disturbed} disturbed" if result.disturbed else ""

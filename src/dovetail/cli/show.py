@@ -45,7 +45,7 @@ def render(kind: str, content: Any, place: str) -> str:
     if kind in files.PROGRAMS:
         program = files.program_from(kind, content, place)
         return f"{to_text(program)}# {summary(program)}"
-    return next(each for each in files.KINDS.values() if each.name == kind).tell(content)
+    return next(each for each in files.KINDS.values() if each.name == kind).described(content)
 
 
 def selection(found: Selection) -> str:

@@ -167,7 +167,7 @@ def refuse_another(folder: Path) -> None:
         raise DovetailError(f"{folder} holds a trace already", hint="choose another folder")
 
 
-def tell_trace(folder: Path | None) -> None:
+def note_trace_in(folder: Path | None) -> None:
     """Merge what the ranks of a run left in a folder, and say on stderr where it is."""
     if folder is not None:
         trace = _merged(folder)

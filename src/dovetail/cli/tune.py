@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,8 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
-from dovetail.cli.trace import refuse_another, tell_trace
-from dovetail.cli.wishes import Said, flag, listed, of, words_of
+from dovetail.cli.trace import note_trace_in, refuse_another
+from dovetail.cli.wishes import Said, flag, listed, of
 from dovetail.core import EnvironmentFault, WishError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def tune(
     if trace is not None:
         _trace(result, MpiExecutor(launch, folder / "runs", trace), trace)
     files.drop_if_empty(folder / "runs")
-    output.emit(result.to_json()) if json else tell(result)
+    output.emit(result.to_json()) if json else print_tuned(result)
     return verdict(result)
 
 
@@ -84,10 +85,10 @@ def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
 
     with output.progress("running once more, traced"):
         executor.execute(beside_serial(result.plan, rounds=1, seed=fresh_seed(None)))
-    tell_trace(trace)
+    note_trace_in(trace)
 
 
-def tell(result: TuneResult) -> None:
+def print_tuned(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
     from dovetail.report import percent, seconds, summary_table
     from dovetail.report.tuning import summary, why_kept
@@ -137,13 +138,14 @@ def _balanced(said: Said, executor: Any, ranks: int) -> Wish:
     if ranks < 2:
         hint = f"name {listed(said.missing)}, or more --ranks"
         raise WishError("one rank has no communication to balance with", hint=hint)
-    dtype = {"dtype": said.given["dtype"]} if said.given.get("dtype") else {}
+    others = {name: value for name, value in said.given.items() if value is not None}
+    dtype = {"dtype": others["dtype"]} if "dtype" in others else {}
     found = balance.balanced(executor, said.kind, ranks, **dtype)
     called = found.wish.collected(ranks)[0].kind
-    words, needed = words_of(found.wish)[1:], [flag(o.name) for o in of(said.kind, "wish") if o.needed]
-    sizes = " ".join(f"{word} {value}" for word, value in zip(words[::2], words[1::2], strict=True) if word in needed)
+    known, needed = found.wish.to_json(), [o.name for o in of(said.kind, "wish") if o.needed]
+    sizes = " ".join(f"{flag(name)} {known[name]}" for name in needed)
     sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"
     output.note(f"No sizes named: {sizes} balances this machine: {sides}")
     speed = f"compute {1e-9 * found.flops / found.compute_s:.0f} GFLOP/s on each of {ranks} ranks"
     output.note(f"({speed}, {called} {num_bytes(found.num_bytes / found.comm_s)}/s).\n")
-    return found.wish
+    return replace(found.wish, **others)  # type: ignore[type-var]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -78,10 +79,20 @@ def listed(words: list[str]) -> str:
 
 
 def words_of(wish: Wish) -> list[str]:
-    """The wish as on a command line: its name and options."""
-    document = wish.to_json()
-    known = [o.name for o in of(type(wish), "wish") if document.get(o.name) is not None]
-    return [wish.name, *(word for name in known for word in (flag(name), str(document[name])))]
+    """The wish as on a command line: its name, and options that are not as usual.
+
+    >>> from dovetail.matmul import AllGatherMatmul
+    >>> words_of(AllGatherMatmul(8, 4, 4, gathered=True))
+    ['all_gather_matmul', '--m', '8', '--k', '4', '--n', '4', '--dtype', 'float32', '--gathered']
+    """
+    return [wish.name, *chain.from_iterable(_words(o, wish.to_json().get(o.name)) for o in of(type(wish), "wish"))]
+
+
+def _words(option: Option, value: Any) -> list[str]:
+    """An option as on a command line; nothing where its value is the usual one."""
+    if value is None or value == option.default:
+        return []
+    return [flag(option.name)] if value is True else [flag(option.name), str(value)]
 
 
 @dataclass(frozen=True)

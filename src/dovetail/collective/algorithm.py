@@ -19,7 +19,7 @@ Protocol = Literal["Simple", "LL", "LL128"]
 
 
 class Algorithm:
-    """The program of one collective on `num_ranks` ranks, written by moving chunks (DESIGN section 7; seed 002).
+    """The program of one collective on `num_ranks` ranks, written by moving chunks (seed 002).
 
     `collective`: a kind of KINDS, which `chunks`, `in_place` and `root` complete (see Spec), or a Spec. `protocol` says
     how deep the channels are, `instances` into how many the whole is cut. Out of place the input is the caller's:

@@ -14,7 +14,7 @@ from dovetail.passes.lower import lower
 
 Lanes = Literal["auto", "manual"]
 Replicate = Literal["interleaved", "batched"]
-PROTOCOLS = {"Simple": 2, "LL": 8, "LL128": 8}  # messages that a channel holds (references: seed 002, section 6.1)
+PROTOCOLS = {"Simple": 2, "LL": 8, "LL128": 8}  # messages that a channel holds (seed 002, section 6.1)
 
 
 def depth_of(protocol: str) -> int:

@@ -26,7 +26,7 @@ PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth tryi
 SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
 CUT = 6  # of the best predicted are tried with their messages cut
 MANY_OPS = 8_000  # of a prediction with its messages cut
-LONGEST_TRAIN = 8  # slices of one message in a prediction; beyond that nothing changes
+MOST_SLICES = 8  # slices of one message in a prediction; beyond that nothing changes
 LEAST, MOST, FACTOR = "1K", "16M", 4.0  # of the sizes that are chosen for, unless asked otherwise
 Self = TypeVar("Self", bound="CollectiveWish")
 
@@ -180,7 +180,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     def spec(self, program: Program) -> Spec:
         """The Spec whose buffers the program has: as many chunks to a unit as it counts."""
         slots, ranks = program.slots_of("input", 0), program.num_ranks
-        in_place = _in_place(program)
+        in_place = program.in_place
         whole = self.name in ("reduce_scatter", "all_to_all") or (self.name == "all_gather" and in_place)
         return spec_of(self.name, ranks, chunks=max(slots // ranks if whole else slots, 1), in_place=in_place)
 
@@ -191,13 +191,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return Workload({buffer.name: slots for buffer in program.buffers}, {})
 
     def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """Slots are taken as even; many slices are simulated as LONGEST_TRAIN, each as long as those it stands for."""
+        """Slots are taken as even; many slices are simulated as MOST_SLICES, each as long as those it stands for."""
         program, each = self.program(schedule, ranks), 1.0
         if schedule.slice_bytes:
             slices = ceil(self.longest_message(program) / schedule.slice_bytes)
-            train = max(min(slices, LONGEST_TRAIN, MANY_OPS // program.num_ops), 1)
-            train = 1 << (train.bit_length() - 1)
-            program, each = self._cut(schedule, ranks, train), slices / train
+            simulated = max(min(slices, MOST_SLICES, MANY_OPS // program.num_ops), 1)
+            simulated = 1 << (simulated.bit_length() - 1)
+            program, each = self._cut(schedule, ranks, simulated), slices / simulated
         part = replace(self, num_bytes=int(self.num_bytes / each))
         return program, self._even(program, part.count(ranks)), each
 
@@ -255,7 +255,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A rank's array, of any shape; in place a copy of it, in `out` where there is one."""
         (array,) = (np.asarray(each) for each in given)
-        if not _in_place(program):
+        if not program.in_place:
             results = {} if out is None else {"output": self._shaped(program, "output", rank, out)}
             return {"input": self._shaped(program, "input", rank, array)}, results
         held = np.empty_like(array, order="C") if out is None else out
@@ -271,7 +271,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         """Flat."""
-        return held["input" if _in_place(program) else "output"].reshape(-1)
+        return held["input" if program.in_place else "output"].reshape(-1)
 
 
 class AllReduce(CollectiveWish, kind="all_reduce"):
@@ -313,7 +313,3 @@ def sizes_between(least: str, most: str, factor: float) -> list[int]:
         sizes.append(round(size))
         size *= factor
     return list(dict.fromkeys(sizes))
-
-
-def _in_place(program: Program) -> bool:
-    return all(buffer.role != "output" for buffer in program.buffers)

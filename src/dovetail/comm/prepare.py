@@ -70,7 +70,7 @@ def _in_order(*asked: Any) -> bool:
 
 def _sizes(program: Program, request: Request) -> Sizes:
     """Elements of each slot of input and output."""
-    asked = partial(spec_of, request.kind, program.num_ranks, in_place=_in_place(program), root=request.root)
+    asked = partial(spec_of, request.kind, program.num_ranks, in_place=program.in_place, root=request.root)
     unit = asked().buffers[0]
     chunks = max(program.buffer(unit.name).slots) // max(unit.slots)
     counts = request.elements if request.counts is None else request.counts.tolist()
@@ -88,8 +88,4 @@ def _homes(program: Program, arrays: Mapping[str, Array], has_result: bool) -> t
             scratch.append((row, arrays[buffer.name].nbytes))
         else:
             rows[buffer.role] = row
-    return _in_place(program), rows["input"], rows["output"], scratch
-
-
-def _in_place(program: Program) -> bool:
-    return all(buffer.role != "output" for buffer in program.buffers)
+    return program.in_place, rows["input"], rows["output"], scratch

@@ -20,7 +20,7 @@ import numpy as np
 
 from dovetail.core import DovetailError, WishError
 from dovetail.ir import Program, Schedule, Wish, verify
-from dovetail.matmul import DTYPES, Told
+from dovetail.matmul import DTYPES, RankArguments
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import wish_class
 from dovetail.run.arrays import Array
@@ -112,18 +112,18 @@ def _bind(kind: Any, world: World, asked: Asked) -> Bound:
     """Ranks tell each other their arguments, make one wish of them, and bind the schedule that rank 0 knows for it."""
     _drop_freed()
     fault = asked.fault or _fault(kind, asked)
-    everyone = world.share(world.gather((kind.name, fault, _told(asked))))
+    everyone = world.share(world.gather((kind.name, fault, _arguments(asked))))
     for rank, (name, _, _) in enumerate(everyone):
         if name != everyone[0][0]:
             hint = "all ranks of a communicator make the same calls, in the same order"
             raise WishError(f"rank {rank} calls {name}", found=f"rank 0 calls {everyone[0][0]}", hint=hint)
     _refuse([fault for _, fault, _ in everyone])
-    all_told = [told for _, _, told in everyone]
-    for rank, told in enumerate(all_told):
-        if told.dtype != all_told[0].dtype:
-            what = f"{kind.name} of {all_told[0].dtype} on rank 0, of {told.dtype} on rank {rank}"
+    arguments = [each for _, _, each in everyone]
+    for rank, each in enumerate(arguments):
+        if each.dtype != arguments[0].dtype:
+            what = f"{kind.name} of {arguments[0].dtype} on rank 0, of {each.dtype} on rank {rank}"
             raise WishError(what, hint="arrays of one dtype")
-    wish: Wish = kind.of_ranks(all_told)
+    wish: Wish = kind.of_ranks(arguments)
     schedule, program = _schedule(wish, world)
     options = RunOptions.of(schedule, stall_s=STALL_S, spans=False)
     embedded = Embedded(program, wish.workload(program), options, world)
@@ -218,9 +218,9 @@ def _fault_for(wish: Wish, embedded: Embedded, asked: Asked) -> str:
     return "its `out` has shape {}, and the result {}".format(*(", ".join(map(str, each)) for each in (given, wanted)))
 
 
-def _told(asked: Asked) -> Told:
+def _arguments(asked: Asked) -> RankArguments:
     a, b = (_shape(asked.given, place) for place in (0, 1))
-    return Told(a, b, len(asked.given) - 1, str(getattr(asked.given[0], "dtype", "")), dict(asked.said))
+    return RankArguments(a, b, len(asked.given) - 1, str(getattr(asked.given[0], "dtype", "")), dict(asked.said))
 
 
 def _shape(given: Sequence[Any], place: int) -> tuple[int, int]:

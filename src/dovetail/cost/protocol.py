@@ -16,7 +16,7 @@ from dovetail.machine import Machine
 
 
 class Protocol(NamedTuple):
-    """How messages of one kind travel. A lane is what the sources call a thread block (references: seed 002, 1.3).
+    """How messages of one kind travel. A lane is what the sources call a thread block (seed 002).
 
     `latency_s`: for which a message's receiver is kept busy besides. `lane_bytes_per_s`: at which a lane takes a
     message in, adds it and passes it on. `efficiency`: the share of the wire that is data: LL sends a flag with every

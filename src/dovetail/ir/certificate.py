@@ -104,7 +104,7 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The document of DESIGN section 10: `ok`, `checks`, `min_fifo_depth`, `collective_found`, and the rest."""
+        """`ok`, `checks`, `min_fifo_depth`, `collective_found`, and the rest."""
         return {
             "schema": SCHEMA,
             "program": self.program,

@@ -1,4 +1,4 @@
-"""Limits of named target runtimes, as their sources set them (references/collectives.md, section 1.4)."""
+"""Limits of named target runtimes, as their source code sets them."""
 
 from __future__ import annotations
 

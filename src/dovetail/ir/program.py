@@ -37,7 +37,7 @@ MAX_SLOTS = 1 << 40  # of one buffer on one rank
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The only schedule IR (DESIGN section 4): tables of names, and columns of arrays with a row for each op.
+    """The only schedule IR: tables of names, and columns of arrays with a row for each op.
 
     Ops of one (rank, lane) run in the order of their rows. What an op's regions mean:
 
@@ -71,6 +71,11 @@ class Program:
     @property
     def num_ops(self) -> int:
         return len(self.columns["kind"])
+
+    @property
+    def in_place(self) -> bool:
+        """Whether results are left in what was given: there are no output buffers."""
+        return all(buffer.role != "output" for buffer in self.buffers)
 
     def channel_table(self) -> NDArray[np.int64]:
         """A row for each channel: source, destination, id, depth."""

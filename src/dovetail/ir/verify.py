@@ -46,7 +46,7 @@ class Findings(NamedTuple):
 
 
 def verify(program: Program, target: str | None = None, *, against: Program | None = None) -> Certificate:
-    """Prove `program`: bounds, deadlock, races, result, and the limits of `target` (DESIGN section 4).
+    """Prove `program`: bounds, deadlock, races, result, and the limits of `target`.
 
     With `against`, a plain program that is right, what its outputs hold is also compared with what that one leaves in
     them, slot by slot; both must have the same inputs and outputs. Outputs that `against` does not write are not

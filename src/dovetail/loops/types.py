@@ -9,7 +9,6 @@ import numpy as np
 
 from dovetail.core import WishError
 from dovetail.loops.expressions import COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
-from dovetail.loops.record import Statement
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -25,11 +24,6 @@ def check_types(nest: Nest, dtypes: Mapping[str, str]) -> None:
             one_of(dtypes[statement.target.array], dtype_of(statement.value, dtypes), statement.value)
         except _MixedError as mixed:
             raise WishError(mixed.what, where=statement.line, found=mixed.found, hint=mixed.hint) from None
-
-
-def computed_in(statement: Statement, dtypes: Mapping[str, str]) -> str:
-    """The dtype that a statement computes in."""
-    return dtypes[statement.target.array]
 
 
 class _MixedError(Exception):

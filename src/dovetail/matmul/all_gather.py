@@ -10,7 +10,7 @@ from dovetail.ir import Studied
 from dovetail.matmul.all_gathering import AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.ficco import MI300X, SCENARIOS
-from dovetail.matmul.product import Share, Told, the_same, uneven_or_none
+from dovetail.matmul.product import RankArguments, Share, the_same, uneven_or_none
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class AllGatherMatmul(AllGathering):
         return [Studied(name, cls(m, k, n, "bfloat16"), MI300X) for name, (m, n, k) in SCENARIOS.items()]
 
     @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> AllGatherMatmul:
-        k = the_same(told, lambda rank: rank.a[1], "columns of A")
-        said = agreed(told)
-        rows, columns = [rank.a[0] for rank in told], [rank.b[1] for rank in told]
+    def of_ranks(cls, arguments: Sequence[RankArguments]) -> AllGatherMatmul:
+        k = the_same(arguments, lambda rank: rank.a[1], "columns of A")
+        said = agreed(arguments)
+        rows, columns = [rank.a[0] for rank in arguments], [rank.b[1] for rank in arguments]
         shares = uneven_or_none(rows), uneven_or_none(columns)
-        return cls(sum(rows), k, sum(columns), told[0].dtype, *said, *shares)
+        return cls(sum(rows), k, sum(columns), arguments[0].dtype, *said, *shares)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:

@@ -22,8 +22,8 @@ from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import (
     SIZES,
     TILING,
+    RankArguments,
     Share,
-    Told,
     add_slices,
     arrays_of,
     row_work,
@@ -138,15 +138,15 @@ class AllGatherColumnsMatmul(AllGathering):
         return (each for each in super().neighbours(schedule) if not each.get("fused"))
 
     @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> AllGatherColumnsMatmul:
-        m = the_same(told, lambda rank: rank.a[0], "rows of A")
-        said = agreed(told)
-        depths, columns = [rank.a[1] for rank in told], [rank.b[1] for rank in told]
-        for rank, each in enumerate(told):
+    def of_ranks(cls, arguments: Sequence[RankArguments]) -> AllGatherColumnsMatmul:
+        m = the_same(arguments, lambda rank: rank.a[0], "rows of A")
+        said = agreed(arguments)
+        depths, columns = [rank.a[1] for rank in arguments], [rank.b[1] for rank in arguments]
+        for rank, each in enumerate(arguments):
             if each.b[0] != sum(depths):
                 raise WishError(f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all")
         shares = uneven_or_none(depths), uneven_or_none(columns)
-        return cls(m, sum(depths), sum(columns), told[0].dtype, *said, *shares)
+        return cls(m, sum(depths), sum(columns), arguments[0].dtype, *said, *shares)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:

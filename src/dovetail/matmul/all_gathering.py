@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 from dovetail.core import parse_count
 from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import Said, Told, balance, parse_flag, the_same
+from dovetail.matmul.product import RankArguments, Said, balance, parse_flag, the_same
 
 RESULTS = (
     Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
@@ -52,7 +52,7 @@ class AllGathering(Gathering):
         return cls(found.rows, found.width, found.depth * ranks, dtype)
 
 
-def agreed(told: Sequence[Told]) -> tuple[int, bool]:
+def agreed(arguments: Sequence[RankArguments]) -> tuple[int, bool]:
     """How many B, and whether A is a result, as all ranks say."""
-    several = the_same(told, lambda rank: rank.several, "matrices B")
-    return several, the_same(told, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")
+    several = the_same(arguments, lambda rank: rank.several, "matrices B")
+    return several, the_same(arguments, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")

@@ -19,9 +19,9 @@ from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.local_search import better, hopeful, moved
-from dovetail.matmul.product import READINGS, SIZES, TILING, add_products, arrays_of, results_in, row_work
+from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
 from dovetail.matmul.reduced_tile import of_rows
-from dovetail.matmul.tiles import serial
+from dovetail.matmul.tiles import READINGS, check_tiles, serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
 from dovetail.passes.in_turn import in_turn
@@ -208,25 +208,6 @@ def is_small(schedule: Schedule, ranks: int) -> bool:
 def near(ranks: int, schedule: Schedule) -> Iterator[Schedule]:
     """The neighbours that can be weighed in a moment."""
     return (each for each in variations(schedule, ranks) if is_small(each, ranks))
-
-
-def check_tiles(m: int, tiles: Sequence[int]) -> tuple[int, ...]:
-    """The tiles as a tuple of positive numbers of rows that add up to m (no tiles for m = 0), or PlanError.
-
-    >>> check_tiles(10, [4, 4])
-    Traceback (most recent call last):
-    ...
-    dovetail.core.errors.PlanError: the tiles do not add up to m = 10 rows
-      found       [4, 4], 8 rows
-      try         make the last tile 2 rows longer
-    """
-    rows = tuple(parse_count(tile, "a tile", least=1) for tile in tiles)
-    missing = m - sum(rows)
-    if missing:
-        hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}" if rows else None
-        found = f"{list(rows)}, {sum(rows)} rows"
-        raise PlanError(f"the tiles do not add up to m = {m} rows", found=found, hint=hint)
-    return rows
 
 
 @lru_cache(maxsize=1024)

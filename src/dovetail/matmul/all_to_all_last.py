@@ -17,7 +17,7 @@ class MatmulAllToAll(Exchanging, Scattering):
     those of all ranks, in the order of ranks.
 
     `m`: rows over all ranks; `counts[q][r]` of them are rank q's for rank r, in the order of r; shared evenly unless
-    given. Source: MC²'s MoE operators (references of seed 000); seed 001 names the pattern.
+    given. Source: MC²'s MoE operators (as seed 000's library has them); seed 001 names the pattern.
     """
 
     name: ClassVar[str] = "matmul_all_to_all"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from dovetail.ir import dtype_bytes
-from dovetail.matmul.product import Product, Share, Told, balance, the_same, uneven_or_none
+from dovetail.matmul.product import Product, RankArguments, Share, balance, the_same, uneven_or_none
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Contracting(Product):
         return replace(self, k=self.k * ranks, shares=None), (note,)
 
     @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> Self:
-        m = the_same(told, lambda rank: rank.a[0], "rows of A")
-        n = the_same(told, lambda rank: rank.b[1], "columns of B")
-        depths = [rank.a[1] for rank in told]
-        return cls(m, sum(depths), n, told[0].dtype, uneven_or_none(depths))
+    def of_ranks(cls, arguments: Sequence[RankArguments]) -> Self:
+        m = the_same(arguments, lambda rank: rank.a[0], "rows of A")
+        n = the_same(arguments, lambda rank: rank.b[1], "columns of B")
+        depths = [rank.a[1] for rank in arguments]
+        return cls(m, sum(depths), n, arguments[0].dtype, uneven_or_none(depths))
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:

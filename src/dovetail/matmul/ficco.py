@@ -10,14 +10,14 @@ RULE = "ficco-heuristic"
 PICKED = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D", "uniform-fused-2D")
 LITERAL_S = 1.0  # the text compares FLOP with FLOP a second: a threshold of one second, unsaid
 UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lost
-FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: a reading that gives three tranches on the paper's own scenarios
+FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: how long an MI300X takes to read all of its own
 HEURISTICS = (
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
     Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": FITTED_S}, PICKED),
 )
 NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
 MI300X, GPUS = "mi300x-8", 8
-SCENARIOS = {  # (M, N, K), N over all GPUs (Table I; references: its three signs that N is global)
+SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs, or the speed-ups that it prints could not be
     "g1": (16384, 16384, 131072),
     "g2": (131072, 16384, 16384),
     "g3": (53248, 16384, 131072),

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
-from dovetail.core import PlanError, parse_count
+from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
+from dovetail.matmul.tiles import check_tiles
 from dovetail.passes.for_all_ranks import for_all_ranks
 from dovetail.passes.pieces import chains, cut_messages
 from dovetail.passes.regions import split
@@ -101,14 +102,8 @@ class Gather:
             raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(WAYS)}")
         if self.by in ("ring", "two_rings") and self.kind != "all_gather":
             raise PlanError("only what every rank wants can go round a ring", hint="by messages, or the library")
-        if self.steps.slices > 1:
-            return
-        missing = self.blocks.longest - sum(parse_count(tile, "a tile", least=1) for tile in self.steps.tiles)
-        if missing:
-            found = f"{list(self.steps.tiles)}, {sum(self.steps.tiles)} rows"
-            hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}"
-            what = f"the tiles do not add up to the {self.blocks.longest} rows of the longest block"
-            raise PlanError(what, found=found, hint=hint)
+        if self.steps.slices == 1:
+            check_tiles(self.blocks.longest, self.steps.tiles, "the {rows} rows of the longest block")
 
     def build(self, *, asked: bool = True) -> Program:
         """The Program; without what is `asked` of it, its post-conditions, where none is to be proved."""

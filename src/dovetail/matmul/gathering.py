@@ -41,7 +41,7 @@ class Gathering(Blockwise):
         *SIZES,
         *TILING,
         Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
-        Option("ficco_threshold_s", float, THRESHOLD, FITTED_S, least=0.0, of="schedules"),
+        Option("ficco_threshold_s", float, THRESHOLD, FITTED_S, least=1e-9, of="schedules"),
     )
 
     @property

@@ -28,11 +28,11 @@ from dovetail.ir import (
 from dovetail.ir.types import Mode
 from dovetail.ir.wish import Arrays, Collected, Costs, OfFields, Times
 from dovetail.matmul.kernels import work_of
+from dovetail.matmul.tiles import READINGS
 from dovetail.passes.regions import split
 
 MODES: tuple[Mode, ...] = ("each_sum", "sum")  # of a product whose K is cut
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-READINGS = ("max", "min")
 SIZES = (
     Option("m", int, "Rows of A and of the result.", least=0, needed=True),
     Option("k", int, "Columns of A, over all ranks unless the machine counts them per rank.", least=0, needed=True),
@@ -112,7 +112,7 @@ def parse_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-class Told(NamedTuple):
+class RankArguments(NamedTuple):
     """What a rank tells the others of its arguments: shapes of A and B, how many B, dtype, and what else was said."""
 
     a: tuple[int, int]
@@ -122,10 +122,10 @@ class Told(NamedTuple):
     said: dict[str, Any]
 
 
-def the_same(told: Sequence[Told], read: Callable[[Told], Any], what: str) -> Any:
+def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments], Any], what: str) -> Any:
     """What all ranks must say alike; WishError, on all of them, naming the first that differs.
 
-    >>> ranks = [Told((2, 4), (4, 3), 1, "float32", {}), Told((3, 5), (5, 3), 1, "float32", {})]
+    >>> ranks = [RankArguments((2, 4), (4, 3), 1, "float32", {}), RankArguments((3, 5), (5, 3), 1, "float32", {})]
     >>> the_same(ranks, lambda rank: rank.b[1], "columns of B")
     3
     >>> the_same(ranks, lambda rank: rank.a[1], "columns of A")
@@ -134,8 +134,8 @@ def the_same(told: Sequence[Told], read: Callable[[Told], Any], what: str) -> An
     dovetail.core.errors.WishError: rank 1 has 5 columns of A
       found       rank 0 has 4
     """
-    first = read(told[0])
-    for rank, each in enumerate(told):
+    first = read(arguments[0])
+    for rank, each in enumerate(arguments):
         if read(each) != first:
             raise WishError(f"rank {rank} has {read(each)} {what}", found=f"rank 0 has {first}")
     return first
@@ -201,7 +201,7 @@ class Product(OfFields):
         return cls(ranks * m, k, ranks * n, str(rng.choice(DTYPES)))
 
     @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> Product:
+    def of_ranks(cls, arguments: Sequence[RankArguments]) -> Product:
         """The wish that these arguments of all ranks make; WishError, naming the rank, where they do not fit."""
         raise NotImplementedError
 

@@ -7,12 +7,13 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from dovetail.core import PlanError, parse_count
+from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Parts, Steps
 from dovetail.matmul.gather import before, depth_of, in_chains
 from dovetail.matmul.product import MODES
+from dovetail.matmul.tiles import check_tiles
 from dovetail.passes.pieces import cut_messages
 
 WAYS = ("library", "messages", "ring", "two_rings")
@@ -60,12 +61,7 @@ class _Scatter:
         ways = WAYS if self.sums else WAYS[:2]
         if self.by not in ways:
             raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(ways)}")
-        missing = self.blocks.longest - sum(parse_count(tile, "a tile", least=1) for tile in self.steps.tiles)
-        if missing:
-            found = f"{list(self.steps.tiles)}, {sum(self.steps.tiles)} rows"
-            hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}"
-            what = f"the tiles do not add up to the {self.blocks.longest} rows of the longest block"
-            raise PlanError(what, found=found, hint=hint)
+        check_tiles(self.blocks.longest, self.steps.tiles, "the {rows} rows of the longest block")
 
     def build(self, *, asked: bool = True) -> Program:
         """The Program; without what is `asked` of it, its post-conditions, where none is to be proved."""

@@ -61,6 +61,25 @@ def uniform(m: int, count: int, align: int = 1) -> Tiling:
     return Tiling("uniform", tuple(tiles), {"count": pieces}, notes)
 
 
+def check_tiles(rows: int, tiles: Sequence[int], whole: str = "m = {rows} rows") -> tuple[int, ...]:
+    """The tiles as a tuple of positive numbers that add up to `rows` (none for 0), or PlanError, which says of what.
+
+    >>> check_tiles(10, [4, 4])
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.PlanError: the tiles do not add up to m = 10 rows
+      found       [4, 4], 8 rows
+      try         make the last tile 2 rows longer
+    """
+    lengths = tuple(parse_count(tile, "a tile", least=1) for tile in tiles)
+    missing = rows - sum(lengths)
+    if missing:
+        hint = f"make the last tile {abs(missing)} rows {'longer' if missing > 0 else 'shorter'}" if lengths else None
+        found = f"{list(lengths)}, {sum(lengths)} rows"
+        raise PlanError(f"the tiles do not add up to {whole.format(rows=rows)}", found=found, hint=hint)
+    return lengths
+
+
 def pipeline_s(
     tiles: Sequence[int], compute_s: Seconds, comm_s: Seconds, compute_factor: float = 1.0, comm_factor: float = 1.0
 ) -> float:
@@ -104,7 +123,7 @@ def mc2_short(k: int, n: int, reading: Reading = "max") -> dict[str, int]:
 
 def mc2_short_shard(k: int, n: int, ranks: int, row_bytes: int) -> dict[str, int]:
     """The short block, in rows of a rank's shard, of MC²'s all-gather and reduce-scatter: 64 KiB of a message, 10 Gi
-    multiplications over all ranks, and 128 rows (references of seed 000's implementation). `k`, `n`: of one rank's
+    multiplications over all ranks, and 128 rows (as seed 000's library has it). `k`, `n`: of one rank's
     product; `row_bytes`: of a row that travels.
 
     >>> mc2_short_shard(4096, 1024, 8, 8192)

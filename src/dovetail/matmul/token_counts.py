@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.core import WishError, parse_count
 from dovetail.matmul.blocks import Blocks
-from dovetail.matmul.product import Product, Said, Told, shard, the_same
+from dovetail.matmul.product import Product, RankArguments, Said, shard, the_same
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -55,16 +55,17 @@ def own_counts(value: Any) -> tuple[int, ...] | None:
 SAID = {"counts": Said(own_counts)}
 
 
-def counts_of_ranks(told: Sequence[Told]) -> Counts:
+def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
     """Each rank's own row of counts, as it said with `counts`, else even shares of its rows. WishError, naming the
     rank, where a row does not fit its A."""
-    given = [rank.said.get("counts") for rank in told]
-    rows = [shard(told[q].a[0], len(told)) if row is None else tuple(row) for q, row in enumerate(given)]
+    given = [rank.said.get("counts") for rank in arguments]
+    ranks = len(arguments)
+    rows = [shard(arguments[q].a[0], ranks) if row is None else tuple(row) for q, row in enumerate(given)]
     for rank, row in enumerate(rows):
-        if len(row) != len(told):
-            raise WishError(f"rank {rank} gives {len(row)} counts", found=f"{len(told)} ranks", hint="one for each")
-        if sum(row) != told[rank].a[0]:
-            raise WishError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {told[rank].a[0]}")
+        if len(row) != ranks:
+            raise WishError(f"rank {rank} gives {len(row)} counts", found=f"{ranks} ranks", hint="one for each")
+        if sum(row) != arguments[rank].a[0]:
+            raise WishError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {arguments[rank].a[0]}")
     return tuple(rows)
 
 
@@ -88,11 +89,11 @@ class Exchanging(Product):
         return replace(self, m=rows * ranks * ranks, counts=None)
 
     @classmethod
-    def of_ranks(cls, told: Sequence[Told]) -> Self:
-        k = the_same(told, lambda rank: rank.a[1], "columns of A")
-        n = the_same(told, lambda rank: rank.b[1], "columns of B")
-        counts = counts_of_ranks(told)
-        return cls(sum(map(sum, counts)), k, n, told[0].dtype, counts=counts)
+    def of_ranks(cls, arguments: Sequence[RankArguments]) -> Self:
+        k = the_same(arguments, lambda rank: rank.a[1], "columns of A")
+        n = the_same(arguments, lambda rank: rank.b[1], "columns of B")
+        counts = counts_of_ranks(arguments)
+        return cls(sum(map(sum, counts)), k, n, arguments[0].dtype, counts=counts)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.passes.columns import Array, ranked
 
-CROWD = 32  # lanes of a rank on one channel: what all MSCCL runtimes take (references: section 1.4)
+CROWD = 32  # lanes of a rank on one channel: what all MSCCL runtimes take (`ir.limits`)
 
 
 def spread_channels(source: Array, target: Array, channel: Array, free: Array, most: int, crowd: int = CROWD) -> Array:

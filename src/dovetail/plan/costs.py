@@ -248,6 +248,8 @@ def check_options(wish: Wish, asked: Mapping[str, Any]) -> dict[str, Any]:
             raise PlanError(what, hint=f"one of {', '.join(option.choices)}")
         if option.type is int:
             parse_count(value, name, least=int(option.least or 0))
+        elif option.least is not None and not value >= option.least:
+            raise WishError(f"{name.replace('_', ' ')} must be at least {option.least:g}", found=repr(value))
     return {name: option.default if asked.get(name) is None else asked[name] for name, option in known.items()}
 
 

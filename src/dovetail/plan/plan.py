@@ -153,7 +153,7 @@ class Plan:
         return {}
 
     def to_json(self) -> dict[str, Any]:
-        """The document of DESIGN section 10, and what is needed to read it back."""
+        """What other programs read (schedule, tiles, seconds, losses, rivals), and what is needed to read it back."""
         head = {"schema": SCHEMA, "schedule": self.family, "tiles": list(self.tiles)}
         steps = {"steps": dict(self.schedule.steps)}
         times = {"predicted_s": self.predicted_s, "serial_s": self.serial_s, "ideal_s": self.ideal_s}

@@ -9,7 +9,7 @@ from pathlib import Path
 from dovetail.core import save_json, seconds_text, share_text
 from dovetail.ir import Schedule, Space
 from dovetail.plan import Plan
-from dovetail.plan.plan import MEASURED_SLOWER
+from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 
 MOST_RUNS = 12  # of tiles of one length that are told one by one
@@ -64,7 +64,8 @@ def lengths(tiles: Sequence[int]) -> str:
 
 def why_serial(plan: Plan, measured_s: float = 0.0) -> str:
     """Why a plan leaves things as they are; `measured_s`: of serial, where it was measured."""
-    if any(rival.measured_s is not None and rival.measured_s < measured_s for rival in plan.rivals):
+    faster = (rival.measured_s is not None and rival.measured_s < measured_s for rival in plan.rivals)
+    if any(faster) or any(rival.why_not == WITHIN_NOISE for rival in plan.rivals):
         return "what was measured to be faster was not so beyond the noise, in every launch"
     if any(rival.why_not == MEASURED_SLOWER for rival in plan.rivals):
         return "what is predicted to be faster was measured slower"

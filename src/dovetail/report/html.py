@@ -12,11 +12,11 @@ from pathlib import Path
 from dovetail import __version__
 from dovetail.core import save_text
 from dovetail.ir import Program, Space
+from dovetail.report.op_details import OpDetails
 from dovetail.report.payload import encode
 from dovetail.report.space_picture import space_svg
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.template import fill, part, programs_of, provenance_list
-from dovetail.report.told import Told
 from dovetail.report.units import percent, second_unit, seconds, seconds_column, significant
 from dovetail.timeline import Label, Timeline
 
@@ -38,7 +38,7 @@ def write_page(
     *,
     title: str,
     timelines: Sequence[Timeline] = (),
-    program: Program | Sequence[Program | Told | None] | None = None,
+    program: Program | Sequence[Program | OpDetails | None] | None = None,
     summary: Summary | None = None,
     further: str = "",
 ) -> Path:
@@ -55,13 +55,13 @@ def page(
     *,
     title: str,
     timelines: Sequence[Timeline] = (),
-    program: Program | Sequence[Program | Told | None] | None = None,
+    program: Program | Sequence[Program | OpDetails | None] | None = None,
     summary: Summary | None = None,
     further: str = "",
 ) -> str:
     """The text of the page that `write_page` writes."""
     facts = summary or Summary()
-    ran: list[Program | Told | None] = programs_of(timelines, program)
+    ran: list[Program | OpDetails | None] = programs_of(timelines, program)
     shown = [run for run in zip(timelines, ran, strict=True) if run[0].num_spans]
     script = part(*SCRIPTS) if shown else ""
     parts = {

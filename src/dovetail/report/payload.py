@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Program
+from dovetail.report.op_details import OpDetails, details_of
 from dovetail.report.span_classes import GROUPS, span_groups
-from dovetail.report.told import Told, told_of
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline
 
 _ALIGN = 8
 
 
-def encode(runs: Sequence[tuple[Timeline, Program | Told | None]]) -> str:
-    """Timelines and what is told of their ops, as base64 of deflate of what `_pack` lays out."""
+def encode(runs: Sequence[tuple[Timeline, Program | OpDetails | None]]) -> str:
+    """Timelines and details of their ops, as base64 of deflate of what `_pack` lays out."""
     arrays: dict[str, NDArray[Any]] = {}
     distinct = list({id(p): p for _, p in runs if p is not None}.values())
     rows = {id(p): row for row, p in enumerate(distinct)}
@@ -30,13 +30,13 @@ def encode(runs: Sequence[tuple[Timeline, Program | Told | None]]) -> str:
         "timelines": [
             _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)]) for i, (t, p) in enumerate(runs)
         ],
-        "programs": [_told(arrays, f"p{i}", told_of(p)) for i, p in enumerate(distinct)],
+        "programs": [_details(arrays, f"p{i}", details_of(p)) for i, p in enumerate(distinct)],
     }
     return b64encode(zlib.compress(_pack(head, arrays), 6)).decode("ascii")
 
 
 def _timeline(
-    arrays: dict[str, NDArray[Any]], key: str, timeline: Timeline, program: Program | Told | None, row: int
+    arrays: dict[str, NDArray[Any]], key: str, timeline: Timeline, program: Program | OpDetails | None, row: int
 ) -> dict[str, Any]:
     """Add the spans of one timeline to `arrays`, in the order of its tracks; returns its part of the header."""
     found, order = tracks(timeline)
@@ -60,13 +60,13 @@ def _timeline(
     }
 
 
-def _told(arrays: dict[str, NDArray[Any]], key: str, told: Told) -> dict[str, Any]:
+def _details(arrays: dict[str, NDArray[Any]], key: str, details: OpDetails) -> dict[str, Any]:
     """Add texts, source lines and messages of the ops to `arrays`; returns their part of the header."""
-    texts = "\n".join(text.replace("\n", " ") for text in told.texts)
+    texts = "\n".join(text.replace("\n", " ") for text in details.texts)
     arrays[f"{key}.text"] = np.frombuffer(texts.encode("utf-8", "replace"), dtype=np.uint8)
     for name in ("line", "sender", "taker", "dep_start", "dep"):
-        arrays[f"{key}.{name}"] = getattr(told, name).astype("<i4")
-    return {"name": told.name, "lines": list(told.lines), "num_ops": len(told.line)}
+        arrays[f"{key}.{name}"] = getattr(details, name).astype("<i4")
+    return {"name": details.name, "lines": list(details.lines), "num_ops": len(details.line)}
 
 
 def _pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.report.html import write_page
-from dovetail.report.told import Told
+from dovetail.report.op_details import OpDetails
 from dovetail.report.trace_tables import Table, remarks, tables
 from dovetail.timeline import Timeline
 from dovetail.trace import Trace
@@ -30,8 +30,8 @@ def write_trace_page(path: str | Path, traces: Sequence[Trace], titles: Sequence
     further = "".join(
         _section(title, found) for title, found in zip(titles, [stats(trace) for trace in traces], strict=True)
     )
-    told = [trace_told(trace) for trace in traces]
-    return write_page(path, title=" and ".join(titles), timelines=timelines, program=told, further=further)
+    details = [trace_details(trace) for trace in traces]
+    return write_page(path, title=" and ".join(titles), timelines=timelines, program=details, further=further)
 
 
 def _named(timeline: Timeline, title: str) -> Timeline:
@@ -40,7 +40,7 @@ def _named(timeline: Timeline, title: str) -> Timeline:
     return replace(timeline, columns=columns, meta={**timeline.meta, "schedule": title})
 
 
-def trace_told(trace: Trace) -> Told:
+def trace_details(trace: Trace) -> OpDetails:
     """Texts, call sites and messages of the spans, and for each wait whom it was for."""
     rows = span_rows(trace)
     span = np.full(trace.num_rows, -1, "i8")
@@ -54,7 +54,7 @@ def trace_told(trace: Trace) -> Told:
     first = np.arange(trace.num_rows) - trace.columns["part"]  # the first row of each row's call
     sender, taker = span[first[found.sent_row[both]]], span[first[found.taken_row[both]]]
     dep_start, dep = _waited_for(trace, span, first, len(rows))
-    return Told("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep)
+    return OpDetails("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep)
 
 
 def _waited_for(

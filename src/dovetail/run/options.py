@@ -15,7 +15,7 @@ Progress = Literal["thread", "poll"]
 @dataclass(frozen=True)
 class RunOptions:
     """`reduce_op`: what every op that reduces computes: sum, prod, min, max or avg (see `run.reduce`). All others are
-    choices of a plan that change no result, only time (DESIGN section 6).
+    choices of a plan that change no result, only time.
 
     `progress`: net lanes driven by a helper thread that sleeps between polls while compute runs (`poll_s` seconds, up
     to 16 times as long while no link waits for them), or polled by the compute thread between blocks of

@@ -18,7 +18,7 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
     """Run `program` on a pretended clock; its Timeline is labelled predicted, row i is op i.
 
     A span lasts from the moment its op could start (queue and `after` done) to its end, waiting for partners,
-    places and links included. DESIGN section 6:
+    places and links included:
 
     - send: a free place in the channel's FIFO (and the posted receive, by rendezvous), then every link of the
       route for wire_s, first come first served; ends when it leaves the wire. The message arrives latency_s later.

@@ -82,7 +82,7 @@ def losses(timeline: Timeline, program: Program, alone: Alone) -> dict[str, floa
       `head` before the lane's first activity, `tail` after its last, `stall` in between.
 
     Where the critical rank has less work than the busiest, `imbalance` is less by the difference of their wholes.
-    Serves predicted and measured timelines. Source: DESIGN section 8; DIL and CIL are seed 001's.
+    Serves predicted and measured timelines. DIL and CIL are seed 001's.
     """
     return attribute(timeline, program, alone).losses
 

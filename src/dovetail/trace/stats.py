@@ -123,12 +123,6 @@ class Stats:
         shares |= {"imb": saved / (min(pure, work) or 1.0), "osu": saved / (pure or 1.0)}
         return {name: min(max(share, 0.0), 1.0) for name, share in shares.items()}
 
-    @property
-    def imbalance(self) -> float:
-        """How much the rank that computes longest computes above the mean: (most - mean) / most of time outside MPI."""
-        own = [rank.seen_s - rank.mpi_s for rank in self.ranks]
-        return 1 - sum(own) / len(own) / max(own) if own and max(own) > 0 else 0.0
-
 
 def stats(trace: Trace | TraceFile) -> Stats:
     """Add up a trace; one on disk is read a chunk at a time."""

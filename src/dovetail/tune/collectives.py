@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dovetail.collective.wish import CollectiveWish
-from dovetail.core import WishError
+from dovetail.core import Say, WishError
 from dovetail.ir import Wish
 from dovetail.machine import Machine
 from dovetail.plan.costs import Costs
@@ -21,7 +21,6 @@ from dovetail.tune.machines import default_executor, hosts_of, in_folder, machin
 from dovetail.tune.measure import Entry
 from dovetail.tune.tune import fresh_seed
 
-Say = Callable[[str, float], None]
 SCHEMA = "dovetail.collective_tune/1"
 
 

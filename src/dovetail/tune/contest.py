@@ -87,17 +87,40 @@ def contest(
     if not entries:
         raise PlanError("nothing to choose for", hint="at least one size")
     clock, tell = Clock(budget_s), say or (lambda what, done: None)
-    measurer, tried = Measurer(entries, executor, seed, rounds), dict[int, dict[Schedule, float]]()
-    numbers = range(len(entries))
-    together = groups({at: (1 + len(entries[at].listed), measurer.run_s(at)) for at in numbers})
-    for group, limit_s in clock.shares([] if keep else together, measurer.heat_s, HEATS):
+    measurer = Measurer(entries, executor, seed, rounds)
+    tried = {} if keep else _heats(measurer, clock, tell)
+    last = {at: each.listed if keep else finalists(at, tried, each, entries) for at, each in enumerate(entries)}
+    judged, facts, broken = _finals(measurer, last, tried, clock, tell, keep=keep)
+    if broken and not judged:
+        raise broken[0]
+    notes = _notes(entries, judged, measurer.failed, broken)
+    return Contest(tuple(judged), facts, (*notes, *_unsure(judged, rounds)))
+
+
+def _heats(measurer: Measurer, clock: Clock, tell: Say) -> dict[int, dict[Schedule, float]]:
+    """Seconds of each schedule that was measured of each entry: the best predicted, then neighbours of the fastest."""
+    entries, tried = measurer.entries, dict[int, dict[Schedule, float]]()
+    together = groups({at: (1 + len(each.listed), measurer.run_s(at)) for at, each in enumerate(entries)})
+    for group, limit_s in clock.shares(together, measurer.heat_s, HEATS):
         tell(f"heats up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
         with suppress(RunError):  # the final will tell
             found = measurer.heat(group, limit_s)
             tried |= {at: {schedule: o.median_s for schedule, o in found[at].items()} for at in group}
             tried |= {at: search(measurer, at, found[at], clock, tell) for at in group if found[at]}
-    last = {at: entries[at].listed if keep else finalists(at, tried, entries[at], entries) for at in numbers}
-    judged, facts, broken = list[Judged](), dict[str, Any](), list[RunError]()
+    return tried
+
+
+def _finals(
+    measurer: Measurer,
+    last: Mapping[int, Sequence[Schedule]],
+    tried: Mapping[int, Mapping[Schedule, float]],
+    clock: Clock,
+    tell: Say,
+    *,
+    keep: bool,
+) -> tuple[list[Judged], dict[str, Any], list[RunError]]:
+    """Every entry that was reached, judged; the facts of the machine; and what broke the jobs of others."""
+    entries, judged, facts, broken = measurer.entries, list[Judged](), dict[str, Any](), list[RunError]()
     together = groups({at: (1 + len(schedules), measurer.run_s(at)) for at, schedules in last.items()})
     for group, limit_s in clock.shares(together, lambda group: measurer.final_s(group, FINALISTS), 1.0):
         tell(f"finals up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
@@ -108,16 +131,14 @@ def contest(
             continue
         results = [result for _, result in launches]
         facts, load = results[0].facts, Load.worst([result.load for result in results])
-        about = sum(r.rounds for r in results), sum(r.disturbed for r in results), load
+        rounds, disturbed = sum(result.rounds for result in results), sum(result.disturbed for result in results)
         for at in group:
-            beside = {name: pooled([r[each.name] for r in results]) for name, each in entries[at].beside.items()}
             one = judge(entries[at], [found[at] for found, _ in launches], tried.get(at, {}), keep=keep)
-            sides = {name: outcome.median_s for name, outcome in beside.items()}
-            judged.append(replace(one, beside=sides, rounds=about[0], disturbed=about[1], load=about[2]))
-    if broken and not judged:
-        raise broken[0]
-    notes = _notes(entries, judged, measurer.failed, broken)
-    return Contest(tuple(judged), facts, (*notes, *_unsure(judged, rounds)))
+            beside = {
+                name: pooled([r[each.name] for r in results]).median_s for name, each in entries[at].beside.items()
+            }
+            judged.append(replace(one, beside=beside, rounds=rounds, disturbed=disturbed, load=load))
+    return judged, facts, broken
 
 
 def judge(

@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.collective.library import LIBRARY
 from dovetail.collective.wish import CollectiveWish
-from dovetail.core import DovetailError
+from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
 from dovetail.plan.selection import Choice, selection_for
 from dovetail.probe import find_ranks
@@ -17,7 +17,6 @@ from dovetail.tune.machines import default_executor
 from dovetail.tune.measure import Entry, repeats_worth
 from dovetail.tune.tune import fresh_seed
 
-Say = Callable[[str, float], None]
 Rule = Callable[[CollectiveWish], Schedule]
 TUNED = "tuned"
 SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job

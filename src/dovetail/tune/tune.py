@@ -93,7 +93,7 @@ class TuneResult:
         return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """DESIGN section 10: the plan's keys, and what was measured in interleaved jobs."""
+        """The plan's keys, and what was measured in interleaved jobs."""
         document = self.plan.to_json()
         del document["schema"], document["predicted"]
         seconds = {"measured_s": self.planned.median_s, "serial_s": self.serial.median_s, "ideal_s": self.ideal_s}
@@ -256,7 +256,7 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
 
 
 def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
-    """Where the measured run lost what it lacks to the ideal, by the machine's own curves (DESIGN section 8)."""
+    """Where the measured run lost what it lacks to the ideal, by the machine's own curves."""
     if COMPUTE not in judged.beside:
         return {}
     try:
@@ -295,8 +295,3 @@ def adjusted_ideals_s(compute_s: float, comm_s: float, cil: tuple[float, float])
     (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])
     both_s = first_s * first
     return max(both_s, last_s * last), both_s + max(last_s - both_s / last, 0.0)
-
-
-def is_kept(schedule: Schedule, result: TuneResult) -> bool:
-    """Whether a schedule is the one that was kept."""
-    return schedule == result.judged.schedule

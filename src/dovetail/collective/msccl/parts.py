@@ -1,4 +1,4 @@
-"""The words of MSCCL XML: its three dialects, ops, buffers, protocols and collectives (references: §1.3, §1.4)."""
+"""The words of MSCCL XML: its three dialects, ops, buffers, protocols and collectives."""
 
 from __future__ import annotations
 

@@ -111,8 +111,7 @@ def _does(program: Program, kind: str) -> bool:
     chunks = slots // n if kind in ("all_gather", "reduce_scatter", "all_to_all") else slots
     if chunks < 1:
         return False
-    in_place = all(buffer.role != "output" for buffer in program.buffers)
-    spec = spec_of(kind, n, chunks=chunks, in_place=in_place)
+    spec = spec_of(kind, n, chunks=chunks, in_place=program.in_place)
     if any(buffer not in program.buffers for buffer in spec.buffers):
         return False
     return program.posts == spec.posts or verify(replace(program, posts=spec.posts)).checks["result"].ok

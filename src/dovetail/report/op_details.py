@@ -1,4 +1,4 @@
-"""Told: what a page tells of a timeline's ops: a text for each, its source line, messages, and what it waited for."""
+"""op_details: what a page says of each op of a timeline: a text, its source line, messages, and what it waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.timeline.partners import message_of
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class OpDetails:
     """`line` has a row of `lines` for each op, or -1; message i goes from op `sender[i]` to op `taker[i]`; op i waited
     for ops `dep[dep_start[i]:dep_start[i + 1]]`."""
 
@@ -29,12 +29,12 @@ class Told:
     dep: NDArray[Any] = field(repr=False)
 
 
-def told_of(program: Program | Told) -> Told:
-    """What is told of a Program's ops."""
-    if isinstance(program, Told):
+def details_of(program: Program | OpDetails) -> OpDetails:
+    """Those of a Program's ops."""
+    if isinstance(program, OpDetails):
         return program
     sender = message_of(program)
     taker = np.flatnonzero(sender >= 0)
     col = program.columns
     links = (sender[taker], taker, col["dep_start"], col["dep"])
-    return Told(program.name, program.lines, op_lines(program, source=False), col["line"], *links)
+    return OpDetails(program.name, program.lines, op_lines(program, source=False), col["line"], *links)
