@@ -8,7 +8,7 @@ from dovetail.ir.schedule import Schedule
 from dovetail.ir.wish import Costs
 
 WORTH = 2e-4  # a step must save this share
-NEAR_EFFORT = 24_000  # at most, of looking at neighbours of a schedule
+NEAR_EFFORT = 12_000  # at most, of looking at neighbours of a schedule
 Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 

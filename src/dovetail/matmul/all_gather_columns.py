@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError
 from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays, Times
+from dovetail.ir.wish import Arrays, Costs, Times
 from dovetail.matmul.all_gathering import RESULTS, AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.blockwise import MC2, SHARDS
@@ -133,8 +133,11 @@ class AllGatherColumnsMatmul(AllGathering):
             return ()
         return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
 
-    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """As of all that travels in blocks, but for one product of several ranks' columns: these are summed up."""
+        return (each for each in super().schedules(costs) if not each.get("fused"))
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         return (each for each in super().neighbours(schedule) if not each.get("fused"))
 
     @classmethod

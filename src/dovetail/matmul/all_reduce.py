@@ -124,7 +124,7 @@ class MatmulAllReduce(Contracting):
             ours, most = by != "library", costs.options["rows_per_message"]
             ops_per_tile = costs.ranks * 4 * costs.ranks if ours else 0
             for tiling in self._pipeline(costs, by).tilings(costs):
-                if tiling.family != "uniform" or len(tiling.tiles) * ops_per_tile <= MANY_OPS:
+                if len(tiling.tiles) * ops_per_tile <= (1 if tiling.family == "uniform" else 4) * MANY_OPS:
                     yield scheduled(tiling, by, most if ours else None)
 
     def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:

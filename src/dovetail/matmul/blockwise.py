@@ -80,7 +80,10 @@ class Blockwise(Product):
         yield from (self._stepwise(SHARDS[by], whole, by) for by in ways if by != "library")
         for by in [by for by in ways if by != "ring" or "two_rings" not in ways]:
             for tiling in self.tilings(costs, by):
-                yield replace(self._stepwise(tiling.family, tiling.tiles, by), steps=tiling.steps, notes=tiling.notes)
+                made = replace(self._stepwise(tiling.family, tiling.tiles, by), steps=tiling.steps, notes=tiling.notes)
+                yield made
+                if by in at_once and len(tiling.tiles) > 1:
+                    yield made.with_parameters(fused=True)
         for by in at_once:
             yield from self.ficco(costs, by)
 

@@ -15,7 +15,7 @@ from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, 
 from dovetail.matmul.variations import MANY_PARTS, round_up
 
 COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
-POINTS = 65  # boundaries of tiles at once among which a plan looks for the optimum
+POINTS = 33  # boundaries of tiles at once among which a plan looks for the optimum
 SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
 SLICES = 64  # at most, that a tile's messages are cut into

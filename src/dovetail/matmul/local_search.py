@@ -10,9 +10,9 @@ from dovetail.ir.neighbours import WORTH, Neighbours, varied
 from dovetail.ir.wish import Costs
 
 SIMULATIONS = 240  # at most, of each schedule that is moved
-EFFORT = 60_000  # at most, of each schedule that is moved
+EFFORT = 20_000  # at most, of each schedule that is moved
 KINDS = 3  # of schedules, whose best has its neighbours tried
-MOVED = 32  # tiles at most: of so many, none is long enough that moving its ends would be seen
+MOVED = 16  # tiles at most: of so many, none is long enough that moving its ends would be seen
 FINEST = 8  # rows by which tiles are moved at least
 FINER = 4  # times, once no coarser move gains
 SHARE = 512  # and such a share of all of them

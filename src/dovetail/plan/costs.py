@@ -21,7 +21,7 @@ from dovetail.timeline import Timeline
 
 Floats = NDArray[np.float64]
 HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
-LOOK_OPS = 1_000  # as long as these are simulated, a Program is made and priced, however small
+LOOK_OPS = 400  # as long as these take, a Program is made and priced, however small
 
 
 @dataclass(frozen=True)
