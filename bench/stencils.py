@@ -22,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,11 +45,10 @@ NEAR = 1e-5  # of the sums: ours and C agree to the bit of each point, Devito ro
 
 
 class Way(NamedTuple):
-    """One program: how it is called, and what its environment has beside."""
+    """One program, and how it is called."""
 
     name: str
     command: list[str]
-    environment: Mapping[str, str]
 
 
 def main() -> None:
@@ -93,7 +91,7 @@ def launch(environment: Path, rate: str) -> list[str]:
 def triad(program: str, args: argparse.Namespace) -> Way | None:
     if args.rate != SHARED_MEMORY:
         return None
-    return Way("triad", [*launch(BIN.parent, args.rate), program, "triad", str(TRIAD_BYTES)], {})
+    return Way("triad", [*launch(BIN.parent, args.rate), program, "triad", str(TRIAD_BYTES)])
 
 
 def compiled(folder: Path) -> str:
@@ -110,13 +108,18 @@ def ways(grid: str, program: str, args: argparse.Namespace) -> list[Way]:
     axes, n = grid.split("x")
     about, found = [axes, n, str(STEPS[grid])], list[Way]()
     for name in ("blocking", "nonblocking"):
-        found.append(Way(f"c {name}", [*start, program, *about, name], {}))
+        found.append(Way(f"c {name}", [*start, program, *about, name]))
     ours = [*start, sys.executable, str(HERE_TOO / "ours.py"), *about]
-    found += [Way("exact", [*ours, '{"depth": 0}'], {}), Way("tuned", [*ours, "{}"], {})]
+    found += [Way("exact", [*ours, '{"depth": 0}']), Way("tuned", [*ours, "{}"])]
     for mode in MODES if devito else ():
-        theirs = [*launch(devito, args.rate), str(devito / "bin/python")]
-        settings = {"DEVITO_MPI": mode, "DEVITO_LANGUAGE": "C", "PATH": f"{devito}/bin:{os.environ['PATH']}"}
-        found.append(Way(f"devito {mode}", [*theirs, str(HERE_TOO / "with_devito.py"), *about], settings))
+        settings = [f"DEVITO_MPI={mode}", "DEVITO_LANGUAGE=C", f"PATH={devito}/bin:{os.environ['PATH']}"]
+        theirs = [
+            *launch(devito, args.rate),
+            "env",
+            *settings,
+            str(devito / "bin/python"),
+        ]  # hosts forward few variables
+        found.append(Way(f"devito {mode}", [*theirs, str(HERE_TOO / "with_devito.py"), *about]))
     return found
 
 
@@ -166,10 +169,13 @@ def row(grid: str, found: list[Way], rounds: int, triad: Way | None) -> dict[str
 
 def run(way: Way) -> list[float]:
     """The numbers that a way prints first."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **way.environment}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # else Python compiles our modules at each start, as no user's does
     done = subprocess.run(way.command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{way.name} failed: {done.stderr.strip().splitlines()[-1:]}")
+        raise SystemExit(f"{way.name} failed: {done.stderr.strip()[-2000:]}")
     words = done.stdout.split(" {")[0].split()
     return [float(word) for word in words]
 
