@@ -228,7 +228,7 @@ def test_conditions_join(dtype):
                 either = (u[t, i] == 2) | (u[t, i] == 5)
                 u[t + 1, i] = where(~(grows | (u[t, i] > 90)) & (either | (beside > 2)), +u[t, i], beside)
             for i in loop(u.shape[0]):
-                v[i] = where(((v[i] == 3) | (v[i] > 5)) & (v[i] < 9), v[i] + 1, v[i] - 1)
+                v[i] = where(((v[i] == 3) | (v[i] > 5)) & (v[i] != 3), v[i] + 1, v[i] - 1)
 
     all_agree(life, [(np.arange(40) * by % 11).astype(dtype) for by in (7, 3)], steps=6)
 
