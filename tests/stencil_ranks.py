@@ -52,6 +52,22 @@ def check(comm, name, grid, dtype, **asked):
     return here, mine
 
 
+def test_ranks_that_ask_for_different_things(comm):
+    """They are told so, all of them, where they would wait for one another."""
+    if comm.size == 1:
+        return
+    last = comm.rank == comm.size - 1
+    for made, grid, asked in (
+        (problems.jacobi2d, (12, 9), {"steps": 3 + last}),
+        (problems.jacobi2d, (12, 9 + last), {}),
+        (problems.jacobi2d, (12,) if last else (12, 9), {}),
+        (problems.laplace2d if last else problems.jacobi2d, (12, 9), {}),
+        (problems.gauss_seidel2d, (12, 9), {"grain": 3 + last}),
+        (problems.jacobi2d, (12, 9), {"wibble": 1} if last else {}),
+    ):
+        assert f"rank {comm.size - 1} " in refusal(lambda: made.on(comm, grid, **asked)), (made, grid, asked)  # noqa: B023
+
+
 def test_every_way(comm):
     for cut in cuts(comm.size, 1):
         for depth, overlapped in ((0, False), (0, True), (2, True)):
@@ -122,6 +138,7 @@ def test_what_was_tuned_is_used(comm):
 if __name__ == "__main__":
     for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
         each(COMM)
+    test_ranks_that_ask_for_different_things(COMM)
     test_shares(COMM)
     test_until_it_has_converged(COMM)
     test_what_was_tuned_is_used(COMM)

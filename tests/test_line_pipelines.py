@@ -188,6 +188,12 @@ class TestWish:
     def test_heat_is_a_stencil(self):
         assert issubclass(wish_of(problems.jacobi1d), StencilWish)
 
+    @pytest.mark.parametrize("asked", [(-3, 4), (3, -4), (0, 4), (3, 0)])
+    def test_depth_and_grain(self, asked):
+        """Of bands that hold nothing both programs would do nothing, and so the same."""
+        with pytest.raises(WishError, match="must be at least 1"):
+            wish_class("seidel1d")("40", 3).program(schedule(*asked), 2)
+
     def test_too_many_ranks(self):
         with pytest.raises(PlanError, match="a part would have no points"):
             wish_class("seidel1d")("4", 3).program(schedule(1, 1), 5)

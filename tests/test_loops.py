@@ -199,13 +199,49 @@ class TestRefused:
 
         refused({"u": array("n")}, f, "two bounds, and a step of 1 or -1", "test_loops.py:")
 
+    @pytest.mark.parametrize("leave", ["break", "return"])
+    def test_a_loop_left_early(self, leave):
+        def f(u):
+            for i in loop(1, u.shape[0]):
+                u[i] = u[i - 1]
+                if leave == "break":
+                    break
+                return
+            u[0] = 1
+
+        refused({"u": array("n")}, f, "a loop is left early", "narrow its bounds")
+
+    def test_a_range(self):
+        def f(u):
+            for i in range(1, u.shape[0]):
+                u[i] = u[i - 1]
+
+        refused({"u": array("n")}, f, "no plain number yet", "for i in loop")
+
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [
+            (lambda a: a % 2, "an operator that loops do not have"),
+            (lambda a: 2**a, "an operator that loops do not have"),
+            (lambda a: a << 1, "an operator that loops do not have"),
+            (np.tanh, "a function that loops do not have"),
+            (lambda a: np.add.reduce(a), "a function that loops do not have"),
+        ],
+    )
+    def test_what_is_not_there(self, value, words):
+        def f(u):
+            for i in loop(u.shape[0]):
+                u[i] = value(u[i])
+
+        refused({"u": array("n")}, f, words, "test_loops.py:")
+
     def test_declarations(self):
         with pytest.raises(WishError, match="unknown boundary 'open'"):
             array("n", time=True, boundary="open")
         with pytest.raises(WishError, match="without a time axis"):
             array("n", boundary="periodic")
-        with pytest.raises(WishError, match="unknown dtype"):
-            array("n", dtype="float31")
+        with pytest.raises(WishError, match="no loop computes in dtype 'float16'"):
+            array("n", dtype="float16")
 
         def f(v):
             v[0] = 1
@@ -280,6 +316,14 @@ class TestArguments:
             for i in loop(u.shape[0]):
                 u[i] = sqrt(u[i])
 
+        def joined(u):
+            for i in loop(u.shape[0]):
+                u[i] = where((u[i] > 0) & u[i], 1, 0)
+
+        def held(u):
+            for i in loop(u.shape[0]):
+                u[i] = ~(u[i] > 0)
+
         line, bytes_ = array("n"), array("n", dtype="uint8")
         for made, given, words in (
             (of(mixed, u=line, v=bytes_), (np.zeros(2), np.zeros(2, "uint8")), "float64 and uint8 in one expression"),
@@ -287,6 +331,8 @@ class TestArguments:
             (of(large, u=bytes_), (np.zeros(2, "uint8"),), "300 is no uint8"),
             (of(truth, u=line), (np.zeros(2),), "where takes a condition first"),
             (of(root, u=bytes_), (np.zeros(2, "uint8"),), "sqrt is for floating values"),
+            (of(joined, u=line), (np.zeros(2),), "& | ~ join conditions"),
+            (of(held, u=line), (np.zeros(2),), "float64 and condition"),
         ):
             with pytest.raises(WishError, match=words) as error:
                 made(*given)

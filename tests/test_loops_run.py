@@ -217,6 +217,22 @@ def test_integers_wrap_around(dtype):
     all_agree(mixed, [given], steps=5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "int64"])
+def test_conditions_join(dtype):
+    @nest(u=array("n", time=True, boundary="periodic"), v=array("n"))
+    def life(u, v, steps):
+        for t in loop(steps):
+            for i in loop(u.shape[0]):
+                beside = np.maximum(u[t, i - 1], u[t, i + 1]) + True
+                grows = (u[t, i] == 0) | (beside > 3) & ~(u[t, i] < beside)
+                either = (u[t, i] == 2) | (u[t, i] == 5)
+                u[t + 1, i] = where(~(grows | (u[t, i] > 90)) & (either | (beside > 2)), +u[t, i], beside)
+            for i in loop(u.shape[0]):
+                v[i] = where(((v[i] == 3) | (v[i] > 5)) & (v[i] != 3), v[i] + 1, v[i] - 1)
+
+    all_agree(life, [(np.arange(40) * by % 11).astype(dtype) for by in (7, 3)], steps=6)
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(

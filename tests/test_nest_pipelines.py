@@ -327,6 +327,14 @@ def both_levels(u, c, steps):
 
 
 class TestRefused:
+    @pytest.mark.parametrize("grain", [0, -2, 2.5])
+    def test_grain(self, grain):
+        """Of tiles that hold nothing both programs would do nothing, and so the same."""
+        wish = problems.gauss_seidel2d.wish("9x8", 2)
+        for made in (wish.program, wish.plain):
+            with pytest.raises(WishError, match="grain must be"):
+                made(Schedule.of("asked", cut=(1, 2), mapped=0, grain=grain), 2)
+
     @pytest.mark.parametrize(
         ("name", "words"),
         [

@@ -10,7 +10,7 @@ from loop_trees import evaluate, trees
 from stencil_runs import arguments, check, native, results, schedule, whole
 
 from dovetail.core import DovetailError, PlanError, WishError
-from dovetail.ir import Kind, verify
+from dovetail.ir import Kind, Schedule, verify
 from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
 from dovetail.loops.wish import StencilWish, stencil_wish
@@ -350,7 +350,14 @@ class TestRefused:
         with pytest.raises(WishError, match=words):
             wish_class("jacobi2d")(grid)
 
+    @pytest.mark.parametrize("asked", [{"depth": -1}, {"tile": 0}, {"tile": -3}, {"depth": 1.5}])
+    def test_depth_and_tile(self, asked):
+        with pytest.raises(WishError, match="must be"):
+            wish_class("jacobi2d")("8x8").program(Schedule.of("asked", cut=(2,), **{"depth": 1} | asked), 2)
+
     def test_dtype_and_steps(self):
+        with pytest.raises(WishError, match="u has dtype float16"):
+            wish_class("jacobi2d")("8x8", 1, "float16")
         with pytest.raises(WishError, match="int32"):
             wish_class("jacobi2d")("8x8", 1, "int32")
         with pytest.raises(WishError, match="steps must be at least 0"):

@@ -61,14 +61,13 @@ class Execution {
         for (std::int64_t op = first; op < last; ++op) step(static_cast<std::int32_t>(op));
     }
 
-    // The buffers that rows from `first` to before `last` write, that any row from `first` on reads, and results that
-    // are there already: what others hold stays as it is in those rows, and is not asked for after them.
-    std::vector<std::uint8_t> live(std::int64_t first, std::int64_t last) const {
+    // The buffers that rows from `first` to before `last` write, and results that are there already, which the other
+    // program may write in those rows. What others hold stays as it is, however often the rows are repeated.
+    std::vector<std::uint8_t> changing(std::int64_t first, std::int64_t last) const {
         std::vector<std::uint8_t> found(p_.num_buffers, 0);
         const auto& written = p_.write.buffer;
         for (std::int64_t i = 0; i < p_.write_start[first]; ++i) found[written[i]] = p_.buffer_is_result[written[i]];
         for (std::int64_t i = p_.write_start[first]; i < p_.write_start[last]; ++i) found[written[i]] = 1;
-        for (const std::int32_t buffer : p_.read.buffer.subspan(p_.read_start[first])) found[buffer] = 1;
         return found;
     }
 

@@ -151,7 +151,8 @@ class Both {
 
     // Whether the same places hold the same after some ops of each as before them; then that alone is known.
     bool repeats(std::int64_t row, std::int64_t length, std::int64_t their_row, std::int64_t their_length) {
-        live_ = own.live(row, row + length), their_live_ = reference.live(their_row, their_row + their_length);
+        changing_ = own.changing(row, row + length);
+        theirs_ = reference.changing(their_row, their_row + their_length);
         num_places_ = 0;
         each([&](const Value&) { ++num_places_; });
         class_of_.assign(num_places_, 0);
@@ -210,12 +211,12 @@ class Both {
 
     template <class F>
     void each(F f) {
-        own.each(live_, f), reference.each(their_live_, f);
+        own.each(changing_, f), reference.each(theirs_, f);
     }
 
     const Key key_;
     std::int64_t& work_;
-    std::vector<std::uint8_t> live_, their_live_;  // buffers
+    std::vector<std::uint8_t> changing_, theirs_;  // buffers
     std::size_t num_places_ = 0;
     std::vector<std::int32_t> class_of_;  // by place
     std::int32_t num_classes_ = 0;

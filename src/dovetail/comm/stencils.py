@@ -7,7 +7,7 @@ import inspect
 import json
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -108,6 +108,7 @@ class StencilOnRanks(NestOnRanks):
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
     """See `Nest.on`."""
+    _check_same(ranks_of(comm, blas=False), f"{nest.name}, grid {_points(grid)}", asked, str(nest))
     kind: Any = nest.wish
     on_ranks: Any = stencil_on_ranks
     if not issubclass(kind, StencilWish):
@@ -118,6 +119,25 @@ def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> N
         raise WishError(f"{nest.name} on ranks: {error}", hint="see Nest.on") from None
     found: NestOnRanks = on_ranks(nest, comm, grid, **asked)
     return found
+
+
+def _check_same(world: World, what: str, asked: Mapping[str, Any], nest: str) -> None:
+    """WishError, on every rank, where they do not all ask for the same: they would wait for one another."""
+    own = ", ".join([what, *(f"{name}={value}" for name, value in sorted(asked.items()))])
+    every = world.gather([own, nest], STALL_S)
+    other = next((rank for rank, each in enumerate(every) if each != every[0]), None)
+    found = "" if other is None else f"rank 0 {every[0][0]}; rank {other} {every[other][0]}"
+    if found := world.share(found, STALL_S):
+        raise WishError("ranks do not ask for the same", found=found, hint="the same nest, grid and options on all")
+
+
+def _points(grid: Sequence[int] | str | int) -> str:
+    """A grid as wishes have it, which may be given in their words, too.
+
+    >>> _points((512, 256)), _points("512x256"), _points(512)
+    ('512x256', '512x256', '512')
+    """
+    return str(grid) if isinstance(grid, str | int) else "x".join(map(str, grid))
 
 
 def pipeline_on_ranks(
@@ -135,12 +155,13 @@ def pipeline_on_ranks(
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
     kind: Any = nest.wish
-    wish: PipelineWish = kind("x".join(map(str, grid)), steps, dtype)
+    wish: PipelineWish = kind(_points(grid), steps, dtype)
     if all(each is None for each in (cut, mapped, grain, overlapped)):
         return PipelineOnRanks(wish, _schedule(wish, world), world)
     usual = wish.usual(world.size, mapped)
     own = usual["cut"] if cut is None else tuple(cut)
-    about = {"cut": own, "grain": grain or usual["grain"], "overlapped": None if overlapped is False else True}
+    about = {"cut": own, "overlapped": None if overlapped is False else True}
+    about |= {} if grain is None else {"grain": grain}
     return PipelineOnRanks(wish, usual.with_parameters(**about), world)
 
 
@@ -157,11 +178,12 @@ def line_on_ranks(
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
     kind: Any = nest.wish
-    wish: LineWish = kind("x".join(map(str, grid)), steps, dtype)
+    wish: LineWish = kind(_points(grid), steps, dtype)
+    asked = {"depth": depth, "grain": grain}
     if depth is None and grain is None:
         return LineOnRanks(wish, _schedule(wish, world), world)
     usual = wish.usual(world.size)
-    return LineOnRanks(wish, usual.with_parameters(depth=depth or usual["depth"], grain=grain or usual["grain"]), world)
+    return LineOnRanks(wish, usual.with_parameters(**{k: v for k, v in asked.items() if v is not None}), world)
 
 
 def stencil_on_ranks(
@@ -181,15 +203,17 @@ def stencil_on_ranks(
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
     kind: Any = nest.wish
-    wish: StencilWish = kind("x".join(map(str, grid)), parameters.pop("steps", 0), dtype, test)
+    wish: StencilWish = kind(_points(grid), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
     if all(each is None for each in (cut, depth, overlapped, tile, shares)):
         return StencilOnRanks(wish, _schedule(wish, world), world)
     slabs = (world.size, *[1] * (len(wish.rows) - 1)) if shares is not None else wish.serial(world.size)["cut"]
     own = tuple(cut) if cut is not None else slabs
-    asked = Schedule.of("asked", cut=own, depth=depth or 0, overlapped=overlapped or None, tile=tile)
+    asked = Schedule.of("asked", cut=own, depth=0 if depth is None else depth, overlapped=overlapped or None, tile=tile)
     if shares is not None:
+        if isinstance(shares, str) and shares != "measured":
+            raise WishError("shares are rows of each part, or measured", found=shares, hint="(700, 324) or 'measured'")
         rows = measured_shares(wish, own, world) if shares == "measured" else tuple(map(int, shares))
         asked = asked.with_parameters(shares=rows)
     return StencilOnRanks(wish, asked, world)

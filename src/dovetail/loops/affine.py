@@ -77,6 +77,10 @@ class Affine:
 
     __truediv__, __rfloordiv__, __rmod__, __rtruediv__ = __floordiv__, __floordiv__, __mod__, __floordiv__
 
+    def __index__(self) -> NoReturn:
+        hint = "write `for i in loop(1, n - 1)`; a loop over plain numbers may be a range"
+        raise WishError("a size or an index is no plain number yet", where=caller(), found=str(self), hint=hint)
+
     def _compared(self, other: Any) -> NoReturn:
         hint = "write loops of their own for the parts of the space that differ"
         raise WishError("a condition on an index", where=caller(), found=f"{self} compared with {other}", hint=hint)

@@ -81,7 +81,8 @@ def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -
     if missing := [name for name in nest.parameters if name not in {*parameters, *sizes}]:
         raise WishError(f"{nest.name} needs {missing[0]}=…", hint="a whole number")
     if strange := [name for name in parameters if name not in nest.parameters]:
-        raise WishError(f"{nest.name} has no parameter '{strange[0]}'", hint=f"it has {', '.join(nest.parameters)}")
+        names = ", ".join(nest.parameters) or "none"
+        raise WishError(f"{nest.name} has no parameter '{strange[0]}'", hint=f"it has {names}")
     return sizes | {name: parse_count(value, name) for name, value in parameters.items()}
 
 

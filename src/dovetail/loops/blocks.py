@@ -60,11 +60,14 @@ class Layout:
 
     def region(self, buffer: str, box: Box) -> Region:
         """The rows of a box, which must be held."""
-        assert all(a <= c <= d <= b for (a, b), (c, d) in zip(self.held, box, strict=True)), (self, box)
         if len(box) == 1:
-            return Region(buffer, box[0][0] - self.held[0][0], box[0][1] - box[0][0])
+            ((begin, end),), ((left, right),) = box, self.held
+            assert left <= begin <= end <= right, (self, box)
+            return Region(buffer, begin - left, end - begin)
         (first, last), (begin, end) = box
-        (top, _), (left, right) = self.held
+        (top, bottom), (left, right) = self.held
+        assert top <= first <= last <= bottom, (self, box)
+        assert left <= begin <= end <= right, (self, box)
         stride = right - left
         offset = (first - top) * stride + begin - left
         if last - first == 1 or end - begin == stride:
@@ -74,16 +77,25 @@ class Layout:
 
 def volume(box: Box) -> int:
     """Rows in a box; 0 where it is empty."""
-    return prod(max(high - low, 0) for low, high in box)
+    found = 1
+    for low, high in box:
+        if high <= low:
+            return 0
+        found *= high - low
+    return found
 
 
 def shifted(box: Box, shift: Sequence[int]) -> Box:
-    return tuple((low + by, high + by) for (low, high), by in zip(box, shift, strict=True))
+    return tuple([(low + by, high + by) for (low, high), by in zip(box, shift, strict=True)])
 
 
 def meet(one: Box, other: Box) -> Box:
     """What two boxes share; of no volume where they share nothing."""
-    return tuple((max(a, c), max(min(b, d), max(a, c))) for (a, b), (c, d) in zip(one, other, strict=True))
+    found = []
+    for (a, b), (c, d) in zip(one, other, strict=True):
+        low, high = a if a > c else c, b if b < d else d
+        found.append((low, high if high > low else low))
+    return tuple(found)
 
 
 def replaced(box: Box, axis: int, part: Range) -> Box:
@@ -96,6 +108,8 @@ def around(box: Box, inner: Box) -> list[Box]:
     >>> around(((0, 4), (0, 3)), ((1, 4), (1, 2)))
     [((0, 1), (0, 3)), ((1, 4), (0, 1)), ((1, 4), (2, 3))]
     """
+    if inner == box:
+        return []
     found = []
     for axis, ((low, high), (begin, end)) in enumerate(zip(box, inner if volume(inner) else _none(box), strict=True)):
         found += [replaced(box, axis, (low, begin)), replaced(box, axis, (end, high))]

@@ -21,9 +21,15 @@ COMPARISONS = {
     "==": np.equal,
     "!=": np.not_equal,
 }
+CONDITIONS = {"&": np.logical_and, "|": np.logical_or, "~": np.logical_not}  # of conditions, to conditions
 FUNCTIONS = {"sqrt": np.sqrt, "exp": np.exp, "sin": np.sin, "cos": np.cos, "abs": np.abs}
+UNARY = {"neg": "-", "~": "~"}
 CHOICES = {"minimum": np.minimum, "maximum": np.maximum}
-_RANKS = dict.fromkeys(COMPARISONS, 1) | {"+": 2, "-": 2, "*": 3, "/": 3, "neg": 4}
+OPERATORS: dict[str, Any] = ARITHMETIC | COMPARISONS | CONDITIONS | FUNCTIONS | CHOICES
+OPERATORS |= {"neg": np.negative, "where": np.where}
+_RANKS = dict.fromkeys((*COMPARISONS, "&", "|"), 1) | {"+": 2, "-": 2, "*": 3, "/": 3, "neg": 4, "~": 4}
+_UFUNCS = {function: name for name, function in OPERATORS.items()}
+_UFUNCS |= {np.bitwise_and: "&", np.bitwise_or: "|", np.invert: "~"}
 ATOM = 5
 
 
@@ -74,8 +80,22 @@ class Value:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __and__(self, other: Any) -> Value:
+        return _binary("&", self, other)
+
+    def __or__(self, other: Any) -> Value:
+        return _binary("|", self, other)
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> Value:
+        return Apply("~", (self,))
+
     def __neg__(self) -> Value:
         return Apply("neg", (self,))
+
+    def __pos__(self) -> Value:
+        return self
 
     def __abs__(self) -> Value:
         return Apply("abs", (self,))
@@ -88,6 +108,22 @@ class Value:
         if power == 2:
             return self * self
         raise WishError("only squares are powers here", where=caller(), found=f"{self} ** {power}", hint="multiply")
+
+    def _unknown(self, other: Any) -> NoReturn:
+        hint = "+ - * /, comparisons, & | ~ of conditions, and the functions of dovetail.loops"
+        raise WishError("an operator that loops do not have", where=caller(), found=f"of {self} and {other}", hint=hint)
+
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __rpow__ = __xor__ = __rxor__ = _unknown
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = _unknown
+
+    def __array_ufunc__(self, function: Any, method: str, *of: Any, **options: Any) -> Value:
+        """NumPy's functions are recorded where they are among those of loops."""
+        name = _UFUNCS.get(function)
+        if name is None or method != "__call__" or options:
+            hint = "sqrt, exp, sin, cos, abs, maximum and minimum are there"
+            found = f"np.{function.__name__}"
+            raise WishError("a function that loops do not have", where=caller(), found=found, hint=hint)
+        return Apply(name, tuple(map(value_of, of)))
 
     @property
     def children(self) -> tuple[Value, ...]:
@@ -146,8 +182,8 @@ def bracketed(value: Apply, of: Sequence[str]) -> str:
     ('a[] - (b[] - 2) * -a[]', 'a[] - b[] - 2 < b[]')
     """
     own = rank(value)
-    if value.name == "neg":
-        return f"-{of[0] if rank(value.of[0]) >= ATOM else f'({of[0]})'}"
+    if value.name in UNARY:
+        return f"{UNARY[value.name]}{of[0] if rank(value.of[0]) >= ATOM else f'({of[0]})'}"
     left, right = value.of
     texts = (of[0] if rank(left) >= own + (own == 1) else f"({of[0]})", of[1] if rank(right) > own else f"({of[1]})")
     return f" {value.name} ".join(texts)
@@ -161,7 +197,7 @@ def value_of(given: Any) -> Value:
         hint = "give the numbers in an array of their own, and read that"
         raise WishError("an index is where data lies, not data", where=caller(), found=str(given), hint=hint)
     if isinstance(given, bool | int | float | np.integer | np.floating):
-        number = given.item() if isinstance(given, np.generic) else given
+        number = given.item() if isinstance(given, np.generic) else int(given) if isinstance(given, bool) else given
         if math.isfinite(number):
             return Number(number)
     raise WishError("a statement takes elements and finite numbers", where=caller(), found=repr(given))

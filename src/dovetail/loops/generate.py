@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.checks import WRAPS
-from dovetail.loops.expressions import ATOM, COMPARISONS, Apply, Number, Read, Value, bracketed, rank
+from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Value, bracketed, rank
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
@@ -72,6 +72,9 @@ class Expressions:
             condition, then, otherwise = value.of
             chosen = f"{self.expression(then, dtype)} : {self.expression(otherwise, dtype)}"
             return f"({self.expression(condition, dtype)} ? {chosen})"
+        if value.name in CONDITIONS:
+            of = [self.expression(child, dtype) for child in value.of]
+            return f"!({of[0]})" if value.name == "~" else bracketed(value, of)
         if value.name in COMPARISONS:
             left, right = (dtype_of(child, self.dtypes) for child in value.of)
             dtype = one_of(left, right, value)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import product
 from typing import ClassVar
 
-from dovetail.core import PlanError
+from dovetail.core import PlanError, parse_count
 from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Space, Workload
 from dovetail.ir.wish import Costs
 from dovetail.loops.line import Line, kernel_name, kernel_of
@@ -94,9 +94,9 @@ class LineWish(PipelineWish):
     def line(self, schedule: Schedule, ranks: int) -> Line:
         """How a schedule runs it. PlanError where it is none of these, or ranks are too many."""
         depth, grain = schedule.get("depth"), schedule.get("grain")
-        if not depth or not grain:
+        if depth is None or grain is None:
             raise PlanError(f"the schedule is none of {self.name}", found=str(schedule), hint="a depth and a grain")
-        return self._line(ranks, depth, grain)
+        return self._line(ranks, parse_count(depth, "depth", least=1), parse_count(grain, "grain", least=1))
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return _program(self.line(schedule, ranks))

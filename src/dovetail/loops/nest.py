@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dovetail.core import WishError
-from dovetail.ir import dtype_bytes
 from dovetail.loops.checks import check_nest
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import Levels, levels_of
 from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
+from dovetail.loops.types import DTYPES
 
 if TYPE_CHECKING:
     from dovetail.loops.dependences import Dependence
@@ -33,8 +33,8 @@ def array(*shape: str | int, dtype: str | None = None, time: bool = False, bound
     elements that no statement writes keep what the level before has (`boundary` "fixed"), subscripts outside wrap
     around ("periodic") or are mirrored at the outermost element ("reflecting": u[-1] is u[1]).
     """
-    if dtype is not None:
-        dtype_bytes(dtype)
+    if dtype is not None and dtype not in DTYPES:
+        raise WishError(f"no loop computes in dtype '{dtype}'", hint=f"one of {', '.join(DTYPES)}")
     if boundary is not None and boundary not in BOUNDARIES:
         raise WishError(f"unknown boundary '{boundary}'", hint=f"one of {', '.join(BOUNDARIES)}")
     if boundary is not None and not time:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Kind, Region
@@ -79,9 +78,12 @@ class OrderedBuilder(Builder):
         """The rows that are found, of which many slots in a row have the same."""
         found = found.ravel()
         if len(found) < FEW:
-            return {row for row in found.tolist() if row >= 0}
-        changes = np.flatnonzero(found[1:] != found[:-1])
-        return {row for row in (int(found[0]), *found[changes + 1].tolist()) if row >= 0}
+            rows = set(found.tolist())
+        else:
+            changes = (found[1:] != found[:-1]).nonzero()[0]
+            rows = {int(found[0]), *found[changes + 1].tolist()}
+        rows.discard(-1)
+        return rows
 
     def _writer(self, rank: int, buffer: str) -> Ints:
         if (rank, buffer) not in self._writers:
@@ -102,6 +104,6 @@ def _seen(slots: Ints, region: Region) -> Ints:
     """A view of the slots of a region, block after block."""
     if region.blocks == 1:
         return slots[region.offset : region.offset + region.count]
-    assert region.offset + (region.blocks - 1) * region.stride + region.count <= len(slots), region
-    (step,) = slots.strides
-    return as_strided(slots[region.offset :], (region.blocks, region.count), (region.stride * step, step))
+    step = slots.itemsize
+    strides = region.stride * step, step
+    return np.ndarray((region.blocks, region.count), slots.dtype, slots, region.offset * step, strides)

@@ -162,12 +162,14 @@ class Parts:
     def region(self, part: Part, name: str, version: int, box: Box) -> Region:
         """Where rows of a version lie: in its plane; or in the user's array, as given or as a result. Rows that are
         given, with ghosts beside them, are copied to the plane first."""
-        plain = Layout(part.own)
-        if self.is_given(name, version) and meet(box, part.own) == box:
-            return _later(plain.region(name, box), version * plain.slots)
+        given = self.is_given(name, version)
+        if given and meet(box, part.own) == box:
+            return _later(Layout(part.own).region(name, box), version * volume(part.own))
         if self.leaving.get(name) == version:
-            return _later(plain.region(f"{name}_out", box), (self.stencil.given[name] - 1) * plain.slots)
-        if self.is_given(name, version):
+            return _later(
+                Layout(part.own).region(f"{name}_out", box), (self.stencil.given[name] - 1) * volume(part.own)
+            )
+        if given:
             self._enter(part, name, version, meet(box, part.own))
         return self._in_plane(part, name, version, box)
 
@@ -176,7 +178,8 @@ class Parts:
         entered = self._entered.setdefault((part.rank, name, version), [])
         fresh = [box] if volume(box) else []
         for other in entered:
-            fresh = [piece for each in fresh for piece in around(each, meet(each, other))]
+            if any(volume(meet(each, other)) for each in fresh):
+                fresh = [piece for each in fresh for piece in around(each, meet(each, other))]
         for each in fresh:
             source, target = self.region(part, name, version, each), self._in_plane(part, name, version, each)
             self._move(part.rank, name, source, target, "enter")

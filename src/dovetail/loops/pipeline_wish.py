@@ -222,9 +222,10 @@ class PipelineWish(OfFields):
     def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:
         """How a schedule runs it. PlanError where it is not for so many ranks."""
         cut, mapped, grain = (schedule.get(name) for name in ("cut", "mapped", "grain"))
-        fits = cut and mapped is not None and grain and len(cut) == len(self.points_by_axis) and prod(cut) == ranks
+        fits = cut and None not in (mapped, grain) and len(cut) == len(self.points_by_axis) and prod(cut) == ranks
         if not fits:
             raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
+        parse_count(grain, "grain", least=1)
         count = self._steps if steps is None else steps
         return How(self.cutting(cut, mapped), count, grain, bool(schedule.get("overlapped")), most_tiles)
 

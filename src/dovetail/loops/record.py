@@ -81,6 +81,7 @@ class Recorder:
         self.body: list[Loop | Statement] = []
         self.statements: list[Statement] = []
         self._open: list[Loop] = []
+        self.left_early = ""  # where there is a loop that something broke out of
 
     def symbol(self, name: str | int) -> Affine:
         return Affine((), name, self) if isinstance(name, int) else Affine(((name, 1),), 0, self)
@@ -162,8 +163,13 @@ def loop(*bounds: Any) -> Iterator[Any]:
 
 
 def _once(recorder: Recorder, index: str, low: Affine, high: Affine) -> Iterator[Affine]:
-    yield recorder.symbol(recorder.enter(index, low, high).index)
-    recorder.leave()
+    where = caller()
+    try:
+        yield recorder.symbol(recorder.enter(index, low, high).index)
+    except GeneratorExit:
+        recorder.left_early = recorder.left_early or where
+    else:
+        recorder.leave()
 
 
 def _back(recorder: Recorder, index: str, first: Affine, end: Affine) -> Iterator[Affine]:
@@ -186,6 +192,9 @@ def record(function: Callable[..., Any], arrays: Mapping[str, Array], parameters
     recorder = Recorder(arrays, [*sizes, *parameters])
     given = {name: Symbolic(name, recorder) for name in arrays}
     function(**given, **{name: recorder.symbol(name) for name in parameters})
+    if recorder.left_early:
+        hint = "a loop goes through all its iterations: narrow its bounds"
+        raise WishError("a loop is left early", where=recorder.left_early, hint=hint)
     if not recorder.statements:
         raise WishError(f"{function.__name__} has no statement", hint="write u[i] = … within its loops")
     return recorder

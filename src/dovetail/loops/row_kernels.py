@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
-from dovetail.loops.expressions import ARITHMETIC, CHOICES, COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
+from dovetail.loops.expressions import COMPARISONS, CONDITIONS, OPERATORS, Apply, Number, Read, Value
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.run import address
 from dovetail.loops.stencil import Source
@@ -20,7 +20,6 @@ from dovetail.loops.types import DTYPES, dtype_of
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
-OPERATORS: Mapping[str, Any] = ARITHMETIC | COMPARISONS | FUNCTIONS | CHOICES | {"neg": np.negative, "where": np.where}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ def evaluated(value: Value, element: Callable[[Read], Any], dtypes: Mapping[str,
         return value.value
     assert isinstance(value, Apply)
     found = OPERATORS[value.name](*(evaluated(child, element, dtypes, dtype) for child in value.of))
-    if value.name in COMPARISONS:
+    if value.name in COMPARISONS or value.name in CONDITIONS:
         return found
     of = dtype_of(value, dtypes)
     return np.asarray(found).astype(of if of in DTYPES else dtype, copy=False)

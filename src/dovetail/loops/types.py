@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dovetail.core import WishError
-from dovetail.loops.expressions import COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
+from dovetail.loops.expressions import COMPARISONS, CONDITIONS, FUNCTIONS, Apply, Number, Read, Value
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -19,6 +19,9 @@ DTYPES = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "ui
 
 def check_types(nest: Nest, dtypes: Mapping[str, str]) -> None:
     """WishError, naming the statement, where dtypes are mixed or an operation is not for them."""
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise WishError(f"{name} has dtype {dtype}", hint=f"one of {', '.join(DTYPES)}")
     for statement in nest.statements:
         try:
             one_of(dtypes[statement.target.array], dtype_of(statement.value, dtypes), statement.value)
@@ -43,6 +46,10 @@ def dtype_of(value: Value, dtypes: Mapping[str, str]) -> str:
         if of[0] != TRUTH:
             raise _MixedError("where takes a condition first", str(value.of[0]), "compare it: where(a > 0, …)")
         return one_of(of[1], of[2], value)
+    if value.name in CONDITIONS:
+        if set(of) != {TRUTH}:
+            raise _MixedError("& | ~ join conditions", str(value), "compare first, in brackets: (a > 0) & (b > 0)")
+        return TRUTH
     found = one_of(of[0], of[-1], value)
     if found == TRUTH:
         raise _MixedError("a condition is not a number", str(value), "where(condition, 1, 0)")

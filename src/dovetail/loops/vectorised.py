@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import Call, bound, margins, results
 from dovetail.loops.checks import WRAPS
-from dovetail.loops.expressions import ARITHMETIC, CHOICES, COMPARISONS, FUNCTIONS, Apply, Number, Read, Value
+from dovetail.loops.expressions import OPERATORS, Apply, Number, Read, Value
 from dovetail.loops.nest import Nest
 from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
@@ -96,9 +96,7 @@ class _Runner:
         of = [self._value(child, axes) for child in value.of]
         if value.name == "where":
             return np.where(*of) if isinstance(of[0], np.ndarray) else of[1] if of[0] else of[2]
-        if value.name == "neg":
-            return -of[0]
-        return (ARITHMETIC | COMPARISONS | FUNCTIONS | CHOICES)[value.name](*of)
+        return OPERATORS[value.name](*of)
 
     def _places(self, read: Read, axes: tuple[Loop, ...]) -> tuple[Given, tuple[Any, ...]]:
         """The array of an access, and where in it the elements of all iterations of the axes lie."""

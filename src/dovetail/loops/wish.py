@@ -195,6 +195,7 @@ class StencilWish(OfFields):
         cut, depth = schedule.get("cut", ()), schedule.get("depth")
         if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
             raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
+        parse_count(depth, "depth"), parse_count(schedule.get("tile", 1), "tile", least=1)
         if any(parts > rows for parts, rows in zip(cut, self.rows, strict=True)):
             found = f"{' × '.join(map(str, self.rows))} rows in {' × '.join(map(str, cut))} parts"
             raise PlanError(

@@ -6,14 +6,16 @@ import ctypes
 import pickle
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi_library import ON_COMM, Shim
-from dovetail.trace.clocks import Meeting
+
+if TYPE_CHECKING:
+    from dovetail.trace.clocks import Meeting
 
 CONTROL_TAG = 20000
 _ANYHOW = 0  # a send may end before the receiver has asked for it
@@ -106,6 +108,8 @@ class World:
 
     def meet(self, limit_s: float = 60.0) -> list[Meeting]:
         """Compare clocks along a tree, all ranks together: this rank's meeting with its parent, none of rank 0."""
+        from dovetail.trace.clocks import Meeting  # for those alone who compare clocks
+
         try:
             found = Meeting(*_native.meet(self.transport, CONTROL_TAG, limit_s))
         except RuntimeError as error:
