@@ -8,7 +8,8 @@ traces, round by round, and what it holds already is not run again, only advised
 
 Ranks are on this machine and talk through shared memory; through TCP where there are more of them than cores, which
 then yield, and in `eager`, whose limit can be set there; in `slow_link` between three hosts of the testbed (needs root
-and iproute2). `--realtime` runs ranks ahead of whatever else the machine does (needs root).
+and iproute2). `--realtime` runs ranks ahead of whatever else the machine does (needs root), with a second's pause before
+each run: Linux stops those for 50 ms that ran so for 950 ms of a second.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -176,6 +178,8 @@ def launched(program: Path, name: str, repaired: int, env: Mapping[str, str]) ->
     many = case.ranks > (os.cpu_count() or 1)
     own = case.twin if repaired else case.fault
     env = {**(TCP if many and not case.rates else {}), **(YIELD if many else {}), **own, **env}
+    if os.sched_getscheduler(0) == os.SCHED_RR:
+        time.sleep(1)
     words = ["env", *(f"{key}={value}" for key, value in env.items()), program, name, repaired, case.inner]
     if case.rates:
         told = testbed("run", "-n", case.ranks, "--timeout", 60, "--", *words)
