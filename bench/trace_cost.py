@@ -1,10 +1,11 @@
 """What tracing costs: nanoseconds an event and a call, with and without in turn, and how much it slows a ping-pong of
 one byte, in turn within one run, since two runs differ by more than that.
 
-    bench/trace_cost.py [--rounds 7] [--budget 420] [--out FILE]
+    bench/trace_cost.py [--rounds 7] [--budget 420] [--peers ROOT] [--out FILE]
 
 Calls are alone: sends to nobody, receives from nobody, and polls in vain. Rings keep the newest events, as a program
-would that traces without end; `--keep all` writes them all.
+would that traces without end; `--keep all` writes them all. With `--peers` other tracers are measured beside, of which
+Debian's are unpacked at ROOT.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+from trace_peers import peers
 from tuned import keep, options_of_time, until
 
 from dovetail.trace.launch import build_wrappers, environment, library_of
@@ -91,13 +93,15 @@ def main() -> None:
     parser = options_of_time(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--keep", default="newest", choices=("newest", "all"))
+    parser.add_argument("--peers", type=Path, metavar="ROOT")
     args = parser.parse_args()
     os.environ["DOVETAIL_TRACE_KEEP"] = args.keep
     is_over = until(args.budget)
     with tempfile.TemporaryDirectory() as place:
         found: dict[str, object] = dict(events(Path(place)))
         keep(args.out, "trace_cost", **found)
-        for rounds in chain(calls(Path(place), args.rounds), pings(Path(place), args.rounds)):
+        others = peers(Path(place), args.peers, args.rounds) if args.peers else ()
+        for rounds in chain(others, calls(Path(place), args.rounds), pings(Path(place), args.rounds)):
             found |= rounds
             keep(args.out, "trace_cost", **found)
             if is_over():

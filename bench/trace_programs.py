@@ -53,7 +53,7 @@ def compared(command: list[str], place: Path, limit_s: float) -> dict[str, Any]:
     library, near = library_of(command), Path(command[0]).parent
     wrapped = build_wrappers(library, near)
     mpicc = Path(compiler_for(library, near))
-    names = {call.name for call in calls()}
+    names = {f"{call.name}{large}" for call in calls() for large in ("", "_c")}
     shim = build_shim(Mpi(library.kind, mpicc.parent), mpicc, place, names, before_others=True)
     counts, traces = place / "counts", place / "traces"
     counts.mkdir(), traces.mkdir()

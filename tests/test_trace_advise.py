@@ -243,6 +243,44 @@ def test_a_larger_eager_limit_does_not_empty_full_buffers():
         assert ("buffers were full" in found["rendezvous"].evidence) == (eager_bytes is not None)
 
 
+def findings_of(tale: Tale) -> dict[str, float]:
+    advice = advise_story(tale.story(), lambda row: tale.sites.get(row, ""), lambda rows: "")
+    return {finding.kind: finding.saves_s for finding in advice.findings}
+
+
+def test_broadcasts_one_after_another_are_merged():
+    """Each call takes its root 30 us."""
+    tale = Tale(2)
+    for number in range(20):
+        tale.gatherings.append(Gathering(number, "MPI_Bcast", (0, 1), FROM_ROOT, 0, 8, 40 * US))
+        for rank in (0, 1):
+            tale.call(rank, "bcast", ("join", number), ("joined", number))
+        tale.within[0] = 30 * US
+    assert findings_of(tale)["merge"] == pytest.approx(19 * 30 * US, rel=0.1)
+
+
+@pytest.mark.parametrize("work_us", [0, 100])
+def test_sends_with_receives_posted_between_them_are_blocked(work_us):
+    """As of an exchange in small parts that are all waited for at its end; not where there is work between."""
+    tale = Tale(2)
+    numbers = [[tale.message(rank, 1 - rank, 64) for _ in range(20)] for rank in (0, 1)]
+    for rank in (0, 1):
+        for mine, theirs in zip(numbers[rank], numbers[1 - rank], strict=True):
+            tale.work(rank, work_us * US)
+            tale.call(rank, "irecv", ("recv", theirs))
+            tale.call(rank, "isend", ("send", mine))
+            tale.within[rank] = 30 * US
+        tale.call(rank, "wait", *(("taken", theirs) for theirs in numbers[1 - rank]))
+    found = findings_of(tale)
+    assert found.get("block", 0.0) == pytest.approx(0.0 if work_us else 19 * 30 * US, rel=0.1)
+
+
+def test_a_border_whose_first_messages_were_held_up_is_one_still():
+    tale, _ = told("temporal_block", repaired=False)
+    tale.messages[:2] = [replace(message, rendezvous=True) for message in tale.messages[:2]]
+    assert "temporal_block" in findings_of(tale)
+
+
 def test_other_calls_after_a_collective_that_goes_stay(tmp_path):
     """Two allreduces of 1 ms, then a call of 50 ms that says nothing of what it does: merging saves one of the two."""
     for rank in range(2):

@@ -178,6 +178,16 @@ def test_ranks_that_never_finalize_leave_a_trace(program, tmp_path, how):
         assert stats(trace).ranks[0].open_calls in (("MPI_Barrier",), ("MPI_Recv",), ())
 
 
+def test_a_rank_that_cannot_be_traced_holds_nobody_up(program, tmp_path):
+    """Planted: rank 1's trace has no place to begin; rank 0's is whole."""
+    _, mpi, target = program
+    one = 'test "$PMI_RANK$OMPI_COMM_WORLD_RANK" = 1 && export DOVETAIL_TRACE_DIR=/dev/null/none; exec "$0"'
+    code, trace = traced(mpi, tmp_path / "out", 2, "sh", "-c", one, target)
+    assert code == 0
+    assert [rank["rank"] for rank in trace.meta["ranks"] if rank["finalized"]] == [0]
+    assert counted(trace)["MPI_Finalize"] == 1
+
+
 PYTHON = """
 from mpi4py import MPI
 import numpy as np

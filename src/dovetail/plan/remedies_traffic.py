@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log2
 
 from dovetail.plan.remedy import GRAIN_S, Remedy, Site, dropped, gap_s, told
-from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
+from dovetail.trace.story import Does, Step, Story
 
 SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
 LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; beyond so many steps the work done twice, not counted, is much
@@ -68,7 +68,7 @@ def _follows(story: Story, place: Sequence[dict[int, int]], rank: int, before: i
     """Whether on every rank of the group the one collective is directly after the other, and of the same kind."""
     a, b = (story.gatherings[story.steps[rank][i].number] for i in (before, at))
     alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
-    if not alike or a.name == "MPI_Barrier" or a.way != SYNCHRONOUS:
+    if not alike or a.name == "MPI_Barrier":
         return False
     for other in a.group:
         i, j = place[other].get(a.meeting, -1), place[other].get(b.meeting, -1)
@@ -122,22 +122,25 @@ def _joint_s(story: Story, run: Sequence[int]) -> float:
 def _send_runs(story: Story, rank: int, where: Sequence[Mapping[tuple[Does, int], int]]) -> Iterator[list[int]]:
     """Messages to one rank that its sender sends, and its receiver takes, one directly after the other."""
     run: list[int] = []
+    since_s = 0.0  # own work since the last of them
     for step in story.steps[rank]:
-        if step.does == "sent" and step.number in run:
+        since_s += gap_s(step)
+        if step.does == "recv" or (step.does == "sent" and step.number in run):
             continue
-        if step.does == "send" and run and _next(story, where, run[-1], step):
+        if step.does == "send" and run and since_s <= GRAIN_S and _next(story, where, run[-1], step):
             run.append(step.number)
+            since_s = 0.0
             continue
         if len(run) > 1:
             yield run
-        run = [step.number] if step.does == "send" else []
+        run, since_s = ([step.number], 0.0) if step.does == "send" else ([], 0.0)
     if len(run) > 1:
         yield run
 
 
 def _next(story: Story, where: Sequence[Mapping[tuple[Does, int], int]], before: int, step: Step) -> bool:
     a, b = story.messages[before], story.messages[step.number]
-    if (a.dst, a.key) != (b.dst, b.key) or gap_s(step) > GRAIN_S:
+    if (a.dst, a.key) != (b.dst, b.key):
         return False
     at, posted = where[a.dst].get(("taken", before)), where[a.dst].get(("recv", step.number))
     if at is None or posted is None or posted <= at:
@@ -202,10 +205,10 @@ def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
 
 
 def _is_halo(story: Story, numbers: Sequence[int]) -> bool:
-    """Many messages of one size, whose time is mostly latency."""
+    """Many messages of one size, whose time is mostly latency, and of which most do not wait for their receive."""
     sizes = {story.messages[n].num_bytes for n in numbers}
     if len(numbers) < 8 or len(sizes) != 1:
         return False
     size = sizes.pop()
     is_short = float(story.delays(2 * size)) < SHORT * float(story.delays(size))
-    return is_short and not story.messages[numbers[0]].rendezvous
+    return is_short and 2 * sum(story.messages[n].rendezvous for n in numbers) < len(numbers)

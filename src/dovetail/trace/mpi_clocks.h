@@ -43,8 +43,8 @@ static void dm_before_init(void) {
     dm_starts = 1;
 }
 
+/* Ranks without a trace meet the others too, who would wait for them: one host's disk may be full. */
 static void dm_after_init(void) {
-    if (!dm_starts) return;
     real_Comm_rank(MPI_COMM_WORLD, &dm_world_rank);
     real_Comm_size(MPI_COMM_WORLD, &dm_world_size);
     real_Comm_group(MPI_COMM_WORLD, &dm_world_group);
@@ -57,7 +57,7 @@ static void dm_after_init(void) {
     real_Comm_dup(MPI_COMM_WORLD, &dm_own);
     dm_meet();
     dm_inside = 0;
-    dm_is_tracing = 1;
+    dm_is_tracing = dm_starts;
 }
 
 static void dm_after_session(void) {

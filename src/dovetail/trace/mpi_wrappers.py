@@ -116,6 +116,9 @@ def _alone(call: Call, real: str) -> list[str]:
     """What comes first: calls of the library's own are passed on."""
     if call.name in _BEGIN:
         return [_BEGIN[call.name]]
+    if call.name == "Finalize":  # ranks without a trace meet the others here too
+        return ["if (dm_leave_alone()) {", "    if (!dm_inside) dm_before_finalize();", f"    return {real};", "}",
+                "dm_inside = 1;"]  # fmt: skip
     return [f"if (dm_leave_alone()) return {real};", "dm_inside = 1;"]
 
 

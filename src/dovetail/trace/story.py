@@ -188,7 +188,7 @@ class _Teller:
         for size in np.unique(f.num_bytes[sure]).tolist():
             like = f.num_bytes == size
             likely_s[like] = np.percentile(took[like & sure], 10)
-        return np.where(took > MUCH_LONGER * likely_s, blamed, -1), likely_s
+        return np.where(took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), blamed, -1), likely_s
 
     def _judge(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Of each message: its delay, whether it waited for its receive, whether it stalled for want of progress."""
