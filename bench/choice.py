@@ -27,7 +27,7 @@ import numpy as np
 from tuned import HERE, OPERATORS
 
 from dovetail.ir import Heuristic
-from dovetail.matmul.ficco import FITTED_S, LITERAL_S, PICKED, RULE, ficco_rule
+from dovetail.matmul.ficco import LITERAL_S, MEMORY_S, PICKED, RULE, ficco_rule
 from dovetail.plan import wish_class
 from dovetail.report.choices import scenarios_table, score_table
 from dovetail.tune.choices import NOISE, OURS, TIE, Compared, compare, heuristics_of, scores
@@ -116,7 +116,7 @@ def save(args: argparse.Namespace, threshold_s: float, found: dict[str, list[Com
     head: dict[str, Any] = {"bench": "choice", "label": "predicted", "machine": machine}
     head |= {"commit": described.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
     head |= {"seeds": args.seeds, "fit_seed": args.fit_seed, "noise": NOISE, "tie": TIE}
-    head |= {"thresholds_s": {"literal": LITERAL_S, "by memory": FITTED_S, "fitted": threshold_s}}
+    head |= {"thresholds_s": {"literal": LITERAL_S, "by memory": MEMORY_S, "fitted": threshold_s}}
     sets = {
         name: {"scores": [each.to_json() for each in scores(some)], "scenarios": [each.to_json() for each in some]}
         for name, some in found.items()

@@ -10,10 +10,10 @@ RULE = "ficco-heuristic"
 PICKED = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D", "uniform-fused-2D")
 LITERAL_S = 1.0  # the text compares FLOP with FLOP a second: a threshold of one second, unsaid
 UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lost
-FITTED_S = 36.2e-3  # 192 GB of memory at 5.3 TB/s: how long an MI300X takes to read all of its own
+MEMORY_S = 36.2e-3 / 8  # 192 GB of memory at 5.3 TB/s, for a whole product; each of 8 ranks has an eighth of its N
 HEURISTICS = (
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
-    Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": FITTED_S}, PICKED),
+    Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": MEMORY_S}, PICKED),
 )
 NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
 MI300X, GPUS = "mi300x-8", 8

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
-from dovetail.matmul.ficco import FITTED_S, HEURISTICS, RULE, Ruled, ficco_rule
+from dovetail.matmul.ficco import HEURISTICS, MEMORY_S, RULE, Ruled, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_model, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
@@ -41,7 +41,7 @@ class Gathering(Blockwise):
         *SIZES,
         *TILING,
         Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
-        Option("ficco_threshold_s", float, THRESHOLD, FITTED_S, least=1e-9, of="schedules"),
+        Option("ficco_threshold_s", float, THRESHOLD, MEMORY_S, least=1e-9, of="schedules"),
     )
 
     @property

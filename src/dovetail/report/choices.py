@@ -52,7 +52,9 @@ def score_table(found: Sequence[Score], *, terminal: bool = False, width: int = 
         [
             each.chooser,
             str(each.count) + (f" of {each.count + each.silent}" if each.silent else ""),
-            *map(percent, (each.right, each.tied, each.close, each.miss_loss, each.mean_loss, each.worst, each.own)),
+            *map(percent, (each.right, each.tied, each.close, each.miss_loss)),
+            *(percent(loss) if each.count else "–" for loss in (each.mean_loss, each.worst)),
+            percent(each.own),
         ]
         for each in found
     ]
