@@ -57,6 +57,7 @@ def done(*words: object) -> str:
         ("up 2 100mbit --topology ring", "'ring'"),
         ("up 2 100mbit --topology mesh --nics 2", "one link per pair"),
         ("up 2 none --delay-us 50", "no delay"),
+        ("up 2 100mbit --tcp hasty", "not 'hasty'"),
         ("run", "no program named"),
         ("run --env-dir /nowhere -- true", "no virtual environment at /nowhere"),
         ("run --timeout 0 -- true", "'0' is not a number above 0"),
@@ -166,6 +167,12 @@ class TestReal:
         assert has_link_speed(mpi, 6.25)
         done("rate", "none")  # the planted fault
         assert not has_link_speed(mpi, 12.5)
+
+    def test_tcp_paces_as_asked_whatever_the_machine_is_set_to(self, two_hosts, mpi):
+        shown = ("cat", "/proc/sys/net/ipv4/tcp_congestion_control")
+        assert run_on(mpi, *shown, options=("-n", 2)).stdout.split() == ["cubic"] * 2
+        done("up", 2, "100mbit", "--tcp", "reno")
+        assert run_on(mpi, *shown, options=("-n", 2)).stdout.split() == ["reno"] * 2
 
     def test_ranks_fill_hosts_in_blocks_and_are_pinned(self, two_hosts, mpi, tmp_path):
         program = tmp_path / "where.py"

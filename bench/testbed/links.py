@@ -11,6 +11,7 @@ QUEUE_BYTES = 400_000
 ETHERNET_HEADER_BYTES = 14
 UNSHAPED = "none"
 FRAME_S = 720e-6
+TCP_SETTING = "tcp_congestion_control"
 
 
 def bits_per_second(rate):
@@ -166,6 +167,8 @@ def lay_mesh(wiring):
 def lay(testbed):
     """All cables of the testbed, shaped."""
     wiring = Wiring(testbed)
+    for host in ["head", *testbed.host_names]:
+        wiring.steer[testbed.namespace(host)].append(f"echo {testbed.tcp} > /proc/sys/net/ipv4/{TCP_SETTING}")
     lay_management(wiring)
     lay_mesh(wiring) if testbed.topology == "mesh" else lay_star(wiring)
     for space, device, host in shaped_devices(testbed):

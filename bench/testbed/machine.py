@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 TOOLS = {
     "ip": "iproute2",
@@ -29,6 +30,12 @@ def problems():
     if not works("unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "true"):
         return ["namespaces (net, uts, ipc, pid, mount) may not be created: the container forbids it"]
     return in_scratch_namespace(feature_problems)
+
+
+def tcp_problem(name):
+    """Why TCP cannot find its pace by the algorithm `name` here, or None."""
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    return None if name in known else f"this kernel's TCP knows {', '.join(known)}, not {name!r}"
 
 
 def netem_problem():

@@ -36,6 +36,7 @@ class Testbed:
     topology: str
     mtu: int
     delay_us: int
+    tcp: str = "cubic"
 
     @property
     def prefix(self):
