@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError
+from dovetail.ir.alike import alike
 from dovetail.ir.program import Program
 from dovetail.ir.types import Kind
 
@@ -103,12 +104,15 @@ def region_bytes(program: Program, workload: Workload, side: str) -> NDArray[np.
     if not len(rows):
         return total
     joined, base = _all_starts(program, workload)
-    base, times = base[place[rows]], blocks[rows]
+    begins = base[place[rows]] + col[f"{side}_offset"][rows]
+    kinds, which = alike([begins, count[rows], blocks[rows], col[f"{side}_stride"][rows]])  # ranks share most of them
+    begins, ones = begins[kinds], rows[kinds]  # one of each kind
+    count, times, stride = (col[f"{side}_{part}"][ones] for part in ("count", "blocks", "stride"))
     block = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
-    first = np.repeat(base + col[f"{side}_offset"][rows], times) + block * np.repeat(col[f"{side}_stride"][rows], times)
-    elements = joined[first + np.repeat(count[rows], times)] - joined[first]
-    of_row = np.repeat(np.arange(len(rows)), times)
-    total[rows] = np.bincount(of_row, elements, len(rows)).astype(np.int64) * each[rows]
+    first = np.repeat(begins, times) + block * np.repeat(stride, times)
+    elements = joined[first + np.repeat(count, times)] - joined[first]
+    of_kind = np.repeat(np.arange(len(kinds)), times)
+    total[rows] = np.bincount(of_kind, elements, len(kinds)).astype(np.int64)[which] * each[rows]
     return total
 
 

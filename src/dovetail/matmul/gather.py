@@ -51,9 +51,17 @@ def gather_model(
 ) -> tuple[Program, Times]:
     """What `gather_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
     pieces of a message each op stands for."""
-    alike = blocks.alike and not (schedule.get("fused") and schedule.get("own") == "first")
+    several = schedule.get("fused") and schedule.get("own") == "first" and not apart_alike(blocks, schedule)
+    alike = blocks.alike and not several
     made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks))
     return in_chains(made.build(asked=False), schedule, alike=alike)
+
+
+def apart_alike(blocks: Blocks, schedule: Schedule) -> bool:
+    """Whether products of all parts but the own are alike on all ranks: those of whole blocks lie side by side on the
+    first rank and on the last, on the others the own one lies between them."""
+    ours = schedule["by"] != "library" and schedule.get("slices", 1) == 1
+    return ours and (len(schedule.tiles) > 1 or blocks.ranks == 2)
 
 
 def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Program, Times]:
@@ -73,6 +81,17 @@ def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
     ((0, 3, 5), (0, 1, 4))
     """
     return (rank, (rank - turn + 1) % ranks, step) if turn > 1 else (rank, (rank + 1) % ranks, step - 1)
+
+
+def heard_by(doing: Sequence[int], towards: int, ranks: int) -> Sequence[int]:
+    """Ranks whose messages to the rank so many after them begin or end at one of `doing`.
+
+    >>> heard_by([0], 1, 4), heard_by(range(4), 1, 4)
+    ([0, 3], range(0, 4))
+    """
+    if len(doing) == ranks:
+        return doing
+    return sorted({*doing, *((rank - towards) % ranks for rank in doing)})
 
 
 class Gather:
@@ -195,15 +214,9 @@ class Gather:
     def _send(self, step: int) -> None:
         """Straight to each rank, on a lane for each, so that they travel at once where links allow, or in turn."""
         for turn in range(1, self.ranks):
-            for rank in self._heard_by(turn):
+            for rank in heard_by(self.doing, turn, self.ranks):
                 after = self.came.get(before(rank, turn, step, self.ranks), []) if self.in_turn else []
                 self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1, after)
-
-    def _heard_by(self, towards: int) -> Sequence[int]:
-        """Ranks whose messages to the rank so many after them begin or end at one of `doing`."""
-        if len(self.doing) == self.ranks:
-            return self.doing
-        return sorted({*self.doing, *((rank - towards) % self.ranks for rank in self.doing)})
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
         """The part of block (q, dst) from rank `src`, which has it, to rank `dst`, after the one that brought it."""
@@ -230,7 +243,7 @@ class Gather:
         for hop in range(max(back, forth)):
             for way, most in ((0, back), (1, forth)):
                 towards = -1 if way == 0 else 1
-                for rank in self._heard_by(towards) if hop < most else ():
+                for rank in heard_by(self.doing, towards, self.ranks) if hop < most else ():
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
                     after = [] if hop == 0 else self.came.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)

@@ -11,7 +11,7 @@ from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.wish import Times
 from dovetail.matmul.blocks import Blocks, Parts, Steps
-from dovetail.matmul.gather import before, depth_of, in_chains
+from dovetail.matmul.gather import apart_alike, before, depth_of, heard_by, in_chains
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles
 from dovetail.passes.pieces import cut_messages
@@ -34,18 +34,24 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     `rows_per_message` rows; `in_turn`: see `gather_program`. PlanError where the parameters do not fit. Source: seed
     000 (MC²), seed 001.
     """
-    return cut_messages(_Scatter(name, blocks, schedule, sums).build(), schedule.get("rows_per_message"))
+    made = _Scatter(name, blocks, schedule, sums, range(blocks.ranks)).build()
+    return cut_messages(made, schedule.get("rows_per_message"))
 
 
 def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:
-    """What `scatter_program` makes, its messages as chains where they can be; and how many pieces of one each op stands
-    for."""
-    return in_chains(_Scatter(name, blocks, schedule, sums).build(asked=False), schedule, alike=False)
+    """What `scatter_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
+    pieces of a message each op stands for."""
+    apart = schedule["by"] == "messages" and schedule.get("own") != "together"
+    alike = blocks.alike and not (schedule.get("fused") and apart and not apart_alike(blocks, schedule))
+    made = _Scatter(name, blocks, schedule, sums, range(1) if alike else range(blocks.ranks))
+    return in_chains(made.build(asked=False), schedule, alike=alike)
 
 
 class _Scatter:
-    def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool) -> None:
-        self.blocks, self.ranks, self.sums = blocks, blocks.ranks, sums
+    """Builds the Program of `scatter_program`, the ops of the ranks `doing` alone."""
+
+    def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool, doing: range) -> None:
+        self.blocks, self.ranks, self.sums, self.doing = blocks, blocks.ranks, sums, doing
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
         self.most, self.in_turn = schedule.get("rows_per_message"), bool(schedule.get("in_turn"))
         self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
@@ -77,15 +83,15 @@ class _Scatter:
             b.buffer("R", "scratch", came)
         b.buffer("C", "output", wanted)
         self.compute = b.lane("compute", "compute")
-        for rank in everyone if asked else ():
+        for rank in self.doing if asked else ():
             self._ask(rank)
         if self.by in ("ring", "two_rings"):
             self._pass_on()
         else:
-            for rank in everyone:
+            for rank in self.doing:
                 self._multiply(rank)
             self._communicate()
-        for rank in everyone:
+        for rank in self.doing:
             self._add_up(rank)
         return b.build()
 
@@ -204,7 +210,7 @@ class _Scatter:
     def _call(self, step: int) -> None:
         kind = "reduce_scatter" if self.sums else "all_to_all"
         net, call, everyone = self.b.lane("net", "net"), self.b.collective(kind, range(self.ranks)), range(self.ranks)
-        for rank in everyone:
+        for rank in self.doing:
             parts = [self.made_at(rank, r, step) for r in everyone]
             if self.sums:
                 reads = [Region("P", parts[0].offset, sum(part.count for part in parts))]
@@ -219,19 +225,22 @@ class _Scatter:
         """Straight to each rank, on a lane for each, so that they travel at once where links allow, or in turn."""
         for turn in range(1, self.ranks):
             send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
-            for rank in range(self.ranks):
+            for rank in heard_by(self.doing, turn, self.ranks):
                 to = (rank + turn) % self.ranks
                 if not self.part(rank, to, step).rows:
                     continue
                 channel = self.b.channel(rank, to, 0, self.depth)
                 line = f"step {step + 1}: from rank {rank} for rank {to}"
-                reads, writes = [self.made_at(rank, to, step)], [self.landing(rank, to, step)]
-                after, other = [self.made[rank, to, step]], before(rank, turn, step, self.ranks)
-                after += [self.came[other]] if self.in_turn and other in self.came else []
-                self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
-                row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
-                self.came[to, rank, step] = row
-                self.left[to].append((rank, step, row))
+                if rank in self.doing:
+                    reads, other = [self.made_at(rank, to, step)], before(rank, turn, step, self.ranks)
+                    after = [self.made[rank, to, step]]
+                    after += [self.came[other]] if self.in_turn and other in self.came else []
+                    self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
+                if to in self.doing:
+                    writes = [self.landing(rank, to, step)]
+                    row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
+                    self.came[to, rank, step] = row
+                    self.left[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:
         """What came aside is added to the own product, in the order in which it comes."""
@@ -254,7 +263,9 @@ class _Scatter:
                 if away > most or (away == 0 and way) or not self.part(rank, r, step).rows:
                     continue
                 into = self.made_at(rank, r, step) if away else self.result(rank, rank, step)
-                done = self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")
+                done = -1
+                if rank in self.doing:
+                    done = self._product(rank, self.source(rank, r, step), into, f"step {step + 1}: for rank {r}")
                 for way_in, comes_by, farthest in [(way, towards, most)] if away else ways:
                     if away < farthest:
                         done = self._add(rank - comes_by, rank, r, step, way_in, into, done, passed)
@@ -265,7 +276,10 @@ class _Scatter:
         src %= self.ranks
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
         channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: sum for rank {r}"
-        reads, made = [self.made_at(src, r, step)], [passed[src, r, step]]
-        self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=made, line=line)
+        if src in self.doing:
+            reads, made = [self.made_at(src, r, step)], [passed[src, r, step]]
+            self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=made, line=line)
+        if dst not in self.doing:
+            return after
         about: Any = {"chan_in": channel, "after": [after], "line": line}
         return self.b.add(Kind.recv_reduce, dst, recv, reads=[into], writes=[into], **about)
