@@ -23,18 +23,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tuned import HERE, OPERATORS
 
 from dovetail.ir import Heuristic
-from dovetail.matmul.ficco import LITERAL_S, MEMORY_S, PICKED, RULE, ficco_rule
+from dovetail.matmul.ficco import LITERAL_S, MEMORY_S, PICKED, RULE, Outcome, best_threshold
 from dovetail.plan import wish_class
 from dovetail.report.choices import scenarios_table, score_table
 from dovetail.tune.choices import NOISE, OURS, TIE, Compared, compare, heuristics_of, scores
 from dovetail.tune.scenarios import Scenario, drawn, published
 
-FITTED = "FiCCO, fitted"
-GRID = np.geomspace(1e-6, 10.0, 141)  # seconds: thresholds among which it is fitted
+FITTED = "FiCCO, fitted to others"
 BY_RULE = ("all_gather_matmul", "all_to_all_matmul")  # operators of which FiCCO's rule speaks
 
 
@@ -89,19 +87,14 @@ def rules_of(wish: Any, threshold_s: float | None) -> tuple[Heuristic, ...]:
 def fitted(some: Sequence[Compared]) -> float:
     """The threshold by which the rule's choices take least, by geometric mean, where each family's best is taken."""
 
-    def loss(threshold_s: float) -> float:
-        return sum(np.log(each.families[picked(each, threshold_s)]) for each in some)
-
-    losses = [loss(float(threshold_s)) for threshold_s in GRID]
-    best = [threshold_s for threshold_s, lost in zip(GRID, losses, strict=True) if lost <= min(losses) + 1e-9]
-    return float(f"{np.sqrt(best[0] * best[-1]):.3g}")
+    return best_threshold([Outcome(sizes_of(each), each.families) for each in some])
 
 
-def picked(each: Compared, threshold_s: float) -> str:
-    """The family that the rule picks with this threshold; the literal reading's values are those of any."""
+def sizes_of(each: Compared) -> tuple[int, int, float, float]:
+    """What the rule goes by; the literal reading's values are those of any."""
     rule = next(pick.schedule for pick in each.picks if pick.schedule and "peak_s" in pick.schedule.steps)
     m, k, flop, peak_s = (float(rule.steps[name]) for name in ("m", "k", "flop", "peak_s"))
-    return ficco_rule(int(m), int(k), flop, flop / peak_s, threshold_s).family
+    return int(m), int(k), flop, flop / peak_s
 
 
 def planning(found: dict[str, list[Compared]]) -> str:

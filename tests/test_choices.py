@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from dovetail.cli import main
@@ -14,16 +15,28 @@ from dovetail.matmul import (
     MatmulAllReduce,
     MatmulAllToAll,
     MatmulReduceScatter,
+    ficco,
     gather,
+    gathering,
 )
+from dovetail.plan import plan
 from dovetail.plan.costs import Costs
 from dovetail.plan.search import ranked_schedules
 from dovetail.tune.choices import OURS, TRUTH, Compared, Pick, compare, score_of
-from dovetail.tune.scenarios import TOPOLOGIES, drawn
+from dovetail.tune.scenarios import TOPOLOGIES, Scenario, drawn, published
+
+KINDS = [
+    AllGatherMatmul,
+    AllGatherColumnsMatmul,
+    AllToAllMatmul,
+    MatmulAllReduce,
+    MatmulReduceScatter,
+    MatmulAllToAll,
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllReduce])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
     scenario = next(iter(drawn(kind, 1, seed=5)))
     costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
@@ -123,13 +136,44 @@ def test_a_score_counts_ties_misses_and_silence():
     assert score.own == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul])
+def test_the_rule_of_ficco_is_fitted_to_the_machine(kind, monkeypatch):
+    """On products that it was not fitted on, its picks take no longer than by the literal threshold, by memory, or by
+    one that is never reached; of the two machines, each wants another."""
+    drawn_one = next(iter(drawn(kind, 1, seed=5)))
+    published_one = next(iter(published(kind)))
+    found_s = [fitted_well(each, monkeypatch) for each in (drawn_one, published_one)]
+    assert max(found_s) > 10 * min(found_s)
+
+
+def fitted_well(scenario: Scenario, monkeypatch) -> float:
+    costs = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)[0]
+    fitted_s = costs.wish.fitted_s(costs)
+    about = {"ranks": scenario.ranks, "extrapolate": True}
+    assert plan(scenario.wish, scenario.machine, schedule=ficco.RULE, **about).schedule.steps["threshold_s"] == fitted_s
+    monkeypatch.setattr(gathering, "FITTED_DEPTHS", (96, 384, 1536, 6144))
+    monkeypatch.setattr(gathering, "FITTED_ASPECTS", (4, 16))
+    monkeypatch.setattr(gathering, "best_threshold", lambda found: found[:8])  # the others have the wish's k and n
+    unseen = costs.wish.fitted_s(costs)
+    monkeypatch.undo()
+    lost = {t: log_s_of_picks(unseen, t) for t in (fitted_s, ficco.LITERAL_S, ficco.MEMORY_S, 1e-9)}
+    assert len({each.sizes[1] for each in unseen}) == 4
+    assert lost[fitted_s] <= min(lost.values()) + 0.01 * len(unseen)
+    assert max(lost.values()) > lost[fitted_s] + 0.05 * len(unseen)  # it does matter which
+    return fitted_s
+
+
+def log_s_of_picks(found: list[ficco.Outcome], threshold_s: float) -> float:
+    return sum(np.log(each.families[ficco.ficco_rule(*each.sizes, threshold_s).family]) for each in found)
+
+
 @pytest.mark.slow
 def test_the_command_line_compares_and_says_what_it_lacks(capsys):
     sizes = ["--m", "2048", "--k", "512", "--n", "512"]
     argv = ["plan", "all_gather_matmul", *sizes, "--machine", "mi300x-8", "--compare-heuristics", "--seed", "1"]
     assert main(argv) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in ("FiCCO, literal", "MC²", "simulation", "exhaustive"))
+    assert all(name in out for name in ("FiCCO, fitted", "FiCCO, literal", "MC²", "simulation", "exhaustive"))
     assert main(["plan", "matmul_all_reduce", "--compare-heuristics"]) == 2
     assert "no scenarios of matmul_all_reduce are published" in capsys.readouterr().err
 

@@ -84,11 +84,10 @@ class Blockwise(Product):
                 yield made
                 if by in at_once and len(tiling.tiles) > 1:
                     yield made.with_parameters(fused=True)
-        for by in at_once:
-            yield from self.ficco(costs, by)
+        yield from self.ficco(costs, at_once)
 
-    def ficco(self, costs: Costs, by: str) -> Iterator[Schedule]:
-        """FiCCO's schedules, or those turned round, by a way in which all blocks travel at once."""
+    def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
+        """FiCCO's schedules, or those turned round, by these ways, in which all blocks travel at once."""
         return iter(())
 
     def _stepwise(self, family: str, tiles: tuple[int, ...], by: str) -> Schedule:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from dovetail.ir import Heuristic
 
 RULE = "ficco-heuristic"
-PICKED = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D", "uniform-fused-2D")
+TRANCHES = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D")  # between which the threshold decides
+PICKED = (*TRANCHES, "uniform-fused-2D")
 LITERAL_S = 1.0  # the text compares FLOP with FLOP a second: a threshold of one second, unsaid
+TRIED = 141  # thresholds, in equal ratios
 UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lost
 MEMORY_S = 36.2e-3 / 8  # 192 GB of memory at 5.3 TB/s, for a whole product; each of 8 ranks has an eighth of its N
 HEURISTICS = (
+    Heuristic("FiCCO, fitted", RULE, {}, PICKED),
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
     Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": MEMORY_S}, PICKED),
 )
@@ -66,3 +72,28 @@ def ficco_rule(m: int, k: int, flops: float, flop_per_s: float, threshold_s: flo
     if ratio < 1.0:
         return Ruled("uniform-fused-1D", steps)
     return Ruled("hetero-unfused-1D" if ratio > UPPER else "hetero-fused-1D", steps)
+
+
+class Outcome(NamedTuple):
+    """A product of one rank, as `ficco_rule` takes it, and the seconds of each family's best schedule."""
+
+    sizes: tuple[int, int, float, float]
+    families: Mapping[str, float]
+
+
+def best_threshold(found: Sequence[Outcome]) -> float:
+    """The threshold by which the rule's picks take least, by geometric mean: the middle of those that do, in seconds.
+
+    >>> found = [Outcome((64, 2, each, 1.0), {name: 1.0 + (name != best) for name in TRANCHES})
+    ...          for each, best in zip((1.0, 10.0, 100.0), TRANCHES, strict=True)]
+    >>> 1 < best_threshold(found) < 10
+    True
+    """
+    peaks = [flops / speed for (_, _, flops, speed), _ in found if flops and speed]
+    if not peaks:
+        return LITERAL_S
+    known = [each for each in found if set(TRANCHES) <= set(each.families)]
+    grid = np.geomspace(min(peaks) / (2 * UPPER), 2 * max(peaks), TRIED)
+    lost = [sum(np.log(each.families[ficco_rule(*each.sizes, t).family]) for each in known) for t in grid]
+    best = grid[np.array(lost) <= min(lost) + 1e-9]
+    return float(f"{np.sqrt(best[0] * best[-1]):.3g}")

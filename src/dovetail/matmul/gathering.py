@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.core import CostError
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
 from dovetail.ir.wish import Arrays, Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
-from dovetail.matmul.ficco import HEURISTICS, MEMORY_S, RULE, Ruled, ficco_rule
+from dovetail.matmul.ficco import HEURISTICS, RULE, TRANCHES, Outcome, Ruled, best_threshold, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_model, gather_program
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
@@ -23,9 +24,11 @@ from dovetail.passes.regions import split
 FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
+FITTED_DEPTHS, FITTED_ASPECTS = tuple(2**power for power in range(6, 15)), (2, 8, 32)  # of what T is fitted on
 MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
-    "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; 1: literal."
+    "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; fitted to the "
+    "machine unless said. 1: literal."
 )
 
 
@@ -41,7 +44,7 @@ class Gathering(Blockwise):
         *SIZES,
         *TILING,
         Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
-        Option("ficco_threshold_s", float, THRESHOLD, MEMORY_S, least=1e-9, of="schedules"),
+        Option("ficco_threshold_s", float, THRESHOLD, least=1e-9, of="schedules"),
     )
 
     @property
@@ -129,23 +132,56 @@ class Gathering(Blockwise):
     def _outputs(self) -> list[str]:
         return [f"C{i}" for i in range(self.results)] + ["gathered"] * self.wants_gathered
 
-    def ficco(self, costs: Costs, by: str) -> Iterator[Schedule]:
-        """FiCCO's eight, and the one that its rule picks."""
+    def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
+        """FiCCO's eight, and the one that its rule picks, where it is asked for: a fit takes as long as a plan."""
         if RULE not in self.families:
             return
-        eight = {each.family: each for each in self._eight(self.blocks(costs.ranks).longest, costs.ranks, by)}
-        yield from eight.values()
-        ruled = self._ruled(costs)
-        if ruled.family in eight:
-            yield eight[ruled.family].as_of(RULE, picked=ruled.family, **ruled.steps)
+        asked = costs.options["ficco_threshold_s"] is not None or costs.family == RULE
+        ruled = self._ruled(costs) if asked else None
+        for each in (each for by in ways for each in self._eight(self.blocks(costs.ranks).longest, costs.ranks, by)):
+            yield each
+            if ruled and each.family == ruled.family:
+                yield each.as_of(RULE, picked=ruled.family, **ruled.steps)
 
     def _ruled(self, costs: Costs) -> Ruled:
         """What FiCCO's static rule picks for the product of one rank, at the speed that it has as a whole here."""
+        threshold_s = costs.options["ficco_threshold_s"]
+        return ficco_rule(*self._of_a_rank(costs), self.fitted_s(costs) if threshold_s is None else threshold_s)
+
+    def _of_a_rank(self, costs: Costs) -> tuple[int, int, float, float]:
+        """Of a rank's product rows, depth and FLOP, and the FLOP a second that it has as a whole here."""
         ranks, works = costs.ranks, self.works(costs.ranks)
         rows = max(self.blocks(ranks).rows(rank) for rank in range(ranks))
         flops = rows * max(work.flops for work in works)
         whole_s = float(costs.work_s(works, np.array([rows]))[0])
-        return ficco_rule(rows, self.k, flops, flops / whole_s if whole_s else 0.0, costs.options["ficco_threshold_s"])
+        return rows, self.k, flops, flops / whole_s if whole_s else 0.0
+
+    def fitted_s(self, costs: Costs) -> float:
+        """The threshold of FiCCO's rule by which its picks take least on this machine, in seconds: over products with
+        more rows than they are deep (of others it picks without one), as deep as wide where the machine has a cost of
+        these, and like this one with other rows. Simulated, each family by its best way."""
+        square = [(aspect * depth, depth, depth) for depth in FITTED_DEPTHS for aspect in FITTED_ASPECTS]
+        own = [(2**power * self.k, self.k, max(self.widths(costs.ranks))) for power in range(1, 9)]
+        found = [self._outcome(costs, *each) for each in (square + own if self.k and self.n else square)]
+        return best_threshold([each for each in found if each])
+
+    def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
+        """What FiCCO's families take where each rank multiplies so many rows; None where the machine has no cost."""
+        other = self._sized_like(rows, depth, width, costs.ranks)
+        there, longest, taken = costs.for_wish(other), other.blocks(costs.ranks).longest, dict[str, float]()
+        try:
+            for by in (by for by in other.known_ways(there) if by in ("library", "messages")):
+                for each in (each for each in other._eight(longest, costs.ranks, by) if each.family in TRANCHES):
+                    taken[each.family] = min(taken.get(each.family, np.inf), there.predicted_s(each))
+            return Outcome(other._of_a_rank(there), taken) if np.isfinite([*taken.values()]).all() else None
+        except CostError:
+            return None
+
+    def _sized_like(self, rows: int, depth: int, width: int, ranks: int) -> Gathering:
+        """A wish of this kind whose ranks each multiply so many rows by so many columns."""
+        one = type(self)(ranks * ranks, depth, ranks, self.dtype)
+        m, n = one.blocks(ranks).rows(0), max(one.widths(ranks))
+        return type(self)(ranks * ranks * rows // m, depth, ranks * width // n, self.dtype)
 
     def _eight(self, longest: int, ranks: int, by: str) -> Iterator[Schedule]:
         for family in FICCO:

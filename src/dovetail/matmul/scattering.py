@@ -68,10 +68,10 @@ class Scattering(Blockwise):
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         return held["C"]
 
-    def ficco(self, costs: Costs, by: str) -> Iterator[Schedule]:
+    def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
         """FiCCO's four of rows, turned round."""
         tiles = even_tiles(self.blocks(costs.ranks).longest, costs.ranks)
-        for family in SCATTERED:
+        for by, family in product(ways, SCATTERED):
             own, fused, _ = family.split("-")
             about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
             yield Schedule.of(family, tiles=tiles, **about)

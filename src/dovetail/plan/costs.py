@@ -57,7 +57,7 @@ class Costs:
 
     `asked`: what the user asked of the schedules; `contention`: one factor on communication instead of the measured
     slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted; `exact`: the machine's curves
-    are the truth, published rates too, and worth a search as fine as if measured.
+    are the truth, published rates too, and worth a search as fine as if measured; `family`: what the user keeps to.
     """
 
     wish: Wish
@@ -67,6 +67,7 @@ class Costs:
     contention: float | None = None
     extrapolate: bool = False
     exact: bool = False
+    family: str = "auto"
 
     @staticmethod
     def of(
@@ -181,8 +182,11 @@ class Costs:
     def is_measured(self, work: Sequence[Work]) -> bool:
         return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
+    def for_wish(self, wish: Wish) -> Costs:
+        return replace(self, wish=wish, extrapolate=True)
+
     def messages_s(self, wish: Wish, schedule: Schedule) -> float:
-        program, _, prices, _ = replace(self._far, wish=wish)._modelled(schedule)
+        program, _, prices, _ = self.for_wish(wish)._modelled(schedule)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
         return simulate(program, prices.with_columns(work_s=free)).makespan_s
 

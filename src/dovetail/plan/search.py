@@ -66,6 +66,7 @@ def plan(
     asked = Asked(_family(checked_wish(wish), schedule), _noise(noise))
     where = load(machine) if isinstance(machine, str) else machine
     costs, notes = Costs.of(wish, where, ranks, options, contention, extrapolate)  # wish → what is asked of what
+    costs = replace(costs, family=asked.family)
     ranked = ranked_schedules(costs)  # → Programs → prices → simulated, fastest first
     taken = guard(costs, asked, ranked)  # → verified; serial unless it gains more than the noise
     return _reasoned(costs, asked, wish, taken, ranked, notes)  # → Plan

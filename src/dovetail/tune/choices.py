@@ -160,11 +160,11 @@ def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule |
     if not rule.family:
         return None
     asked = check_options(costs.wish, {**costs.asked, **rule.asked})
-    if asked != costs.asked:
-        made = [each for each in costs.wish.schedules(replace(costs, asked=asked)) if each.family == rule.family]
+    found = next((each for each in ranked if each.family == rule.family and asked == costs.asked), None)
+    if found is None:
+        kept = replace(costs, asked=asked, family=rule.family)
+        made = [each for each in costs.wish.schedules(kept) if each.family == rule.family]
         found = min(costs.score(made), key=lambda each: each.predicted_s, default=None)
-    else:
-        found = next((each for each in ranked if each.family == rule.family), None)
     if found is None:
         return None
     names = (each.family for each in ranked if each.schedule == found.schedule and each.family in rule.among)
