@@ -130,7 +130,8 @@ def ring(draw, program, path, depth):
 def assert_same_meaning(before: Program, after: Program) -> None:
     """`after` is provably in order, and gives the same integers as `before`, in several interleavings."""
     assert verify(after).ok, verify(after)
-    workload = Workload({name: (Slot((2,), "int64"),) * before.num_ranks for name in BUFFERS})
+    names = {buffer.name for buffer in after.buffers}.union(BUFFERS)
+    workload = Workload({name: (Slot((2,), "int64"),) * before.num_ranks for name in names})
     inputs = fresh_inputs(before, workload, seed=3)
     wanted = execute(before, inputs, workload=workload).outputs
     for seed in (None, 1, 2):

@@ -18,7 +18,8 @@ def family(name: Family) -> Make:
     """The algorithms of a family, for `passes.inline_collectives`. WishError where there is no such family.
 
     `ring` sends round a ring. `exchange` sends to all others at once: an all_reduce of two ranks swaps all they have,
-    one of more gathers and adds up a part on each rank, then sends the sums to all. What a family has no algorithm for
+    one of more gathers and adds up a part on each rank, then sends the sums to all; the parts come aside, so that none
+    waits for the others' to be added. What a family has no algorithm for
     is the library's, as all is of the family `library`.
 
     >>> family("ring")("all_gather", 3, False).name, family("ring")("broadcast", 3, True)
@@ -40,7 +41,15 @@ def _ring(kind: str, size: int, in_place: bool) -> Program | None:
 def _exchange(kind: str, size: int, in_place: bool) -> Program | None:
     if kind != "all_reduce":
         return _traced(f"direct_{kind}", size, in_place)
-    return _traced("recursive_doubling_all_reduce" if size == 2 else "all_pairs_all_reduce", size, in_place)
+    if size == 2:
+        return _traced("recursive_doubling_all_reduce", size, in_place)
+    return _aside(size, in_place)
+
+
+@cache
+def _aside(size: int, in_place: bool) -> Program:
+    """The all_reduce among all pairs, what comes kept aside until its turn to be added."""
+    return make_algorithm("all_pairs_all_reduce", size, in_place=in_place, aside=True).trace()[0]
 
 
 @cache

@@ -99,6 +99,7 @@ class MatmulAllReduce(Contracting):
             "B": tuple(Slot((k, self.n), self.dtype) for k in shards),
             "P": row,
             "C": row,
+            "scratch": row,
         }
         held = {name: slots[name] for name in slots if any(b.name == name for b in program.buffers)}
         return Workload(held, (MATMUL,))

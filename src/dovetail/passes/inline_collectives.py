@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -16,13 +16,15 @@ from dovetail.passes.member_steps import Step
 
 
 def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: range | None = None) -> Program:
-    """Every collective that `make` has an algorithm for, as its messages on two new lanes, `send` and `recv`.
+    """Every collective that `make` has an algorithm for, as its messages on new lanes: `send` and `recv`, and where an
+    algorithm has a rank speak to several, `send1`, `recv1` and so on for the others.
 
     `make(kind, group size, in place)` gives the algorithm: a Program of copies, reduces and messages, with one buffer
     `input` and one `output` (in place: the input alone), or None where the library's call is to stay. Its chunks are
     laid over the call's regions; where those do not divide, chunks differ by one slot, or one block. What copies or
-    reduces is on `recv`. Calls that touch the same slots keep their order; others may now overlap, which is the
-    purpose. New channels hold `depth` messages; scratch of the algorithm is a buffer of that name, apart for each call.
+    reduces is on `recv`, or `local` where there are several. Calls that touch the same slots keep their order; others
+    may now overlap, which is the purpose. New channels hold `depth` messages; scratch of the algorithm is a buffer of
+    that name, apart for each call.
     `ranks`: those whose ops are wanted, if not all.
     Raises ProgramError where members disagree about slots, a rank makes one collective's calls from two lanes, or the
     algorithm does not fit.
@@ -77,7 +79,7 @@ def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: rang
         return program
     draft, scratch = Draft(program), _Scratch(program)
     lanes, channels = _new_lanes(program, calls), _first_channels(program, calls)
-    draft.lanes += [lane for pair in lanes.values() for lane in pair]
+    draft.lanes += [lane for named in lanes.values() for lane in named.values()]
     queues: dict[tuple[int, int], _Queue] = {}
     for op in (op for op in program.ops() if ranks is None or op.rank in ranks):
         queue = queues.setdefault((op.rank, op.lane), _Queue())
@@ -131,11 +133,10 @@ class _Writer:
         op: Op,
         group: tuple[int, ...],
         places: Mapping[str, Place],
-        lanes: tuple[Lane, Lane],
+        lanes: Mapping[str, Lane],
     ) -> None:
         self.draft, self.queue, self.op, self.group, self.places = draft, queue, op, group, places
-        own = draft.program.lanes[op.lane]
-        self.send, self.other = lanes if len(group) > 1 else (own, own)
+        self.own, self.lanes = draft.program.lanes[op.lane], lanes if len(group) > 1 else {}
         self._numbers: list[int] = []  # of all ops added
         self._last: list[dict[Lane, int]] = []  # after each step, the last op on each lane
         self._owed: dict[Lane, list[int]] = {}  # what steps without slots would have waited for
@@ -144,28 +145,31 @@ class _Writer:
         """`channel`: the id that stands for the algorithm's 0, and the depth."""
         op, old = self.op, self.draft.program
         self.queue.waits += [OldOp(row) for row in (*op.after, *self.queue.touch(op, old.slots_of))]
-        copied = call.first_copy(member)
-        first = [] if copied is None else [self._add(Kind.copy, self.other, [copied[0]], [copied[1]])]
-        if first:
-            self._owed[self.send] = list(first)
-        for step in call.algorithm.steps[member]:
-            self._step(step, *channel)
+        copied, steps = call.first_copy(member), call.algorithm.steps[member]
+        if copied is not None:
+            lane = self._lane("recv")
+            first = self._add(Kind.copy, lane, [copied[0]], [copied[1]])
+            self._owed = {other: [first] for other in {self._lane(step.queue) for step in steps} - {lane}}
+        for step in steps:
+            self._step(step, steps, *channel)
         if not self._numbers:
             self._add(Kind.nop, old.lanes[op.lane], [], [])
         self.draft.replaced(op.index, self._numbers, list(self.queue.pending.values()))
 
-    def _step(self, step: Step, first_id: int, depth: int) -> None:
-        lane = self.send if step.sends else self.other
-        if step.needs >= 0:
-            other = self.other if step.sends else self.send
-            number = self._last[step.needs].get(other)
+    def _lane(self, queue: str) -> Lane:
+        return self.lanes.get(queue, self.own)
+
+    def _step(self, step: Step, steps: Sequence[Step], first_id: int, depth: int) -> None:
+        lane = self._lane(step.queue)
+        for needed in step.needs:
+            number = self._last[needed].get(self._lane(steps[needed].queue))
             self._owed.setdefault(lane, []).extend([] if number is None else [number])
         reads, writes = ([self.places[part.buffer].of(part) for part in side] for side in (step.reads, step.writes))
         if (reads or writes)[0].num_slots:
             ends = None
             if step.peer >= 0:
                 ranks = self.op.rank, self.group[step.peer]
-                ends = Channel(*(ranks if step.sends else ranks[::-1]), first_id + step.channel, depth)
+                ends = Channel(*(ranks if step.kind == Kind.send else ranks[::-1]), first_id + step.channel, depth)
             self._add(step.kind, lane, reads, writes, ends)
         self._last.append(dict(self.queue.pending))
 
@@ -189,12 +193,17 @@ class _Writer:
         return number
 
 
-def _new_lanes(program: Program, calls: Mapping[int, tuple[Call, int]]) -> dict[int, tuple[Lane, Lane]]:
-    """For each lane that makes calls, one that sends and one that receives; plain names for the first, if free."""
-    names, found = [lane.name for lane in program.lanes], dict[int, tuple[Lane, Lane]]()
-    for old in dict.fromkeys(program.columns["lane"][sorted(calls)].tolist()):
-        suffix = f"_{names[old]}" if found or {"send", "recv"} & {*names} else ""
-        found[old] = Lane(f"send{suffix}", "net"), Lane(f"recv{suffix}", "net")
+def _new_lanes(program: Program, calls: Mapping[int, tuple[Call, int]]) -> dict[int, dict[str, Lane]]:
+    """For each lane that makes calls, one for each queue of its algorithms; plain names for the first, if free."""
+    names, queues = [lane.name for lane in program.lanes], dict[int, set[str]]()
+    for row, (call, member) in sorted(calls.items()):
+        used = queues.setdefault(int(program.columns["lane"][row]), {"send", "recv"})
+        used.update(step.queue for step in call.algorithm.steps[member])
+    found: dict[int, dict[str, Lane]] = {}
+    for old, used in queues.items():
+        suffix = f"_{names[old]}" if found or used & {*names} else ""
+        order = sorted(used, key=lambda queue: (queue == "local", not queue.startswith("send"), len(queue), queue))
+        found[old] = {queue: Lane(f"{queue}{suffix}", "net") for queue in order}
     return found
 
 

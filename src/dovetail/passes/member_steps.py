@@ -1,4 +1,4 @@
-"""member_steps: what each rank of an algorithm does, as one queue that sends and one that receives."""
+"""member_steps: what each rank of an algorithm does, as queues that send, one a peer, and others that receive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Slot = tuple[str, int]
 
 
 class Step(NamedTuple):
-    """One op of a member: sends are one queue, all else another, each in the order of the steps.
+    """One op of a member, in the order of its `queue`: "send" to its first peer, "send1" to the next, … and "recv" from
+    them. What stays on the rank is in "recv" too, where there is one such, else in "local".
 
-    Regions are of the algorithm's buffers; `peer` and `channel` are -1 for what stays on the rank; `needs` is the last
-    step of the other queue that must have ended before, or -1.
+    Regions are of the algorithm's buffers; `peer` and `channel` are -1 for what stays on the rank; `needs` are the last
+    steps of other queues that must have ended before.
     """
 
     kind: Kind
@@ -26,38 +27,35 @@ class Step(NamedTuple):
     writes: tuple[Region, ...]
     peer: int = -1
     channel: int = -1
-    needs: int = -1
-
-    @property
-    def sends(self) -> bool:
-        return self.kind == Kind.send
+    queue: str = ""
+    needs: tuple[int, ...] = ()
 
 
 def member_steps(algorithm: Program) -> list[list[Step]]:
     """The steps of each rank, in an order in which they complete.
 
-    Steps of the two queues that touch one slot keep their order by `needs`; so does what the algorithm orders by lanes,
-    or by way of another rank's messages. ProgramError for ops that are fused, strided or one-sided, for kernels and
+    Steps of two queues that touch one slot keep their order by `needs`; so does what the algorithm orders by lanes, or
+    by way of another rank's messages. ProgramError for ops that are fused, strided or one-sided, for kernels and
     the library's calls, and where the algorithm deadlocks.
 
     >>> from dovetail.ir.shapes import ring_all_reduce
     >>> for step in member_steps(ring_all_reduce(2, 1))[0]:
-    ...     print(step.kind.name, *step.reads, "->", *step.writes, step.needs)
-    send x[0:1] -> -1
-    recv_reduce x[1:2] -> x[1:2] -1
+    ...     print(step.queue, *step.reads, "->", *step.writes, *step.needs)
+    send x[0:1] ->
+    recv x[1:2] -> x[1:2]
     send x[1:2] -> 1
     recv -> x[0:1] 0
     """
     run = Greedy(OpLists(algorithm))()
     if not run.complete:
         raise ProgramError(f"algorithm '{algorithm.name}' does not complete", hint="see dovetail verify")
-    queues = [_Member() for _ in range(algorithm.num_ranks)]
+    found: list[list[Step]] = [[] for _ in range(algorithm.num_ranks)]
     for row in run.order:
         op = algorithm.op(row)
         if op.kind != Kind.nop:
             _check(algorithm, op)
-            queues[op.rank].add(_step(algorithm, op))
-    return [member.steps for member in queues]
+            found[op.rank].append(_step(algorithm, op))
+    return [_ordered(_queued(steps)) for steps in found]
 
 
 def _check(algorithm: Program, op: Op) -> None:
@@ -78,27 +76,45 @@ def _step(algorithm: Program, op: Op) -> Step:
     return Step(op.kind, op.reads, op.writes, channel.dst if op.kind == Kind.send else channel.src, channel.id)
 
 
-class _Member:
-    """Steps so far, and who touched each slot last."""
+def _queued(steps: list[Step]) -> list[Step]:
+    """The same, each with its queue."""
+    numbers: dict[str, dict[int, int]] = {"send": {}, "recv": {}}  # by side: peer -> which it is
+    sides = ["send" if step.kind == Kind.send else "recv" if step.peer >= 0 else "local" for step in steps]
+    for side, step in zip(sides, steps, strict=True):
+        if side != "local":
+            numbers[side].setdefault(step.peer, len(numbers[side]))
+    apart = len(numbers["recv"]) > 1
+    queues = []
+    for side, step in zip(sides, steps, strict=True):
+        number = numbers[side][step.peer] if side != "local" else 0
+        queues.append(f"{side if side != 'local' or apart else 'recv'}{number or ''}")
+    return [step._replace(queue=queue) for step, queue in zip(steps, queues, strict=True)]
+
+
+def _ordered(steps: list[Step]) -> list[Step]:
+    """The same, each with what it needs."""
+    touched, found = _Touched(), list[Step]()
+    served: dict[tuple[str, str], int] = {}  # the last step of one queue that another has waited for
+    for row, step in enumerate(steps):
+        last: dict[str, int] = {}
+        for before in touched.before(step):
+            if found[before].queue != step.queue:
+                last[found[before].queue] = max(before, last.get(found[before].queue, -1))
+        needs = {queue: before for queue, before in last.items() if before > served.get((step.queue, queue), -1)}
+        served |= {(step.queue, queue): before for queue, before in needs.items()}
+        touched.note(row, step)
+        found.append(step._replace(needs=tuple(sorted(needs.values()))))
+    return found
+
+
+class _Touched:
+    """Who touched each slot last."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
         self._wrote: dict[Slot, int] = {}
         self._read: dict[Slot, list[int]] = {}  # since it was written
-        self._served = {True: -1, False: -1}  # the last step of the other queue that each queue has waited for
 
-    def add(self, step: Step) -> None:
-        own = step.sends
-        earlier = [row for row in self._before(step) if self.steps[row].sends != own]
-        needs = max(earlier, default=-1)
-        if needs <= self._served[own]:
-            needs = -1
-        else:
-            self._served[own] = needs
-        self._note(step)
-        self.steps.append(step._replace(needs=needs))
-
-    def _before(self, step: Step) -> Iterator[int]:
+    def before(self, step: Step) -> Iterator[int]:
         """Steps that must end before this one, because of a slot."""
         for slot in (*_slots(step.reads), *_slots(step.writes)):
             if slot in self._wrote:
@@ -106,8 +122,7 @@ class _Member:
         for slot in _slots(step.writes):
             yield from self._read.get(slot, ())
 
-    def _note(self, step: Step) -> None:
-        row = len(self.steps)
+    def note(self, row: int, step: Step) -> None:
         for slot in _slots(step.reads):
             self._read.setdefault(slot, []).append(row)
         for slot in _slots(step.writes):

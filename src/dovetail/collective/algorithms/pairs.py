@@ -8,11 +8,12 @@ from dovetail.collective.algorithm import Algorithm
 from dovetail.collective.ref import Ref
 
 
-def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Each rank adds up its chunk from all, then sends the sum to all: 2 steps (seed 002, section 7.1.2)."""
+def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, aside: bool = False, **settings: Any) -> Algorithm:
+    """Each rank adds up its chunk from all, then sends the sum to all: 2 steps (seed 002, section 7.1.2). `aside`: what
+    comes is kept in scratch first, so that messages to a rank need not come one after the other."""
     p = Algorithm("all_pairs_all_reduce", "all_reduce", num_ranks, chunks=num_ranks, in_place=in_place, **settings)
     sums = [p.chunk(rank, "input", rank) for rank in range(num_ranks)]
-    add_from_all(p, sums, "output")
+    add_from_all(p, sums, "output", aside=aside)
     sums = [total.copy(rank, "output", rank) for rank, total in enumerate(sums)]
     copy_to_all(p, sums)
     return p
@@ -39,11 +40,12 @@ def direct_reduce_scatter(
     return p
 
 
-def add_from_all(p: Algorithm, sums: list[Ref], buffer: str, index: int | None = None) -> None:
+def add_from_all(p: Algorithm, sums: list[Ref], buffer: str, index: int | None = None, *, aside: bool = False) -> None:
     """Add to chunk r, at rank r, the same input chunk of all other ranks; the sum is kept in `buffer`."""
     for step in range(1, len(sums)):
         for rank, total in enumerate(sums):
             other = p.chunk((rank + step) % len(sums), "input", rank)
+            other = other.copy(rank, "scratch", step - 1) if aside else other
             sums[rank] = total.reduce(other, buffer, index)
 
 
