@@ -21,6 +21,7 @@ from tuned import HERE, Results, begin, hosts, options, table
 
 from dovetail.ir import Schedule
 from dovetail.machine import Link, Machine
+from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import wish_class
 from dovetail.plan.costs import Costs
 from dovetail.plan.search import ranked_schedules
@@ -117,9 +118,17 @@ def measured(wish: Any, best: dict[str, tuple[Schedule, float]], args: Any) -> d
 def flop_per_s(wish: Any, topology: str, rate: str, ratio: float) -> float:
     """At which speed a rank multiplies for as long as its messages need, over `ratio`, by all links that it has."""
     bits = float(rate.removesuffix("mbit").removesuffix("gbit")) * (1e9 if rate.endswith("gbit") else 1e6)
-    links, blocks = RANKS - 1 if topology == "mesh" else 1, wish.blocks(RANKS)
-    moved = max(blocks.rows(rank) - blocks.counts[rank][rank] for rank in range(RANKS)) * wish.row_bytes(RANKS)
-    return float(wish.flops / RANKS * ratio / (moved * 8 / bits / links))
+    links = RANKS - 1 if topology == "mesh" else 1
+    return float(wish.flops / RANKS * ratio / (moved_bytes(wish) * 8 / bits / links))
+
+
+def moved_bytes(wish: Any) -> float:
+    """What a rank receives; of an all-reduce parts to add up, then sums."""
+    if isinstance(wish, MatmulAllReduce):
+        return 2 * (RANKS - 1) / RANKS * wish.m * wish.row_bytes
+    blocks = wish.blocks(RANKS)
+    most = max(blocks.rows(rank) - blocks.counts[rank][rank] for rank in range(RANKS))
+    return float(most * wish.row_bytes(RANKS))
 
 
 def of_families(costs: Costs) -> dict[str, tuple[Schedule, float]]:
