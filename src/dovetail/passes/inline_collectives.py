@@ -111,7 +111,9 @@ class _Queue:
         earlier: set[int] = set()
         for region in (*op.reads, *op.writes):
             rows = self.touched.setdefault(region.buffer, np.full(slots_of(region.buffer, op.rank), -1))
-            earlier.update(np.unique(rows[region.slots()]).tolist())
+            found = rows[region.slots()]
+            alike = len(found) > 0 and bool((found == found[0]).all())  # as a rule
+            earlier.update([int(found[0])] if alike else np.unique(found).tolist())
         for region in (*op.reads, *op.writes):
             self.touched[region.buffer][region.slots()] = op.index
         return sorted(earlier - {-1})
