@@ -54,7 +54,7 @@ def main() -> None:
     for topology in args.topologies.split(","):
         missing = [name for name in args.operators if found.lacks(name, shape_of(topology, args))]
         if missing:
-            with hosts(f"four-{topology}", args.rate, RANKS, "--topology", topology) as about:
+            with hosts(f"four-{topology}", args.rate, RANKS, "--topology", topology, "--tcp", "cubic") as about:
                 found.kept |= about
                 bare = probed(MpiExecutor(), topology)
                 for operator in missing:

@@ -167,7 +167,7 @@ def lay_mesh(wiring):
 def lay(testbed):
     """All cables of the testbed, shaped."""
     wiring = Wiring(testbed)
-    for host in ["head", *testbed.host_names]:
+    for host in ["head", *testbed.host_names] if testbed.tcp else []:
         wiring.steer[testbed.namespace(host)].append(f"echo {testbed.tcp} > /proc/sys/net/ipv4/{TCP_SETTING}")
     lay_management(wiring)
     lay_mesh(wiring) if testbed.topology == "mesh" else lay_star(wiring)

@@ -36,7 +36,7 @@ class Testbed:
     topology: str
     mtu: int
     delay_us: int
-    tcp: str = "cubic"
+    tcp: str | None = None
 
     @property
     def prefix(self):
