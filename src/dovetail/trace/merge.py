@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dovetail.core import DovetailError
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
+from dovetail.trace.held import Moved, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
-from dovetail.trace.matching import DONE, RECV, Matcher
+from dovetail.trace.matching import DONE, RECV, Matcher, check
 from dovetail.trace.process_file import ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter
@@ -36,7 +37,25 @@ def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
     processes = [process for path in files if (process := _read(path, faults)) is not None]
     if not processes:
         raise DovetailError(f"no trace in {folder} can be read", found="; ".join(faults))
-    return _Merge(processes, faults).write(target)
+    return _held(ranked(processes), faults, target)
+
+
+def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> TraceFile:
+    """The merged file; written anew where messages came before they were sent, and its clocks can be moved."""
+    clocks = rank_clocks(processes)
+    moves = [Moved(0.0, 0.0)] * len(clocks)
+    for is_last in (False, False, True):
+        merging = _Merge(processes, faults, clocks, moves)
+        found = merging.write(target)
+        if is_last or not found.meta["clocks"]["received_before_sent"]:
+            break
+        again = held_to(merging.quickest, clocks, processes)
+        if again is None:
+            break
+        span_s = float(merging.quickest.taken_s.max())
+        clocks = [moved(clock, by, merging.start_ns, span_s) for clock, by in zip(clocks, again, strict=True)]
+        moves = [Moved(*map(sum, zip(*both, strict=True))) for both in zip(moves, again, strict=True)]
+    return found
 
 
 def _read(path: Path, faults: list[str]) -> ProcessFile | None:
@@ -58,10 +77,15 @@ class _Table:
 
 
 class _Merge:
-    def __init__(self, processes: Sequence[ProcessFile], faults: list[str]) -> None:
-        self.processes = ranked(processes)
+    def __init__(
+        self,
+        processes: Sequence[ProcessFile],
+        faults: list[str],
+        clocks: Sequence[RankClock],
+        moves: Sequence[Moved],
+    ) -> None:
+        self.processes, self.clocks, self.moves = processes, clocks, moves
         self.faults = [*faults, *(fault for process in processes for fault in process.faults)]
-        self.clocks = rank_clocks(self.processes)
         self.names, self.comms = _Table(), _Table()
         self.across = joined_jobs(_comms_by_job(self.processes))
         starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
@@ -81,9 +105,10 @@ class _Merge:
             return writer.close(num_ranks, tuple(self.names.rows), comms, self._meta(comms))
 
     def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
-        told = zip(self.processes, self.clocks, strict=True)
-        check = self.matcher.check(tuple(self.names.rows), comms)
-        meta = {"ranks": [_about(process, clock) for process, clock in told], "clocks": check}
+        told = zip(self.processes, self.clocks, self.moves, strict=True)
+        found, strays = self.matcher.messages(tuple(self.names.rows), comms)
+        self.quickest = quickest(found)
+        meta = {"ranks": [_about(*one) for one in told], "clocks": check(found, strays)}
         return {
             **meta,
             "lost": sum(p.lost for p in self.processes),
@@ -127,13 +152,18 @@ def _bites(process: ProcessFile, piece: Any) -> Iterator[tuple[NDArray[Any], int
         yield events[at : at + PIECE_EVENTS], piece.lost if is_last else 0
 
 
-def _about(process: ProcessFile, clock: RankClock) -> dict[str, Any]:
+def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
     error_s = None if clock.error_ns is None else clock.error_ns * 1e-9
     about = {"rank": process.rank, "host": process.host, "pid": process.pid, "program": process.program}
     about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
     maps, lanes = [note for note in process.notes if "map" in note], lanes_of(process)
     lines = {str(note["site"]): f"{note['file']}:{note['line']}" for note in process.notes if "site" in note}
-    clocks = {"clock_error_s": error_s, "has_drift": clock.has_drift, **({"lines": lines} if lines else {})}
+    clocks = {
+        "clock_error_s": error_s,
+        "has_drift": clock.has_drift,
+        "moved_s": list(by),
+        **({"lines": lines} if lines else {}),
+    }
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
 
 
