@@ -65,6 +65,7 @@ class Message:
     came_back: bool = False
     held: bool = False
     gap_s: float = 0.0
+    crossed: bool = False
 
 
 @dataclass(frozen=True)
@@ -368,7 +369,7 @@ class _Teller:
         _, key = np.unique(keys, axis=1, return_inverse=True)
         told = (
             *(f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous),
-            self._came_back(),
+            *(self._came_back(), np.zeros(len(key), bool), np.zeros(len(key)), crossed(f)),
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
 
@@ -384,6 +385,29 @@ class _Teller:
             head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
             told.append(Gathering(*head, bool(self.met.request[i] < 0)))
         return tuple(told)
+
+
+def crossed(found: Messages) -> NDArray[np.bool_]:
+    """Of each message: whether one went the other way meanwhile, sent before this one was taken, and taken after this
+    one was sent: both ranks gave before they took."""
+    met = np.zeros(len(found.src), bool)
+    taken_s = np.where(np.isnan(found.taken_s), -np.inf, found.taken_s)
+    ways = {way: np.array(rows) for way, rows in _grouped_pairs(found).items()}
+    for (src, dst), rows in ways.items():
+        back = ways.get((dst, src))
+        if back is None or src == dst:
+            continue
+        back = back[np.argsort(found.sent_s[back], kind="stable")]
+        latest_s = np.append(-np.inf, np.maximum.accumulate(taken_s[back]))  # of those sent so far
+        met[rows] = latest_s[np.searchsorted(found.sent_s[back], taken_s[rows])] > found.sent_s[rows]
+    return met
+
+
+def _grouped_pairs(found: Messages) -> dict[tuple[int, int], list[int]]:
+    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, way in enumerate(zip(found.src.tolist(), found.dst.tolist(), strict=True)):
+        pairs[way].append(i)
+    return pairs
 
 
 def _grouped(keys: NDArray[Any], values: NDArray[Any]) -> dict[int, list[int]]:
