@@ -117,18 +117,28 @@ def words_of(told: str, times: str) -> list[list[str]]:
 
 
 def same_results(first: list[list[str]], second: list[list[str]], traced: list[list[str]]) -> dict[str, Any]:
-    """How many words with digits two runs have alike, and which of all words alike the traced one has otherwise."""
+    """How many words with digits two runs have alike, and which lines of theirs the traced one has otherwise; lines of
+    several ranks may come in another order."""
     if len(first) != len(second) or len(first) != len(traced):
         return {"results": 0, "changed": [f"{len(traced)} lines, not {len(first)} or {len(second)}"]}
-    count, changed = 0, []
-    for a, b, c in zip(first, second, traced, strict=True):
-        if len(a) != len(b):
-            continue
-        alike = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x == y]
-        count += sum(any(letter.isdigit() for letter in a[i]) for i in alike)
-        if len(c) != len(a) or any(a[i] != c[i] for i in alike):
-            changed.append(f"{' '.join(c)}, not {' '.join(a)}")
+    alike = [
+        [x if x == y else None for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [*a]
+        for a, b in zip(first, second, strict=True)
+    ]
+    count = sum(any(letter.isdigit() for letter in word) for line in alike for word in line if word)
+    here = [i for i, (line, told) in enumerate(zip(alike, traced, strict=True)) if not fits(line, told)]
+    wanted = [alike[i] for i in here]
+    changed = []
+    for told in (traced[i] for i in here):
+        at = next((k for k, line in enumerate(wanted) if fits(line, told)), None)
+        changed += [" ".join(told)] if at is None else []
+        wanted.pop(at) if at is not None else None
     return {"results": count, "changed": changed}
+
+
+def fits(line: list[str | None], told: list[str]) -> bool:
+    """Whether a line has the words of another, where that has no time (None)."""
+    return len(line) == len(told) and all(x is None or x == y for x, y in zip(line, told, strict=True))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
-from dovetail.trace.delays import LEAST_HELD_S, Delays, delays_of, is_held
+from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held
 from dovetail.trace.matching import Messages, messages, of_name
 from dovetail.trace.meetings import Meetings, meetings
 from dovetail.trace.trace import Trace
@@ -385,29 +385,6 @@ class _Teller:
             head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
             told.append(Gathering(*head, bool(self.met.request[i] < 0)))
         return tuple(told)
-
-
-def crossed(found: Messages) -> NDArray[np.bool_]:
-    """Of each message: whether one went the other way meanwhile, sent before this one was taken, and taken after this
-    one was sent: both ranks gave before they took."""
-    met = np.zeros(len(found.src), bool)
-    taken_s = np.where(np.isnan(found.taken_s), -np.inf, found.taken_s)
-    ways = {way: np.array(rows) for way, rows in _grouped_pairs(found).items()}
-    for (src, dst), rows in ways.items():
-        back = ways.get((dst, src))
-        if back is None or src == dst:
-            continue
-        back = back[np.argsort(found.sent_s[back], kind="stable")]
-        latest_s = np.append(-np.inf, np.maximum.accumulate(taken_s[back]))  # of those sent so far
-        met[rows] = latest_s[np.searchsorted(found.sent_s[back], taken_s[rows])] > found.sent_s[rows]
-    return met
-
-
-def _grouped_pairs(found: Messages) -> dict[tuple[int, int], list[int]]:
-    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for i, way in enumerate(zip(found.src.tolist(), found.dst.tolist(), strict=True)):
-        pairs[way].append(i)
-    return pairs
 
 
 def _grouped(keys: NDArray[Any], values: NDArray[Any]) -> dict[int, list[int]]:
