@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dovetail.core import DovetailError
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
-from dovetail.trace.held import Moved, held_to, moved, quickest
+from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
 from dovetail.trace.matching import DONE, RECV, Matcher, check
 from dovetail.trace.process_file import ProcessFile, read_process
@@ -47,7 +47,7 @@ def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> 
     for is_last in (False, False, True):
         merging = _Merge(processes, faults, clocks, moves)
         found = merging.write(target)
-        if is_last or not found.meta["clocks"]["received_before_sent"]:
+        if is_last or merging.quickest is None:
             break
         again = held_to(merging.quickest, clocks, processes)
         if again is None:
@@ -92,6 +92,7 @@ class _Merge:
         self.start_ns = min(starts)
         self.unmatched = 0
         self.requests, self.matcher = Requests(), Matcher()
+        self.quickest: Quickest | None = None  # messages, where some came before they were sent
 
     def write(self, target: Path) -> TraceFile:
         with TraceWriter(target) as writer:
@@ -107,8 +108,9 @@ class _Merge:
     def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
         told = zip(self.processes, self.clocks, self.moves, strict=True)
         found, strays = self.matcher.messages(tuple(self.names.rows), comms)
-        self.quickest = quickest(found)
-        meta = {"ranks": [_about(*one) for one in told], "clocks": check(found, strays)}
+        checked = check(found, strays)
+        self.quickest = quickest(found) if checked["received_before_sent"] else None
+        meta = {"ranks": [_about(*one) for one in told], "clocks": checked}
         return {
             **meta,
             "lost": sum(p.lost for p in self.processes),
