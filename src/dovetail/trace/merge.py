@@ -180,7 +180,7 @@ class _Numbers:
 
     def __init__(self, process: ProcessFile, names: _Table, comms: _Table, across: Mapping[Comm, Comm]) -> None:
         self.texts, self.trace_names = process.names, names
-        self.names = np.full(1, -1, "i4")
+        self.names: dict[int, int] = {}
         found = {number: across.get(comm, comm) for number, comm in comms_of(process).items()}
         self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
         lanes = lanes_of(process)
@@ -204,14 +204,11 @@ class _Numbers:
         return columns
 
     def _names(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Names as those of the trace, which has only what is used."""
-        used = np.unique(numbers)
-        if len(used) and used[-1] >= len(self.names):
-            more = np.full(int(used[-1]) + 1 - len(self.names), -1, "i4")
-            self.names = np.concatenate([self.names, more])
-        for number in used[self.names[used] < 0].tolist():
+        """Names as those of the trace, which has only what is used; those of a damaged file may be any number."""
+        used, place = np.unique(numbers, return_inverse=True)
+        for number in set(used.tolist()) - self.names.keys():
             self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
-        found: NDArray[Any] = self.names[numbers]
+        found: NDArray[Any] = np.array([self.names[number] for number in used.tolist()], "i4")[place.ravel()]
         return found
 
 
@@ -298,7 +295,7 @@ def in_order(lanes: Sequence[Iterator[Columns]]) -> Iterator[Columns]:
                 waiting[lane] = batch
         if not waiting:
             return
-        horizon = min(float(batch["end_s"][-1]) for batch in waiting.values())
+        horizon = min(float(batch["end_s"].max()) for batch in waiting.values())  # its last, but in damaged files
         yield _up_to(horizon, waiting)
 
 
