@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,25 +94,28 @@ def one_run(place: Path, mpi: str, turn: int, args: Any) -> Iterator[dict[str, A
     words = ["env", *(f"{name}={value}" for name, value in env.items()), program]
     testbed("run", "--env-dir", env_dir, "-n", args.hosts, "--timeout", 100, "--", *words)
     processes = sorted((read_process(path) for path in folder.glob("*.dvt")), key=lambda process: process.rank)
-    found, clocks = merge(folder).meta["clocks"], rank_clocks(processes)
+    meta, clocks = merge(folder).meta, rank_clocks(processes)
+    found = meta["clocks"]
     for process, clock in list(zip(processes, clocks, strict=True))[1:]:
-        error_s, span_s = error_of(process, clock, clocks[0])
+        moved_s = meta["ranks"][process.rank]["moved_s"]
+        error_s, span_s = error_of(process, clock, clocks[0], moved_s)
         yield {
             "mpi": mpi, "hosts": args.hosts, "rate": args.rate, "round": turn, "rank": process.rank,
             "offset_s": process.first.raw_ns * 1e-9 - processes[0].first.raw_ns * 1e-9,
             "drifted_s": span_s * args.ppm * 1e-6 * process.rank, "error_s": error_s,
-            "half_trips_s": (clock.error_ns or 0.0) * 1e-9, "messages": found["messages"],
+            "moved_s": moved_s, "half_trips_s": (clock.error_ns or 0.0) * 1e-9, "messages": found["messages"],
             "received_before_sent": found["received_before_sent"], "without_partner": found["without_partner"],
         }  # fmt: skip
 
 
-def error_of(process: ProcessFile, clock: RankClock, first: RankClock) -> tuple[float, float]:
-    """Seconds that a corrected clock is off at the worst between its meetings, and seconds between these."""
+def error_of(process: ProcessFile, clock: RankClock, first: RankClock, moved_s: Sequence[float]) -> tuple[float, float]:
+    """Seconds that a corrected clock is off at the worst between its meetings, and seconds between these; `moved_s`:
+    how far it was set ahead at either end so that messages come after they were sent."""
     met = [meeting.mine_ns for meeting in meetings_of(process.notes)]
     ticks = (process.last.clock - process.first.clock) / (process.last.raw_ns - process.first.raw_ns)
     at = [process.first.clock + (moment - process.first.raw_ns) * ticks for moment in (min(met), max(met))]
     moments = np.linspace(*at, 200)
-    off = np.abs(clock.line(moments) - first.line(moments))
+    off = np.abs(clock.line(moments) + np.linspace(*moved_s, 200) * 1e9 - first.line(moments))
     return float(off.max()) * 1e-9, (max(met) - min(met)) * 1e-9
 
 

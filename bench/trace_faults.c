@@ -224,6 +224,67 @@ static void triangle(void) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* ---- written when those had been seen ---- */
+
+/* The borders of two fields at every step, or eight times as much of both at every eighth. */
+static void two_fields(void) {
+    enum { STEPS = 48, BYTES = 192 };
+    for (int step = 0; step < STEPS; ++step) {
+        MPI_Request all[4];
+        const int num_bytes = repaired ? 8 * BYTES : BYTES;
+        for (int field = 0; field < 2 && (!repaired || step % 8 == 0); ++field) {
+            char *to = taken + field * 4096, *from = given + field * 4096;
+            MPI_Irecv(to, num_bytes, MPI_CHAR, rank ^ 1, field, MPI_COMM_WORLD, &all[field]);
+            MPI_Isend(from, num_bytes, MPI_CHAR, rank ^ 1, field, MPI_COMM_WORLD, &all[2 + field]);
+        }
+        if (!repaired || step % 8 == 0) MPI_Waitall(4, all, MPI_STATUSES_IGNORE);
+        work(6);
+    }
+}
+
+/* What all ranks found last is gathered before the next part of the work, which does not need it yet. */
+static void residual(int round) {
+    double mine[16] = {0}, all[16 * 8];
+    MPI_Request asked;
+    work(200);
+    if (repaired)
+        MPI_Iallgather(mine, 16, MPI_DOUBLE, all, 16, MPI_DOUBLE, MPI_COMM_WORLD, &asked);
+    else
+        MPI_Allgather(mine, 16, MPI_DOUBLE, all, 16, MPI_DOUBLE, MPI_COMM_WORLD);
+    work((round + rank) % 2 ? 1500 : 700);
+    if (repaired) MPI_Wait(&asked, MPI_STATUS_IGNORE);
+}
+
+/* Parts of a result are handed over as they come to a rank that has work of its own to do first. */
+static void hand_over(void) {
+    enum { PARTS = 3, BYTES = 300000 };
+    MPI_Request sent[PARTS];
+    if (rank == 1) work(3000);
+    for (int i = 0; i < PARTS; ++i)
+        if (rank == 1) {
+            MPI_Recv(taken + i * BYTES, BYTES, MPI_CHAR, 0, i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else {
+            work(700);
+            if (repaired)
+                MPI_Isend(given + i * BYTES, BYTES, MPI_CHAR, 1, i, MPI_COMM_WORLD, &sent[i]);
+            else
+                MPI_Send(given + i * BYTES, BYTES, MPI_CHAR, 1, i, MPI_COMM_WORLD);
+        }
+    if (rank == 0 && repaired) MPI_Waitall(PARTS, sent, MPI_STATUSES_IGNORE);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* One of three ranks takes longer for each step, and its neighbours wait for its border. */
+static void laggard(void) {
+    for (int step = 0; step < 3; ++step) {
+        work(rank == 1 && !repaired ? 1600 : 1000);
+        MPI_Sendrecv(given, 64, MPI_CHAR, (rank + 1) % size, 0, taken, 64, MPI_CHAR, (rank + size - 1) % size, 0,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Sendrecv(given, 64, MPI_CHAR, (rank + size - 1) % size, 1, taken, 64, MPI_CHAR, (rank + 1) % size, 1,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+}
+
 static void one(const char* name, int round) {
     if (!strcmp(name, "merge")) merge();
     if (!strcmp(name, "block")) block();
@@ -241,6 +302,10 @@ static void one(const char* name, int round) {
     if (!strcmp(name, "small_parts")) small_parts();
     if (!strcmp(name, "stencil")) stencil(round);
     if (!strcmp(name, "triangle")) triangle();
+    if (!strcmp(name, "two_fields")) two_fields();
+    if (!strcmp(name, "residual")) residual(round);
+    if (!strcmp(name, "hand_over")) hand_over();
+    if (!strcmp(name, "laggard")) laggard();
 }
 
 int main(int argc, char** argv) {

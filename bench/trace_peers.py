@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
+LIMIT_S = 20
 CALLED = """
 #include <stdio.h>
 #include <time.h>
@@ -72,14 +73,14 @@ def peers(place: Path, root: Path, rounds: int) -> Iterator[dict[str, float]]:
     for name, make in (("LTTng-UST", lttng), ("uftrace", uftrace), ("Python", python)):
         try:
             ways.append((name, make(place, root)))
-        except (OSError, subprocess.CalledProcessError) as fault:
+        except (OSError, subprocess.SubprocessError) as fault:
             print(f"{name} is left out: {fault}", file=sys.stderr)
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for name, way in ways:
             try:
                 told = way()
-            except (OSError, subprocess.CalledProcessError) as fault:
+            except (OSError, subprocess.SubprocessError) as fault:
                 print(f"{name} is left out: {fault}", file=sys.stderr)
                 continue
             for key, ns in told.items():
@@ -88,7 +89,9 @@ def peers(place: Path, root: Path, rounds: int) -> Iterator[dict[str, float]]:
 
 
 def output(command: list[object], env: Mapping[str, str] | None = None) -> str:
-    return subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, check=True).stdout
+    """What a command prints; uftrace waits for ever for a program that could not start."""
+    done = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    return done.stdout
 
 
 def lttng(place: Path, root: Path) -> Callable[[], dict[str, float]]:

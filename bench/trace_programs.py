@@ -1,22 +1,27 @@
-"""Programs of others, traced as they stand: as many calls as a library counts that knows nothing of the tracer?
+"""Programs of others, traced as they stand: as many calls as a library counts that knows nothing of the tracer, and
+the results that they have untraced?
 
     bench/trace_programs.py NAME [--about TEXT] [--budget 420] [--out FILE] -- mpiexec -n 2 PROGRAM …
+        [--result FILE] [--times REGEX]
 
-Runs the command untraced, then traced behind a library that only counts calls: in one run, since many programs go on
-as long as time lets them. With `--out` the row takes the place of the one of its name.
+Runs the command twice untraced, then traced behind a library that only counts calls: in one run, since many programs go
+on as long as time lets them. What two untraced runs print alike, word by word, is taken for results, the rest for
+times: the traced run is to print the same results. `--result`: a file that the program writes, compared too; `--times`:
+words that are times even if two runs print the same. With `--out` the row takes the place of the one of its name.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuned import HERE, keep, options_of_time
 
@@ -34,13 +39,15 @@ def main() -> None:
     parser = options_of_time(__doc__)
     parser.add_argument("name")
     parser.add_argument("--about", default="", help="versions")
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--times", default="$^")
     own = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     args = parser.parse_args(own)
     command = sys.argv[len(own) + 2 :]
     if not command:
         parser.error("which command? -- mpiexec -n 2 PROGRAM")
     with tempfile.TemporaryDirectory() as place:
-        row = {"program": args.name, "about": args.about, **compared(command, Path(place), args.budget / 2)}
+        row = {"program": args.name, "about": args.about, **compared(command, Path(place), args)}
     print(json.dumps(row, indent=1))
     if args.out:
         before = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
@@ -48,8 +55,9 @@ def main() -> None:
         keep(args.out, "trace_programs", rows=rows)
 
 
-def compared(command: list[str], place: Path, limit_s: float) -> dict[str, Any]:
-    """Of two runs of so many seconds at most: seconds, counted and traced calls, and how they differ."""
+def compared(command: list[str], place: Path, args: Any) -> dict[str, Any]:
+    """Of three runs: seconds, counted and traced calls and how they differ, and whether the results are the same."""
+    limit_s = args.budget / 3
     library, near = library_of(command), Path(command[0]).parent
     wrapped = build_wrappers(library, near)
     mpicc = Path(compiler_for(library, near))
@@ -57,10 +65,10 @@ def compared(command: list[str], place: Path, limit_s: float) -> dict[str, Any]:
     shim = build_shim(Mpi(library.kind, mpicc.parent), mpicc, place, names, before_others=True)
     counts, traces = place / "counts", place / "traces"
     counts.mkdir(), traces.mkdir()
-    plain_s = run(command, dict(os.environ), limit_s)
+    plain = [run(command, dict(os.environ), limit_s, args.result) for _ in range(2)]
     env = environment(wrapped, traces)
     env |= {"LD_PRELOAD": f"{shim}:{env['LD_PRELOAD']}", "COUNT_DIR": str(counts)}
-    traced_s = run(with_variables(command, "COUNT_DIR"), env, limit_s)
+    traced = run(with_variables(command, "COUNT_DIR"), env, limit_s, args.result)
     told = merge(traces)
     found = {call.name: call.count for call in stats(told).calls}
     counted: Counter[str] = Counter()
@@ -70,10 +78,11 @@ def compared(command: list[str], place: Path, limit_s: float) -> dict[str, Any]:
     differ = {n: [counted.get(n, 0), found.get(n, 0)] for n in names if counted.get(n, 0) != found.get(n, 0)}
     check = told.meta["clocks"]
     return {
-        "library": library.kind, "plain_s": plain_s, "traced_s": traced_s, "ranks": told.num_ranks,
+        "library": library.kind, "plain_s": plain[0].seconds, "traced_s": traced.seconds, "ranks": told.num_ranks,
         "calls": sum(found.values()), "kinds": len(found), "lost": told.meta["lost"], "faults": told.meta["faults"],
         "messages": check["messages"], "without_partner": check["without_partner"],
         "received_before_sent": check["received_before_sent"],
+        **same_results(*(words_of(each.told, args.times) for each in (*plain, traced))),
         "differ": differ, "traced": found,
     }  # fmt: skip
 
@@ -84,12 +93,52 @@ def with_variables(command: list[str], *names: str) -> list[str]:
     return told if told == command else [told[0], *(word for name in names for word in ("-x", name)), *told[1:]]
 
 
-def run(command: list[str], env: dict[str, str], limit_s: float) -> float:
+class Ran(NamedTuple):
+    """A run: its seconds, and what it printed and wrote."""
+
+    seconds: float
+    told: str
+
+
+def run(command: list[str], env: dict[str, str], limit_s: float, result: Path | None) -> Ran:
+    if result is not None:
+        result.unlink(missing_ok=True)
     begun = time.perf_counter()
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=limit_s)
+    seconds = time.perf_counter() - begun
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return time.perf_counter() - begun
+    return Ran(seconds, done.stdout + (result.read_text() if result is not None else ""))
+
+
+def words_of(told: str, times: str) -> list[list[str]]:
+    """The words of each line but those that are times."""
+    return [["" if re.fullmatch(times, word) else word for word in line.split()] for line in told.splitlines()]
+
+
+def same_results(first: list[list[str]], second: list[list[str]], traced: list[list[str]]) -> dict[str, Any]:
+    """How many words with digits two runs have alike, and which lines of theirs the traced one has otherwise; lines of
+    several ranks may come in another order."""
+    if len(first) != len(second) or len(first) != len(traced):
+        return {"results": 0, "changed": [f"{len(traced)} lines, not {len(first)} or {len(second)}"]}
+    alike = [
+        [x if x == y else None for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [*a]
+        for a, b in zip(first, second, strict=True)
+    ]
+    count = sum(any(letter.isdigit() for letter in word) for line in alike for word in line if word)
+    here = [i for i, (line, told) in enumerate(zip(alike, traced, strict=True)) if not fits(line, told)]
+    wanted = [alike[i] for i in here]
+    changed = []
+    for told in (traced[i] for i in here):
+        at = next((k for k, line in enumerate(wanted) if fits(line, told)), None)
+        changed += [" ".join(told)] if at is None else []
+        wanted.pop(at) if at is not None else None
+    return {"results": count, "changed": changed}
+
+
+def fits(line: list[str | None], told: list[str]) -> bool:
+    """Whether a line has the words of another, where that has no time (None)."""
+    return len(line) == len(told) and all(x is None or x == y for x, y in zip(line, told, strict=True))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
 
 The programs of trace_faults.c on two ranks that talk through shared memory, each with its fault and repaired. Or
 others, as FILE tells: {"LAMMPS": {"command": ["mpiexec", "-n", "2", "lmp", ...], "about": "version, input"}, ...}. The
-machine is probed with as many ranks, unless it is given; it should be that of the program's MPI library. Of each
-program the median round by either way is told. `--runs` keeps the machine and the traces, and what it holds already is
-not run again, only replayed; `--out` is written after each program.
+machine is probed with as many ranks before each round of all programs, unless it is given; it should be that of the
+program's MPI library. Of each program the median round by either way is told. `--runs` keeps machines and traces, and
+what it holds already is not run again, only replayed; `--out` is written after each program. `--run-only` replays
+nothing: replays need no idle machine.
 """
 
 from __future__ import annotations
@@ -56,24 +57,38 @@ def main() -> None:
     parser.add_argument("--programs", type=Path)
     parser.add_argument("--machine")
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--run-only", action="store_true")
     args = parser.parse_args()
     is_over, rows = until(args.budget), []
     with tempfile.TemporaryDirectory() as place:
         folder = args.runs or Path(place)
-        told = others(args.programs) if args.programs else faults(folder)
-        for program in told:
-            if args.only and program.name.split()[0] not in args.only.split(","):
-                continue
-            places = [folder / program.name.replace(" ", "/") / str(i) for i in range(args.rounds)]
-            traces = [found for place in places if (found := traced(program, place, is_over))]
-            if not traces:
+        told = list(others(args.programs) if args.programs else faults(folder))
+        told = [each for each in told if not args.only or each.name.split()[0] in args.only.split(",")]
+        traces = run_rounds(told, args.rounds, folder, args.machine, is_over)
+        for program in [] if args.run_only else told:
+            if not traces[program.name]:
                 print(f"{program.name}: no time left", flush=True)
                 continue
-            rows.append(row(program, traces, folder, args.machine))
+            rows.append(row(program, traces[program.name], folder, args.machine))
             keep(args.out, "trace_replay", median_off=medians(rows), rows=rows)
             print(table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
     print(table(rows, COLUMNS))
     print("median off: ", ", ".join(f"{way} {off:.1%}" for way, off in medians(rows).items()))
+
+
+def run_rounds(
+    told: list[Followed], rounds: int, folder: Path, given: str | None, is_over: Callable[[], bool]
+) -> dict[str, dict[int, Path]]:
+    """Every program once in a round, and its machine probed before; their traces by round, while there is time."""
+    traces: dict[str, dict[int, Path]] = {program.name: {} for program in told}
+    for turn in range(rounds):
+        if not is_over():
+            probed(folder, given, RANKS, turn)
+        for program in told:
+            found = traced(program, folder / program.name.replace(" ", "/") / str(turn), is_over)
+            if found:
+                traces[program.name][turn] = found
+    return traces
 
 
 def medians(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -122,9 +137,9 @@ def follow(command: list[str]) -> Callable[[Path], None]:
     return run
 
 
-def probed(folder: Path, given: str | None, ranks: int) -> Machine:
-    """The machine given, or that of the folder, or a fresh one."""
-    kept = folder / f"machine-{ranks}.json"
+def probed(folder: Path, given: str | None, ranks: int, turn: int = 0) -> Machine:
+    """The machine given, or that of the folder's round, or a fresh one."""
+    kept = folder / f"machine-{ranks}-{turn}.json"
     if given or kept.exists():
         return load(given or str(kept))
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,14 +161,15 @@ def traced(program: Followed, place: Path, is_over: Callable[[], bool]) -> Path 
     return place / "trace.dovetail"
 
 
-def row(program: Followed, traces: list[Path], folder: Path, given: str | None) -> dict[str, Any]:
+def row(program: Followed, traces: dict[int, Path], folder: Path, given: str | None) -> dict[str, Any]:
     """A program: its makespans as traced and replayed by either way, and how far off the median round's replays are."""
-    opened = [open_trace(path).read() for path in traces]
-    machine = probed(folder, given, opened[0].num_ranks)
-    own, by = ([replay(trace, which) for trace in opened] for which in (None, machine))
+    opened = {turn: open_trace(path).read() for turn, path in traces.items()}
+    ranks = next(iter(opened.values())).num_ranks
+    own = [replay(trace) for trace in opened.values()]
+    by = [replay(trace, probed(folder, given, ranks, turn)) for turn, trace in opened.items()]
     off = sorted(each.off for each in by)
     return {
-        "program": program.name, "about": program.about, "ranks": opened[0].num_ranks,
+        "program": program.name, "about": program.about, "ranks": ranks,
         "traced_s": statistics.median(each.traced_s for each in own),
         "by_trace_s": statistics.median(each.replayed_s for each in own),
         "by_machine_s": statistics.median(each.replayed_s for each in by),

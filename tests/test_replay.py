@@ -92,6 +92,42 @@ def test_many_at_once_come_as_in_a_stream():
     assert took_s(tale, exchange_of_shm=streamed) == pytest.approx(100 * 4 * US + 6 * US, rel=0.05)
 
 
+def test_a_message_goes_as_programs_send_it_and_as_both_ways_do_while_one_comes_back():
+    tale = Tale(2)
+    for src, crossed in ((0, False), (0, True), (1, True)):
+        tale.message(src, 1 - src, 8, crossed=crossed)
+    story, flat = tale.story(), lambda us: Curve.through([0, 1e6], [us * US, us * US])
+
+    def delays(**costs):
+        return [message.delay_s / US for message in on_machine(story, machine(**costs)).messages]
+
+    assert delays() == pytest.approx([10, 10, 10], rel=0.01)
+    assert delays(call_of_Send_of_shm=flat(20)) == pytest.approx([20, 20, 20])
+    costs = {"call_of_Send_of_shm": flat(20), "call_of_Sendrecv_of_shm": flat(30)}
+    assert delays(**costs) == pytest.approx([20, 30, 30])
+
+
+@pytest.mark.parametrize(("back_ms", "crossed"), [(1, True), (4, False)])
+def test_messages_cross_where_both_ranks_send_before_they_take(tmp_path, back_ms, crossed):
+    """Rank 1 sends at 1 ms, before it takes what rank 0 sent at 1 ms, or at 4 ms, after that."""
+    write_process(tmp_path, 0, {1: [*call(1, 1, 1.1, sent(1)), *call(2, 1.5, 6, *taken(1))]})
+    both = [call(1, back_ms, back_ms + 0.1, sent(0)), call(2, 2, 3, *taken(0))]
+    write_process(tmp_path, 1, {1: [each for events in sorted(both, key=lambda c: c[0][0]) for each in events]})
+    assert [message.crossed for message in story_of(trace_of(tmp_path)).messages] == [crossed] * 2
+
+
+def test_what_many_messages_of_one_call_take_is_shared_out(tmp_path):
+    """100 messages, one each 10 us, all waited for in one call: each alone is not on its way for all that time."""
+    sends = [event for i in range(100) for event in call(1, 1 + i * 0.01, 1.002 + i * 0.01, sent(1))]
+    write_process(tmp_path, 0, {1: sends})
+    posts = [each for i in range(100) for each in call(5, 0.1, 0.1, event("recv", pair(0, 1), 0, 8), made=70 + i)]
+    waits = [each for i in range(100) for each in (event("request", 70 + i, 0), event("done", pair(0, 1), 0, 8))]
+    write_process(tmp_path, 1, {1: [*posts, *call(6, 0.5, 3, *waits)]})
+    story = story_of(trace_of(tmp_path))
+    assert story.delays.latency_s == pytest.approx(0.02 * MS), "2 ms for all"
+    assert replay(trace_of(tmp_path)).off == pytest.approx(0, abs=0.02)
+
+
 def test_collectives_go_by_their_curve_where_it_was_measured_and_else_by_a_tree():
     def of(num_bytes: int) -> float:
         tale = Tale(4)
@@ -154,7 +190,8 @@ def test_a_probe_measures_what_the_library_itself_takes():
     bare = machine()
     found = probe_calls(bare, default_launch(), most_bytes=64)
     added = {key: CostModel.of(found).seconds(key, 64) for key in set(found.costs) - set(bare.costs)}
-    assert len(added) == 16 + 6
+    assert len(added) == 17 + 6 + 2
+    assert {"call:Send:shm", "call:Sendrecv:shm"} <= set(added)
     assert {"call:Bcast_again:2", "call:Scatterv_again:2"} <= set(added)
     assert {"call:Barrier:2", "call:Allreduce:2", "call:Alltoallv:2"} <= set(added)
     assert all(seconds > 0 for seconds in added.values())

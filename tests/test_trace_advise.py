@@ -10,6 +10,7 @@ from test_trace_waits import call, collective, sent, taken, trace_of
 from trace_files import write_process
 
 from dovetail.plan.advise import advise, advise_story
+from dovetail.plan.remedy import dropped
 from dovetail.plan.replay import makespan_s
 from dovetail.report.advice import advice_text
 from dovetail.trace.delays import Delays
@@ -340,3 +341,13 @@ def test_a_call_that_a_slow_link_holds_up_does_not_make_what_it_takes_look_slow(
     assert "from rank 1 to rank 2" in advice.findings[0].evidence
     assert advice.findings[0].saves_s > 0.7 * advice.replayed_s
     assert advice.replayed_s == pytest.approx(advice.traced_s, rel=0.02)
+
+
+def test_of_a_call_that_does_several_things_its_share_is_dropped():
+    """A wait for four messages that itself takes 4 us: three of them go, and 3 us with them."""
+    steps = [Step(0.0, "taken", i, 7) for i in range(4)] + [Step(14 * US, "end", -1, -1, 4 * US, 4 * US)]
+    (kept, last) = dropped(steps, {0, 1, 3})
+    assert kept.number == 2
+    assert last.seconds == pytest.approx(11 * US)
+    assert last.within_s == last.after_s == pytest.approx(1 * US)
+    assert [step.seconds for step in dropped(steps, {0, 1, 2, 3})] == pytest.approx([10 * US]), "all of it"

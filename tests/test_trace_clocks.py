@@ -20,6 +20,7 @@ from dovetail.timeline import Timeline
 from dovetail.trace import merge
 from dovetail.trace.clocks import Line, Meeting, Reader, clocks_to_first, meetings_of, parent, rank_clocks
 from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
+from dovetail.trace.matching import messages
 from dovetail.trace.process_file import ProcessFile, read_process
 
 SPAN = 1 << 40
@@ -152,6 +153,48 @@ def test_clocks_that_are_wrong_are_found_out(tmp_path):
     assert found["messages"] == 2
     assert found["received_before_sent"] == 1
     assert found["earliest_s"] > 1
+
+
+def held_up(folder: Path, wrong_ns: int, half_ns: int, flight_ns: int = 20_000) -> list[ProcessFile]:
+    """Two ranks whose clocks were compared in round trips that were held up on the way back alone, and that sent each
+    other messages all along."""
+    clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
+    met = [{"mine_ns": clocks[1](at), "peer_ns": at + wrong_ns, "half_trip_ns": half_ns} for at in (10**6, SPAN)]
+    for rank, clock in enumerate(clocks):
+        told = []
+        for at in np.linspace(10**9, SPAN - 10**9, 600).astype("i8").tolist():
+            sent, came = at + rank * 10**8, at + (1 - rank) * 10**8 + flight_ns
+            one = [event("begin", sent, 1), event("send", pair(1 - rank, 1), 0, 8), event("end", sent + 9, 1)]
+            other = [event("begin", came - 999, 2), event("recv", pair(-1, 1), 0, 8)]
+            other += [event("done", pair(1 - rank, 1), 0, 8), event("end", came, 2)]
+            told += one + other if sent < came else other + one
+        notes = [{"clock_of": f"boot {rank}"}, *({"clock": one} for one in met if rank)]
+        write_process(folder, rank, {1: told}, raw_ns=(clock(0), clock(SPAN)), notes=notes)
+    return [read_process(folder / f"host-{rank}.dvt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("wrong_ns", [-400_000, 400_000])
+def test_clocks_are_held_to_the_messages(tmp_path, wrong_ns):
+    """What the round trips leave open, the messages decide: as far as both ways' quickest ones tell."""
+    before = rank_clocks(held_up(tmp_path, wrong_ns, 500_000))[1]
+    assert abs(before.line(SPAN / 2) - SPAN / 2) > 300_000
+    found = merge(tmp_path)
+    assert found.meta["clocks"]["messages"] == 1200
+    assert found.meta["clocks"]["received_before_sent"] == 0
+    took = messages(found.read())
+    flights = took.taken_s - took.sent_s
+    assert flights.min() == pytest.approx(20e-6, abs=1e-6)
+    assert flights.max() == pytest.approx(20e-6, abs=1e-6)
+    assert found.meta["ranks"][1]["moved_s"] == pytest.approx([-wrong_ns * 1e-9] * 2, abs=2e-6)
+    assert found.meta["ranks"][1]["clock_error_s"] > 500e-6, "how surely the round trips told it is not forgotten"
+
+
+def test_clocks_are_not_moved_further_than_they_can_be_wrong(tmp_path):
+    """Planted: a comparison that is wrong by more than its round trip. That messages say otherwise is told."""
+    held_up(tmp_path, 400_000, 100_000)
+    found = merge(tmp_path)
+    assert found.meta["clocks"]["received_before_sent"] == 600
+    assert found.meta["ranks"][1]["moved_s"] == [0, 0]
 
 
 @pytest.fixture

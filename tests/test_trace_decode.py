@@ -12,7 +12,7 @@ from dovetail.core import DovetailError
 from dovetail.trace import merge, open_trace, save_trace
 from dovetail.trace.decode import KINDS, RAW, ThreadDecoder, joined
 from dovetail.trace.matching import messages
-from dovetail.trace.process_file import EventKind
+from dovetail.trace.process_file import PAGE, EventKind
 from dovetail.trace.trace import Trace
 
 Event = tuple[int, int]
@@ -193,3 +193,20 @@ def test_jobs_that_follow_one_another_are_numbered_through(tmp_path):
     told = zip(sent.src.tolist(), sent.dst.tolist(), sent.num_bytes.tolist(), strict=True)
     assert sorted(told) == [(0, 1, 8), (2, 3, 16), (5, 6, 32)]
     assert all(about["clock_error_s"] == 0 for about in found.meta["ranks"]), "all read one clock"
+
+
+def test_damaged_files_are_merged_all_the_same(tmp_path):
+    """Planted: a time far in the future, a name that is a large number, and random bytes."""
+    random = np.random.default_rng(0)
+    calls = [each for i in range(200) for each in (event("begin", 10 * i, 3), event("end", 10 * i + 5, 3))]
+    calls[21] = event("end", 1 << 61, 3)
+    calls[41:41] = [event("wide", 0xA1F2C3D8)]
+    write_process(tmp_path, 0, {1: calls})
+    write_process(tmp_path, 1, {1: calls[50:], 2: np.array(calls, EVENT)})
+    assert merge(tmp_path).read().num_rows > 400
+    file = tmp_path / "host-1.dvt"
+    whole = file.read_bytes()
+    for _ in range(20):
+        at = int(random.integers(PAGE, len(whole) - 64))
+        file.write_bytes(whole[:at] + random.bytes(64) + whole[at + 64 :])
+        assert merge(tmp_path).num_rows > 100

@@ -7,8 +7,9 @@ import pytest
 from browser import launched
 from trace_files import event, pair, write_process
 
-from dovetail.report.trace_page import trace_details, write_trace_page
+from dovetail.report.trace_page import span_texts, trace_details, write_trace_page
 from dovetail.trace import Trace, merge
+from dovetail.trace.to_timeline import span_rows
 from dovetail.trace.trace import COLUMNS, no_columns
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
@@ -50,6 +51,17 @@ def shown(browser) -> int:
     code = 'overlay.getContext("2d").getImageData(0, 0, overlay.width, overlay.height).data'
     browser.frames(3)
     return int(browser.run(f"{code}.filter((v, i) => i % 4 === 3 && v).length"))
+
+
+@pytest.mark.parametrize(("to", "text"), [(1, "to 1 and from 1, tag 7"), (-2, "from 1, tag 7")])
+def test_a_call_that_sends_and_receives_tells_both(tmp_path, to, text):
+    """At the edge of a grid a rank sends to nobody, and receives all the same."""
+    for rank in (0, 1):
+        events = [event("begin", 1, 14), event("send", pair(to if rank == 0 else 0, 7), 0, 8)]
+        events += [event("recv", pair(1 - rank, 7), 0, 8), event("done", pair(1 - rank, 7), 0, 8), event("end", 9, 14)]
+        write_process(tmp_path, rank, {1: events})
+    trace = merge(tmp_path).read()
+    assert span_texts(trace, span_rows(trace))[0] == f"MPI_Sendrecv {text}"
 
 
 def test_lanes_messages_and_sums(browser, tmp_path):

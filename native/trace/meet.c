@@ -22,19 +22,20 @@ char* dovetail_trace_clock_of(char* text, size_t size) {
     return text;
 }
 
-/* Round trips with the rank above in the tree; the shortest tells how the clocks differ. On a busy machine it takes
-   more of them until one is not held up. */
+/* Round trips with the rank above in the tree; the shortest tells how the clocks differ. It takes more of them while
+   they still become shorter, and on a busy machine until one is not held up. */
 static int ask(int above, const dovetail_trace_mail* mail, dovetail_trace_meeting* found) {
     int64_t best = INT64_MAX, answer = 0;
     const int64_t start = raw_ns();
-    for (int i = 0, goes_on = 1; goes_on; ++i) {
+    for (int i = 0, until = TRIPS, goes_on = 1; goes_on; ++i) {
         const int64_t before = raw_ns();
-        goes_on = (i + 1 < TRIPS || best > GOOD_NS) && before - start < MEET_NS;
+        goes_on = (i + 1 < until || best > GOOD_NS) && before - start < MEET_NS;
         int code = mail->send(mail->with, above, &goes_on, (int)sizeof goes_on);
         if (!code) code = mail->receive(mail->with, above, &answer, (int)sizeof answer);
         if (code) return code;
         const int64_t after = raw_ns();
         if (after - before >= best) continue;
+        if (best - (after - before) > best / 20) until = i + 1 + TRIPS; /* not for what is hardly shorter */
         best = after - before;
         *found = (dovetail_trace_meeting){before + best / 2, answer, (best + 1) / 2};
     }

@@ -19,7 +19,7 @@ def probe(
     launch: opt.Launch = None,
     fresh: opt.Fresh = False,
     calls: Annotated[
-        bool, typer.Option("--calls", help="Measure the library's blocking collectives too, for `trace replay`.")
+        bool, typer.Option("--calls", help="Measure the library's blocking calls too, for `trace replay`.")
     ] = False,
     json: opt.Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the machine to this file, too.")] = None,

@@ -1,7 +1,7 @@
 """cost: how many seconds. Samples become curves, curves a model, a model the prices of a Program."""
 
 from dovetail.cost.curve import Curve, Mode, Segment
-from dovetail.cost.fit import fit, fit_factor
+from dovetail.cost.fit import as_measured, fit, fit_factor
 from dovetail.cost.model import Accuracy, CostModel, rate_key
 from dovetail.cost.modes import EagerLimit, eager_limit, modes
 from dovetail.cost.price import price
@@ -19,6 +19,7 @@ __all__ = [
     "Protocol",
     "Samples",
     "Segment",
+    "as_measured",
     "eager_limit",
     "fit",
     "fit_factor",

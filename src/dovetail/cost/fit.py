@@ -75,6 +75,21 @@ def fit_factor(samples: Samples, label: Label = "measured") -> Curve:
     return Curve.through(list(sizes), list(factors), rising=False, high=float(sizes[-1]), label=label, **more)
 
 
+def as_measured(samples: Samples, label: Label = "measured") -> Curve:
+    """Seconds against bytes as they were measured: the median at each size, lines between. Such a curve may fall, as
+    where a library changes its ways with the size.
+
+    >>> as_measured(Samples.of({8: [3e-6] * 3, 16: [2e-6, 2e-6, 9e-6]})).seconds(12)
+    2.5e-06
+    """
+    more: dict[str, Any] = {"provenance": dict(samples.provenance), "samples": samples.to_json()}
+    x, y = samples.sizes.tolist(), samples.medians.tolist()
+    slopes = (np.diff(y) / np.diff(x)).tolist()
+    rises = [slope for slope in slopes[-1:] if slope > 0] or [y[-1] / max(x[-1], 1.0)]  # beyond all that was seen
+    segments = tuple(Segment(*row) for row in zip(x, y, [*slopes, *rises], strict=True))
+    return Curve(samples.x_unit, segments, 0.0, x[-1], label, rising=False, **more)
+
+
 def _chosen(found: Sequence[Mode], mode: Which) -> int:
     if mode not in ("most", "fastest", "slowest"):
         raise CostError(f"unknown mode '{mode}'", hint="most, fastest or slowest")

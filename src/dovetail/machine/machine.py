@@ -20,6 +20,7 @@ COST_KEYS = (
     "exchange:<link kind>",
     "<collective>:<ranks>",
     "call:<MPI call>:<ranks>",
+    "call:<MPI call>:<link kind>",
     "kernel:<key>",
     "flops:<kernel>:<dtype>",
     "memory",

@@ -114,8 +114,9 @@ def block(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _joint_s(story: Story, run: Sequence[int]) -> float:
-    """How long one message of all bytes takes: as the quickest of them, and the bytes by the slope."""
-    least = min(story.messages[n].delay_s or 0.0 for n in run)
+    """How long one message of all bytes takes: as the quickest of them, or of its size, and the bytes by the slope."""
+    usual_s = float(story.delays(story.messages[run[0]].num_bytes))
+    least = min(usual_s, *(story.messages[n].delay_s or 0.0 for n in run))
     return least + sum(story.messages[n].num_bytes for n in run[1:]) * story.delays.slope
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,15 +41,16 @@ def gap_s(step: Step) -> float:
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """The steps but those at the indices `gone`: work and other calls before these stay, the time of these not."""
-    own_s, within_s, from_gone = 0.0, 0.0, False
+    """The steps but those at the indices `gone`: work and other calls before these stay, the time of these not. Of a
+    call that did other things too, its share goes."""
+    all_of, gone_of = Counter(step.row for step in steps), Counter(steps[i].row for i in gone)
+    own_s, within_s, lost_share = 0.0, 0.0, 0.0
     for i, step in enumerate(steps):
-        lost_s = step.after_s if from_gone else 0.0
+        lost_s = step.after_s * lost_share
         own_s, within_s = own_s + step.seconds - lost_s, within_s + step.within_s - lost_s
-        from_gone = i in gone
-        if not from_gone:
-            after_s = step.after_s - lost_s
-            yield step._replace(seconds=own_s, within_s=within_s, after_s=after_s)
+        lost_share = gone_of[step.row] / all_of[step.row]
+        if i not in gone:
+            yield step._replace(seconds=own_s, within_s=within_s, after_s=step.after_s - lost_s)
             own_s = within_s = 0.0
 
 

@@ -113,7 +113,7 @@ class _Prices:
         its sender too, where nothing shows that it went without."""
         kind = self.machine.route(message.src, message.dst)[0]
         waits = message.synchronous or message.stalls or message.num_bytes > self.model.eager_limit(kind)
-        seconds = self._one_way_s(kind, message.num_bytes)
+        seconds = self._one_way_s(kind, message.num_bytes, message.crossed)
         held, gap_s = waits and message.came_back, self._gap_s(kind, message)
         return replace(message, delay_s=seconds, rendezvous=waits, held=held, gap_s=gap_s)
 
@@ -147,7 +147,11 @@ class _Prices:
             wire = max(wire, self._seconds(f"exchange:{kind}", moved) - self._seconds(f"exchange:{kind}", 1))
         return ceil(log2(count)) * least + wire
 
-    def _one_way_s(self, kind: str, num_bytes: int) -> float:
+    def _one_way_s(self, kind: str, num_bytes: int, crossed: bool = False) -> float:
+        """As programs send it, where that was measured, else as our engine does; `crossed`: while one comes back."""
+        for key in [f"call:Sendrecv:{kind}"] * crossed + [f"call:Send:{kind}"]:
+            if key in self.model:
+                return self._seconds(key, num_bytes)
         return self._seconds(f"p2p:{kind}", num_bytes)
 
     def _seconds(self, key: str, num_bytes: int) -> float:

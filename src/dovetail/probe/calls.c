@@ -1,25 +1,34 @@
-/* What blocking collectives of the MPI library take as programs call them: one after another, each rank the root in
-   turn, and those with a root again with always the same, which need not wait for the others between two.
-   `calls MOST_BYTES`: rank 0 prints a line for each, NAME BYTES REPEAT SECONDS, where BYTES is the largest buffer of
-   any rank, and NAME ends with `_again` where the root stays. */
+/* What blocking calls of the MPI library take as programs make them. Collectives one after another, each rank the root
+   in turn, and those with a root again with always the same, which need not wait for the others between two. Messages
+   between two ranks there and back, and both ways at once.
+   `calls MOST_BYTES KIND:RANK:RANK ...`: rank 0 prints a line for each, NAME BYTES REPEAT SECONDS, where BYTES is the
+   largest buffer of any rank, and NAME ends with `_again` where the root stays, with :KIND where two ranks talk. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { REPEATS = 3, LEAST_TRIPS = 3, MOST_TRIPS = 2000 };
+enum { LEAST_REPEATS = 3, MOST_REPEATS = 9, LEAST_TRIPS = 3, MOST_TRIPS = 2000 };
 enum { BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV };
-enum { ALLTOALL = ALLGATHERV + 1, ALLTOALLV, REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, EXSCAN, NUM_CALLS };
-static const char* const names[NUM_CALLS] = {
+enum { ALLTOALL = ALLGATHERV + 1, ALLTOALLV, REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, EXSCAN, ALLTOALLW, NUM_CALLS };
+enum { SEND = NUM_CALLS, SENDRECV, ALL };
+static const char* const names[ALL] = {
     "Barrier",  "Bcast",     "Reduce",     "Allreduce", "Gather",    "Gatherv",        "Scatter",
     "Scatterv", "Allgather", "Allgatherv", "Alltoall",  "Alltoallv", "Reduce_scatter", "Reduce_scatter_block",
-    "Scan",     "Exscan",
+    "Scan",     "Exscan",    "Alltoallw",  "Send",      "Sendrecv",
 };
-static const double LONG_ENOUGH_S = 5e-3; /* of a loop, to be told from what the machine does beside it */
+static const double LONG_ENOUGH_S = 1e-3; /* of a loop, to be told from reading the clock */
+static const double LONGEST_S = 20e-3;    /* of a call: what is longer goes on as the last two sizes tell */
+static const double MOST_S = 12;          /* of all, after the least repeats */
 
 static MPI_Comm world;
-static int size;
+static int rank, size;
+static int pair[2];      /* who exchange messages */
+static const char* kind; /* of their link */
 static char *given, *taken;
 static int *counts, *places, *words; /* bytes of each rank's part, where they begin, and in elements */
+static int *ones, *starts;           /* of each rank, for Alltoallw: one of `columns`, and where they begin */
+static MPI_Datatype *columns, *rows; /* of a square matrix of doubles, to be transposed between the ranks */
 
 static void set_parts(int num_bytes) {
     for (int i = 0; i < size; ++i) {
@@ -27,6 +36,25 @@ static void set_parts(int num_bytes) {
         counts[i] = words[i] * (int)sizeof(float);
         places[i] = i * counts[i];
     }
+}
+
+/* Each rank's columns of the matrix, which become rows that lie together. */
+static void make_columns(int num_bytes) {
+    int side = 1;
+    while (2 * side * size * side * (int)sizeof(double) <= num_bytes) side *= 2;
+    const int row = num_bytes / side / (int)sizeof(double), part = row / size;
+    for (int i = 0; i < size; ++i) {
+        ones[i] = 1;
+        starts[i] = i * part * (int)sizeof(double);
+        MPI_Type_vector(side, part, row, MPI_DOUBLE, &columns[i]);
+        MPI_Type_contiguous(side * part, MPI_DOUBLE, &rows[i]);
+        MPI_Type_commit(&columns[i]), MPI_Type_commit(&rows[i]);
+        places[i] = i * side * part * (int)sizeof(double);
+    }
+}
+
+static void free_columns(void) {
+    for (int i = 0; i < size; ++i) MPI_Type_free(&columns[i]), MPI_Type_free(&rows[i]);
 }
 
 static void call(int which, int num_bytes, int root) {
@@ -77,9 +105,25 @@ static void call(int which, int num_bytes, int root) {
         case SCAN:
             MPI_Scan(given, taken, num_words, MPI_FLOAT, MPI_SUM, world);
             break;
-        default:
+        case EXSCAN:
             MPI_Exscan(given, taken, num_words, MPI_FLOAT, MPI_SUM, world);
+            break;
+        default:
+            MPI_Alltoallw(given, ones, starts, columns, taken, ones, places, rows, world);
     }
+}
+
+/* A message from the first of the pair to the second, or back; or both at once. */
+static void message(int which, int num_bytes, int back) {
+    if (rank != pair[0] && rank != pair[1]) return;
+    const int here = rank == pair[1], other = pair[!here];
+    if (which == SENDRECV)
+        MPI_Sendrecv(given, num_bytes, MPI_BYTE, other, 1, taken, num_bytes, MPI_BYTE, other, 1, world,
+                     MPI_STATUS_IGNORE);
+    else if (here == back)
+        MPI_Send(given, num_bytes, MPI_BYTE, other, 1, world);
+    else
+        MPI_Recv(taken, num_bytes, MPI_BYTE, other, 1, world, MPI_STATUS_IGNORE);
 }
 
 static int has_root(int which) { return which == BCAST || which == REDUCE || (which >= GATHER && which <= SCATTERV); }
@@ -89,37 +133,77 @@ static double each_s(int which, int num_bytes, int trips, int again) {
     double most;
     MPI_Barrier(world);
     double spent = MPI_Wtime();
-    for (int i = 0; i < trips; ++i) call(which, num_bytes, again ? 0 : i % size);
+    for (int i = 0; i < trips; ++i)
+        if (which >= NUM_CALLS)
+            message(which, num_bytes, i % 2);
+        else
+            call(which, num_bytes, again ? 0 : i % size);
     spent = (MPI_Wtime() - spent) / trips;
     MPI_Allreduce(&spent, &most, 1, MPI_DOUBLE, MPI_MAX, world);
     return most;
 }
 
-static void measure(int which, int num_bytes, int repeat, int rank, int again) {
+/* Seconds of one call, all ranks alike. */
+static double measure(int which, int num_bytes, int repeat, int again) {
+    const int turns = which >= NUM_CALLS ? 2 : size;
     set_parts(num_bytes);
-    each_s(which, num_bytes, size, again); /* to warm up */
-    const double trips = LONG_ENOUGH_S / each_s(which, num_bytes, LEAST_TRIPS * size, again);
+    if (which == ALLTOALLW) make_columns(num_bytes);
+    each_s(which, num_bytes, turns, again); /* to warm up */
+    const double trips = LONG_ENOUGH_S / each_s(which, num_bytes, LEAST_TRIPS * turns, again);
     const int count = trips > MOST_TRIPS ? MOST_TRIPS : trips < LEAST_TRIPS ? LEAST_TRIPS : (int)trips;
-    const double seconds = each_s(which, num_bytes, (count + size - 1) / size * size, again);
-    if (rank != 0) return;
-    printf("%s%s %d %d %.9f\n", names[which], again ? "_again" : "", num_bytes, repeat, seconds);
+    const double seconds = each_s(which, num_bytes, (count + turns - 1) / turns * turns, again);
+    if (which == ALLTOALLW) free_columns();
+    if (rank != 0) return seconds;
+    const int is_message = which >= NUM_CALLS;
+    printf("%s%s%s%s %d %d %.9f\n", names[which], again ? "_again" : "", is_message ? ":" : "", is_message ? kind : "",
+           num_bytes, repeat, seconds);
     fflush(stdout); /* who waits for the next line sees that this one is over */
+    return seconds;
+}
+
+/* Twice the size each time: libraries change their ways at powers of two. */
+static void measure_sizes(int which, int most, int repeat) {
+    for (int again = 0; again <= has_root(which); ++again)
+        for (int num_bytes = which >= NUM_CALLS ? 1 : 8 * size; num_bytes <= most; num_bytes *= 2)
+            if (measure(which, num_bytes, repeat, again) > LONGEST_S) break;
+}
+
+/* Of `KIND:RANK:RANK`. */
+static void read_pair(char* text) {
+    char* first = strchr(text, ':');
+    if (!first || sscanf(first, ":%d:%d", &pair[0], &pair[1]) != 2) MPI_Abort(world, 1);
+    *first = 0;
+    kind = text;
+}
+
+static int goes_on(int repeat, double begun) {
+    int is_early = repeat < LEAST_REPEATS || (repeat < MOST_REPEATS && MPI_Wtime() - begun < MOST_S);
+    MPI_Bcast(&is_early, 1, MPI_INT, 0, world);
+    return is_early;
 }
 
 int main(int argc, char** argv) {
-    int rank;
     const int most = argc > 1 ? atoi(argv[1]) : 0;
     MPI_Init(&argc, &argv);
     world = MPI_COMM_WORLD;
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &size);
-    given = calloc(1, (size_t)most + 1), taken = calloc(1, (size_t)most + 1);
-    counts = calloc((size_t)size * 3, sizeof(int)), places = counts + size, words = places + size;
-    if (!given || !taken || !counts) MPI_Abort(world, 1);
-    for (int repeat = 0; repeat < REPEATS; ++repeat)
-        for (int which = 0; which < NUM_CALLS; ++which)
-            for (int num_bytes = 8 * size; num_bytes <= most; num_bytes *= 4)
-                for (int again = 0; again <= has_root(which); ++again) measure(which, num_bytes, repeat, rank, again);
+    given = malloc((size_t)most + 1), taken = malloc((size_t)most + 1);
+    counts = calloc((size_t)size * 5, sizeof(int)), places = counts + size, words = places + size;
+    ones = words + size, starts = ones + size;
+    columns = calloc((size_t)size * 2, sizeof(MPI_Datatype)), rows = columns + size;
+    if (!given || !taken || !counts || !columns) MPI_Abort(world, 1);
+    memset(given, 1, (size_t)most + 1), memset(taken, 1, (size_t)most + 1); /* else all its pages are one of zeros */
+    const double begun = MPI_Wtime();
+    for (int repeat = 0; goes_on(repeat, begun); ++repeat) {
+        for (int which = 0; which < NUM_CALLS; ++which) measure_sizes(which, most, repeat);
+        for (int i = 2; i < argc; ++i) {
+            char* const text = strdup(argv[i]);
+            read_pair(text);
+            for (int which = SEND; which <= SENDRECV; ++which) measure_sizes(which, most, repeat);
+            free(text);
+        }
+    }
     MPI_Finalize();
     return 0;
 }

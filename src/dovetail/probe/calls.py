@@ -1,4 +1,4 @@
-"""calls: what blocking collectives of the MPI library take, measured in C as programs call them."""
+"""calls: what blocking calls of the MPI library take, measured in C as programs make them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool
-from dovetail.cost import fit
+from dovetail.cost import as_measured
 from dovetail.machine import Machine
+from dovetail.probe.links import pairs_of
 from dovetail.probe.take import as_samples
 from dovetail.run.mpi import OPEN_MPI, stop
 
@@ -23,8 +24,9 @@ SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 M
 
 
 def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, silent_s: float = SILENT_S) -> Machine:
-    """The machine with the costs `call:NAME:RANKS` of MPI_NAME, by its largest buffer, on as many ranks as it has, and
-    `call:NAME_again:RANKS` of those whose root stays the same.
+    """The machine with the costs `call:NAME:RANKS` of the collective MPI_NAME, by its largest buffer, on as many ranks
+    as it has, and `call:NAME_again:RANKS` of those whose root stays the same; and, of a message between two ranks,
+    `call:Send:KIND` of one way of a ping-pong, and `call:Sendrecv:KIND` where another goes the other way at once.
 
     `launch` starts them, as executors do. Our engine calls the library's non-blocking collectives, which may take far
     longer than these. Raises RunError, with all that was started ended, where nothing more comes for `silent_s`.
@@ -32,29 +34,30 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
     command = [part.replace("{ranks}", str(machine.ranks)) for part in shlex.split(launch)]
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # where all hosts find it
-        command += [_compiled(Path(place) / "calls"), str(most_bytes)]
-        lines = _measured(command, Path(place), silent_s)
+        pairs = [f"{kind}:{a}:{b}" for kind, (a, b) in pairs_of(machine).items()]
+        program = [_compiled(Path(place) / "calls"), str(most_bytes), *pairs]
+        lines = _measured(command, program, Path(place), silent_s)
     rows = defaultdict(list)
     for line in lines:
         name, num_bytes, repeat, seconds = line.split()
-        rows[name].append((float(num_bytes), float(seconds), int(repeat)))
-    costs = {f"call:{name}:{machine.ranks}": fit(as_samples(found)).to_json() for name, found in rows.items()}
-    return machine.with_costs(costs)
+        key = f"call:{name}" if ":" in name else f"call:{name}:{machine.ranks}"
+        rows[key].append((float(num_bytes), float(seconds), int(repeat)))
+    return machine.with_costs({key: as_measured(as_samples(found)).to_json() for key, found in rows.items()})
 
 
-def _measured(command: list[str], place: Path, silent_s: float) -> list[str]:
-    """What the program prints, run to its end in a session of its own."""
+def _measured(command: list[str], program: list[str], place: Path, silent_s: float) -> list[str]:
+    """What the program prints that a command starts, run to its end in a session of its own."""
     told, errors = place / "told.txt", place / "errors.txt"
     with told.open("wb") as out, errors.open("wb") as err:
         env = OPEN_MPI | os.environ
         try:
             launcher = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
+                [*command, *program], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
             )
         except OSError as error:
             raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
         try:
-            _wait(launcher, told, silent_s, shlex.join(command[:-2]))
+            _wait(launcher, told, silent_s, shlex.join(command))
         finally:
             stop(launcher, place)
     if launcher.returncode:

@@ -78,14 +78,32 @@ def span_texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
     parts = np.zeros(trace.num_rows, "i8")
     np.add.at(parts, np.arange(trace.num_rows) - col["part"], 1)
     used = ("kind", "name", "peer", "tag", "comm", "arg", "repeats")
-    values = (col[name][rows].tolist() for name in used)
+    values = [col[name][rows].tolist() for name in used] + [_source(trace)[rows].tolist()]
     sizes = [len(comm.ranks) for comm in trace.comms]
     own = [not name.startswith("MPI_") for name in trace.names]  # whose number is no address that it is called from
-    return [
-        f"{trace.names[name]}{_words(KINDS[kind], peer, tag, sizes[comm] if comm >= 0 else 0, own[name] * arg, count)}"
-        + (f", {repeats + 1} times" if repeats else "")
-        for kind, name, peer, tag, comm, arg, repeats, count in zip(*values, parts[rows].tolist(), strict=True)
-    ]
+    texts = []
+    for kind, name, peer, tag, comm, arg, repeats, source, count in zip(*values, parts[rows].tolist(), strict=True):
+        size = sizes[comm] if comm >= 0 else 0
+        words = _words(KINDS[kind], peer, tag, size, own[name] * arg, count)
+        both = _both(peer, source, tag) if source >= 0 else words
+        texts.append(f"{trace.names[name]}{both}" + (f", {repeats + 1} times" if repeats else ""))
+    return texts
+
+
+def _source(trace: Trace) -> NDArray[np.int64]:
+    """Of the first row of a call that sends and receives: whom it received from; -1 of others."""
+    col = trace.columns
+    found = np.full(trace.num_rows, -1, "i8")
+    later = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["peer"] >= 0) & (col["part"] > 0))
+    first = later - col["part"][later]
+    sends = (col["kind"][first] == KINDS.index("send")) & (col["request"][first] < 0)
+    found[first[sends]] = col["peer"][later[sends]]
+    return found
+
+
+def _both(to: int, source: int, tag: int) -> str:
+    """Of a call that sends, perhaps to nobody, and receives."""
+    return f" to {to} and from {source}, tag {tag}" if to >= 0 else f" from {source}, tag {tag}"
 
 
 def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> str:
@@ -113,7 +131,15 @@ def _table(table: Table) -> str:
     marks = ["" if align == "left" else ' class="number"' for align in table.aligns]
     head = "".join(f"<th{mark}>{escape(text)}</th>" for text, mark in zip(table.headers, marks, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{mark}>{_cell(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
         for row in table.rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    """Its text; a bar of marks as a bar."""
+    if not text.strip("#") and text:
+        look = f"display:inline-block;height:.7em;width:{len(text)}ch;background:currentColor;opacity:.35"
+        return f'<span style="{look}"></span>'
+    return escape(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dovetail.trace.matching import Messages
 
+MANY = 8  # messages of one call, from one rank
 LEAST_HELD_S = 20e-6  # a wait shorter than this tells nothing of how a message got on
 
 
@@ -68,9 +70,11 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
     if doubtful is not None:
         whole &= ~doubtful
     late = whole & (found.sent_s >= found.waited_s)
-    size, took = found.num_bytes[late], (found.taken_s - found.sent_s)[late]
-    if not len(size):  # nobody waited: what a message took at most
-        size, took = found.num_bytes[whole], (found.taken_s - np.fmax(found.sent_s, found.waited_s))[whole]
+    if not late.any():  # nobody waited: what a message took at most
+        late, since_s = whole, np.fmax(found.sent_s, found.waited_s)
+    else:
+        since_s = found.sent_s
+    size, took = found.num_bytes[late], np.fmin(found.taken_s - since_s, _shares_s(found))[late]
     sizes = np.unique(size)
     means = np.array([_trimmed(took[size == n]) for n in sizes.tolist()])
     tells = _tells(found, plain)
@@ -82,6 +86,17 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
         else:
             most = n
     return Delays(sizes.astype("f8"), np.maximum.accumulate(means) if len(means) else means, most, least)
+
+
+def _shares_s(found: Messages) -> NDArray[np.float64]:
+    """Of each message that came with many from one rank in one call: the time since the first of these was sent, shared
+    out; they come one after another, and the call tells only when all were there. Infinite for others."""
+    calls = np.stack([found.src.astype("f8"), found.dst.astype("f8"), found.waited_s])
+    _, call, count = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
+    call = call.ravel()
+    first_s = np.full(len(count), np.inf)
+    np.minimum.at(first_s, call, found.sent_s)
+    return np.where(count[call] >= MANY, (found.taken_s - first_s[call]) / count[call], np.inf)
 
 
 def _tells(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -99,6 +114,29 @@ def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a message was seen to wait for its receive: the call that sends it ended after that was posted."""
     held: NDArray[np.bool_] = _tells(found, plain) & (found.away_s > found.posted_s)
     return held
+
+
+def crossed(found: Messages) -> NDArray[np.bool_]:
+    """Of each message: whether one went the other way meanwhile, sent before this one was taken, and taken after this
+    one was sent: both ranks gave before they took."""
+    met = np.zeros(len(found.src), bool)
+    taken_s = np.where(np.isnan(found.taken_s), -np.inf, found.taken_s)
+    ways = {way: np.array(rows) for way, rows in _by_way(found).items()}
+    for (src, dst), rows in ways.items():
+        back = ways.get((dst, src))
+        if back is None or src == dst:
+            continue
+        back = back[np.argsort(found.sent_s[back], kind="stable")]
+        latest_s = np.append(-np.inf, np.maximum.accumulate(taken_s[back]))  # of those sent so far
+        met[rows] = latest_s[np.searchsorted(found.sent_s[back], taken_s[rows])] > found.sent_s[rows]
+    return met
+
+
+def _by_way(found: Messages) -> dict[tuple[int, int], list[int]]:
+    pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, way in enumerate(zip(found.src.tolist(), found.dst.tolist(), strict=True)):
+        pairs[way].append(i)
+    return pairs
 
 
 def _trimmed(values: NDArray[Any]) -> float:

@@ -74,23 +74,23 @@ class Matcher:
         is_probe = of_name(names, lambda name: name in ("MPI_Probe", "MPI_Mprobe"))[rows["name"]]
         return _with_probes(found, rows, np.flatnonzero(is_probe & (rows["kind"] == RECV))), strays
 
-    def check(self, names: Sequence[str], comms: Sequence[Comm]) -> dict[str, Any]:
-        """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
-        found, strays = self.messages(names, comms)
-        early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
-        return {
-            "messages": len(found.src),
-            "without_partner": len(found.src) - len(early) + strays,
-            "received_before_sent": int(np.count_nonzero(early > 0)),
-            "earliest_s": float(max(early.max(initial=0.0), 0.0)),
-        }
-
 
 def messages(trace: Trace) -> Messages:
     """The messages of a trace."""
     matcher = Matcher()
     matcher.take(trace.columns)
     return matcher.messages(trace.names, trace.comms)[0]
+
+
+def check(found: Messages, strays: int) -> dict[str, Any]:
+    """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
+    early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
+    return {
+        "messages": len(found.src),
+        "without_partner": len(found.src) - len(early) + strays,
+        "received_before_sent": int(np.count_nonzero(early > 0)),
+        "earliest_s": float(max(early.max(initial=0.0), 0.0)),
+    }
 
 
 def no_columns(names: Sequence[str]) -> Iterator[Array]:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dovetail.core import DovetailError
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
+from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
-from dovetail.trace.matching import DONE, RECV, Matcher
+from dovetail.trace.matching import DONE, RECV, Matcher, check
 from dovetail.trace.process_file import ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter
@@ -36,7 +37,25 @@ def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
     processes = [process for path in files if (process := _read(path, faults)) is not None]
     if not processes:
         raise DovetailError(f"no trace in {folder} can be read", found="; ".join(faults))
-    return _Merge(processes, faults).write(target)
+    return _held(ranked(processes), faults, target)
+
+
+def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> TraceFile:
+    """The merged file; written anew where messages came before they were sent, and its clocks can be moved."""
+    clocks = rank_clocks(processes)
+    moves = [Moved(0.0, 0.0)] * len(clocks)
+    for is_last in (False, False, True):
+        merging = _Merge(processes, faults, clocks, moves)
+        found = merging.write(target)
+        if is_last or merging.quickest is None:
+            break
+        again = held_to(merging.quickest, clocks, processes)
+        if again is None:
+            break
+        span_s = float(merging.quickest.taken_s.max())
+        clocks = [moved(clock, by, merging.start_ns, span_s) for clock, by in zip(clocks, again, strict=True)]
+        moves = [Moved(*map(sum, zip(*both, strict=True))) for both in zip(moves, again, strict=True)]
+    return found
 
 
 def _read(path: Path, faults: list[str]) -> ProcessFile | None:
@@ -58,16 +77,22 @@ class _Table:
 
 
 class _Merge:
-    def __init__(self, processes: Sequence[ProcessFile], faults: list[str]) -> None:
-        self.processes = ranked(processes)
+    def __init__(
+        self,
+        processes: Sequence[ProcessFile],
+        faults: list[str],
+        clocks: Sequence[RankClock],
+        moves: Sequence[Moved],
+    ) -> None:
+        self.processes, self.clocks, self.moves = processes, clocks, moves
         self.faults = [*faults, *(fault for process in processes for fault in process.faults)]
-        self.clocks = rank_clocks(self.processes)
         self.names, self.comms = _Table(), _Table()
         self.across = joined_jobs(_comms_by_job(self.processes))
         starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
         self.start_ns = min(starts)
         self.unmatched = 0
         self.requests, self.matcher = Requests(), Matcher()
+        self.quickest: Quickest | None = None  # messages, where some came before they were sent
 
     def write(self, target: Path) -> TraceFile:
         with TraceWriter(target) as writer:
@@ -81,9 +106,11 @@ class _Merge:
             return writer.close(num_ranks, tuple(self.names.rows), comms, self._meta(comms))
 
     def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
-        told = zip(self.processes, self.clocks, strict=True)
-        check = self.matcher.check(tuple(self.names.rows), comms)
-        meta = {"ranks": [_about(process, clock) for process, clock in told], "clocks": check}
+        told = zip(self.processes, self.clocks, self.moves, strict=True)
+        found, strays = self.matcher.messages(tuple(self.names.rows), comms)
+        checked = check(found, strays)
+        self.quickest = quickest(found) if checked["received_before_sent"] else None
+        meta = {"ranks": [_about(*one) for one in told], "clocks": checked}
         return {
             **meta,
             "lost": sum(p.lost for p in self.processes),
@@ -127,13 +154,18 @@ def _bites(process: ProcessFile, piece: Any) -> Iterator[tuple[NDArray[Any], int
         yield events[at : at + PIECE_EVENTS], piece.lost if is_last else 0
 
 
-def _about(process: ProcessFile, clock: RankClock) -> dict[str, Any]:
+def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
     error_s = None if clock.error_ns is None else clock.error_ns * 1e-9
     about = {"rank": process.rank, "host": process.host, "pid": process.pid, "program": process.program}
     about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
     maps, lanes = [note for note in process.notes if "map" in note], lanes_of(process)
     lines = {str(note["site"]): f"{note['file']}:{note['line']}" for note in process.notes if "site" in note}
-    clocks = {"clock_error_s": error_s, "has_drift": clock.has_drift, **({"lines": lines} if lines else {})}
+    clocks = {
+        "clock_error_s": error_s,
+        "has_drift": clock.has_drift,
+        "moved_s": list(by),
+        **({"lines": lines} if lines else {}),
+    }
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
 
 
@@ -148,7 +180,7 @@ class _Numbers:
 
     def __init__(self, process: ProcessFile, names: _Table, comms: _Table, across: Mapping[Comm, Comm]) -> None:
         self.texts, self.trace_names = process.names, names
-        self.names = np.full(1, -1, "i4")
+        self.names: dict[int, int] = {}
         found = {number: across.get(comm, comm) for number, comm in comms_of(process).items()}
         self.comms = self._table({n: comms.number(comm) for n, comm in found.items()}, -1)
         lanes = lanes_of(process)
@@ -172,14 +204,11 @@ class _Numbers:
         return columns
 
     def _names(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Names as those of the trace, which has only what is used."""
-        used = np.unique(numbers)
-        if len(used) and used[-1] >= len(self.names):
-            more = np.full(int(used[-1]) + 1 - len(self.names), -1, "i4")
-            self.names = np.concatenate([self.names, more])
-        for number in used[self.names[used] < 0].tolist():
+        """Names as those of the trace, which has only what is used; those of a damaged file may be any number."""
+        used, place = np.unique(numbers, return_inverse=True)
+        for number in set(used.tolist()) - self.names.keys():
             self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
-        found: NDArray[Any] = self.names[numbers]
+        found: NDArray[Any] = np.array([self.names[number] for number in used.tolist()], "i4")[place.ravel()]
         return found
 
 
@@ -266,7 +295,7 @@ def in_order(lanes: Sequence[Iterator[Columns]]) -> Iterator[Columns]:
                 waiting[lane] = batch
         if not waiting:
             return
-        horizon = min(float(batch["end_s"][-1]) for batch in waiting.values())
+        horizon = min(float(batch["end_s"].max()) for batch in waiting.values())  # its last, but in damaged files
         yield _up_to(horizon, waiting)
 
 

@@ -8,20 +8,42 @@ enum { DM_TAG = 1 };
 static MPI_Comm dm_own; /* of all ranks, for the tracer's messages */
 static int dm_world_rank, dm_world_size;
 
+/* Until a request is over. Whoever may have to answer is let onto the core meanwhile, where there are fewer cores than
+   ranks; who waits for long, naps between looks. */
+static int dm_finish(MPI_Request* request, int looks_before_naps) {
+    const struct timespec nap = {0, 50000};
+    for (int over = 0, looks = 0;;) {
+        const int code = real_Test(request, &over, MPI_STATUS_IGNORE);
+        if (code || over) return code;
+        if (looks < looks_before_naps)
+            ++looks, sched_yield();
+        else
+            nanosleep(&nap, NULL);
+    }
+}
+
+enum { DM_LOOKS = 20000 }; /* some milliseconds */
+
 static int dm_mail_to(void* unused, int rank, const void* data, int num_bytes) {
     (void)unused;
-    return real_Send(data, num_bytes, MPI_BYTE, rank, DM_TAG, dm_own);
+    MPI_Request request;
+    const int code = real_Isend(data, num_bytes, MPI_BYTE, rank, DM_TAG, dm_own, &request);
+    return code ? code : dm_finish(&request, DM_LOOKS);
 }
 
 static int dm_mail_from(void* unused, int rank, void* data, int num_bytes) {
     (void)unused;
-    return real_Recv(data, num_bytes, MPI_BYTE, rank, DM_TAG, dm_own, MPI_STATUS_IGNORE);
+    MPI_Request request;
+    const int code = real_Irecv(data, num_bytes, MPI_BYTE, rank, DM_TAG, dm_own, &request);
+    return code ? code : dm_finish(&request, DM_LOOKS);
 }
 
 static void dm_meet(void) {
     const dovetail_trace_mail mail = {dm_mail_to, dm_mail_from, NULL};
     dovetail_trace_meeting met;
-    dovetail_trace_meet(dm_world_rank, dm_world_size, &mail, &met);
+    MPI_Request all;
+    if (!dovetail_trace_meet(dm_world_rank, dm_world_size, &mail, &met) && !real_Ibarrier(dm_own, &all))
+        dm_finish(&all, 0); /* nobody goes on, and takes cores from those who meet, before all have met */
 }
 
 /* ---- beginning and end ---- */

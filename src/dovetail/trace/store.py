@@ -13,6 +13,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,7 +141,9 @@ class TraceWriter:
             self._file.close()
         self._partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise EnvironmentFault(f"cannot write {self.path}", found=error.strerror) from error
+            hint = f"`dovetail trace merge {self.path.parent} --out FILE` writes it elsewhere"
+            full = hint if error.errno == ENOSPC else None
+            raise EnvironmentFault(f"cannot write {self.path}", found=error.strerror, hint=full) from error
 
     def add(self, columns: Columns) -> None:
         """Further rows, in the order of their ends."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
-from dovetail.trace.delays import LEAST_HELD_S, Delays, delays_of, is_held
+from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held
 from dovetail.trace.matching import Messages, messages, of_name
 from dovetail.trace.meetings import Meetings, meetings
 from dovetail.trace.trace import Trace
@@ -65,6 +65,7 @@ class Message:
     came_back: bool = False
     held: bool = False
     gap_s: float = 0.0
+    crossed: bool = False
 
 
 @dataclass(frozen=True)
@@ -368,7 +369,7 @@ class _Teller:
         _, key = np.unique(keys, axis=1, return_inverse=True)
         told = (
             *(f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous),
-            self._came_back(),
+            *(self._came_back(), np.zeros(len(key), bool), np.zeros(len(key)), crossed(f)),
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
 
