@@ -295,6 +295,7 @@ class StencilWish(OfFields):
             (*margins, self.stencil.margins[sweep.target]),
             sweep.keeps,
             self.stencil.boundary[sweep.target],
+            apart=self.stencil.depth[sweep.target] > 1,
         )
 
     # Arrays
