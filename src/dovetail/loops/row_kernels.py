@@ -159,7 +159,8 @@ class _RowWriter(Expressions):
         lines = [
             f"void {kernel.name}(const struct rows *o, const int64_t *sizes)",
             "{",
-            f"    const int64_t count = sizes[0] / o[{last}].blocks, m = sizes[1], low = {self._low}, high = {self._high};",
+            f"    const int64_t count = sizes[0] / o[{last}].blocks, m = sizes[1];",
+            f"    const int64_t low = {self._low}, high = {self._high};",
             "    (void)m, (void)low, (void)high;",
             *self._rows_at_once(),
             f"    for (int64_t b = 0; b < o[{last}].blocks; ++b) {{",
