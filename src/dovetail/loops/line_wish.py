@@ -123,7 +123,8 @@ class LineWish(PipelineWish):
             slots |= dict.fromkeys(names, slot)
         known = {buffer.name for buffer in program.buffers}
         kernels = (kernel_of(cutting, self.dtypes, kernel.name) for kernel in program.kernels)
-        return Workload({n: s for n, s in slots.items() if n in known}, tuple(kernel.form for kernel in kernels))
+        found = Workload({n: s for n, s in slots.items() if n in known}, tuple(kernel.form for kernel in kernels))
+        return found.unsigned() if self.nest.takes_roots else found
 
     # Arrays
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -12,7 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
-from dovetail.loops.expressions import COMPARISONS, CONDITIONS, FUNCTIONS, OPERATORS, Apply, Number, Read, Value
+from dovetail.loops.expressions import (
+    COMPARISONS,
+    CONDITIONS,
+    FUNCTIONS,
+    OPERATORS,
+    Apply,
+    Number,
+    Read,
+    Value,
+    names_of,
+)
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.run import address
 from dovetail.loops.stencil import Source
@@ -91,7 +101,7 @@ class RowKernel:
     def at_once(self) -> bool:
         """Whether some rows may be computed as one, their ends too, which are mended afterwards: where all are as long,
         and what is computed there costs little."""
-        calls = any(each.name in FUNCTIONS for each in _applied(self.value))
+        calls = {*names_of(self.value)} & {*FUNCTIONS}
         return self.apart and len({*self.margins}) == 1 and not calls
 
     @cached_property
@@ -124,17 +134,9 @@ def evaluated(value: Value, element: Callable[[Read], Any], dtypes: Mapping[str,
     return np.asarray(found).astype(of if of in DTYPES else dtype, copy=False)
 
 
-def _applied(value: Value) -> Iterator[Apply]:
-    """The operators of an expression."""
-    if isinstance(value, Apply):
-        yield value
-    for child in value.children:
-        yield from _applied(child)
-
-
 def operations(value: Value) -> int:
     """How many operators an expression has."""
-    return sum(1 for _ in _applied(value))
+    return sum(1 for _ in names_of(value))
 
 
 class _RowWriter(Expressions):

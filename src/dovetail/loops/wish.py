@@ -254,7 +254,8 @@ class StencilWish(OfFields):
                 shape = (self.width + extra,) if self.width else ()
                 slots[name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
         slots |= {name: (Slot((), "float64"),) * program.num_ranks for name in (CHANGE, PART)}
-        return Workload(slots, tuple(kernel.form for kernel in self.kernels))
+        found = Workload(slots, tuple(kernel.form for kernel in self.kernels))
+        return found.unsigned() if self.nest.takes_roots else found
 
     def _buffers(self, array: str) -> set[str]:
         planes = (plane_name(array, plane) for plane in range(self.stencil.depth[array]))
