@@ -118,6 +118,10 @@ class Costs(Protocol):
     def options(self) -> Mapping[str, Any]:
         """What the user asked of the schedules, by the names of the wish's options; what was not asked for is None."""
 
+    @property
+    def family(self) -> str:
+        """The family of schedules that the user keeps to, "auto": any."""
+
     def knows_collective(self, kind: str) -> bool:
         """Whether the machine has a cost of the library's collective of that kind."""
 

@@ -67,6 +67,7 @@ class Costs:
     contention: float | None = None
     extrapolate: bool = False
     exact: bool = False
+    family: str = "auto"
 
     @staticmethod
     def of(
@@ -182,9 +183,10 @@ class Costs:
         return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
     def messages_s(self, wish: Wish, schedule: Schedule) -> float:
-        program, _, prices, _ = replace(self._far, wish=wish)._modelled(schedule)
+        program, _, prices, times = replace(self._far, wish=wish)._modelled(schedule)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
-        return simulate(program, prices.with_columns(work_s=free)).makespan_s
+        seconds = simulate(program, prices.with_columns(work_s=free)).makespan_s
+        return seconds * times if isinstance(times, float) else seconds
 
     def predicted_s(self, schedule: Schedule) -> float:
         found = self.score([schedule])

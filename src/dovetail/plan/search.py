@@ -66,7 +66,7 @@ def plan(
     asked = Asked(_family(checked_wish(wish), schedule), _noise(noise))
     where = load(machine) if isinstance(machine, str) else machine
     costs, notes = Costs.of(wish, where, ranks, options, contention, extrapolate)  # wish → what is asked of what
-    ranked = ranked_schedules(costs)  # → Programs → prices → simulated, fastest first
+    ranked = ranked_schedules(replace(costs, family=asked.family))  # → Programs → prices → simulated, fastest first
     taken = guard(costs, asked, ranked)  # → verified; serial unless it gains more than the noise
     return _reasoned(costs, asked, wish, taken, ranked, notes)  # → Plan
 
@@ -130,6 +130,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
     others = tuple(rival for rival in found.rivals if rival.schedule != schedule)
     ideal = Ideal(costs, found.compute_s, found.comm_s)
     steps = found.schedule.steps if schedule.tiles == found.tiles else {}
+    rest = (note for note in found.notes if note not in found.schedule.notes)
     return replace(
         found,
         schedule=replace(schedule, steps=steps),
@@ -139,6 +140,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
         handling_s=scored.handling_s,
         losses=ideal.lost(scored),
         rivals=(mine, *others),
+        notes=(*schedule.notes, *rest),
     )
 
 
