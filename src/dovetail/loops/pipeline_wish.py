@@ -16,11 +16,12 @@ from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Worklo
 from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
 from dovetail.loops.blocks import cuts, grid_of
 from dovetail.loops.checks import check_bounds
+from dovetail.loops.counted import check_count
 from dovetail.loops.cutting import Cutting
 from dovetail.loops.nest import Nest
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
-from dovetail.loops.pipelined import Pipelined
+from dovetail.loops.pipelined import Pipelined, Single
 from dovetail.loops.shown_tiles import space_of_tiles
 from dovetail.loops.types import DTYPES, check_types
 
@@ -255,7 +256,10 @@ class PipelineWish(OfFields):
 
     def plain(self, schedule: Schedule, ranks: int) -> Program:
         """The same tiles, all on rank 0: what `verify(…, against=)` takes for right."""
-        return plain_program(self.how(schedule, ranks))
+        how = self.how(schedule, ranks)
+        found, apart = plain_program(how), {p.statement.name for p in self.pipelined.phases if isinstance(p, Single)}
+        check_count(self.nest, how.cutting.values, found, self.workload(found), apart)
+        return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
         how = self.how(schedule, ranks)
