@@ -46,6 +46,11 @@ def test_rows_that_both_programs_leave_out_are_seen(monkeypatch):
     assert verify(wish.program(how, 2), against=wish.plain(how, 2)).ok
 
 
+def test_tests_of_convergence_are_not_counted():
+    wish = replace(problems.laplace2d.wish("16x9", steps=6), test=2)
+    assert verify(wish.program(schedule((2,)), 2), against=wish.plain(schedule((2,)), 2)).ok
+
+
 def test_columns_that_kernels_leave_out_are_seen(monkeypatch):
     kernel = StencilWish._kernel
     monkeypatch.setattr(StencilWish, "_kernel", lambda *about: replace(kernel(*about), low=2))

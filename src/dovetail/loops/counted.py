@@ -22,14 +22,15 @@ def check_count(
 ) -> None:
     """ProgramError where a program that computes each point once does other than every operation of the nest's loops.
 
-    `apart`: statements that are not counted; so are kernels of other names than the nest's.
+    `apart`: statements, and kernels, that are not counted; so are kernels of other names than the nest's.
     """
     wanted = sum(
         iterations(statement.loops, sizes) * operations(statement.value)
         for statement in nest.statements
         if statement.name not in apart
     )
-    ours = {row for row, kernel in enumerate(program.kernels) if kernel.name.startswith(f"{nest.name}_")}
+    names = [kernel.name for kernel in program.kernels]
+    ours = {row for row, name in enumerate(names) if name.startswith(f"{nest.name}_") and name not in apart}
     calls = program.columns["call"].tolist()
     found = sum(work.flops for row, work in op_works(program, workload).items() if calls[row] in ours)
     if round(found) != wanted:
@@ -66,15 +67,19 @@ def _count(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
         return max((loops[0].high - loops[0].low).at(sizes), 0)
     import islpy as isl
 
+    return int(isl.Set(set_text(loops, sizes)).count_val().to_python())
+
+
+def set_text(loops: Sequence[Loop], sizes: Mapping[str, int]) -> str:
+    """The iterations of nested loops in isl's notation."""
     names = {loop.index: f"i{number}" for number, loop in enumerate(loops)}
-    bounds = [
-        f"{_text(loop.low, names, sizes)} <= {names[loop.index]} < {_text(loop.high, names, sizes)}" for loop in loops
-    ]
-    points = isl.Set(f"{{ [{', '.join(names.values())}] : {' and '.join(bounds)} }}")
-    return int(points.count_val().to_python())
+    ends = [[_text(end, names, sizes) for end in (loop.low, loop.high)] for loop in loops]
+    bounds = [f"{low} <= {name} < {high}" for name, (low, high) in zip(names.values(), ends, strict=True)]
+    return f"{{ [{', '.join(names.values())}] : {' and '.join(bounds)} }}"
 
 
 def _text(value: Affine, names: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """A sum as isl writes it, with numbers for sizes."""
-    terms = [f"{factor}*{names[name] if name in names else f'({sizes[name]})'}" for name, factor in value.terms]
-    return " + ".join([*terms, str(value.constant)])
+    terms = [f"{factor}*{names[name]}" for name, factor in value.terms if name in names]
+    constant = value.constant + sum(factor * sizes[name] for name, factor in value.terms if name not in names)
+    return " + ".join([*terms, str(constant)] if constant or not terms else terms)

@@ -235,7 +235,7 @@ class StencilWish(OfFields):
     def plain(self, schedule: Schedule, ranks: int) -> Program:
         """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
         found = plain_program(self.stencil, self.decomposition(schedule, ranks))
-        check_count(self.nest, self.sizes, found, self.workload(found))
+        check_count(self.nest, self.sizes, found, self.workload(found), {change_name(self.stencil.name)})
         return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space:
