@@ -216,6 +216,14 @@ def test_two_sizes_give_the_line_through_them() -> None:
     assert falling.seconds(1) == falling.seconds(1001)
 
 
+def test_rows_below_the_least_measured_cost_their_share() -> None:
+    """Though a line through what was measured meets zero beyond the first row."""
+    rows = 63.0 * 2.0 ** np.arange(6)
+    for beyond in (0.8, 1.2, 20.0):
+        found = fit(Samples(rows, 4e-6 * (rows - beyond), np.zeros(6, dtype=int), "rows"))
+        assert all(found.seconds(x) >= 0.5 * 4e-6 * x for x in (0.5, 1.0, 2.0, 8.0))
+
+
 def test_duplicates_are_repeats() -> None:
     samples = Samples(np.array([8, 8, 8, 16]), np.array([1.0, 9.0, 2.0, 4.0]), np.array([0, 0, 0, 0]))
     assert samples.medians.tolist() == [2.0, 4.0]

@@ -15,6 +15,8 @@ from dovetail.core import compile_c
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 from dovetail.loops import problems as shipped
 from dovetail.loops.generate import c_text
+from dovetail.loops.nest import Nest
+from dovetail.run import execute, fresh_inputs
 
 pytestmark = pytest.mark.needs("compiler")
 SHAPES = {1: (13,), 2: (9, 8), 3: (7, 6, 8)}
@@ -320,3 +322,18 @@ class TestCompiled:
             RuntimeWarning, match=r"jacobi1d runs by NumPy: .*cc could not compile the loops of jacobi1d"
         ):
             shipped.jacobi1d(np.ones(5), steps=1)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped.__all__ if isinstance(getattr(shipped, name), Nest)])
+def test_shipped_problems_are_finite_on_what_is_drawn_for_them(name):
+    """Arrays drawn to try a schedule on have no negative elements where roots are taken."""
+    found = getattr(shipped, name)
+    wish = found.wish("x".join(["40", "30", "20"][: len(next(iter(found.arrays.values())).shape)]))
+    how = wish.serial(1)
+    program = wish.program(how, 1)
+    workload = wish.workload(program)
+    drawn = fresh_inputs(program, workload, seed=1)
+    signed = {slot.signed for own in workload.slots.values() for slot in own}
+    assert signed == {not found.takes_roots}
+    outputs = execute(program, drawn, workload=workload).outputs
+    assert all(np.isfinite(array).all() for each in outputs.values() for array in each)

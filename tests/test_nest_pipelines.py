@@ -16,7 +16,7 @@ from dovetail.cost import Curve, Prices, Segment
 from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys
 from dovetail.loops import array, loop, maximum, nest, pipeline_kernels, problems
 from dovetail.loops.crossings import _Ledger
-from dovetail.loops.pipeline_wish import PIPELINES_ALREADY, PipelineWish
+from dovetail.loops.pipeline_wish import NOTHING_TO_HIDE, PIPELINES_ALREADY, PipelineWish
 from dovetail.loops.pipelined import pipelined_of
 from dovetail.loops.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.loops.tiling import Tiling
@@ -24,6 +24,8 @@ from dovetail.loops.wish import StencilWish
 from dovetail.loops.wishes import pipeline_of, wish_of
 from dovetail.machine import load
 from dovetail.plan import plan
+from dovetail.plan.costs import Costs
+from dovetail.plan.search import with_schedule
 from dovetail.plan.wishes import wish_class, wish_from
 from dovetail.sim import simulate
 
@@ -736,7 +738,27 @@ class TestWish:
         assert 2 < found.schedule["grain"] < 1000
         blocking = plan(wish, machine.with_costs(costs), schedule="blocking", extrapolate=True)
         assert blocking.predicted_s < 1.01 * found.predicted_s
-        assert PIPELINES_ALREADY in blocking.notes
+        assert {PIPELINES_ALREADY} & {*blocking.notes} or "nothing to hide" in str(blocking.notes)
+
+    @pytest.mark.parametrize(("point_s", "says"), [(1e-6, True), (1e-9, False)])
+    def test_nothing_to_hide(self, point_s, says):
+        """Where messages are short beside tiles: that is said, and sends are not overlapped unless they are asked
+        for."""
+        wish, machine = wish_class("triple_nest")("16x16x512"), load("shared-memory-2")
+        curve = Curve("rows", (Segment(0.0, 0.0, 128 * point_s),), label="prior", provenance={}).to_json()
+        programs = [wish.program(wish.serial(2).with_parameters(cut=cut), 2) for cut in ((2, 1, 1), (1, 2, 1))]
+        keys = {key for program in programs for key in work_keys(program, wish.workload(program))}
+        costs = {f"kernel:{key}": curve for key in keys if not key.startswith("moved")} | {"flops:moved:float64": curve}
+        known = machine.with_costs(costs)
+        found, over = (plan(wish, known, schedule=family, extrapolate=True) for family in ("auto", "overlapped"))
+        sentence = NOTHING_TO_HIDE.split("{")[0]
+        assert any(note.startswith(sentence) for note in found.notes) == says
+        assert not any(note.startswith(sentence) for note in over.notes)
+        assert over.family == "overlapped"
+        assert found.family == "blocking" if says else True
+        if says:
+            other = with_schedule(found, over.schedule, Costs.of(wish, known, 2)[0])
+            assert not any(note.startswith(sentence) for note in other.notes)
 
 
 MINE = """

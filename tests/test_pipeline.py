@@ -63,7 +63,7 @@ class _CLink(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("source", "target")),
         *((name, ctypes.c_double) for name in ("half_s", "gap_s", "send_s", "recv_s")),
-        *((name, ctypes.c_int) for name in ("waits", "progresses")),
+        *((name, ctypes.c_int) for name in ("waits", "progresses", "leaves", "enters")),
     ]
 
 
@@ -78,9 +78,10 @@ def by_c(steps, compute_s, links, overlapped):
 def a_case(seed):
     chance = random.Random(seed)
     ranks = chance.randint(1, 6)
-    pairs = [(a, b) for a in range(ranks) for b in range(a + 1, ranks) if chance.random() < 0.5]
+    order = chance.sample(range(ranks), ranks)
+    pairs = sorted((order[a], order[b]) for a in range(ranks) for b in range(a + 1, ranks) if chance.random() < 0.5)
     links = [
-        Link(a, b, *(chance.uniform(0, 3) for _ in range(4)), chance.random() < 0.5, chance.random() < 0.5)
+        Link(a, b, *(chance.uniform(0, 3) for _ in range(4)), *(chance.random() < 0.5 for _ in range(4)))
         for a, b in pairs
     ]
     return chance.randint(0, 160), [chance.uniform(0, 3) for _ in range(ranks)], links
@@ -103,6 +104,17 @@ class TestRecurrence:
         assert by_c(steps, [1.0, 1.25], links, False) != pytest.approx(
             pipeline_s(steps, compute_s, links, overlapped=False)
         )
+
+    @pytest.mark.parametrize("shared", ["leaves", "enters"])
+    @pytest.mark.parametrize("waits", [False, True])
+    def test_messages_of_one_wire_take_turns(self, shared, waits):
+        """Two ranks that get, or give, messages longer than computing: by one wire they take twice as long."""
+        ends = [(0, 1), (0, 2)] if shared == "leaves" else [(0, 2), (1, 2)]
+        apart = [Link(*each, 1.0, 1.0, 0.0, 0.0, waits) for each in ends]
+        together = [link._replace(**{shared: True}) for link in apart]
+        alone, both = (pipeline_s(50, [0.1] * 3, links, overlapped=True) for links in (apart, together))
+        assert 49 < alone < 52
+        assert 99 < both < 102
 
     @pytest.mark.parametrize("waits", [False, True])
     def test_ranks_take_turns(self, waits):

@@ -428,6 +428,23 @@ def test_native_is_equal(name, grid):
         check(wish, schedule(cut_for(wish, 2), 2, True), run=native)
 
 
+AT_ONCE = {"jacobi2d": "19x64", "jacobi3d": "9x8x33", "heat3d": "7x8x40", "acoustic3d_4": "13x12x61"}
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize(("name", "grid"), AT_ONCE.items())
+def test_rows_computed_as_one(name, grid):
+    """Their ends are what they are row by row, and nothing beyond the last row is written."""
+    wish = wish_class(name)(grid, 5, "float32")
+    assert all(kernel.at_once for kernel in wish.kernels[: len(wish.stencil.sweeps)])
+    for cut, depth, tile in ((1, 0, None), (2, 0, None), (2, 2, 3)):
+        check(wish, schedule((cut, *(1,) * (len(wish.rows) - 1)), depth, True, tile), run=native)
+
+
+def test_rows_in_place_are_not_computed_as_one():
+    assert not any(kernel.at_once for kernel in wish_class("fdtd2d")("17x64", 5, "float32").kernels)
+
+
 @pytest.mark.needs("compiler")
 def test_native_does_not_call_python(monkeypatch):
     from dovetail.loops.row_kernels import RowKernel

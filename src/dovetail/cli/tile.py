@@ -13,10 +13,13 @@ from dovetail.core import WishError, save_text
 
 if TYPE_CHECKING:
     from dovetail.loops.matrices import Matrix, Vector
+    from dovetail.loops.nest_code import NestCode
     from dovetail.loops.spaces import Space
     from dovetail.loops.tile_facts import Bounded, Counts, TileFacts
     from dovetail.loops.tile_search import BestTile
     from dovetail.loops.tiling import Tiling
+
+VOLUME = 1000  # of the tiles of a nest, where nothing else is said
 
 
 def _criterion(value: str) -> str:
@@ -26,7 +29,17 @@ def _criterion(value: str) -> str:
 
 
 def tile(
-    deps: Annotated[str, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')],
+    problem: Annotated[
+        str | None,
+        typer.Argument(help="A nest, shipped or yours (my_loops.py:name), in place of --deps and --space."),
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option("--grid", help="Of the nest: its points along each axis, 400x300.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Of the nest: its steps, if it has any.", min=1)] = 1,
+    deps: Annotated[
+        str | None, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')
+    ] = None,
     sides: Annotated[
         str | None, typer.Option("--tile", help='P, row by row; its columns are the sides: "6,2;2,4", or 4x4x444.')
     ] = None,
@@ -73,19 +86,46 @@ def tile(
     from dovetail.loops.tile_facts import tile_facts
     from dovetail.loops.tiling import Tiling
 
-    matrix, bounds = parse_matrix(deps, "--deps"), None if space is None else Space.parse(space)
+    code = _nest_code(problem, grid, steps, deps, space)
+    if code is None:
+        matrix, bounds = parse_matrix(deps or "", "--deps"), None if space is None else Space.parse(space)
+    else:
+        matrix, bounds = code.deps, code.space
+        volume = VOLUME if sides is None and volume is None else volume
     _check(matrix, sides, volume, plot, emit_c, bounds)
     found = None if volume is None else _search(matrix, volume, by, mapped, bounds, ranks)
     tiling = found.tiling if found else Tiling(matrix, parse_matrix(sides or "", "--tile"))
     if not json:
         tiling.check_legal(_hint(tiling))
     facts = tile_facts(tiling, None if bounds is None or bounds.parameters else bounds, mapped)
-    written = _write(facts, plot, emit_c, bounds) if tiling.is_legal else []
+    written = _write(facts, plot, emit_c, bounds, code.statement if code else "") if tiling.is_legal else []
     if json:
         output.emit(facts.to_json(points) | {"search": found and _searched(found)})
     else:
         print("\n\n".join([render(facts, found), *map(str, written)]))
     return 0 if tiling.is_legal else 1
+
+
+def _nest_code(
+    problem: str | None, grid: str | None, steps: int, deps: str | None, space: str | None
+) -> NestCode | None:
+    """What a nest says of itself; None where dependences are given instead."""
+    if (problem is None) == (deps is None):
+        raise WishError(
+            "name either a nest or dependences", hint='my_loops.py:name --grid 400x300, or --deps "3,1;1,2"'
+        )
+    if problem is None:
+        return None
+    from dovetail.loops.nest_code import nest_code, sizes_of
+    from dovetail.plan.wishes import wish_class
+
+    if grid is None or space is not None:
+        raise WishError(f"the space of {problem} is that of its grid", hint="--grid 400x300, and no --space")
+    wish: Any = wish_class(problem)
+    if not hasattr(wish, "nest"):
+        raise WishError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
+    made = wish(grid, steps) if wish.nest.parameters else wish(grid)
+    return nest_code(made.nest, sizes_of(made))
 
 
 def _check(
@@ -128,7 +168,7 @@ def _written(matrix: Matrix) -> str:
     return ";".join(",".join(map(str, row)) for row in matrix)
 
 
-def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Space | None) -> list[Path]:
+def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Space | None, statement: str) -> list[Path]:
     """The picture and the C file, where they were asked for."""
     written = []
     if plot is not None:
@@ -139,7 +179,9 @@ def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Spac
         from dovetail.loops.mpi_code import program
         from dovetail.loops.tile_code import source
 
-        text = source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped)
+        text = (
+            source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped, statement)
+        )
         written.append(save_text(emit_c, text))
     return written
 

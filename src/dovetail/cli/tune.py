@@ -98,7 +98,7 @@ def print_tuned(result: TuneResult) -> None:
     disturbed = f"; {judged.disturbed} disturbed" if judged.disturbed else ""
     gain = None if result.ideal_gain is None else f"{percent(result.ideal_gain)} of the ideal gain"
     print(f"\nMedians of {judged.rounds} rounds{disturbed}; {gain or f'serial kept: {why_kept(result)}'}.")
-    for text in result.notes:
+    for text in (*result.plan.schedule.notes, *result.notes):
         print(text)
     lost = sorted(((s, name) for name, s in result.losses.items() if abs(s) > 1e-3 * planned.median_s), reverse=True)
     if lost:

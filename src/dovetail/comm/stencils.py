@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dovetail.comm.written import program_of
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
@@ -37,7 +38,7 @@ class NestOnRanks:
 
     def __init__(self, wish: Any, schedule: Schedule, world: World) -> None:
         self.wish, self.schedule = wish, schedule
-        self.program = wish.program(schedule, world.size)
+        self.program = program_of(wish, schedule, world.size)
         fault = _fault(wish, schedule, self.program) if world.rank == 0 else ""
         options = RunOptions.of(schedule, stall_s=STALL_S)
         self._embedded = Embedded(self.program, wish.workload(self.program), options, world)

@@ -43,14 +43,15 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
     rows = [parts[min(index, len(parts) - 1)] for parts in mode_rows(samples)]
     anchored = samples.x_unit != "bytes"
     points, rows = _points(samples, rows, anchored)
-    start = min(1.0, float(points.x[0])) if anchored and len(points.x) > 1 else float(points.x[0])
+    several = anchored and len(points.x) > 1  # then every row costs its slope, the first one too
+    start = 0.0 if several else float(points.x[0])
     basis = _joined(points, start, segment(points))
     amounts, weight = basis.solve(points)
     curve_at = basis.matrix(points.x) @ amounts
     low = 0.0 if anchored or points.x[0] <= WORD_BYTES else float(points.x[0])
     return Curve(
         samples.x_unit,
-        basis.segments(amounts, anchored),
+        basis.segments(amounts, min(1.0, float(points.x[0])) if several else start, anchored),
         low,
         float(points.x[-1]),
         label,
@@ -176,15 +177,16 @@ class _Basis:
         amounts: Floats = nnls(rows / scale, y * unit)[0] / scale
         return amounts
 
-    def segments(self, amounts: Floats, anchored: bool) -> tuple[Segment, ...]:
+    def segments(self, amounts: Floats, first: float, anchored: bool) -> tuple[Segment, ...]:
+        """From `first` on, and up to there from nothing, where they are anchored there."""
         count = len(self.breaks) + 1
         slopes, rest = amounts[1 : count + 1], list(amounts[count + 1 :])
-        result = [Segment(self.start, float(amounts[0]), float(slopes[0]))]
+        result = [Segment(first, float(amounts[0] + slopes[0] * (first - self.start)), float(slopes[0]))]
         for at, jump, slope in zip(self.breaks, self.jumps, slopes[1:], strict=True):
             before = result[-1].at(at)
             result.append(Segment(at, before + (float(rest.pop(0)) if jump else 0.0), float(slope)))
         if anchored:
-            result.insert(0, Segment(0.0, 0.0, result[0].seconds / self.start))
+            result.insert(0, Segment(0.0, 0.0, result[0].seconds / first))
         return tuple(result)
 
 

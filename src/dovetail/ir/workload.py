@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,10 +51,14 @@ def dtype_bytes(dtype: str) -> int:
 
 
 class Slot(NamedTuple):
-    """One slot of a buffer: an array of `shape` elements of `dtype` (a row, a block, a scalar)."""
+    """One slot of a buffer: an array of `shape` elements of `dtype` (a row, a block, a scalar).
+
+    `signed`: whether inputs that are drawn for it may be negative.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    signed: bool = True
 
     @property
     def num_bytes(self) -> int:
@@ -76,6 +80,10 @@ class Workload:
     def form(self, kernel: str) -> KernelForm | None:
         """The form of the kernel of that name, None where it is not told."""
         return next((form for form in self.forms if form.name == kernel), None)
+
+    def unsigned(self) -> Workload:
+        """The same for inputs that are not negative."""
+        return replace(self, slots={n: tuple(s._replace(signed=False) for s in own) for n, own in self.slots.items()})
 
     def slot_bytes(self, buffer: str, rank: int) -> int:
         return self.slots[buffer][rank].num_bytes

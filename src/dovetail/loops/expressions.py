@@ -254,6 +254,14 @@ def _call(name: str, plain: Any, *given: Any) -> Any:
     return plain(*given)
 
 
+def names_of(value: Value) -> Iterator[str]:
+    """The operators of an expression."""
+    if isinstance(value, Apply):
+        yield value.name
+    for child in value.children:
+        yield from names_of(child)
+
+
 def depth_of(value: Value, read: Read) -> int:
     """The most operators between an element that is read and the value; -1 where it is not read.
 

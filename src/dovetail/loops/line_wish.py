@@ -10,6 +10,7 @@ from typing import ClassVar
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Space, Workload
 from dovetail.ir.wish import Costs
+from dovetail.loops.counted import check_count
 from dovetail.loops.line import Line, kernel_name, kernel_of
 from dovetail.loops.line_program import came_name, held_name, line_program, own_name, plain_program
 from dovetail.loops.pipeline_names import whole
@@ -102,7 +103,10 @@ class LineWish(PipelineWish):
         return _program(self.line(schedule, ranks))
 
     def plain(self, schedule: Schedule, ranks: int) -> Program:
-        return plain_program(self.line(schedule, ranks))
+        line = self.line(schedule, ranks)
+        found = plain_program(line)
+        check_count(self.nest, line.cutting.values, found, self.workload(found))
+        return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
         return space_of_bands(self.line(schedule, ranks))
@@ -123,7 +127,8 @@ class LineWish(PipelineWish):
             slots |= dict.fromkeys(names, slot)
         known = {buffer.name for buffer in program.buffers}
         kernels = (kernel_of(cutting, self.dtypes, kernel.name) for kernel in program.kernels)
-        return Workload({n: s for n, s in slots.items() if n in known}, tuple(kernel.form for kernel in kernels))
+        found = Workload({n: s for n, s in slots.items() if n in known}, tuple(kernel.form for kernel in kernels))
+        return found.unsigned() if self.nest.takes_roots else found
 
     # Arrays
 

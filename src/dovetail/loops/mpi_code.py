@@ -18,21 +18,23 @@ from dovetail.loops.tiling import Tiling
 
 _SHARED = Path(__file__).with_name("mpi_chains.c")
 _WHAT = """Tiles of a loop nest on the ranks of MPI, made by dovetail. Needs mpicc alone:
- *     mpicc -O3 -march=native THIS.c && mpiexec -n 4 ./a.out check
+ *     mpicc -O3 -march=native THIS.c -lm && mpiexec -n 4 ./a.out check
  *"""
 _LISTED = 24  # points of a message that are named in the header
-_STATEMENT = """
-/* The statement: what is computed at a point. Put your own in its place; it may need of A what D says. */
+_EXAMPLE = """/* The statement: what is computed at a point. Put your own in its place; it may need of A what D says. */
 #define POINT({point}) A({point}) = {value}
-#define BOUNDARY 1.0 /* what A holds outside the space */
+#define START({point}) 1.0 /* what A holds outside the space */"""
+_STATEMENT = """
+{statement}
 #ifndef OVERLAPPED
 #define OVERLAPPED 1 /* 0: receive, compute, send; 1: a tile is computed while messages come and go */
 #endif
 """
 
 
-def program(tiling: Tiling, space: Space, mapped: int | None = None) -> str:
-    """The C99 text. `mapped`: the loop whose tiles are on one rank; None: that with most tiles.
+def program(tiling: Tiling, space: Space, mapped: int | None = None, statement: str = "") -> str:
+    """The C99 text. `mapped`: the loop whose tiles are on one rank; None: that with most tiles. `statement`: what is
+    computed (see `nest_code`); none: an example to be replaced.
 
     Any number of ranks will do: chains of tiles that are next to each other share a rank, and send each other nothing.
     """
@@ -40,7 +42,8 @@ def program(tiling: Tiling, space: Space, mapped: int | None = None) -> str:
     tiling.check_legal()
     mapped = best_mapping(tiling, space) if mapped is None else mapped
     check_dimension(mapped, tiling.num_loops)
-    parts = [_header(tiling, space, mapped), _includes(), _facts(tiling, space, mapped), _statement(tiling)]
+    what = _STATEMENT.format(statement=statement or _example(tiling))
+    parts = [_header(tiling, space, mapped), _includes(), _facts(tiling, space, mapped), what]
     parts += [_inside(space), _computing(tiling, space), _SHARED.read_text()]
     return "".join(parts)
 
@@ -121,7 +124,7 @@ def _points(n: int) -> str:
     return ", ".join(f"p{k}" for k in range(n))
 
 
-def _statement(tiling: Tiling) -> str:
+def _example(tiling: Tiling) -> str:
     """The mean of what a point depends on, and 1."""
     names = [f"p{k}" for k in range(tiling.num_loops)]
     terms = []
@@ -129,7 +132,7 @@ def _statement(tiling: Tiling) -> str:
         places = (linear([int(k == i) for i in range(len(names))] + [-d], names) for k, d in enumerate(vector))
         terms.append(f"A({', '.join(places)})")
     value = f"({' + '.join(terms)}) / {len(terms) + 1}.0 + 1.0"
-    return _STATEMENT.format(point=_points(tiling.num_loops), value=value)
+    return _EXAMPLE.format(point=_points(tiling.num_loops), value=value)
 
 
 def _inside(space: Space) -> str:
@@ -141,10 +144,12 @@ def _inside(space: Space) -> str:
 
 
 def _computing(tiling: Tiling, space: Space) -> str:
-    """Functions that compute a tile, and a point."""
+    """Functions that compute a tile, and a point; what is there at the start."""
     n = tiling.num_loops
     loops = "".join(f"  {line}\n" for line in point_loops(tiling, space, "POINT").splitlines())
     loops = re.sub(r"\bt(\d+)\b", r"t[\1]", loops)
     tile = f"static void compute_tile(const int64_t* t) {{\n  (void)t;\n{loops}}}\n"
     place = ", ".join(f"p[{k}]" for k in range(n))
-    return f"\n{tile}\nstatic void compute_point(const int64_t* p) {{ POINT({place}); }}\n"
+    point = f"static void compute_point(const int64_t* p) {{ POINT({place}); }}\n"
+    start = f"static double start_of(const int64_t* p) {{ (void)p; return START({place}); }}\n"
+    return f"\n{tile}\n{point}{start}"

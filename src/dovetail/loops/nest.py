@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import WishError
 from dovetail.loops.checks import check_nest
-from dovetail.loops.expressions import Read
+from dovetail.loops.expressions import Read, names_of
 from dovetail.loops.levels import Levels, levels_of
 from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
 from dovetail.loops.types import DTYPES
@@ -83,6 +83,11 @@ class Nest:
         """Every element of an array that a statement reads or writes."""
         for statement in self.statements:
             yield from ((statement, each) for each in (*statement.reads, statement.target) if each.array == name)
+
+    @cached_property
+    def takes_roots(self) -> bool:
+        """Whether some statement takes a square root: then arrays to try it on must not be negative."""
+        return any("sqrt" in names_of(statement.value) for statement in self.statements)
 
     def dependences(self) -> tuple[Dependence, ...]:
         """Which iteration must come before which (see `dovetail.loops.dependences`)."""

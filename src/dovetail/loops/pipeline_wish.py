@@ -16,18 +16,21 @@ from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Worklo
 from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
 from dovetail.loops.blocks import cuts, grid_of
 from dovetail.loops.checks import check_bounds
+from dovetail.loops.counted import check_count
 from dovetail.loops.cutting import Cutting
 from dovetail.loops.nest import Nest
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
-from dovetail.loops.pipelined import Pipelined
+from dovetail.loops.pipelined import Pipelined, Single
 from dovetail.loops.shown_tiles import space_of_tiles
 from dovetail.loops.types import DTYPES, check_types
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
 LEAST_POINTS = 1 << 10  # of a tile: smaller ones are all start-up
 SAME = 1.01  # of the time of the overlapped: a blocking schedule that takes no more pipelines by itself
+HIDES_NOTHING = 0.05  # of the time of a blocking schedule: messages that take no more leave nothing to gain
 PIPELINES_ALREADY = "Blocking sends pipeline already here: no send waits long enough for messages meanwhile to gain."
+NOTHING_TO_HIDE = "Do not overlap: nothing to hide. Messages alone would take {share:.1%} of the time."
 TILES = 8  # for each rank, where nothing was tuned
 MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they began
 
@@ -152,13 +155,26 @@ class PipelineWish(OfFields):
                 yield from self._of_grain(costs, cutting.cut, cutting.mapped, grain)
 
     def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
-        """Overlapped, and on several ranks blocking, with a note where that is predicted to be as good."""
+        """Overlapped, and on several ranks blocking: alone, with a note that says why, where that is predicted to be as
+        good and overlapped ones are not what was asked for."""
         over = Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
-        yield over
+        why = self._why_blocking(costs, over) if costs.ranks > 1 else ""
+        if not why or costs.family == OVERLAPPED:
+            yield over
         if costs.ranks > 1:
-            blocking = over.with_parameters(overlapped=None).as_of(BLOCKING)
-            same = costs.predicted_s(blocking) <= SAME * costs.predicted_s(over)
-            yield replace(blocking, notes=(PIPELINES_ALREADY,) if same and costs.knows_messages() else ())
+            yield replace(self._blocking(over), notes=(why,) if why else ())
+
+    @staticmethod
+    def _blocking(over: Schedule) -> Schedule:
+        return over.with_parameters(overlapped=None).as_of(BLOCKING)
+
+    def _why_blocking(self, costs: Costs, over: Schedule) -> str:
+        """Why a blocking schedule is as good as an overlapped one, in words; empty where it is not, or not known."""
+        blocking_s = costs.predicted_s(self._blocking(over))
+        if not costs.knows_messages() or blocking_s > SAME * costs.predicted_s(over):
+            return ""
+        share = costs.messages_s(self, self._blocking(over)) / blocking_s
+        return NOTHING_TO_HIDE.format(share=share) if share <= HIDES_NOTHING else PIPELINES_ALREADY
 
     def _grains(self, cutting: Cutting) -> list[int]:
         """Halves of the whole, down to tiles of too few points."""
@@ -240,7 +256,10 @@ class PipelineWish(OfFields):
 
     def plain(self, schedule: Schedule, ranks: int) -> Program:
         """The same tiles, all on rank 0: what `verify(…, against=)` takes for right."""
-        return plain_program(self.how(schedule, ranks))
+        how = self.how(schedule, ranks)
+        found, apart = plain_program(how), {p.statement.name for p in self.pipelined.phases if isinstance(p, Single)}
+        check_count(self.nest, how.cutting.values, found, self.workload(found), apart)
+        return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
         how = self.how(schedule, ranks)
@@ -256,7 +275,8 @@ class PipelineWish(OfFields):
         return program, self.workload(program), max(self._steps, 1) / max(steps, 1) / how.share
 
     def workload(self, program: Program) -> Workload:
-        return workload_of(self.cutting(*self._way_of(program)), self.dtypes, program)
+        found = workload_of(self.cutting(*self._way_of(program)), self.dtypes, program)
+        return found.unsigned() if self.nest.takes_roots else found
 
     def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
         """How a program's arrays are cut, and which axis is mapped, from the names in it; those that have none compute

@@ -1,12 +1,13 @@
 """When a pipeline of ranks is done, step by step: the max-plus recurrence of its receives, computations and sends.
 
 Source: seed 003, "Blocking primitives" and "Non-blocking primitives", with the protocol of the messages, which decides
-whether blocking sends already overlap. The same recurrence is in `comm/pipeline/recurrence.c`.
+whether blocking sends already overlap. The same recurrence is in `comm/pipeline/pipeline_recurrence.c`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 Times = list[list[float | None]]
@@ -19,7 +20,8 @@ class Link(NamedTuple):
 
     `half_s`: half a round trip; `gap_s`: the least time from one arrival to the next; `send_s`, `recv_s`: what the
     calls take of a message that waits for nobody. `waits`: a send waits until the receiver asks for it; `progresses`:
-    such a message travels while both ranks compute.
+    such a message travels while both ranks compute. `leaves`, `enters`: by a wire that carries all messages of its
+    source, to its target, of which the same is said: one after another, in the order in which they start.
     """
 
     source: int
@@ -30,6 +32,8 @@ class Link(NamedTuple):
     recv_s: float
     waits: bool = False
     progresses: bool = True
+    leaves: bool = False
+    enters: bool = False
 
 
 def pipeline_s(steps: int, compute_s: Sequence[float], links: Sequence[Link], *, overlapped: bool) -> float:
@@ -42,6 +46,14 @@ def pipeline_s(steps: int, compute_s: Sequence[float], links: Sequence[Link], *,
     4.5
     >>> [pipeline_s(3, [1.0, 1.0], [Link(0, 1, 0.5, 0.5, 0.0, 0.0, waits=True)], overlapped=o) for o in (False, True)]
     [5.5, 4.5]
+
+    Messages to two ranks, by a wire for each and by one wire:
+
+    >>> two = [Link(0, target, 0.5, 0.5, 0.0, 0.0) for target in (1, 2)]
+    >>> for links in (two, [link._replace(leaves=True) for link in two]):
+    ...     print(f"{pipeline_s(10, [0.1, 0.0, 0.0], links, overlapped=False):.1f}")
+    5.1
+    10.1
     """
     modelled = min(steps, MODELLED + 4 * _depth(links))
     ends = _Recurrence(modelled, compute_s, links, overlapped).ends()
@@ -64,6 +76,8 @@ class _Recurrence:
         self.out = [[i for i, link in enumerate(links) if link.source == rank] for rank in ranks]
         self.posted, self.asked, self.computed, self.done = (_unknown(len(ranks), steps) for _ in range(4))
         self.sent, self.arrived = (_unknown(len(links), steps) for _ in range(2))
+        self.shared = {i: 0 for i, link in enumerate(links) if link.leaves or link.enters}  # and the step that is next
+        self.left, self.came = [-inf for _ in ranks], [-inf for _ in ranks]  # the last message of each rank's wires
 
     def ends(self) -> list[float]:
         """When all ranks have done each step."""
@@ -74,10 +88,31 @@ class _Recurrence:
             for rank in ranks:
                 while at[rank] < self.steps and self._does(rank, at[rank]):
                     at[rank] += 1
-            assert at != before, "the links go round in a circle"
+            assert at != before or self._carries(), "the links go round in a circle"
+        while self._carries():
+            continue
         last = [self._last(rank) for rank in ranks]
         ends = [max(self.done[rank][step] or 0.0 for rank in ranks) for step in range(self.steps)]
         return [*ends[:-1], max(last)] if self.steps else [0.0]
+
+    def _carries(self) -> bool:
+        """Let the first of the messages that may start by shared wires arrive. All others start later, since they wait
+        for messages that have not arrived."""
+        starts = [(self._start(i, step), i) for i, step in self.shared.items() if step < self.steps]
+        known = [(start, i) for start, i in starts if start is not None]
+        if not known:
+            return False
+        start, i = min(known)
+        link, step = self.links[i], self.shared[i]
+        before = self.arrived[i][step - 1] if step else None
+        came = max(start + link.half_s, start if before is None else before + link.gap_s)
+        if link.leaves:
+            came = self.left[link.source] = max(came, self.left[link.source] + link.gap_s)
+        if link.enters:
+            came = self.came[link.target] = max(came, self.came[link.target] + link.gap_s)
+        self.arrived[i][step] = came
+        self.shared[i] += 1
+        return True
 
     def _last(self, rank: int) -> float:
         """When the sends of the last steps are done too."""
@@ -131,7 +166,7 @@ class _Recurrence:
         return free
 
     def _arrival(self, i: int, step: int) -> float | None:
-        if self.arrived[i][step] is None:
+        if self.arrived[i][step] is None and i not in self.shared:
             link, start = self.links[i], self._start(i, step)
             if start is None:
                 return None

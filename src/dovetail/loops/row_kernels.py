@@ -12,7 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
-from dovetail.loops.expressions import COMPARISONS, CONDITIONS, OPERATORS, Apply, Number, Read, Value
+from dovetail.loops.expressions import (
+    COMPARISONS,
+    CONDITIONS,
+    FUNCTIONS,
+    OPERATORS,
+    Apply,
+    Number,
+    Read,
+    Value,
+    names_of,
+)
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.run import address
 from dovetail.loops.stencil import Source
@@ -20,6 +30,8 @@ from dovetail.loops.types import DTYPES, dtype_of
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
+SMALL = 8  # columns at the end of a row that the C names
+AT_ONCE = 2048  # elements that are computed as one, at most: they stay in the first cache while ends are mended
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +40,8 @@ class RowKernel:
 
     `width`: elements of a row, 0 where a row is one element; `margins`: what operands, and last the result, have beyond
     both ends of a row. `keeps`: the other columns are those of the first operand. `boundary`: how the margins of the
-    result are derived from it. `dtypes`: of the arrays that the expression reads, by name.
+    result are derived from it. `dtypes`: of the arrays that the expression reads, by name. `apart`: the result lies in
+    memory that no operand lies in.
     """
 
     name: str
@@ -42,6 +55,7 @@ class RowKernel:
     margins: tuple[Margins, ...]
     keeps: bool = False
     boundary: str | None = None
+    apart: bool = False
 
     @property
     def form(self) -> KernelForm:
@@ -83,6 +97,13 @@ class RowKernel:
         key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"
         return Work(key, rows, points * operations(self.value), num_bytes)
 
+    @property
+    def at_once(self) -> bool:
+        """Whether some rows may be computed as one, their ends too, which are mended afterwards: where all are as long,
+        and what is computed there costs little."""
+        calls = {*names_of(self.value)} & {*FUNCTIONS}
+        return self.apart and len({*self.margins}) == 1 and not calls
+
     @cached_property
     def mark(self) -> str:
         """Tells what is computed: costs of one kernel are not for another of the same name."""
@@ -115,7 +136,7 @@ def evaluated(value: Value, element: Callable[[Read], Any], dtypes: Mapping[str,
 
 def operations(value: Value) -> int:
     """How many operators an expression has."""
-    return isinstance(value, Apply) + sum(map(operations, value.children))
+    return sum(1 for _ in names_of(value))
 
 
 class _RowWriter(Expressions):
@@ -140,8 +161,10 @@ class _RowWriter(Expressions):
         lines = [
             f"void {kernel.name}(const struct rows *o, const int64_t *sizes)",
             "{",
-            f"    const int64_t count = sizes[0] / o[{last}].blocks, m = sizes[1], low = sizes[2], high = sizes[3];",
+            f"    const int64_t count = sizes[0] / o[{last}].blocks, m = sizes[1];",
+            f"    const int64_t low = {self._low}, high = {self._high};",
             "    (void)m, (void)low, (void)high;",
+            *self._rows_at_once(),
             f"    for (int64_t b = 0; b < o[{last}].blocks; ++b) {{",
             *(self._rows(value) if kernel.width else self._points(value)),
             "    }",
@@ -170,18 +193,56 @@ class _RowWriter(Expressions):
         loop = ["#pragma GCC ivdep", "        for (int64_t j = 0; j < count; ++j)", f"            out[j] = {value};"]
         return [*self._pointers("        ", ""), *loop]
 
+    @property
+    def _low(self) -> str:
+        """A plain number where it is a small one, as of most stencils: so the compiler knows it."""
+        return str(self.kernel.low) if self.kernel.low <= SMALL else "sizes[2]"
+
+    @property
+    def _high(self) -> str:
+        ends = self.kernel.width - self.kernel.high
+        return "sizes[3]" if ends > SMALL else f"m - {ends}" if ends else "m"
+
+    def _rows_at_once(self) -> list[str]:
+        if not self.kernel.at_once:
+            return []
+        beyond = sum(self.kernel.margins[-1])
+        few = f"4 * (row - (high - low)) <= row && row < {AT_ONCE}"
+        return [
+            f"    const int64_t row = m{f' + {beyond}' if beyond else ''};",
+            f"    const int64_t most = {few} ? {AT_ONCE} / row : 1;  // rows that are computed as one, with their ends",
+        ]
+
     def _rows(self, value: str) -> list[str]:
-        indent = " " * 12
-        body = [*self._pointers(indent, "r"), "#pragma GCC ivdep", f"{indent}for (int64_t j = low; j < high; ++j)"]
-        body.append(f"{indent}    out[j] = {value};")
+        together = self.kernel.at_once
+        indent = " " * (16 if together else 12)
+        outer = " " * 12
+        body = self._pointers(outer, "r")
+        end = "high"
+        if together:
+            body.append(f"{outer}const int64_t rows = count - r < most ? count - r : most;")
+            end = "(rows - 1) * row + high"
+        body += ["#pragma GCC ivdep", f"{outer}for (int64_t j = low; j < {end}; ++j)", f"{outer}    out[j] = {value};"]
+        mended = self._ends(indent)
+        if together and mended:
+            step = [f"{indent}out += row{', r0 += row' if self.kernel.keeps else ''};"]
+            body += [f"{outer}for (int64_t s = 0; s < rows; ++s) {{", *mended, *step, f"{outer}}}"]
+        else:
+            body += mended
+        by = "r += most" if together else "++r"
+        return [f"        for (int64_t r = 0; r < count; {by}) {{", *body, "        }"]
+
+    def _ends(self, indent: str) -> list[str]:
+        """What a row has where nothing is computed, and beyond its ends."""
+        found = []
         if self.kernel.keeps:
             for first, last in (("0", "low"), ("high", "m")):
-                body += [f"{indent}for (int64_t j = {first}; j < {last}; ++j)", f"{indent}    out[j] = r0[j];"]
+                found += [f"{indent}for (int64_t j = {first}; j < {last}; ++j)", f"{indent}    out[j] = r0[j];"]
         below, beyond = self.kernel.margins[-1]
         mirrored = self.kernel.boundary == "reflecting"
-        body += [f"{indent}out[{-k}] = out[{k if mirrored else f'm - {k}'}];" for k in range(1, below + 1)]
-        body += [f"{indent}out[m + {k}] = out[{f'm - {k + 2}' if mirrored else k}];" for k in range(beyond)]
-        return ["        for (int64_t r = 0; r < count; ++r) {", *body, "        }"]
+        found += [f"{indent}out[{-k}] = out[{k if mirrored else f'm - {k}'}];" for k in range(1, below + 1)]
+        found += [f"{indent}out[m + {k}] = out[{f'm - {k + 2}' if mirrored else k}];" for k in range(beyond)]
+        return found
 
 
 def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], boundary: str | None) -> RowKernel:

@@ -16,6 +16,7 @@ from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
 from dovetail.loops.blocks import Box, boxes, cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
+from dovetail.loops.counted import check_count
 from dovetail.loops.halo import plain_program, stencil_program
 from dovetail.loops.nest import Nest, about_nest
 from dovetail.loops.parts import Decomposition, far_name, plane_name
@@ -233,7 +234,9 @@ class StencilWish(OfFields):
 
     def plain(self, schedule: Schedule, ranks: int) -> Program:
         """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
-        return plain_program(self.stencil, self.decomposition(schedule, ranks))
+        found = plain_program(self.stencil, self.decomposition(schedule, ranks))
+        check_count(self.nest, self.sizes, found, self.workload(found), {change_name(self.stencil.name)})
+        return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space:
         return space_of(self.stencil, self.decomposition(schedule, ranks))
@@ -254,7 +257,8 @@ class StencilWish(OfFields):
                 shape = (self.width + extra,) if self.width else ()
                 slots[name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
         slots |= {name: (Slot((), "float64"),) * program.num_ranks for name in (CHANGE, PART)}
-        return Workload(slots, tuple(kernel.form for kernel in self.kernels))
+        found = Workload(slots, tuple(kernel.form for kernel in self.kernels))
+        return found.unsigned() if self.nest.takes_roots else found
 
     def _buffers(self, array: str) -> set[str]:
         planes = (plane_name(array, plane) for plane in range(self.stencil.depth[array]))
@@ -295,6 +299,7 @@ class StencilWish(OfFields):
             (*margins, self.stencil.margins[sweep.target]),
             sweep.keeps,
             self.stencil.boundary[sweep.target],
+            apart=self.stencil.depth[sweep.target] > 1,
         )
 
     # Arrays

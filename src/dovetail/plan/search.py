@@ -131,6 +131,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
     others = tuple(rival for rival in found.rivals if rival.schedule != schedule)
     ideal = Ideal(costs, found.compute_s, found.comm_s)
     steps = found.schedule.steps if schedule.tiles == found.tiles else {}
+    rest = (note for note in found.notes if note not in found.schedule.notes)
     return replace(
         found,
         schedule=replace(schedule, steps=steps),
@@ -140,6 +141,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
         handling_s=scored.handling_s,
         losses=ideal.lost(scored),
         rivals=(mine, *others),
+        notes=(*schedule.notes, *rest),
     )
 
 

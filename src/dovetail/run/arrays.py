@@ -109,14 +109,16 @@ def workload_slots(workload: Workload, buffer: str, num_ranks: int) -> tuple[Slo
 
 
 def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
-    """An array of `num_slots` random slots: floats in (-1, 1), integers in [-8, 8] (unsigned [0, 8])."""
+    """An array of `num_slots` random slots: floats in (-1, 1), integers in [-8, 8]; from 0 on where
+    they have no sign."""
     shape, dtype = (num_slots, *slot.shape), numpy_dtype(slot.dtype)
     if not is_float(dtype):
-        return rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype)
+        return rng.integers(0 if dtype.kind == "u" or not slot.signed else -8, 9, shape).astype(dtype)
     wide = np.float64 if dtype.itemsize == 8 else np.float32
     values = rng.random(shape, wide)
-    values *= 2
-    values -= 1
+    if slot.signed:
+        values *= 2
+        values -= 1
     return values.astype(dtype, copy=False)
 
 

@@ -121,7 +121,8 @@ class _Rank:
     def began(self, variant: Variant, buffer: Buffer, rank: int) -> Array:
         """What an input buffer of any rank holds before the first run, flat."""
         name = int.from_bytes(buffer.name.encode(), "little") % (1 << 32)
-        count, slot = elements_of(variant, buffer, rank), Slot((), dtype_of(variant, buffer))
+        signed = variant.workload.slots[buffer.name][0].signed
+        count, slot = elements_of(variant, buffer, rank), Slot((), dtype_of(variant, buffer), signed)
         return random_slots(np.random.default_rng([self.job.seed, rank, name]), count, slot)
 
     def run(self) -> JobResult | None:

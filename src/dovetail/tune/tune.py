@@ -233,7 +233,8 @@ def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
         family = SERIAL if judged.keeps_serial else judged.schedule.family
         mine_s, taken_s = (judged.tried.get(each, math.inf) for each in (found.schedule, judged.schedule))
         why = WITHIN_NOISE if mine_s < taken_s else MEASURED_SLOWER
-        best = with_schedule(found, replace(judged.schedule, family=family), costs, why)
+        notes = found.schedule.notes if family == found.family else ()  # what is said of a family, of any grain
+        best = with_schedule(found, replace(judged.schedule, family=family, notes=notes), costs, why)
     return best.with_measured(judged.tried)
 
 

@@ -202,6 +202,27 @@ static void smooth(link_cost* levels) {
     }
 }
 
+/* The host of every rank, by the first rank that is there. */
+static int* hosts_of(const dovetail_pipeline* p) {
+    int *found = malloc((size_t)p->size * sizeof *found), first = p->rank;
+    MPI_Comm here;
+    MPI_Comm_split_type(p->comm, MPI_COMM_TYPE_SHARED, p->rank, MPI_INFO_NULL, &here);
+    MPI_Bcast(&first, 1, MPI_INT, 0, here);
+    MPI_Comm_free(&here);
+    MPI_Allgather(&first, 1, MPI_INT, found, 1, MPI_INT, p->comm);
+    return found;
+}
+
+/* Messages of a rank to several other hosts, or from them, share the wire of its own. */
+static void share_wires(const dovetail_pipeline* p) {
+    int* hosts = hosts_of(p);
+    for (int i = 0; i < p->num_links * LEVELS; i++) {
+        link_cost* cost = p->costs + i;
+        cost->leaves = cost->enters = hosts[cost->source] != hosts[cost->target];
+    }
+    free(hosts);
+}
+
 void dovetail_pipeline_probe(dovetail_pipeline* p) {
     int num_turns, *turns = turns_of(p, &num_turns), first = 0;
     int *counts = calloc((size_t)p->size, sizeof *counts), *starts = calloc((size_t)p->size, sizeof *starts);
@@ -226,6 +247,7 @@ void dovetail_pipeline_probe(dovetail_pipeline* p) {
         all[i].source = (int)p->links[i / LEVELS].source, all[i].target = (int)p->links[i / LEVELS].target;
     free(p->costs), free(buffer), free(turns), free(counts), free(starts);
     p->costs = all;
+    share_wires(p);
     for (int i = 0; i < p->num_links; i++) smooth(all + (size_t)i * LEVELS);
 }
 

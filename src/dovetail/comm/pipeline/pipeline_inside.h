@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     int source, target;
     double half_s, gap_s, send_s, recv_s;
-    int waits, progresses;
+    int waits, progresses, leaves, enters;
 } link_cost;
 
 /* A choice that passes measure, and what each took on this rank, then on the slowest one. */

@@ -6,13 +6,15 @@
 
 enum { MODELLED = 96, PERIOD = 32 };
 
-/* Times by rank or link and step, NAN until they are known. */
+/* Times by rank or link and step, NAN until they are known; of each rank's wires when their last message left, and
+ * came; of each link how many messages a shared wire has carried. */
 typedef struct {
     int64_t steps;
     int ranks, num_links, overlapped;
     const double* compute_s;
     const link_cost* links;
-    double *posted, *asked, *computed, *done, *sent, *arrived;
+    double *posted, *asked, *computed, *done, *sent, *arrived, *left, *came;
+    int64_t* carried;
 } recurrence;
 
 static double* at(const recurrence* r, double* times, int row, int64_t step) { return times + row * r->steps + step; }
@@ -32,15 +34,39 @@ static double start(const recurrence* r, int i, int64_t step) {
     return isnan(other) ? other : greater(sent, other);
 }
 
+static int is_shared(const link_cost* link) { return link->leaves || link->enters; }
+
+/* When a message that starts then arrives by a wire of its own. */
+static double alone(const recurrence* r, int i, int64_t step, double begin) {
+    const double found = begin + r->links[i].half_s;
+    return step ? greater(found, *at(r, r->arrived, i, step - 1) + r->links[i].gap_s) : found;
+}
+
 static double arrival(const recurrence* r, int i, int64_t step) {
     double* found = at(r, r->arrived, i, step);
-    if (isnan(*found)) {
-        const double begin = start(r, i, step);
-        if (isnan(begin)) return begin;
-        *found = begin + r->links[i].half_s;
-        if (step) *found = greater(*found, *at(r, r->arrived, i, step - 1) + r->links[i].gap_s);
+    if (!isnan(*found) || is_shared(r->links + i)) return *found;
+    const double begin = start(r, i, step);
+    return isnan(begin) ? begin : (*found = alone(r, i, step, begin));
+}
+
+/* Let the first of the messages that may start by shared wires arrive, if there is any. All others start later, since
+ * they wait for messages that have not arrived. */
+static int carries(const recurrence* r) {
+    double begin = INFINITY;
+    int i = -1;
+    for (int k = 0; k < r->num_links; k++) {
+        if (!is_shared(r->links + k) || r->carried[k] == r->steps) continue;
+        const double found = start(r, k, r->carried[k]);
+        if (found < begin) begin = found, i = k;
     }
-    return *found;
+    if (i < 0) return 0;
+    const link_cost* link = r->links + i;
+    const int64_t step = r->carried[i]++;
+    double came = alone(r, i, step, begin);
+    if (link->leaves) came = r->left[link->source] = greater(came, r->left[link->source] + link->gap_s);
+    if (link->enters) came = r->came[link->target] = greater(came, r->came[link->target] + link->gap_s);
+    *at(r, r->arrived, i, step) = came;
+    return 1;
 }
 
 /* When the messages of a step that wait for their receivers are gone. */
@@ -97,7 +123,7 @@ static double end_of(const recurrence* r, int64_t step) {
 }
 
 static void go_through(const recurrence* r, int64_t* next) {
-    for (int moved = 1; moved;) {
+    for (int moved = 1; moved || carries(r);) {
         moved = 0;
         for (int rank = 0; rank < r->ranks; rank++)
             while (next[rank] < r->steps && does(r, rank, next[rank])) next[rank]++, moved = 1;
@@ -124,11 +150,13 @@ double dovetail_pipeline_s(int64_t steps, int ranks, const double* compute_s, in
     const int64_t whole = MODELLED + 4 * depth_of(ranks, num_links, links);
     const int64_t modelled = steps < whole ? steps : whole;
     const size_t rows = 4 * (size_t)ranks + 2 * (size_t)num_links, times = rows * (size_t)modelled;
-    double end, *all = malloc((times ? times : 1) * sizeof *all);
-    int64_t* next = calloc((size_t)ranks, sizeof *next);
+    const size_t wires = 2 * (size_t)ranks;
+    double end, *all = malloc((times + wires + 1) * sizeof *all);
+    int64_t* next = calloc((size_t)(ranks + num_links), sizeof *next);
     recurrence r = {.steps = modelled, .ranks = ranks, .num_links = num_links, .overlapped = overlapped};
     if (!modelled) return free(all), free(next), 0;
-    for (size_t i = 0; i < times; i++) all[i] = NAN;
+    for (size_t i = 0; i < times + wires; i++) all[i] = i < times ? NAN : -INFINITY;
+    r.left = all + times, r.came = r.left + ranks, r.carried = next + ranks;
     r.compute_s = compute_s, r.links = links;
     r.posted = all, r.asked = r.posted + ranks * modelled, r.computed = r.asked + ranks * modelled;
     r.done = r.computed + ranks * modelled, r.sent = r.done + ranks * modelled,

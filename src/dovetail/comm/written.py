@@ -1,0 +1,87 @@
+"""written: Programs of many ops are kept in the cache, where they are read in less time than they were written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dovetail
+from dovetail.core import DovetailError, cache_dir
+from dovetail.ir import Program, Schedule
+from dovetail.ir.types import COLUMNS
+
+MANY = 1000  # ops, which take some hundredths of a second to write
+KEPT = 16  # files; the oldest go
+ROOMS = ("core", "ir", "loops")  # whose sources decide what is written
+TABLES = "tables"  # what a file has beside the columns
+
+
+def program_of(wish: Any, schedule: Schedule, ranks: int) -> Program:
+    """`wish.program(schedule, ranks)`, read where it was written before. To be proved like any other."""
+    place = _folder() / f"{_key(wish, schedule, ranks)}.npz"
+    found = _read(place)
+    if found is None:
+        found = wish.program(schedule, ranks)
+        if found.num_ops >= MANY:
+            _keep(place, found)
+    assert isinstance(found, Program)
+    return found
+
+
+def _folder() -> Path:
+    return cache_dir() / "programs"
+
+
+def _key(wish: Any, schedule: Schedule, ranks: int) -> str:
+    """Of all that a Program follows from: the nest, not its name alone, and our own sources."""
+    nest = wish.nest
+    about = [wish.to_json(), schedule.to_json(), ranks, str(nest), repr(nest.arrays), _sources()]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@cache
+def _sources() -> str:
+    folder, found = Path(dovetail.__file__).parent, hashlib.sha256()
+    for path in sorted(path for room in ROOMS for path in (folder / room).rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _read(place: Path) -> Program | None:
+    """None where there is no such file, or a broken one."""
+    try:
+        with place.open("rb") as file, np.load(file) as held:
+            columns = {name: held[name] for name in COLUMNS}
+            document = json.loads(held[TABLES].tobytes())
+        program = Program.from_json(document | {"columns": columns})
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, DovetailError):
+        return None
+    with suppress(OSError):
+        os.utime(place)
+    return program
+
+
+def _keep(place: Path, program: Program) -> None:
+    """Written beside and moved there, since other ranks may do the same; without room for it, nothing is kept."""
+    tables = np.frombuffer(json.dumps(program.tables_json([])).encode(), np.uint8)
+    arrays: dict[str, Any] = {**program.columns, TABLES: tables}
+    partial = place.with_suffix(f".{os.getpid()}")
+    if len(program.posts):
+        return
+    with suppress(OSError):
+        place.parent.mkdir(exist_ok=True)
+        with partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        partial.replace(place)
+        for old in sorted(place.parent.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            old.unlink(missing_ok=True)
+    partial.unlink(missing_ok=True)

@@ -1,0 +1,74 @@
+"""Programs that are read where they were written before."""
+
+import os
+
+import pytest
+
+from dovetail.comm import written
+from dovetail.ir import Schedule, verify
+from dovetail.loops import array, loop, nest, problems
+from dovetail.loops.repeated import is_same
+
+HOW = Schedule.of("any", cut=(2,), depth=8, overlapped=None, tile=2)
+WISH = problems.jacobi2d.wish("128x8", steps=24)
+FOLDER = "programs/*.npz"
+
+
+def smoothed(weight):
+    @nest(u=array("n", "m", time=True, boundary="fixed"))
+    def smooth(u, steps):
+        for t in loop(steps):
+            for i in loop(1, u.shape[0] - 1):
+                for j in loop(u.shape[1]):
+                    u[t + 1, i, j] = weight * (u[t, i - 1, j] + u[t, i + 1, j])
+
+    return smooth.wish("128x8", steps=24)
+
+
+class Unwilling:
+    """The same wish, that writes nothing."""
+
+    nest, to_json = WISH.nest, staticmethod(WISH.to_json)
+
+
+def test_is_the_same_and_proved_anew(own_cache):
+    first = written.program_of(WISH, HOW, 2)
+    again = written.program_of(Unwilling(), HOW, 2)
+    assert is_same(first, WISH.program(HOW, 2))
+    assert is_same(first, again)
+    assert again.lines == first.lines
+    assert verify(again, against=WISH.plain(HOW, 2)).ok
+    assert len([*own_cache.glob(FOLDER)]) == 1
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_not_of_another_wish_or_schedule():
+    written.program_of(WISH, HOW, 2)
+    assert not is_same(written.program_of(WISH, HOW.with_parameters(depth=4), 2), WISH.program(HOW, 2))
+    keys = {written._key(smoothed(weight), HOW, 2) for weight in (0.5, 0.25)}  # of one name
+    assert len(keys) == 2
+
+
+def test_few_ops_are_not_kept(own_cache):
+    written.program_of(WISH, HOW.with_parameters(depth=0, tile=None), 2)
+    assert not [*own_cache.glob(FOLDER)]
+
+
+def test_a_broken_file_is_written_anew(own_cache):
+    written.program_of(WISH, HOW, 2)
+    (place,) = own_cache.glob(FOLDER)
+    for text in (b"", b"PK\3\4", place.read_bytes()[:-100]):
+        place.write_bytes(text)
+        assert is_same(written.program_of(WISH, HOW, 2), WISH.program(HOW, 2))
+        assert written._read(place) is not None
+
+
+def test_the_oldest_go(own_cache, monkeypatch):
+    monkeypatch.setattr(written, "KEPT", 2)
+    for steps in (16, 24, 32):
+        wish = problems.jacobi2d.wish("128x8", steps=steps)
+        written.program_of(wish, HOW, 2)
+        for age, path in enumerate(sorted(own_cache.glob(FOLDER), key=os.path.getmtime)):
+            os.utime(path, (age, age))
+    assert len([*own_cache.glob(FOLDER)]) == 2
+    assert written._read(written._folder() / f"{written._key(WISH, HOW, 2)}.npz") is not None
