@@ -80,8 +80,8 @@ def as_measured(samples: Samples, label: Label = "measured") -> Curve:
     """Seconds against bytes as they were measured: the median at each size, lines between. Such a curve may fall, as
     where a library changes its ways with the size.
 
-    >>> as_measured(Samples.of({8: [3e-6] * 3, 16: [2e-6, 2e-6, 9e-6]})).seconds(12)
-    2.5e-06
+    >>> round(1e6 * as_measured(Samples.of({8: [3e-6] * 3, 16: [2e-6, 2e-6, 9e-6]})).seconds(12), 3)
+    2.5
     """
     more: dict[str, Any] = {"provenance": dict(samples.provenance), "samples": samples.to_json()}
     x, y = samples.sizes.tolist(), samples.medians.tolist()
