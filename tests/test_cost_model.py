@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,3 +131,16 @@ def test_factors_hold_at_their_ends_and_never_speed_up() -> None:
 )
 def test_the_eager_limit_is_one_number_or_one_a_kind(facts: dict[str, object], limit: float) -> None:
     assert CostModel.of(machine({}, **facts)).eager_limit("tcp") == limit
+
+
+def test_asking_again_compares_no_machines(monkeypatch):
+    """Machines of one name and wiring, probed one after the other, differ in their costs alone, and have one hash."""
+    first = load("atlas-a2-8")
+    alike = [replace(first, costs=dict(first.costs)) for _ in range(4)]
+    models = [CostModel.of(each) for each in alike]
+    compared: list[object] = []
+    monkeypatch.setattr(Machine, "__eq__", lambda self, other: bool(compared.append(other)) or self is other)
+    assert [CostModel.of(each) for each in alike] == models
+    assert not compared
+    CostModel.of(replace(first, costs={}))  # a machine that was not asked of is compared: the check can fail
+    assert compared

@@ -35,6 +35,9 @@ class Accuracy(NamedTuple):
     max_error: float
 
 
+MODELS = 32  # kept at most
+
+
 @dataclass(frozen=True, eq=False)
 class CostModel:
     """The cost curves of one machine. Keys are those of `Machine.costs`.
@@ -52,8 +55,14 @@ class CostModel:
 
     @staticmethod
     def of(machine: Machine) -> CostModel:
-        """The model of `machine`; asking again for the same machine costs nothing."""
-        return _of(machine)
+        """The model of `machine`; asking again for the same machine costs nothing: machines that differ in their costs
+        alone would be compared curve by curve at every question."""
+        found = _ASKED.get(id(machine))
+        if found is None:
+            found = _ASKED[id(machine)] = machine, _of(machine)  # kept, so that no other gets its id
+            if len(_ASKED) > MODELS:
+                _ASKED.pop(next(iter(_ASKED)), None)
+        return found[1]
 
     def __contains__(self, key: object) -> bool:
         return key in self.curves
@@ -171,7 +180,10 @@ def rate_key(key: str) -> str:
     return f"flops:{parts[0]}:{next((part for part in parts if _is_dtype(part)), '')}"
 
 
-@functools.lru_cache(maxsize=32)
+_ASKED: dict[int, tuple[Machine, CostModel]] = {}  # by identity
+
+
+@functools.lru_cache(maxsize=MODELS)
 def _of(machine: Machine) -> CostModel:
     curves = {}
     for key, document in machine.costs.items():
