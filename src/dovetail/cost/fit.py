@@ -45,13 +45,14 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
     points, rows = _points(samples, rows, anchored)
     several = anchored and len(points.x) > 1  # then every row costs its slope, the first one too
     start = 0.0 if several else float(points.x[0])
-    basis = _joined(points, start, segment(points))
+    first = min(1.0, float(points.x[0])) if several else start
+    basis = _joined(points, start, first, segment(points))
     amounts, weight = basis.solve(points)
     curve_at = basis.matrix(points.x) @ amounts
     low = 0.0 if anchored or points.x[0] <= WORD_BYTES else float(points.x[0])
     return Curve(
         samples.x_unit,
-        basis.segments(amounts, min(1.0, float(points.x[0])) if several else start, anchored),
+        basis.segments(amounts, first, anchored),
         low,
         float(points.x[-1]),
         label,
@@ -112,8 +113,9 @@ def _points(samples: Samples, rows: list[Ints], anchored: bool) -> tuple[Points,
     return Points(x, y, noise_of(samples, rows, x, y)), rows
 
 
-def _joined(points: Points, start: float, parts: list[tuple[int, int]]) -> _Basis:
-    """The segments joined: continuous where their lines cross, a jump midway between two samples where they do not.
+def _joined(points: Points, start: float, first: float, parts: list[tuple[int, int]]) -> _Basis:
+    """The segments joined: continuous where their lines cross, a jump midway between two samples where they do not;
+    none before `first`.
 
     A crossing beyond those two samples is tried too, and kept unless the jump earns its parameter (as in `segment`).
     """
@@ -125,7 +127,7 @@ def _joined(points: Points, start: float, parts: list[tuple[int, int]]) -> _Basi
         midways.append(math.sqrt(points.x[left[1]] * points.x[right[0]]))
     basis = _Basis(start, midways, [True] * len(midways))
     for i, cross in enumerate(crossings):
-        edges = [start, *basis.breaks, float(points.x[-1])]
+        edges = [first, *basis.breaks, float(points.x[-1])]
         if edges[i] < cross < edges[i + 2]:
             other = basis.with_joint(i, cross)
             within = points.x[parts[i][1]] < cross < points.x[parts[i + 1][0]]
