@@ -87,18 +87,15 @@ def native() -> str:
 
 def blas() -> str:
     """The BLAS that the engine calls, and the threads it may use."""
-    import numpy as np
+    from importlib.metadata import version
 
     from dovetail.run.engine import blas_functions
 
     blas_functions()
-    config = np.show_config(mode="dicts")
-    named = config.get("Build Dependencies", {}).get("blas", {}) if isinstance(config, dict) else {}
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
     cores = len(os.sched_getaffinity(0))
     limit = f"limited to {threads} threads" if threads else "threads shared among the ranks of a host"
-    name = f"{named.get('name', '?')} {named.get('version', '')}"
-    return f"sgemm and dgemm of SciPy; NumPy has {name}; {cores} cores; {limit}"
+    return f"sgemm and dgemm of OpenBLAS {version('scipy-openblas32')}; {cores} cores; {limit}"
 
 
 def cache() -> str:
