@@ -184,3 +184,24 @@ def test_compared_json_keeps_what_rules_say():
     found: Compared = compare(scenario, seed=3)
     silent = [pick for pick in found.to_json()["picks"] if "why_not" in pick]
     assert silent == [{"chooser": "FiCCO", "why_not": "speaks of what travels before it is multiplied"}]
+
+
+FOUND = [  # what a longer search had found, and a plan had not: products by block, a tile unevenly split, few long pieces
+    (AllToAllMatmul, 92, 10, Schedule.of("serial", tiles=(82,), by="messages", own="together", fused=False)),
+    (
+        AllToAllMatmul,
+        93,
+        4,
+        Schedule.of("optimal", tiles=(906, 330), by="messages", own="first", fused=False, in_turn=True),
+    ),
+    (MatmulAllReduce, 92, 4, Schedule.of("mc2", tiles=(640, *(6656,) * 3), by="ring", rows_per_message=512)),
+    (MatmulAllReduce, 93, 1, Schedule.of("optimal", tiles=(3584,) * 11 + (2432,), by="ring", rows_per_message=128)),
+]
+
+
+@pytest.mark.parametrize(("kind", "seed", "place", "known"), FOUND)
+def test_a_plan_is_no_slower_than_what_a_longer_search_found(kind, seed, place, known):
+    scenario = next(each for each in drawn(kind, 11, seed) if each.name.endswith(f"-{place}"))
+    costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
+    found = plan(scenario.wish, scenario.machine, ranks=scenario.ranks, extrapolate=True)
+    assert found.predicted_s <= 1.025 * costs.scored(known).predicted_s

@@ -18,8 +18,9 @@ COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
 POINTS = 33  # boundaries of tiles at once among which a plan looks for the optimum
 SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
+PARTS = (4, MANY_PARTS)  # that a message is cut into, whatever its bytes
 SLICES = 64  # at most, that a tile's messages are cut into
-SLICED = 2  # of the best tilings by each of our own ways are tried with sliced messages
+SLICED = 3  # of the best numbers of tiles by each of our own ways are tried with sliced messages
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,15 @@ def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> S
 
 
 def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str], messages: int = 1) -> Iterator[Schedule]:
-    """The best tilings by each of our own ways again, with their messages, so many a tile, cut."""
+    """The best tilings of unlike counts by each of our own ways again, with their messages, so many a tile, cut."""
     for kind in kinds:
-        for best in [s for s in ranked if s["by"] == kind][:SLICED]:
+        best_of: dict[int, Schedule] = {}
+        for each in ranked:
+            if each["by"] == kind:
+                best_of.setdefault(len(each.tiles), each)
+        for best in list(best_of.values())[:SLICED]:
             longest = -(-max(best.tiles, default=0) // messages)
-            lengths = [*(max(1, size // row_bytes) for size in MESSAGES), -(-longest // MANY_PARTS)]
+            lengths = [max(1, size // row_bytes) for size in MESSAGES] + [-(-longest // parts) for parts in PARTS]
             for rows in dict.fromkeys(map(round_up, lengths)):
                 if rows < longest <= rows * SLICES:
                     yield best.with_parameters(rows_per_message=rows)

@@ -110,11 +110,11 @@ def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor:
 
 
 def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
-    """Neighbours of a tiling: two tiles merged, one split, `step` rows moved from a tile to another at the ends or next
-    to it.
+    """Neighbours of a tiling: two tiles merged, one split, a quarter of the first or the last split off, `step` rows
+    moved from a tile to another at the ends or next to it.
 
     >>> list(moves((4, 2), 1))
-    [(6,), (2, 2, 2), (4, 1, 1), (3, 3), (5, 1)]
+    [(6,), (2, 2, 2), (4, 1, 1), (1, 3, 2), (3, 3), (5, 1)]
     """
     last = len(tiles) - 1
     for i in range(last):
@@ -122,6 +122,11 @@ def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
     for i, rows in enumerate(tiles):
         if rows // 2 >= max(floor, 1):
             yield (*tiles[:i], rows - rows // 2, rows // 2, *tiles[i + 1 :])
+    first, end = tiles[0] // 4, tiles[last] // 4
+    if first >= max(floor, 1):
+        yield (first, tiles[0] - first, *tiles[1:])
+    if end >= max(floor, 1):
+        yield (*tiles[:last], tiles[last] - end, end)
     far = ((0, last), (last // 2, last), (0, last // 2))
     for a, b in dict.fromkeys([*((i, i + 1) for i in range(last)), *far]):
         for give, take in ((a, b), (b, a)):

@@ -55,8 +55,10 @@ def round_up(rows: int) -> int:
 
 
 def retiled(tiles: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The two shortest neighbours merged, the longest tile split, rows moved from the first and the last tile."""
+    """The two shortest neighbours merged, the longest tile split, rows moved from the first and the last tile; of one
+    tile, a quarter or a half split off."""
     if len(tiles) < 2:
+        yield from ((rows - rows // parts, rows // parts) for rows in tiles for parts in (4, 2) if rows >= parts)
         return
     least = min(range(len(tiles) - 1), key=lambda i: tiles[i] + tiles[i + 1])
     yield (*tiles[:least], tiles[least] + tiles[least + 1], *tiles[least + 2 :])
