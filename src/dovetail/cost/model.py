@@ -183,7 +183,6 @@ def rate_key(key: str) -> str:
 _ASKED: dict[int, tuple[Machine, CostModel]] = {}  # by identity
 
 
-@functools.lru_cache(maxsize=MODELS)
 def _of(machine: Machine) -> CostModel:
     curves = {}
     for key, document in machine.costs.items():

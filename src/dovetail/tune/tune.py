@@ -131,7 +131,7 @@ def tune(
     schedule: str = "auto",
     contention: float | None = None,
     rounds: int = 9,
-    budget_s: float = 180.0,
+    budget_s: float = 120.0,
     fresh: bool = False,
     seed: int | None = None,
     say: Say | None = None,
