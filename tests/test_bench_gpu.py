@@ -131,12 +131,72 @@ def test_tables_of_made_up_results(tmp_path, monkeypatch):
     for row in ({"section": "a", "line": "one", "x": 1}, {"section": "a", "ended": "done", "took_s": 2.0}):
         measure.append(tmp_path, **row)
     measure.append(tmp_path, section="b", line="two", bad=True)
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "page.html").write_text("a page")
-    document = measure.write(tmp_path)
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    measure.write(tmp_path, pages)
+    assert not (tmp_path / "pages.tar.gz").exists()
+    (pages / "page.html").write_text("a page")
+    document = measure.write(tmp_path, pages)
     assert document["sections"]["a"] == {"rows": [{"line": "one", "x": 1}], "ended": "done", "took_s": 2.0}
     assert (tmp_path / "table.txt").read_text() == "a (2.0 s)\n  one\n\nb (? s): cut short\n  two\n"
     assert (tmp_path / "pages.tar.gz").exists()
     monkeypatch.setattr(sys, "argv", ["measure.py", "--out", str(tmp_path), "--only", "nothing"])
     with pytest.raises(SystemExit, match="no section nothing: there are device, engines"):
         measure.main()
+
+
+def summed(name, num_bytes, protocol, seconds):
+    return {"name": name, "num_bytes": num_bytes, "protocol": protocol, "seconds": seconds, "plain_sum_s": 1.0}
+
+
+def test_verdicts_of_made_up_results():
+    """Each figure that is asked of a device, met or missed; nothing of what was not measured."""
+    from verdicts import verdicts
+
+    alone = {"title": "a", "ranks": 8, "ideal_gain": 0.9, "measured_s": 1.0, "serial_s": 1.5}
+    found = {
+        "checks": [{"bad": False}, {"bad": True}],
+        "calls": [{"graph": False, "seconds": 1.0}, {"graph": True, "seconds": 9e-6}],
+        "planned_call": [{"title": "a", "over_s": 40e-6}, {"title": "no PyTorch"}],
+        "interpreter": [
+            summed("ring", 1 << 10, "LL", 1.0),
+            summed("ring", 1 << 10, "Simple", 2.0),
+            summed("ring", 1 << 26, "LL", 3.0),
+            summed("ring", 1 << 26, "Simple", 1.1),
+        ],
+        "alone": [alone, {**alone, "title": "b", "ideal_gain": None, "measured_s": 1.6}],
+        "pytorch": [{"title": "a", "seconds": 1.2}, {"title": "a", "seconds": 0.9}],
+        "schedules": [{"chooser": "measured", "regret": 0.01}, {"chooser": "FiCCO, fitted", "regret": 0.5}],
+    }
+    rows = list(verdicts(found))
+    assert {row["what"]: (round(row["found"], 3), row["met"]) for row in rows if "what" in row} == {
+        "checks: parts that are wrong, of 2": (1, False),
+        "µs of the calling thread for a graph's replay": (9.0, True),
+        "µs of a planned call over streams by hand, a": (40.0, False),
+        "share of a plain sum, ring of 64 MiB": (round(1 / 1.1, 3), True),
+        "median share of the ideal gain, 2 shapes": (0.9, True),
+        "tuned over serial, a, 8 ranks": (0.667, True),
+        "tuned over serial, b, 8 ranks": (1.067, False),
+        "tuned over PyTorch's best chunking, a": (1.111, False),
+        "regret of measured": (0.01, True),
+    }
+    assert [row["up_to"] for row in rows if "what" not in row] == [1 << 10, None]
+    assert list(verdicts({})) == []
+
+
+def test_choosers_are_judged_by_rounds_that_they_did_not_see():
+    from shapes import Contest, regrets, scaled
+
+    assert scaled(16384, 131072, 2048, 1 << 27, False)[2] == 2048
+    rows, depth, _ = scaled(1607680, 8192, 7168, 1 << 30, True)
+    assert (rows % 512, depth % 512) == (0, 0)
+    assert 2 * (rows * depth + depth * 7168 + rows * 7168) <= 1 << 30
+    families = ("serial", "uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D")
+    seconds = dict(zip(families, ((4.0,) * 4, (1.0, 1.0, 3.0, 3.0), (2.0,) * 4, (5.0,) * 4), strict=True))
+    wish = AllGatherMatmul(64, 32, 64, "float16")
+    held = Contest("made up", wish, seconds, "serial", (64, 32, 1e12, 989e12))
+    assert held.measured == "uniform-fused-1D"
+    found = {row["chooser"]: row["regret"] for row in regrets([held])}
+    assert found["measured"] == pytest.approx(0.5)
+    assert found["simulation"] == pytest.approx(1.0)
+    assert found["FiCCO, fitted"] == pytest.approx(0.0)

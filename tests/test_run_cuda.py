@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from needs import ROOT
+from needs import ROOT, SHARED
 
 HERE = Path(__file__).parent
 PRETENDED = ROOT / "build" / "editable" / "pretended"
@@ -134,7 +134,8 @@ MEASURE = ROOT / "bench" / "gpu" / "measure.py"
 @pytest.mark.slow
 def test_the_bench_measures_what_it_says(pretended, tmp_path):
     """Its smallest sizes; times of a pretended device mean nothing."""
-    sections = ("device", "engines", "calls", "refusals", "checks", "full_size", "interpreter", "alone", "pytorch")
+    sections = ("device", "engines", "calls", "refusals", "checks", "corpus", "full_size", "interpreter", "alone")
+    sections += ("pytorch", "planned_call", "schedules", "verdicts")
     about = ["--small", "--out", tmp_path, "--limit-s", "275", "--only", ",".join(sections)]
     done = under(pretended, MEASURE, *about, memory=1 << 34)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -143,7 +144,14 @@ def test_the_bench_measures_what_it_says(pretended, tmp_path):
     assert "passed (5 passed)" in found["checks"]["rows"][0]["line"]
     assert [row["wrong"] for row in found["full_size"]["rows"]] == [[0, 0]] * 9
     assert found["alone"]["rows"][0]["label"] == "measured, one rank, peers emulated in host memory"
-    assert len(found["interpreter"]["rows"]) == 12
+    assert len(found["interpreter"]["rows"]) == 14
+    rows = {name: section["rows"] for name, section in found.items()}
+    assert rows["corpus"][-1]["line"].endswith("to the bit" if SHARED.is_dir() else "build/gpu/corpus")
+    assert {row["graph"]: row["call_s"] > 0 for row in rows["planned_call"]} == {True: True, False: True}
+    assert {row["chooser"] for row in rows["schedules"][1:]} >= {"measured", "simulation", "FiCCO, literal"}
+    told = {row["what"].split(",")[0] for row in rows["verdicts"] if "what" in row}
+    assert {"µs of the calling thread for a graph's replay", "regret of measured"} <= told
+    assert all(section["ended"] == "done" for section in found.values()), found
     assert (tmp_path / "table.txt").read_text().splitlines()[1].startswith("  pretended device")
     assert (tmp_path / "pages.tar.gz").stat().st_size > 0
     assert not list(tmp_path.glob("*/"))  # all files lie in one folder

@@ -1,7 +1,8 @@
-"""Whether results are right: tests/cuda_checks.py in processes of their own, and collectives at full size."""
+"""Whether results are right: tests/cuda_checks.py in processes of their own, the corpus, collectives at full size."""
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -15,7 +16,10 @@ from typing import Any
 import numpy as np
 
 from dovetail.collective import build
-from dovetail.ir import Slot, Workload
+from dovetail.collective.msccl import read
+from dovetail.core import DovetailError
+from dovetail.ir import Program, Slot, Workload, verify
+from dovetail.run import execute, fresh_inputs
 from dovetail.run.cuda_device import DeviceMemory
 from dovetail.run.cuda_runs import InterpretedRun, fill, outputs
 from dovetail.run.interpreter import PROTOCOLS, Layout
@@ -28,10 +32,13 @@ PARTS = (
     "TestProducts and right",
     "every_reduction",
     "TestProducts and not right",
-    "TestArrays or TestFaults or plain_sum or copy_engines",
+    "TestFaults or plain_sum or copy_engines or TestTraces",
     "on_streams",
     "TestMovement and not on_streams and not every_reduction and not (algorithm and ring)",
+    "TestArrays",
 )
+STALL_S = 8  # of a lane; a test that stalls should cost its part no more
+CORPUS = ("build/gpu/corpus", "shared/corpus/msccl", "../shared/corpus/msccl")  # from here; the first that is there
 # As nothing of the project's own settings needs: its plugins may be absent.
 PYTEST = ("-m", "pytest", "-c", "/dev/null", "--rootdir=.", "--noconftest", "--import-mode=importlib")
 MORE = ("-v", "-ra", "--tb=short", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", "tests/cuda_checks.py")
@@ -39,19 +46,26 @@ MORE = ("-v", "-ra", "--tb=short", "-p", "no:cacheprovider", "-o", "faulthandler
 
 def checks(setting: Any) -> Iterator[dict[str, Any]]:
     """The tests of tests/cuda_checks.py on this device: every algorithm, protocol, dtype, family and fault."""
-    for part in PARTS[: 1 if setting.small else None]:
-        yield ran(setting, [], part, setting.left_s)
+    for part in PARTS[: 1 if setting.small else None]:  # none may take the time of all that follow
+        found = ran(setting, [], part, max(0.5 * setting.left_s, 15.0))
+        del found["said"]
+        yield found
 
 
 def sanitized(setting: Any) -> Iterator[dict[str, Any]]:
-    """A few of them again under compute-sanitizer, which finds accesses that are out of bounds."""
+    """A few of them again under compute-sanitizer, which finds accesses that are out of bounds, and races."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(tool).exists():
-        yield {"line": "no compute-sanitizer here"}
+        yield {"line": "no compute-sanitizer here: nothing was sanitized"}
         return
-    under = [tool, "--tool", "memcheck", "--error-exitcode", "9", "--target-processes", "all"]
-    for part in ("algorithm and ring_all_reduce", "every_reduction and float16", "right and 2-AllGather"):
-        yield ran(setting, under, part, setting.left_s)
+    parts = ("algorithm and ring_all_reduce", "every_reduction and float16", "right and 2-AllGather")
+    for which, part in [*(("memcheck", part) for part in parts), ("racecheck", parts[0])]:
+        under = [tool, "--tool", which, "--error-exitcode", "9", "--target-processes", "all"]
+        found = ran(setting, under, part, max(0.5 * setting.left_s, 15.0))
+        if "Device not supported" in found.pop("said"):
+            yield {"part": part, "line": f"{which}: compute-sanitizer does not support this device"}
+            return
+        yield {"tool": which, **found}
 
 
 def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, Any]:
@@ -60,7 +74,11 @@ def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, 
     begin, ended = time.monotonic(), "ran out of time"
     command = [*under, sys.executable, *PYTEST, *MORE, "-k", part]
     paths = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    how: dict[str, Any] = {"cwd": ROOT, "check": False, "env": os.environ | {"PYTHONPATH": paths}}
+    how: dict[str, Any] = {
+        "cwd": ROOT,
+        "check": False,
+        "env": os.environ | {"PYTHONPATH": paths, "STALL_S": str(STALL_S)},
+    }
     with log.open("a") as file:
         print(f"\n==> {' '.join(command)}", file=file, flush=True)
         start = file.tell()
@@ -73,9 +91,70 @@ def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, 
     counts = " ".join(re.findall(r"\d+ (?:passed|failed|errors?|skipped)", said.splitlines()[-1] if said else ""))
     failed = [line[:300] for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
     last = [] if ended == "passed" or failed else said.strip().splitlines()[-3:]
-    first = f"{' '.join([*under[:1], part])}: {ended} ({counts or 'nothing counted'})"
+    first = f"{' '.join([*under[2:3], part])}: {ended} ({counts or 'nothing counted'})"
     line, took_s = "\n    ".join([first, *failed[:8], *last]), round(time.monotonic() - begin, 1)
-    return {"part": part, "bad": ended != "passed", "failed": failed, "took_s": took_s, "line": line}
+    return {
+        "part": part,
+        "bad": ended != "passed",
+        "failed": failed,
+        "took_s": took_s,
+        "said": said[-4000:],
+        "line": line,
+    }
+
+
+def corpus(setting: Any) -> Iterator[dict[str, Any]]:
+    """Every valid file of the corpus, in three sizes, by all protocols: equal to the reference, to the bit."""
+    place = next((ROOT / each for each in CORPUS if (ROOT / each / "INDEX.tsv").exists()), None)
+    if place is None:
+        yield {"line": f"no corpus here: copy it to {CORPUS[0]}"}
+        return
+    with (place / "INDEX.tsv").open() as file:
+        verdicts = {row["file"]: row["validity (independent checker)"] for row in csv.DictReader(file, delimiter="\t")}
+    files = [name for name, said in verdicts.items() if name.endswith(".xml") and is_valid(said)]
+    wrong, ran_of = [], 0
+    for name in files[: 3 if setting.small else None]:
+        if setting.left_s < 3:
+            break
+        row = one_file(setting, name, (place / name).read_text())
+        ran_of += 1
+        wrong += [name] if row["bad"] else []
+        yield row
+    line = f"{ran_of} of {len(files)} valid files, 3 sizes, {len(PROTOCOLS)} protocols: " + (
+        f"WRONG: {', '.join(wrong)}" if wrong else "equal to the reference, to the bit"
+    )
+    yield {"files": len(files), "ran": ran_of, "bad": bool(wrong), "line": line}
+
+
+def is_valid(said: str) -> bool:
+    return said.startswith("valid") and not said.startswith("valid only with")
+
+
+def one_file(setting: Any, name: str, text: str) -> dict[str, Any]:
+    """Its line only where something is wrong: there are many files."""
+    try:
+        asked = read(text).program
+        asked = asked.with_depth(max(verify(asked).min_fifo_depth, 2))
+        found = [f for elements in (1, 5, 65) for f in unlike_reference(setting, asked, elements)]
+    except DovetailError as error:
+        found = [f"{type(error).__name__}: {error}"]
+    line = {"line": f"{name}: WRONG: {'; '.join(found)[:300]}"} if found else {}
+    return {"name": name, "bad": bool(found), "found": found, **line}
+
+
+def unlike_reference(setting: Any, asked: Program, elements: int) -> Iterator[str]:
+    workload = Workload({buffer.name: (Slot((elements,), "int32"),) * asked.num_ranks for buffer in asked.buffers})
+    inputs = fresh_inputs(asked, workload, elements)
+    expected = execute(asked, inputs, workload=workload).outputs
+    memory = DeviceMemory(setting.gpu, asked, workload)
+    for protocol in PROTOCOLS:
+        fill(memory, inputs)
+        InterpretedRun(memory, Layout(protocol, 4096, 64), RunOptions(stall_s=5, spans=False)).run()
+        held = outputs(memory, RunOptions())
+        for buffer, parts in expected.items():
+            for rank, part in enumerate(parts):
+                if not np.array_equal(held[buffer][rank], part):
+                    yield f"{protocol}, {elements} elements, buffer {buffer} of rank {rank}"
 
 
 def full_size(setting: Any) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@
 
 What a section finds is appended to `results.jsonl` as it comes, so that a crash, a hang or a cut loses nothing before
 it; `results.json`, `table.txt` and `pages.tar.gz` are written anew after each section, its errors go to `errors.log`.
+Whatever a run leaves is in these few files, in one folder.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 import signal
 import sys
 import tarfile
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0  # that a section has beyond its time, to end by itself
+LAST, LAST_S = "verdicts", 10.0  # what sums up has its time, whatever others took
 
 
 def append(out: Path, **found: Any) -> None:
@@ -33,16 +36,17 @@ def append(out: Path, **found: Any) -> None:
         os.fsync(file.fileno())
 
 
-def run_section(name: str, out: Path, small: bool, seconds: float) -> None:
+def run_section(name: str, asked: argparse.Namespace, seconds: float) -> None:
     """In a section's own process: every row that it yields is kept at once, its line printed."""
     from sections import SECTIONS, Setting
 
     os.setsid()
     os.chdir(ROOT)
+    out = asked.out
     with (out / "errors.log").open("a") as errors:
         print(f"==> {name}", file=errors, flush=True)
         os.dup2(errors.fileno(), sys.stderr.fileno())
-    for row in SECTIONS[name].find(Setting(out, small, time.monotonic() + seconds)):
+    for row in SECTIONS[name].find(Setting(out, asked.pages, asked.small, time.monotonic() + seconds)):
         append(out, section=name, **row)
         if row.get("line"):
             print(f"  {row['line']}", flush=True)
@@ -53,7 +57,7 @@ def start_section(name: str, asked: argparse.Namespace, seconds: float) -> str:
     sys.stdout.flush()
     if (child := os.fork()) == 0:
         try:
-            run_section(name, asked.out, asked.small, seconds)
+            run_section(name, asked, seconds)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -100,12 +104,11 @@ def table(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write(out: Path) -> dict[str, Any]:
+def write(out: Path, pages: Path) -> dict[str, Any]:
     document = gathered(out)
     (out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
     (out / "table.txt").write_text(table(document))
-    pages = out / "pages"
-    if pages.is_dir():
+    if any(pages.iterdir()):
         with tarfile.open(out / "pages.tar.gz", "w:gz") as packed:
             packed.add(pages, "pages")
     return document
@@ -121,16 +124,16 @@ def measure(asked: argparse.Namespace) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     for old in ("results.jsonl", "errors.log"):
         (asked.out / old).unlink(missing_ok=True)
-    until = time.monotonic() + asked.limit_s
+    until = time.monotonic() + asked.limit_s - LAST_S
     for name in (name for name in SECTIONS if name in chosen):
         begin = time.monotonic()
-        left_s = until - begin - GRACE_S
+        left_s = (begin + LAST_S if name == LAST else until) - begin - GRACE_S
         seconds = left_s if asked.small else min(SECTIONS[name].seconds, left_s)  # shares are those of full sizes
         print(f"==> {name}", flush=True)
         ended = start_section(name, asked, seconds) if seconds >= 5 else "no time was left"
         append(asked.out, section=name, ended=ended, took_s=round(time.monotonic() - begin, 1))
-        document = write(asked.out)
-    shutil.rmtree(asked.out / "pages", ignore_errors=True)  # they are packed
+        document = write(asked.out, asked.pages)
+    shutil.rmtree(asked.pages, ignore_errors=True)  # they are packed
     print("\n" + table(document))
     sections = document["sections"].values()
     return int(any(found["ended"] != "done" or any(row.get("bad") for row in found["rows"]) for found in sections))
@@ -144,6 +147,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="sections to run, instead of all")
     asked = parser.parse_args()
     asked.out = asked.out.resolve()
+    asked.pages = Path(tempfile.mkdtemp(prefix="dovetail-pages-"))  # many files: they come back as one
     return measure(asked)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable
 from typing import Any
 
 from dovetail.matmul import AllGatherMatmul
@@ -22,11 +24,32 @@ def two_streams(wish: Any, ranks: int, chunks: int) -> float | None:
         return None
     if not torch.cuda.is_available():
         return None
-    run = _gathered if isinstance(wish, AllGatherMatmul) else _scattered
-    return float(run(torch, wish, ranks, chunks))
+    return _median_s(torch, _once(torch, wish, ranks, chunks))
 
 
-def _median_s(torch: Any, once: Any, repeats: int = 7) -> float:
+def two_streams_call_s(wish: Any, ranks: int, chunks: int, repeats: int = 60) -> tuple[float, float] | None:
+    """The same as seconds of the calling thread, from the call until its results are there; and of the device."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    once, spent = _once(torch, wish, ranks, chunks), []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        once()
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - begin)
+    return statistics.median(spent[repeats // 3 :]), _median_s(torch, once, 20)
+
+
+def _once(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
+    make = _gathered if isinstance(wish, AllGatherMatmul) else _scattered
+    return make(torch, wish, ranks, chunks)
+
+
+def _median_s(torch: Any, once: Callable[[], None], repeats: int = 7) -> float:
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()
@@ -39,7 +62,7 @@ def _median_s(torch: Any, once: Any, repeats: int = 7) -> float:
     return statistics.median(times[2:])
 
 
-def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
+def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
     """Each peer's rows come in chunks; each chunk is multiplied once it is there; our own rows go to every peer."""
     dtype, rows, columns = getattr(torch, wish.dtype), wish.m // ranks, wish.n // ranks
     mine, b = torch.randn(rows, wish.k, device="cuda").to(dtype), torch.randn(wish.k, columns, device="cuda").to(dtype)
@@ -70,10 +93,10 @@ def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
                 torch.mm(here, b, out=out)
         main.wait_stream(copies), main.wait_stream(sends)
 
-    return _median_s(torch, once)
+    return once
 
 
-def _scattered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
+def _scattered(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
     """Each peer's part is multiplied and sent in chunks; the peers' parts for us come and are added up."""
     dtype, rows, depth = getattr(torch, wish.dtype), wish.m // ranks, wish.k // ranks
     a, b = torch.randn(wish.m, depth, device="cuda").to(dtype), torch.randn(depth, wish.n, device="cuda").to(dtype)
@@ -105,4 +128,16 @@ def _scattered(torch: Any, wish: Any, ranks: int, chunks: int) -> float:
             partial[:rows] += part
         main.wait_stream(sends)
 
-    return _median_s(torch, once)
+    return once
+
+
+def plain_add(num_bytes: int, repeats: int = 7) -> float | None:
+    """Seconds of PyTorch's own sum of two arrays of so many bytes, in place; None where there is no device for it."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    a, b = (torch.randn(num_bytes // 4, device="cuda") for _ in range(2))
+    return _median_s(torch, lambda: a.add_(b), repeats)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import time
@@ -12,21 +13,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from checked import checks, full_size, sanitized
-from rivals import CHUNKS, two_streams
+from checked import checks, corpus, full_size, sanitized
+from rivals import CHUNKS, plain_add, two_streams, two_streams_call_s
+from shapes import pieces, schedules
+from verdicts import verdicts
 
 from dovetail.collective import build
 from dovetail.core import DovetailError
-from dovetail.ir import Program, Slot, Workload, verify
+from dovetail.ir import Program, Schedule, Slot, Workload, verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
-from dovetail.matmul.alone import ProductAlone
-from dovetail.probe import characterise, probe_links
+from dovetail.probe import probe_links
 from dovetail.probe.take import Budget
 from dovetail.report.tuning import write_tuning
+from dovetail.run import fresh_inputs
 from dovetail.run.cuda_device import DeviceMemory, Gpu, native
 from dovetail.run.cuda_executor import CudaExecutor
-from dovetail.run.cuda_runs import ONE_RANK, InterpretedRun, StreamsOptions, StreamsRun, plain_sum
+from dovetail.run.cuda_runs import ONE_RANK, InterpretedRun, OneRank, StreamsOptions, StreamsRun, plain_sum
 from dovetail.run.interpreter import PROTOCOLS, Layout
 from dovetail.run.options import RunOptions
 from dovetail.tune import tune
@@ -40,6 +43,7 @@ Rows = Iterator[dict[str, Any]]
 @dataclass
 class Setting:
     out: Path
+    pages: Path  # of all sections, until they are packed
     small: bool
     until_s: float  # when all that the section does should have ended
 
@@ -50,6 +54,24 @@ class Setting:
     @property
     def left_s(self) -> float:
         return self.until_s - time.monotonic()
+
+    @property
+    def commit(self) -> str:
+        """Of what is measured; where the device's machine has no repository, whoever sends it there says it."""
+        return os.environ.get("COMMIT") or said("git", "describe", "--always", "--dirty")
+
+    def linked(self, executor: CudaExecutor, ranks: int) -> Machine:
+        """What messages cost, probed once for all sections: a probe takes longer than what it serves."""
+        executor._gpu = self.gpu
+        how = [executor.options.copies, str(executor.options.copy_blocks)] + (["alone"] if executor.real == 0 else [])
+        kept = self.pages / f"links-{ranks}-{'-'.join(how)}.json"
+        if kept.exists():
+            return Machine.from_json(json.loads(kept.read_text()))
+        budget = Budget(1e-3 if self.small else 0.01, 2, 20)
+        machine = probe_links(executor, ranks, self.gpu.facts()["device"], budget)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(machine.to_json()))
+        return machine
 
 
 class Section(NamedTuple):
@@ -69,7 +91,7 @@ def device(setting: Setting) -> Rows:
     """The device, its driver, clocks and library of products, and the commit."""
     read = said("nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader").split(", ")
     clocks = dict(zip(CLOCKS.split(","), read, strict=False))
-    commit = said("git", "rev-parse", "--short", "HEAD")
+    commit = setting.commit
     facts = setting.gpu.facts()
     about = f"{facts['device']}, driver of CUDA {facts['driver_version'] / 1000:.1f}, commit {commit or '?'}"
     yield {**facts, "clocks": clocks, "commit": commit, "small": setting.small, "line": about}
@@ -105,6 +127,33 @@ def calls(setting: Setting) -> Rows:
         yield {"graph": graph, "ops": asked.num_ops, "seconds": half, "line": line}
 
 
+def planned_call(setting: Setting) -> Rows:
+    """What a planned call costs beyond streams by hand with the same copies and products, seconds of the caller."""
+    ranks = 2 if setting.small else 8
+    wish = AllGatherMatmul(64, 32, 64, "float16") if setting.small else AllGatherMatmul(2048, 2048, 8192, "float16")
+    schedule = Schedule.of("any", tiles=(wish.m // ranks,), by="messages", own="first", fused=False)
+    asked = wish.program(schedule, ranks)  # of one rank: a message and a product for each other, a product of its own
+    workload = wish.workload(asked)
+    inputs = fresh_inputs(asked, workload, 0)
+    by_hand = two_streams_call_s(wish, ranks, 1)
+    for graph in (True, False):
+        alone = OneRank(setting.gpu, asked, workload, inputs, 0, StreamsOptions(graph=graph), "sum")
+        bound = StreamsRun(alone.run.memory, alone.options, "sum", False, 0, None, alone.run.heard)
+        spent, device = [], []
+        for _ in range(10 if setting.small else 60):
+            begin = time.perf_counter()
+            device.append(bound.run())
+            spent.append(time.perf_counter() - begin)
+        ours_s, device_s = statistics.median(spent[3:]), statistics.median(device[3:])
+        row = {"title": f"{wish.title}, {'a graph' if graph else 'op by op'}", "ranks": ranks, "graph": graph}
+        row |= {"call_s": ours_s, "device_s": device_s}
+        line = f"{row['title']}: {1e6 * ours_s:.1f} µs a call, {1e6 * device_s:.1f} µs on the device"
+        if by_hand:
+            row |= {"by_hand_s": by_hand[0], "by_hand_device_s": by_hand[1], "over_s": ours_s - by_hand[0]}
+            line += f"; by hand {1e6 * by_hand[0]:.1f} µs, {1e6 * by_hand[1]:.1f} µs on the device"
+        yield {**row, "line": line}
+
+
 def refusals(setting: Setting) -> Rows:
     """Bad input is refused before anything is launched: what the words are."""
     huge = build("ring_all_reduce", 2)
@@ -115,28 +164,78 @@ def refusals(setting: Setting) -> Rows:
     except DovetailError as error:
         for line in str(error).splitlines():
             yield {"line": line}
+    wide = build("ring_all_reduce", 8, instances=64)
+    memory = DeviceMemory(setting.gpu, wide, Workload({b.name: (Slot((1,), "int8"),) * 8 for b in wide.buffers}))
+    try:
+        InterpretedRun(memory, Layout(threads=512))
+        yield {"line": "512 lanes of 512 threads are resident here"}
+    except DovetailError as error:
+        for line in str(error).splitlines():
+            yield {"line": line}
+
+
+def concluded(setting: Setting) -> Rows:
+    """Each figure that was asked for, beside what was found."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in (setting.out / "results.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if "ended" not in row:
+            found.setdefault(row["section"], []).append(row)
+    yield from verdicts(found)
+
+
+SIZES = (10, 13, 16, 18, 20, 22, 24, 26, 28)
+# Instances of an algorithm, and the sizes (powers of two) at which as many are worth trying.
+LANES = {"ring": ((1, 0, 20), (4, 16, 24), (16, 20, 28)), "all pairs": ((1, 0, 28), (2, 18, 28), (4, 22, 28))}
+ALGORITHMS = {"ring": "ring_all_reduce", "all pairs": "all_pairs_all_reduce"}
+LARGEST = {"LL": 22, "LL128": 28, "Simple": 28}  # beyond, a protocol only takes time
+LAYOUTS = [  # of Simple, at one large size: what its channels hold, in how many slices, and threads of a lane
+    Layout("Simple", place << 10, (place << 10) // slices, threads)
+    for threads in (512, 256)
+    for place in (64, 128, 256, 512, 1024)
+    for slices in (1, 2, 4)
+]
 
 
 def interpreter(setting: Setting) -> Rows:
     """all_reduce of 8 virtual ranks by size and protocol, beside a plain sum kernel that moves the same bytes."""
-    programs = {"ring": build("ring_all_reduce", 8, instances=4), "all pairs": build("all_pairs_all_reduce", 8)}
-    for asked in programs.values():
-        verify(asked).raise_if_bad()
-    for num_bytes in [1 << n for n in ((10, 14) if setting.small else (10, 13, 16, 18, 20, 22, 24, 26, 28))]:
-        sums = num_bytes * 7 // 8 // 16 * 16 * 8  # every rank's buffer is summed over once, but for one part
-        plain_s = plain_sum(setting.gpu, max(sums, 4096), 4 * setting.gpu.facts()["multiprocessors"])
-        for name, asked in programs.items():
-            for protocol in PROTOCOLS:
-                if setting.left_s > 3:
-                    row = one_all_reduce(setting, asked, num_bytes, protocol)
-                    line = (
-                        f"{name:9} {row['protocol']:6} {num_bytes:>10} B  {1e6 * row['seconds']:>9.1f} µs  "
-                        f"{1e6 * row['per_step_s']:.2f} µs a step  plain sum {1e6 * plain_s:.1f} µs"
-                    )
-                    yield {"name": name, **row, "plain_sum_s": plain_s, "line": line}
+    for power in (10, 14) if setting.small else SIZES:
+        plain_s, added_s = plain_sums(setting, 1 << power)
+        for name, lanes in LANES.items():
+            for instances in [count for count, low, high in lanes if low <= power <= high]:
+                for protocol in [each for each in PROTOCOLS if power <= LARGEST[each]]:
+                    if setting.left_s > 3:
+                        yield one_row(setting, name, instances, 1 << power, Layout(protocol), plain_s, added_s)
+    size = 1 << (14 if setting.small else 26)
+    plain_s, added_s = plain_sums(setting, size)
+    for layout in LAYOUTS[: 2 if setting.small else None]:
+        if setting.left_s > 3:
+            yield one_row(setting, "ring", 1 if setting.small else 16, size, layout, plain_s, added_s)
 
 
-def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, protocol: str) -> dict[str, Any]:
+def plain_sums(setting: Setting, num_bytes: int) -> tuple[float, float | None]:
+    """Seconds of our kernel, and of PyTorch's, for all ranks' sums: each buffer is summed over once, but for a part."""
+    sums = max(num_bytes * 7 // 8 // 16 * 16 * 8, 4096)
+    processors = setting.gpu.facts()["multiprocessors"]
+    best_s = min(plain_sum(setting.gpu, sums, blocks * processors) for blocks in (1, 4))
+    return best_s, plain_add(sums)
+
+
+def one_row(
+    setting: Setting, name: str, instances: int, num_bytes: int, layout: Layout, plain_s: float, added_s: float | None
+) -> dict[str, Any]:
+    asked = build(ALGORITHMS[name], 8, instances=instances)
+    row = one_all_reduce(setting, asked, num_bytes, layout)
+    line = (
+        f"{name:9} x{instances:<2} {row['protocol']:6} {num_bytes:>10} B  {1e6 * row['seconds']:>9.1f} µs  "
+        f"{1e6 * row['per_step_s']:.2f} µs a step  plain sum {1e6 * plain_s:.1f} µs"
+    )
+    line += "" if layout == Layout(layout.protocol) else f"  place {row['place_bytes']} slice {row['slice_bytes']} B"
+    return {"name": name, "instances": instances, **row, "plain_sum_s": plain_s, "torch_sum_s": added_s, "line": line}
+
+
+def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Layout) -> dict[str, Any]:
+    verify(asked).raise_if_bad()
     elements = max(num_bytes // 4 // asked.buffers[0].slots[0], 1)
     slots = {buffer.name: (Slot((elements,), "float32"),) * asked.num_ranks for buffer in asked.buffers}
     memory = DeviceMemory(setting.gpu, asked, Workload(slots))
@@ -144,17 +243,22 @@ def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, protocol: s
         for buffer in asked.buffers:
             spot = memory.spot(rank, buffer.name)
             setting.gpu.device.fill(memory.address(rank, buffer.name), 0x3E, spot.num_bytes)
-    bound = InterpretedRun(memory, Layout(protocol), QUIET)
-    seconds = [bound.run() for _ in range(3 if setting.small else 8)][1:]
-    _, rounds, *_, used = bound.bound.facts()
+    bound = InterpretedRun(memory, layout, QUIET)
+    seconds = [bound.run() for _ in range(3 if setting.small else 10)][1:]
+    lanes, rounds, fifo_bytes, _, slice_bytes, used = bound.bound.facts()
     steps = max(len(rows) for rows in asked.queues().values()) * rounds
     half = statistics.median(seconds)
+    place_bytes = layout.sizes[0]
+    about = {"lanes": lanes, "threads": bound.bound.threads(), "rounds": rounds, "fifo_bytes": fifo_bytes}
     return {
         "protocol": PROTOCOLS[used],
         "num_bytes": num_bytes,
         "seconds": half,
         "per_step_s": half / steps,
         "spread": (max(seconds) - min(seconds)) / half if half else 0.0,
+        **about,
+        "place_bytes": place_bytes,
+        "slice_bytes": slice_bytes,
     }
 
 
@@ -168,24 +272,11 @@ def products(setting: Setting) -> Rows:
                 yield tuned(setting, wish, ranks, CudaExecutor(), 12)
 
 
-def linked(setting: Setting, executor: CudaExecutor, ranks: int) -> Machine:
-    """What messages cost, probed once for all sections: a probe takes longer than what it serves."""
-    executor._gpu = setting.gpu
-    kept = setting.out / "pages" / f"links-{ranks}{'' if executor.real is None else '-alone'}.json"
-    if kept.exists():
-        return Machine.from_json(json.loads(kept.read_text()))
-    budget = Budget(1e-3 if setting.small else 0.01, 2, 20)
-    machine = probe_links(executor, ranks, setting.gpu.facts()["device"], budget)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(machine.to_json()))
-    return machine
-
-
 def tuned(setting: Setting, wish: Any, ranks: int, executor: CudaExecutor, budget_s: float) -> dict[str, Any]:
     """One tuning, in a few numbers; its page beside the results."""
     name = f"{wish.name}-{wish.m}x{wish.k}x{wish.n}-{ranks}{'' if executor.real is None else '-alone'}"
-    where = setting.out / "pages" / name
-    machine = linked(setting, executor, ranks)
+    where = setting.pages / name
+    machine = setting.linked(executor, ranks)
     budget_s = 1.0 if setting.small else min(budget_s, max(setting.left_s - 5, 3))
     found = tune(wish, ranks, out=where, executor=executor, machine=machine, rounds=5, budget_s=budget_s)
     document = write_tuning(found, where).to_json()
@@ -201,33 +292,6 @@ def line_of(row: dict[str, Any]) -> str:
         f"{row['title']}, {row['ranks']} ranks: serial {1e3 * row['serial_s']:.3f} ms, tuned "
         f"{1e3 * row['measured_s']:.3f} ms, {gain}, error {row['max_rel_error'] or 0:.1e}"
     )
-
-
-def pieces(setting: Setting) -> Rows:
-    """DIL of products alone, and CIL of products beside copies: by the driver, by kernels, and to and from the host."""
-    shapes = "64x64x64" if setting.small else "8192x1024x4096, 1024x8192x4096, 4096x4096x4096, 16384x2048x2048"
-    points = ProductAlone.points(shapes=shapes, dtype="float32" if setting.small else "bfloat16")
-    ways = {
-        "alone": (1, CudaExecutor()),
-        "beside memcpy": (2, CudaExecutor()),
-        "beside 8 threadblocks": (2, CudaExecutor(options=StreamsOptions(copies="kernel", copy_blocks=8))),
-        "beside 32 threadblocks": (2, CudaExecutor(options=StreamsOptions(copies="kernel", copy_blocks=32))),
-        "beside copies asked to overlap": (2, CudaExecutor(options=StreamsOptions(graph=False, copies="overlapping"))),
-        "beside host copies both ways": (2, CudaExecutor(real=0)),
-    }
-    for name, (ranks, executor) in ways.items():
-        machine = linked(setting, executor, ranks) if setting.left_s > 5 else None
-        for point in points:  # one at a time, so that a cut loses one
-            if machine and setting.left_s > 3:
-                yield from one_piece(name, ranks, characterise(executor, machine, [point], ranks)[1])
-
-
-def one_piece(name: str, ranks: int, each: Any) -> Rows:
-    for one in each.found:
-        cuts = ", ".join(f"{c.way} in {c.pieces} {c.dil.median:.2f}" for c in one.cuts)
-        beside = ", ".join(f"{b.traffic} of {b.num_bytes} B {b.compute.median:.2f}" for b in one.beside)
-        line = f"{name}, {one.title}: {cuts if ranks == 1 else beside}"
-        yield {"name": name, "title": one.title, "characteristics": each.to_json(), "line": line}
 
 
 def balanced(setting: Setting) -> list[Any]:
@@ -261,12 +325,16 @@ SECTIONS = {
     "engines": Section(engines, 30),
     "calls": Section(calls, 20),
     "refusals": Section(refusals, 15),
-    "checks": Section(checks, 110),
-    "full_size": Section(full_size, 40),
-    "interpreter": Section(interpreter, 60),
+    "checks": Section(checks, 100),
+    "corpus": Section(corpus, 45),
+    "full_size": Section(full_size, 30),
+    "interpreter": Section(interpreter, 50),
     "alone": Section(alone, 75),
-    "pytorch": Section(pytorch, 45),
-    "pieces": Section(pieces, 75),
-    "products": Section(products, 60),
+    "pytorch": Section(pytorch, 30),
+    "planned_call": Section(planned_call, 20),
+    "pieces": Section(pieces, 60),
+    "products": Section(products, 45),
+    "schedules": Section(schedules, 90),
     "sanitized": Section(sanitized, 60),
+    "verdicts": Section(concluded, 10),
 }

@@ -10,6 +10,8 @@ class DeviceGroup {
     __device__ explicit DeviceGroup(const Image& image) : image_(image) {}
     __device__ bool leads() const { return threadIdx.x == 0; }
     __device__ bool all(bool good) { return __syncthreads_and(good); }
+    __device__ std::int64_t thread() const { return threadIdx.x; }
+    __device__ std::int64_t threads() const { return blockDim.x; }
     __device__ std::int64_t unit(std::int64_t turn, int) const { return turn * blockDim.x + threadIdx.x; }
 
     static __device__ std::uint64_t load_relaxed(std::uint64_t& word) {
@@ -36,9 +38,9 @@ class DeviceGroup {
 
     template <class F>
     __device__ bool spin(F ready) {
-        std::uint64_t begin_ns = 0;
+        Patience so_far;
         for (unsigned turn = 1; !ready(); ++turn)
-            if (turn % 1024 == 0 && !patient<DeviceGroup>(image_, begin_ns)) return false;
+            if (turn % 1024 == 0 && !patient<DeviceGroup>(image_, so_far)) return false;
         return true;
     }
     // Of the eight threads that move a line: all go on when all are ready. Threads of a warp may run apart, so one may
@@ -46,9 +48,9 @@ class DeviceGroup {
     template <class F>
     __device__ bool spin_together(F ready) {
         const unsigned line = 0xffu << (threadIdx.x & 24);
-        std::uint64_t begin_ns = 0;
+        Patience so_far;
         for (unsigned turn = 1; !__all_sync(line, ready()); ++turn)
-            if (turn % 1024 == 0 && __any_sync(line, !patient<DeviceGroup>(image_, begin_ns))) return false;
+            if (turn % 1024 == 0 && __any_sync(line, !patient<DeviceGroup>(image_, so_far))) return false;
         __syncwarp(line);
         ready();
         return true;

@@ -65,54 +65,80 @@ struct Widened {
     }
 };
 
-template <class F>
-DOVETAIL_INLINE Unit by_dtype(int dtype, const Unit& a, const Unit& b) {
+struct Same {
+    static constexpr bool combines = false;
+    static DOVETAIL_INLINE Unit of(const Unit& a, const Unit&) { return a; }
+};
+
+template <class F, class T>
+struct Each {
+    static constexpr bool combines = true;
+    static DOVETAIL_INLINE Unit of(const Unit& a, const Unit& b) { return each<F, T>(a, b); }
+};
+
+// Calls `next` with what combines units of a dtype by F.
+template <class F, class Next>
+DOVETAIL_INLINE void with_dtype(int dtype, Next next) {
     switch (dtype) {
         case DT_FLOAT16:
-            return each<Widened<F, Float16>, run::Half>(a, b);
+            return next(Each<Widened<F, Float16>, run::Half>());
         case DT_BFLOAT16:
-            return each<Widened<F, Bfloat16>, run::Half>(a, b);
+            return next(Each<Widened<F, Bfloat16>, run::Half>());
         case DT_FLOAT32:
-            return each<F, float>(a, b);
+            return next(Each<F, float>());
         case DT_FLOAT64:
-            return each<F, double>(a, b);
+            return next(Each<F, double>());
         case DT_INT8:
-            return each<F, std::int8_t>(a, b);
+            return next(Each<F, std::int8_t>());
         case DT_UINT8:
-            return each<F, std::uint8_t>(a, b);
+            return next(Each<F, std::uint8_t>());
         case DT_INT16:
-            return each<F, std::int16_t>(a, b);
+            return next(Each<F, std::int16_t>());
         case DT_UINT16:
-            return each<F, std::uint16_t>(a, b);
+            return next(Each<F, std::uint16_t>());
         case DT_INT32:
-            return each<F, std::int32_t>(a, b);
+            return next(Each<F, std::int32_t>());
         case DT_UINT32:
-            return each<F, std::uint32_t>(a, b);
+            return next(Each<F, std::uint32_t>());
         case DT_INT64:
-            return each<F, std::int64_t>(a, b);
+            return next(Each<F, std::int64_t>());
         default:
-            return each<F, std::uint64_t>(a, b);
+            return next(Each<F, std::uint64_t>());
     }
 }
 
-// op(a, b), as run::combine computes it: `a` is what the rank holds. On the host it is compiled once: copied into each
-// of its callers, it would take most of the compiler's time.
-#ifdef __CUDACC__
-DOVETAIL_INLINE Unit combine(int dtype, int op, const Unit& a, const Unit& b) {
-#else
-__attribute__((noinline)) inline Unit combine(int dtype, int op, Unit a, Unit b) {
-#endif
+template <class Next>
+DOVETAIL_INLINE void with_combination(int dtype, int op, Next next) {
     switch (op) {
         case DT_PROD:
-            return by_dtype<run::Multiply>(dtype, a, b);
+            return with_dtype<run::Multiply>(dtype, next);
         case DT_MIN:
-            return by_dtype<run::Least>(dtype, a, b);
+            return with_dtype<run::Least>(dtype, next);
         case DT_MAX:
-            return by_dtype<run::Greatest>(dtype, a, b);
+            return with_dtype<run::Greatest>(dtype, next);
         default:
-            return by_dtype<run::Add>(dtype, a, b);
+            return with_dtype<run::Add>(dtype, next);
     }
 }
+
+// op(a, b), as run::combine computes it: `a` is what the rank holds. Compiled once: copied into each of its callers, it
+// would take most of the compiler's time, and of a device's registers.
+DOVETAIL_APART Unit combine(int dtype, int op, Unit a, Unit b) {
+    Unit result{};
+    with_combination(dtype, op, [&](auto made) { result = made.of(a, b); });
+    return result;
+}
+
+// The same where a call would take longer than all else that a thread does.
+#ifdef __CUDACC__
+DOVETAIL_INLINE Unit combine_at_once(int dtype, int op, const Unit& a, const Unit& b) {
+    Unit result{};
+    with_combination(dtype, op, [&](auto made) { result = made.of(a, b); });
+    return result;
+}
+#else
+inline Unit combine_at_once(int dtype, int op, Unit a, Unit b) { return combine(dtype, op, a, b); }
+#endif
 
 DOVETAIL_INLINE int element_bytes(int dtype) {
     switch (dtype) {

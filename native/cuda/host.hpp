@@ -47,6 +47,8 @@ class HostGroup {
         : image_(image), barrier_(barrier), thread_(thread), size_(size) {}
     bool leads() const { return thread_ == 0; }
     bool all(bool good) { return barrier_.all(good); }
+    std::int64_t thread() const { return thread_; }
+    std::int64_t threads() const { return size_; }
     // The units that this thread moves, in turn; those that make one line go to one thread.
     std::int64_t unit(std::int64_t turn, int together) const {
         return (turn / together * size_ + thread_) * together + turn % together;
@@ -73,13 +75,13 @@ class HostGroup {
     // Who waits for long sleeps, so that the few that can move are not in line behind a hundred that cannot.
     template <class F>
     bool spin(F ready) {
-        std::uint64_t begin_ns = 0;
+        Patience so_far;
         for (unsigned turn = 1; !ready(); ++turn) {
             if (turn > 64)
                 std::this_thread::sleep_for(std::chrono::microseconds(50));
             else if (turn > 16)
                 sched_yield();
-            if (turn % 64 == 0 && !patient<HostGroup>(image_, begin_ns)) return false;
+            if (turn % 64 == 0 && !patient<HostGroup>(image_, so_far)) return false;
         }
         return true;
     }

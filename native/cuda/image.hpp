@@ -57,7 +57,11 @@ struct Counter {  // on a line of its own
 
 struct Watch {  // what a lane is at: written by it, read once all have stopped, and by whoever waits long
     alignas(128) std::uint64_t at;  // step + 1 (high half), what it waits for (low half)
-    std::uint64_t moved_ns;         // when it last did anything
+    std::uint64_t moves;            // counts what it did
+};
+
+struct Patience {  // of who waits: since when, and what all lanes' moves came to when it last looked
+    std::uint64_t begin_ns = 0, moves = 0;
 };
 
 struct Span {

@@ -5,6 +5,7 @@
 // barrier. A slice ends with one barrier, after which the leader posts what others wait for.
 #pragma once
 
+#include "cuda/stretch.hpp"
 #include "cuda/view.hpp"
 #include "cuda/wire.hpp"
 #include "run/op.hpp"
@@ -28,17 +29,19 @@ DOVETAIL_INLINE bool stores(Kind kind) {
 
 // Whether a group should wait on: not once all are stopped, and who finds that no lane has moved for long stops all.
 template <class Group>
-DOVETAIL_INLINE bool patient(const Image& image, std::uint64_t& begin_ns) {
+DOVETAIL_INLINE bool patient(const Image& image, Patience& so_far) {
     std::uint64_t& stop = image.at<Counter>(image.stop)->value;
     if (Group::load_relaxed(stop)) return false;
     const std::uint64_t now = Group::now_ns();
-    if (begin_ns == 0) begin_ns = now;
-    if (now - begin_ns < image.stall_ns) return true;
-    for (int lane = 0; lane < image.num_lanes; ++lane) {
-        const std::uint64_t moved = Group::load_relaxed(image.at<Watch>(image.watch)[lane].moved_ns);
-        if (moved > begin_ns) begin_ns = moved;
+    if (so_far.begin_ns == 0) so_far.begin_ns = now;
+    if (now - so_far.begin_ns < image.stall_ns) return true;
+    std::uint64_t moves = 1;  // never that of who has not looked yet
+    for (int lane = 0; lane < image.num_lanes; ++lane)
+        moves += Group::load_relaxed(image.at<Watch>(image.watch)[lane].moves);
+    if (moves != so_far.moves) {
+        so_far = {now, moves};
+        return true;
     }
-    if (now < begin_ns + image.stall_ns) return true;
     Group::store_relaxed(stop, 1);
     return false;
 }
@@ -94,7 +97,7 @@ class LaneRun {
     }
     DOVETAIL_INLINE void tell(Wait what) {
         group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
-        group_.store_relaxed(watch().moved_ns, group_.now_ns());
+        group_.store_relaxed(watch().moves, ++moves_);
     }
 
     // Until the counter has come to `wanted`: all threads of the group learn of it, or that the run was stopped.
@@ -183,6 +186,27 @@ class LaneRun {
         Crossing in, out;
     };
 
+    // The units of a slice that lie in one piece wherever they come from and go to: how many, all threads together.
+    DOVETAIL_INLINE std::int64_t move_whole(const Step& step, Kind kind, const View& from, const View& to,
+                                            std::int64_t begin, std::int64_t size, const Ends& ends) {
+        const bool takes = takes_message(kind), sends = sends_message(kind);
+        const std::int64_t units = size / 16, whole = 16 * units;
+        if (units == 0) return 0;
+        Unit *held = nullptr, *kept = nullptr;
+        if (step.from.present && !lies_whole(from, begin, whole, held)) return 0;
+        if (stores(kind) && !lies_whole(to, begin, whole, kept)) return 0;
+        const Unit* came = takes ? reinterpret_cast<const Unit*>(ends.in.at) : nullptr;
+        Stretches all{held, nullptr, kept, sends ? reinterpret_cast<Unit*>(ends.out.at) : nullptr};
+        if (kind == Kind::reduce)
+            all.a = kept, all.b = held;
+        else if (reduces(kind))
+            all.b = came;
+        else if (takes)
+            all.a = came;
+        move_stretches(all, step.dtype, image_.reduce_op, units, group_.thread(), group_.threads());
+        return units;
+    }
+
     DOVETAIL_INLINE bool move_slice(const Step& step, Kind kind, const View& from, const View& to, std::int64_t begin,
                                     std::int64_t size, const Ends& ends) {
         const bool takes = takes_message(kind), sends = sends_message(kind), adds = reduces(kind), keeps = stores(kind);
@@ -190,12 +214,14 @@ class LaneRun {
         const std::int64_t units = takes || sends ? Wire::units(size) : Simple::units(size);
         const int together = takes || sends ? Wire::threads_together : 1;
         constexpr int batch = Wire::batch;  // units on their way at once
-        for (std::int64_t turn = 0; group_.unit(turn, together) < units; turn += batch) {
+        std::int64_t done = 0;
+        if constexpr (Wire::plain) done = move_whole(step, kind, from, to, begin, size, ends);
+        for (std::int64_t turn = 0; done + group_.unit(turn, together) < units; turn += batch) {
             Unit data[batch] = {}, came[batch] = {};
             Part part[batch];
             DOVETAIL_UNROLL
             for (int i = 0; i < batch; ++i) {
-                const std::int64_t unit = group_.unit(turn + i, together);
+                const std::int64_t unit = done + group_.unit(turn + i, together);
                 part[i] = takes || sends ? Wire::part(unit) : Simple::part(unit);
                 const std::int64_t left = unit < units ? size - part[i].begin : 0;
                 part[i].bytes = left <= 0 ? 0 : left < part[i].bytes ? static_cast<int>(left) : part[i].bytes;
@@ -208,10 +234,11 @@ class LaneRun {
             }
             DOVETAIL_UNROLL
             for (int i = 0; i < batch; ++i) {
-                const std::int64_t unit = group_.unit(turn + i, together);
+                const std::int64_t unit = done + group_.unit(turn + i, together);
                 if (unit >= units) continue;
                 if (adds)
-                    data[i] = combine(step.dtype, image_.reduce_op, data[i], came[i]);
+                    data[i] = Wire::plain ? combine(step.dtype, image_.reduce_op, data[i], came[i])
+                                          : combine_at_once(step.dtype, image_.reduce_op, data[i], came[i]);
                 else if (takes)
                     data[i] = came[i];
                 if (keeps && part[i].bytes > 0) store(to, part[i].begin, part[i].bytes, element, data[i]);
@@ -225,7 +252,7 @@ class LaneRun {
     Group& group_;
     const int number_;
     const Lane& lane_;
-    std::uint64_t at_ = 0;
+    std::uint64_t at_ = 0, moves_ = 0;
 };
 
 }  // namespace dovetail::cuda

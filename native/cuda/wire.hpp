@@ -24,8 +24,8 @@ struct Part {  // of a slice: where a unit's data begin in it, and how many byte
 };
 
 struct Simple {
-    static constexpr bool counts_sent = true;
-    static constexpr int threads_together = 1, batch = 4;
+    static constexpr bool counts_sent = true, plain = true;  // data lie in a slice as they are
+    static constexpr int threads_together = 1, batch = 2;
     static DOVETAIL_INLINE std::int64_t units(std::int64_t bytes) { return (bytes + 15) / 16; }
     static DOVETAIL_INLINE Part part(std::int64_t unit) { return {16 * unit, 16}; }
     template <class Group>
@@ -41,7 +41,7 @@ struct Simple {
 
 // Of 8 data bytes in the halves of two words, each with a flag beside it.
 struct Ll {
-    static constexpr bool counts_sent = false;
+    static constexpr bool counts_sent = false, plain = false;
     static constexpr int threads_together = 1, batch = 1;
     static DOVETAIL_INLINE std::int64_t units(std::int64_t bytes) { return bytes > 8 ? (bytes + 7) / 8 : 1; }
     static DOVETAIL_INLINE Part part(std::int64_t unit) { return {8 * unit, 8}; }
@@ -68,7 +68,7 @@ struct Ll {
 
 // Eight units make a line of 128 bytes, whose last 8 are the flag. On a device eight threads of a warp move a line.
 struct Ll128 {
-    static constexpr bool counts_sent = false;
+    static constexpr bool counts_sent = false, plain = false;
     static constexpr int threads_together = 8, batch = 1;
     static DOVETAIL_INLINE std::int64_t units(std::int64_t bytes) {
         return bytes > 120 ? 8 * ((bytes + 119) / 120) : 8;

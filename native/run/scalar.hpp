@@ -8,8 +8,10 @@
 
 #ifdef __CUDACC__
 #define DOVETAIL_INLINE __host__ __device__ __forceinline__
+#define DOVETAIL_APART __host__ __device__ __noinline__ inline
 #define DOVETAIL_UNROLL _Pragma("unroll")
 #else
+#define DOVETAIL_APART __attribute__((noinline)) inline
 #ifndef DOVETAIL_INLINE  // a build that watches every access says `inline`: copies take most of its time
 #define DOVETAIL_INLINE inline __attribute__((always_inline))
 #endif

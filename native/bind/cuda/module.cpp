@@ -204,6 +204,7 @@ void bind_interpreter(nb::module_& m) {
     nb::class_<cuda::DeviceInterpreter>(m, "DeviceInterpreter")
         .def("run", &cuda::DeviceInterpreter::run, "reduce_op"_a, "stall_s"_a, "stamps"_a, Waits())
         .def("total_s", &cuda::DeviceInterpreter::total_s)
+        .def("threads", &cuda::DeviceInterpreter::threads)
         .def("facts", [](const cuda::DeviceInterpreter& each) { return bind::facts_of(each.loaded()); })
         .def(
             "spans",

@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 namespace dovetail::cuda {
 
 namespace {
@@ -37,6 +39,7 @@ Driver load() {
     DOVETAIL_DRIVER(DOVETAIL_FIND)
 #undef DOVETAIL_FIND
     made.copy_batch = reinterpret_cast<decltype(made.copy_batch)>(dlsym(library, "cuMemcpyBatchAsync_v2"));
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // else 8: streams that share one wait for each other
     const CUresult begun = made.cuInit(0);
     if (begun != CUDA_SUCCESS) {
         const char* text = "unknown error";

@@ -8,16 +8,10 @@ namespace dovetail::cuda {
 DeviceInterpreter::DeviceInterpreter(std::shared_ptr<const Device> device, Loaded loaded, int threads)
     : device_(std::move(device)),
       loaded_(std::move(loaded)),
-      threads_(threads),
+      threads_(threads_for(threads)),
       stream_(*device_),
       begin_(true),
       end_(true) {
-    const int lanes = loaded_.image.num_lanes, held = device_->resident_blocks(kernel(), threads_);
-    if (lanes > held)
-        throw DeviceFault("the program has " + std::to_string(lanes) + " lanes, and " + device_->facts().name +
-                              " holds " + std::to_string(held) + " threadblocks of " + std::to_string(threads_) +
-                              " threads at once",
-                          "use fewer instances, fewer ranks or fewer threads a lane");
     memory_ = std::make_unique<Block>(device_, loaded_.num_bytes, false);
     loaded_.image.base = reinterpret_cast<std::byte*>(memory_->address());
     check(driver().cuMemsetD8Async(memory_->address(), 0, static_cast<std::size_t>(loaded_.zeros_end), stream_),
@@ -25,6 +19,18 @@ DeviceInterpreter::DeviceInterpreter(std::shared_ptr<const Device> device, Loade
     device_->copy(memory_->address(), reinterpret_cast<std::uintptr_t>(loaded_.tables.data()),
                   static_cast<std::int64_t>(loaded_.tables.size()), stream_);
     stream_.synchronize();
+}
+
+int DeviceInterpreter::threads_for(int asked) const {
+    const int lanes = loaded_.image.num_lanes;
+    int threads = asked ? asked : most_threads, held = device_->resident_blocks(kernel(), threads);
+    while (!asked && lanes > held && threads > least_threads) held = device_->resident_blocks(kernel(), threads /= 2);
+    if (lanes > held)
+        throw DeviceFault("the program has " + std::to_string(lanes) + " lanes, and " + device_->facts().name +
+                              " holds " + std::to_string(held) + " threadblocks of " + std::to_string(threads) +
+                              " threads at once",
+                          "use fewer instances, fewer ranks or fewer threads a lane");
+    return threads;
 }
 
 const char* DeviceInterpreter::kernel() const {

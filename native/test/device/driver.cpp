@@ -48,6 +48,24 @@ void* new_block(std::size_t bytes) {
     return found;
 }
 
+// A device that does nothing of what takes long, but lets about as much time pass: what is left is the host's part.
+bool idle() {
+    static const bool said = setting("PRETENDED_IDLE", 0) != 0;
+    return said;
+}
+std::function<void()> pass(Engine engine, std::size_t bytes) {
+    const double seconds = 2e-6 + static_cast<double>(bytes) / (engine == Engine::copies ? 55e9 : 2e12);
+    return [seconds] { World::get().pass(seconds); };
+}
+
+// Whether an access that begins in memory of a device ends there.
+bool fits(std::uintptr_t address, std::size_t bytes) {
+    auto it = taken.upper_bound(address);
+    if (it == taken.begin() || (--it, address >= it->first + it->second.bytes)) return true;
+    return address + bytes <= it->first + it->second.bytes;
+}
+
+constexpr std::size_t most_when_idle = 1 << 20;
 std::size_t memory_bytes() { return static_cast<std::size_t>(setting("PRETENDED_MEMORY", 1ll << 30)); }
 std::size_t taken_bytes() {
     std::size_t sum = 0;
@@ -92,7 +110,13 @@ bool all_joined(const Graph& graph, const Stream& origin) {
     return count == graph.nodes.size();
 }
 
+std::int64_t bytes_of(const cuda::Place& place) { return place.slot * place.count * place.blocks; }
+
 std::function<void()> kernel(const std::string& name, void** arguments, unsigned lanes) {
+    if (idle() && name == "dovetail_move")
+        return pass(Engine::processors,
+                    3 * static_cast<std::size_t>(bytes_of(static_cast<cuda::Move*>(arguments[0])->to)));
+    if (idle() && name != "dovetail_spin") return pass(Engine::processors, 1 << 20);
     if (name == "dovetail_move")
         return [move = *static_cast<cuda::Move*>(arguments[0])] {
             for (const int first : {2, 0, 3, 1}) cuda::run_move(move, first, 4);
@@ -208,7 +232,7 @@ CUresult cuMemAlloc(CUdeviceptr* at, std::size_t bytes) {
     UNLESS_CAPTURING;
     if (taken_bytes() + bytes > memory_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     void* found = new_block(bytes);
-    std::memset(found, 0xa5, bytes);
+    if (!idle()) std::memset(found, 0xa5, bytes);
     *at = reinterpret_cast<CUdeviceptr>(found);
     taken[*at] = {bytes, current};
     return CUDA_SUCCESS;
@@ -218,7 +242,7 @@ CUresult cuMemFree(CUdeviceptr at) {
     MUST_HAVE_ENTERED;
     UNLESS_CAPTURING;
     World::get().run(true);
-    taken.erase(at);
+    if (taken.erase(at) != 1) std::abort();  // nobody looks at what it returns
     std::free(reinterpret_cast<void*>(at));
     return CUDA_SUCCESS;
 }
@@ -233,6 +257,9 @@ CUresult cuMemFreeHost(void* at) { return std::free(at), CUDA_SUCCESS; }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
     LOCKED;
     ENTERED;
+    if (!fits(to, bytes) || !fits(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (idle() && bytes > most_when_idle)
+        return World::get().add(of(stream), engine_of(to, from), pass(engine_of(to, from), bytes)), CUDA_SUCCESS;
     World::get().add(of(stream), engine_of(to, from),
                      [=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
     return CUDA_SUCCESS;
@@ -242,22 +269,35 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* byt
     LOCKED;
     ENTERED;
     if (of(stream).captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!fits(to[i], bytes[i]) || !fits(from[i], bytes[i])) return CUDA_ERROR_INVALID_VALUE;
+        if (idle()) continue;
         World::get().add(of(stream), Engine::copies, [a = to[i], b = from[i], n = bytes[i]] {
             std::memmove(reinterpret_cast<void*>(a), reinterpret_cast<const void*>(b), n);
         });
+    }
     return CUDA_SUCCESS;
 }
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* how, CUstream stream) {
     LOCKED;
     ENTERED;
     if (how->srcPitch < how->WidthInBytes || how->dstPitch < how->WidthInBytes) return CUDA_ERROR_INVALID_VALUE;
-    World::get().add(of(stream), engine_of(how->dstDevice, how->srcDevice), [how = *how] { copy_rows(how); });
+    if (how->Height == 0 || how->WidthInBytes == 0) return CUDA_SUCCESS;
+    const auto all = [&](std::size_t pitch) { return (how->Height - 1) * pitch + how->WidthInBytes; };
+    if (!fits(how->dstDevice, all(how->dstPitch)) || !fits(how->srcDevice, all(how->srcPitch)))
+        return CUDA_ERROR_INVALID_VALUE;
+    const Engine engine = engine_of(how->dstDevice, how->srcDevice);
+    if (idle())
+        World::get().add(of(stream), engine, pass(engine, how->Height * how->WidthInBytes));
+    else
+        World::get().add(of(stream), engine, [how = *how] { copy_rows(how); });
     return CUDA_SUCCESS;
 }
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, std::size_t bytes, CUstream stream) {
     LOCKED;
     ENTERED;
+    if (!fits(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (idle() && bytes > most_when_idle) bytes = 0;
     World::get().add(of(stream), Engine::processors, [=] { std::memset(reinterpret_cast<void*>(at), value, bytes); });
     return CUDA_SUCCESS;
 }
@@ -286,18 +326,24 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     LOCKED;
     Stream& waits = of(stream);
     const Event& other = of(event);
+    if (other.graph && !other.graph->open) return CUDA_ERROR_CAPTURED_EVENT;
     if (other.graph && !waits.captured) waits = {other.graph, -1, {}};
     if (waits.captured != other.graph) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     if (other.task >= 0) waits.waits.push_back(other.task);
     return CUDA_SUCCESS;
 }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+    LOCKED;
+    ENTERED;
+    if (of(stream).captured) return CUDA_ERROR_ILLEGAL_STATE;
     of(stream) = {new Graph, -1, {}};
     return CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     LOCKED;
     Graph* made = of(stream).captured;
+    if (!made) return CUDA_ERROR_ILLEGAL_STATE;
+    made->open = false;
     const bool joined = all_joined(*made, of(stream));
     for (Stream* each : World::get().streams)
         if (each->captured == made) *each = {};
@@ -321,9 +367,10 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     if (home[event] != home[stream]) return CUDA_ERROR_INVALID_HANDLE;
     Event* made = &of(event);
     made->graph = of(stream).captured;
-    made->task = World::get().add(of(stream), Engine::none, [made] {
+    made->recorded = false;  // within a graph it is no time that could be read
+    made->task = World::get().add(of(stream), Engine::none, [made, within = made->graph != nullptr] {
         made->time_s = World::get().now_s();
-        made->recorded = true;
+        made->recorded |= !within;
     });
     return CUDA_SUCCESS;
 }
@@ -331,6 +378,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
     LOCKED;
     if (flags != CU_EVENT_RECORD_EXTERNAL || !of(stream).captured) return cuEventRecord(event, stream);
     if (home[event] != home[stream]) return CUDA_ERROR_INVALID_HANDLE;
+    of(event).graph = nullptr;
     World::get().add(of(stream), Engine::none, [made = &of(event)] {
         made->time_s = World::get().now_s();
         made->recorded = true;
@@ -340,6 +388,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 CUresult cuEventQuery(CUevent event) {
     LOCKED;
     ENTERED;
+    if (of(event).graph) return CUDA_ERROR_CAPTURED_EVENT;
     World::get().run(false);
     return World::get().done(of(event).task) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -350,11 +399,13 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
     return *milliseconds = static_cast<float>(1e3 * (of(to).time_s - of(from).time_s)), CUDA_SUCCESS;
 }
 CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long) {
+    if (!graph || reinterpret_cast<const Graph*>(graph)->open) return CUDA_ERROR_INVALID_VALUE;
     return *made = reinterpret_cast<CUgraphExec>(graph), CUDA_SUCCESS;
 }
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
     LOCKED;
     ENTERED;
+    if (of(stream).captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     World::get().add(of(stream), Engine::processors,
                      [graph] { World::get().run_graph(*reinterpret_cast<const Graph*>(graph)); });
     return CUDA_SUCCESS;

@@ -24,6 +24,7 @@ struct Task {
 
 struct Graph {
     std::vector<Task> nodes;
+    bool open = true;  // as long as it is captured
 };
 
 struct Stream {
@@ -53,6 +54,7 @@ class World {
         return std::any_of(streams.begin(), streams.end(), [](const Stream* each) { return each->captured; });
     }
     double now_s() { return clock_s_ += 1e-6; }
+    void pass(double seconds) { clock_s_ += seconds; }
 
     std::set<Stream*> streams;
 

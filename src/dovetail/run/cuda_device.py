@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import EnvironmentFault, RunError
-from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, is_float, poison, shape_of, workload_slots
+from dovetail.ir import Program, Slot, Workload
+from dovetail.run.arrays import Array, is_float, poison, random_slots, shape_of, workload_slots
 from dovetail.run.spots import Spot
 from dovetail.run.streams import Homes
 
 ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
 _CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own
 _BFLOAT = 4
+MADE_UP_BYTES, MOST_MADE_UP = 64 << 20, 8  # of each size
 
 
 @cache
@@ -42,6 +44,8 @@ class Gpu:
     index: int = 0
     device: Any = field(init=False, repr=False)
     _blas: Any = field(init=False, default=None, repr=False)
+    _made_up: dict[tuple[int, str], list[Any]] = field(init=False, default_factory=dict, repr=False)
+    _turns: int = field(init=False, default=0, repr=False)
 
     def __post_init__(self) -> None:
         self.device = native().open_device(self.index)
@@ -60,6 +64,17 @@ class Gpu:
     def allocate(self, num_bytes: int, on_host: bool = False) -> Any:
         """Memory; `on_host`: pinned, where the device's copies reach."""
         return native().allocate(self.device, num_bytes, on_host)
+
+    def make_up(self, num_bytes: int, dtype: str) -> int:
+        """Pinned memory of the host with random elements, for messages that nobody is going to look at: several places
+        of each size, which are given out in turn and kept."""
+        places, self._turns = self._made_up.setdefault((num_bytes, dtype), []), self._turns + 1
+        if len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
+            places.append(self.allocate(num_bytes, on_host=True))
+            held = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(int(places[-1].address)))
+            held[:] = np.resize(_some(dtype), num_bytes)
+            return int(places[-1].address)
+        return int(places[self._turns % len(places)].address)
 
     def upload(self, address: int, array: Array) -> None:
         self.device.copy(address, int(array.ctypes.data), array.nbytes)
@@ -152,7 +167,11 @@ class DeviceMemory:
 
     def homes(self) -> Homes:
         """The same, as commands are made from it."""
-        return Homes(self.address, lambda rank, name: self._starts.get((name, rank), 0), self.take, self.take_on_host)
+        return Homes(self.address, self.starts, self.take, self.take_on_host, self.gpu.make_up)
+
+    def starts(self, rank: int, name: str) -> int:
+        """Where the table of a buffer's slots of different sizes lies; 0 where they are alike."""
+        return self._starts.get((name, rank), 0)
 
     def take_on_host(self, num_bytes: int) -> int:
         return self.take(0, num_bytes, True)
@@ -196,6 +215,12 @@ class DeviceMemory:
         slot = workload_slots(self.workload, name, self.program.num_ranks)[rank]
         size = self.workload.length(name, rank, self.program.slots_of(name, rank)) * slot.num_bytes
         return Spot.at(self._homes[name, rank], size)
+
+
+@cache
+def _some(dtype: str) -> Array:
+    """Bytes of a few random elements, a prime number of them."""
+    return random_slots(np.random.default_rng(0), 65_537, Slot((), dtype)).view(np.uint8)
 
 
 def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,9 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds, verif
 from dovetail.timeline import Timeline
 from dovetail.trace import interval
 
-Inputs = dict[str, list[Array]]
+Inputs = dict[str, Sequence[Array]]
+_Key = tuple[str, int, int, Slot]  # buffer, rank, slots, and what a slot is
+PERIOD = 1_000_003  # elements, a prime number: rows and tiles of what repeats with it differ
 
 
 @dataclass
@@ -92,41 +95,82 @@ class _Kept:
     def inputs(self, variant: Variant) -> Inputs:
         """What every rank's inputs hold at first."""
         return {
-            buffer.name: [self._array(*key) for key in self._keys(variant, buffer.name)]
+            buffer.name: _Drawn(self, self._keys(variant, buffer.name))
             for buffer in variant.program.buffers
             if buffer.role == "input"
         }
 
-    def lent(self, variant: Variant) -> dict[tuple[str, int], Any]:
+    def lent(self, variant: Variant) -> _Lent:
         """Those that no op of a variant writes, on the device."""
         program = variant.program
         owned = {program.buffers[row].name for row in np.unique(program.columns["write_buffer"])}
-        found = {}
-        for buffer in program.buffers:
-            if buffer.role == "input" and buffer.name not in owned:
-                for rank, key in enumerate(self._keys(variant, buffer.name)):
-                    found[buffer.name, rank] = self._block(key)
-        return found
+        names = [buffer.name for buffer in program.buffers if buffer.role == "input" and buffer.name not in owned]
+        keys = {name: self._keys(variant, name) for name in names}
+        return _Lent(self, {(name, rank): key for name, each in keys.items() for rank, key in enumerate(each)})
 
-    def _keys(self, variant: Variant, name: str) -> list[tuple[str, int, int, Slot]]:
+    def _keys(self, variant: Variant, name: str) -> list[_Key]:
         workload, slots = variant.workload, variant.program.buffer(name).slots
         return [
             (name, rank, workload.length(name, rank, n), workload.slots[name][rank]) for rank, n in enumerate(slots)
         ]
 
-    def _array(self, name: str, rank: int, length: int, slot: Slot) -> Array:
+    def array(self, name: str, rank: int, length: int, slot: Slot) -> Array:
         key = (name, rank, length, slot)
         if key not in self._host:
             number = int.from_bytes(name.encode(), "little") % (1 << 32)
-            self._host[key] = random_slots(np.random.default_rng([self.seed, rank, number]), length, slot)
+            self._host[key] = drawn(np.random.default_rng([self.seed, rank, number]), length, slot)
         return self._host[key]
 
-    def _block(self, key: tuple[str, int, int, Slot]) -> Any:
+    def block(self, key: _Key) -> Any:
         if key not in self._device:
-            array, gpu = self._array(*key), self.gpus[key[1] % len(self.gpus)]
+            array, gpu = self.array(*key), self.gpus[key[1] % len(self.gpus)]
             self._device[key] = gpu.allocate(array.nbytes)
             gpu.upload(int(self._device[key].address), array)
         return self._device[key]
+
+
+class _Drawn(Sequence[Array]):
+    """A buffer's arrays by rank, each made when it is first asked for: one real rank needs no others'."""
+
+    def __init__(self, kept: _Kept, keys: list[_Key]) -> None:
+        self.kept, self.keys = kept, keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self.kept.array(*self.keys[rank])
+
+
+class _Lent(Mapping[tuple[str, int], Any]):
+    """The same of blocks on the device, by buffer and rank."""
+
+    def __init__(self, kept: _Kept, keys: dict[tuple[str, int], _Key]) -> None:
+        self.kept, self.keys_of = kept, keys
+
+    def __len__(self) -> int:
+        return len(self.keys_of)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self.keys_of)
+
+    def __contains__(self, place: object) -> bool:
+        return place in self.keys_of
+
+    def __getitem__(self, place: tuple[str, int]) -> Any:
+        return self.kept.block(self.keys_of[place])
+
+
+def drawn(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
+    """`random_slots`; a long array repeats the first PERIOD elements: to draw billions takes longer than all runs.
+
+    >>> long = drawn(np.random.default_rng(0), 3, Slot((PERIOD,), "int8"))
+    >>> long.shape == (3, PERIOD), bool((long[0] == long[2]).all())
+    (True, True)
+    """
+    if num_slots * int(np.prod(slot.shape, dtype=np.int64)) <= PERIOD:
+        return random_slots(rng, num_slots, slot)
+    return np.resize(random_slots(rng, PERIOD, slot._replace(shape=())), (num_slots, *slot.shape))
 
 
 class _Bound:
@@ -143,7 +187,7 @@ class _Bound:
             self.run = StreamsRun(memory, executor.options, reduce_op, variant.options.spans)
             fill(memory, self.inputs)
         else:
-            self.alone = OneRank(*about, self.inputs, executor.real, executor.options, reduce_op, lent)
+            self.alone = OneRank(*about, self.inputs, executor.real, executor.options, reduce_op, lent, variant.check)
             self.run = self.alone.run
         self.timelines: list[Timeline] = []
 

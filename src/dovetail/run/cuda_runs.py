@@ -28,7 +28,7 @@ from dovetail.run.reduce import REDUCE_OPS, average, check_average
 from dovetail.run.streams import Lowering
 from dovetail.timeline import Timeline
 
-THREADS = 512  # of a lane in the kernel
+WARP = 32
 ONE_RANK = "measured, one rank, peers emulated in host memory"
 
 
@@ -177,12 +177,12 @@ class InterpretedRun:
     bound: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        memory, threads = self.memory, self.layout.threads if self.layout.threads > 1 else THREADS
+        memory, threads = self.memory, self.layout.threads if self.layout.threads > 1 else 0
         if len(memory.gpus) > 1:
             raise RunError("the interpreter runs on one device", hint="run_streams takes several")
         check_interpreted(memory.program, memory.workload, self.options)
         made = image(memory.program, memory.workload, self.layout, memory.address)
-        self.bound = native().device_interpreter(memory.gpu.device, -(-threads // 32) * 32, *made)
+        self.bound = native().device_interpreter(memory.gpu.device, -(-threads // WARP) * WARP, *made)
         self._traced = LateTrace(memory.program, partial(place_title, memory, None))
 
     def run(self) -> float:
@@ -197,6 +197,7 @@ class InterpretedRun:
 
     def timeline(self) -> Timeline:
         meta = {"executor": "interpreter on a CUDA device", "protocol": self.layout.protocol, "clock_error_s": 0.0}
+        meta["threads"] = self.bound.threads()
         return timeline(self.memory.program, self.memory.workload, self.bound, meta | self.memory.gpu.facts())
 
 
@@ -235,24 +236,26 @@ def outputs(memory: DeviceMemory, options: RunOptions) -> dict[str, list[Array]]
 class OneRank:
     """One rank of a program on the device, its peers' messages in the host's memory.
 
-    All ranks are run once on the device, virtual, and what is sent to this one is noted in pinned memory of the host:
-    that run must fit on the device. After it only this rank runs: its products and moves, and each message as a copy
-    between device and host, on its own lane. Peers are always ready: how long they would take is not in these times.
+    Where it `listens`, all ranks are run once on the device, virtual, and what is sent to this one is noted in pinned
+    memory of the host: that run must fit on the device. Elsewhere messages are random elements: results mean nothing,
+    and times are the same. Then only this rank runs: its products and moves, and each message as a copy between device
+    and host, on its own lane. Peers are always ready: how long they would take is not in these times.
     """
 
     gpu: Gpu
     program: Program
     workload: Workload
-    inputs: Mapping[str, list[Array]]
+    inputs: Arrays
     rank: int = 0
     options: StreamsOptions = field(default_factory=StreamsOptions)
     reduce_op: str = "sum"
     lent: Mapping[tuple[str, int], Any] = field(default_factory=dict, repr=False)
+    listens: bool = True
     run: StreamsRun = field(init=False, repr=False)
     _heard: list[Any] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        heard = self._listen()
+        heard = self._listen() if self.listens else {}
         memory = DeviceMemory(self.gpu, self.program, self.workload, lent=self.lent, ranks=(self.rank,))
         self.run = StreamsRun(memory, self.options, self.reduce_op, True, self.rank, None, heard)
         fill(memory, self.inputs)

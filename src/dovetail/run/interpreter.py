@@ -36,7 +36,8 @@ _SIZES = {"Simple": (512 << 10, 128 << 10), "LL": (32 << 10, 32 << 10), "LL128":
 class Layout:
     """How messages travel; changes no result. Slots are cut into tiles so that a message of one fits into about
     `place_bytes`, and all lanes go through their ops once for each tile; a message travels in slices of `slice_bytes`,
-    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane.
+    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane; on a
+    device 1 says as many as let all lanes be resident.
 
     Where a rank's accesses are ordered by the messages of others, not by its own lanes and dependencies, messages are
     told whole, by Simple, whatever is asked; the timeline says which protocol it was."""

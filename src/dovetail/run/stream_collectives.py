@@ -92,8 +92,7 @@ class _Call:
         return [m * elements // count * element for m in range(count + 1)]
 
     def _dtype(self) -> str:
-        op = self.ops[0]
-        return self.lowering.workload.slots[(op.reads or op.writes)[0].buffer][op.rank].dtype
+        return self.lowering.dtype_of(self.ops[0])
 
     def _arrive(self, m: int) -> int:
         """Wait for all that this member's op waits for; bring what it gives into one piece."""
@@ -162,7 +161,7 @@ class _Call:
 
     def _from_host(self, m: int, num_bytes: int, name: str) -> Spot:
         lowering, op = self.lowering, self.ops[m]
-        message = Spot.at(lowering.heard[op.index, self._number()], num_bytes)
+        message = lowering.hears(op, self._number(), num_bytes)
         return lowering.fetched(op, name, message, []) if self.kind in SUMS else message
 
     def _number(self) -> int:

@@ -53,6 +53,7 @@ class Homes:
     starts: Address  # where a table of the begins of slots lies on the device
     allocate: Allocate  # by rank and size
     allocate_on_host: Callable[[int], int]
+    make_up: Callable[[int, str], int] | None = None  # so many bytes of a dtype there, random
 
 
 @dataclass
@@ -60,7 +61,8 @@ class Lowering:
     """Makes the commands of a program; with `real`, of that rank alone: its messages come from and go to the host.
 
     `heard`: what comes to one rank from others, by the row that takes it and a number: where it lies in the host's
-    memory. A lowering of all ranks that `listens` for that rank fills it; that of the rank alone reads it.
+    memory. A lowering of all ranks that `listens` for that rank fills it; that of the rank alone reads it, and makes up
+    what was not heard.
     """
 
     program: Program
@@ -161,7 +163,7 @@ class Lowering:
     def _take(self, op: Op, waits: list[int]) -> Spot:
         """Where the message that an op receives lies."""
         if self.real is not None:
-            message = Spot.at(self.heard[op.index, 0], self._size(op))
+            message = self.hears(op, 0, self._size(op))
             return self.fetched(op, "message", message, waits) if op.kind in _ADDS else message
         sender = self._sender[op.index]
         waits.append(self.of_row[sender])
@@ -171,6 +173,17 @@ class Lowering:
         """Where the host notes what the rank that is listened for takes."""
         self.heard[row, number] = self.homes.allocate_on_host(size)
         return Spot.at(self.heard[row, number], size)
+
+    def hears(self, op: Op, number: int, size: int) -> Spot:
+        """What the host holds for the real rank."""
+        key = (op.index, number)
+        if key not in self.heard and self.homes.make_up is not None:
+            self.heard[key] = self.homes.make_up(size, self.dtype_of(op))
+        return Spot.at(self.heard[key], size)
+
+    def dtype_of(self, op: Op) -> str:
+        """Of what an op moves."""
+        return self.workload.slots[(op.reads or op.writes)[0].buffer][op.rank].dtype
 
     def fetched(self, op: Op, name: str, message: Spot, waits: list[int]) -> Spot:
         """A copy on the device of what lies in the host's memory, for a kernel to read."""
@@ -284,8 +297,7 @@ class Lowering:
     def combine(self, op: Op, to: Spot, held: Spot, more: Spot) -> Action:
         if to.num_bytes == 0:
             return ()
-        buffer = (op.reads or op.writes)[0].buffer
-        dtype = self.workload.slots[buffer][op.rank].dtype
+        dtype = self.dtype_of(op)
         number = REDUCE_OPS.index("sum" if self.reduce_op == "avg" else self.reduce_op)
         return "move", (to.place, held.place, more.place, DTYPES.index(dtype), number)
 

@@ -1,0 +1,54 @@
+// Whole units of 16 bytes that lie one after the other wherever they lie: nearly all that is ever moved. What view.hpp
+// finds unit by unit is found once here, and the element's type and the operation are chosen before the loop.
+#pragma once
+
+#include "cuda/view.hpp"
+
+namespace dovetail::cuda {
+
+struct Stretches {  // to = a, or to = op(a, b); and the same to `also`, where there is one
+    const Unit *a = nullptr, *b = nullptr;
+    Unit *to = nullptr, *also = nullptr;
+};
+
+// The units of a region from a place on, where it holds `bytes` more in one piece that begins where vectors may.
+DOVETAIL_INLINE bool lies_whole(const View& view, std::int64_t place, std::int64_t bytes, Unit*& found) {
+    const Stretch from = view.at(place);
+    found = reinterpret_cast<Unit*>(from.at);
+    return from.bytes >= bytes && reinterpret_cast<std::uintptr_t>(from.at) % sizeof(Unit) == 0;
+}
+
+// Units `first`, `first + step`, …; several are on their way at once.
+template <class F>
+DOVETAIL_INLINE void move_units(const Stretches& s, std::int64_t units, std::int64_t first, std::int64_t step) {
+    constexpr int batch = F::combines ? 4 : 8;
+    std::int64_t at = first;
+    for (; at + (batch - 1) * step < units; at += batch * step) {
+        Unit data[batch], more[batch];
+        DOVETAIL_UNROLL
+        for (int i = 0; i < batch; ++i) {
+            data[i] = s.a[at + i * step];
+            if (F::combines) more[i] = s.b[at + i * step];
+        }
+        DOVETAIL_UNROLL
+        for (int i = 0; i < batch; ++i) {
+            const Unit made = F::of(data[i], F::combines ? more[i] : data[i]);
+            if (s.to) s.to[at + i * step] = made;
+            if (s.also) s.also[at + i * step] = made;
+        }
+    }
+    for (; at < units; at += step) {
+        const Unit made = F::of(s.a[at], F::combines ? s.b[at] : s.a[at]);
+        if (s.to) s.to[at] = made;
+        if (s.also) s.also[at] = made;
+    }
+}
+
+// Compiled once, not into each of its callers: its loops need registers of their own.
+DOVETAIL_APART void move_stretches(const Stretches& s, int dtype, int op, std::int64_t units, std::int64_t first,
+                                   std::int64_t step) {
+    if (!s.b) return move_units<Same>(s, units, first, step);
+    with_combination(dtype, op, [&](auto made) { move_units<decltype(made)>(s, units, first, step); });
+}
+
+}  // namespace dovetail::cuda
