@@ -157,6 +157,41 @@ def test_a_ring_keeps_the_newest_of_each_thread(build, tmp_path):
     assert trace.meta["lost"] > 20000
 
 
+IN_MEMORY = """
+import sys, threading, time
+import dovetail.trace as trace
+trace.init(sys.argv[1])
+end = time.monotonic() + 60
+
+def in_memory():
+    lines = open("/proc/self/smaps").read().splitlines()
+    at = [i for i, line in enumerate(lines) if line.endswith(".dvt") and " 00000000 " not in line]
+    return [int(next(line for line in lines[i:] if line.startswith("Rss:")).split()[1]) >> 10 for i in at]
+
+def wait_for(count, least):
+    while sum(size >= least for size in in_memory()) < count and time.monotonic() < end:
+        time.sleep(0.01)
+
+for begun in range(4):
+    wait_for(begun + 2, 1)  # two more are ready always; the first two are made whole, and the second is never used
+    thread = threading.Thread(target=trace.point, args=("one",))
+    thread.start()
+    thread.join()
+wait_for(5, 4)
+print(*sorted(in_memory()))
+"""
+
+
+def test_a_ring_in_use_is_brought_into_memory(tmp_path):
+    """Or its thread would be held up page by page in its first lap. Those that nobody uses are not."""
+    version = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+    if version < (5, 14):
+        pytest.skip("needs kernel: Linux 5.14, which can do so")
+    done = ran(sys.executable, "-c", IN_MEMORY, tmp_path, DOVETAIL_TRACE_KEEP="newest", DOVETAIL_TRACE_BUFFER=4 << 20)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", *["4"] * 5]
+
+
 def test_what_finds_no_room_is_counted(build, tmp_path):
     """Planted: a disk that is full soon. The program goes on."""
     command = f"ulimit -f 8000; exec {build(PLAIN)} {tmp_path} 2 200000"

@@ -17,9 +17,12 @@
 
 #include "dovetail_trace_meet.h"
 
-enum { MAX_SPARES = 8, MAX_FULL = 64, LEAST_EVENTS = 256 };
+enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64, LEAST_EVENTS = 256 };
 enum { PIECE = (1 << 20) + DVT_PAGE }; /* as much of a ring is ready at first: threads that begin wait for none */
 enum { PAUSE_NS = 5000 };              /* what advice too takes for calls that follow one another at once */
+#ifndef MADV_POPULATE_WRITE
+enum { MADV_POPULATE_WRITE = 23 }; /* Linux 5.14; before it a ring's first lap is slower */
+#endif
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
 
 static struct {
@@ -33,6 +36,10 @@ static struct {
     dvt_segment* spare[MAX_SPARES];
     off_t spare_at[MAX_SPARES]; /* offsets in the file, read by dvt_close only */
     dvt_segment* full[MAX_FULL];
+    struct ring {
+        dvt_segment* segment; /* or NULL */
+        uint64_t ready_bytes; /* of it are in memory */
+    } ring[MAX_RINGS];        /* of which more is to be; the helper's, once it runs */
 } file = {.fd = -1, .lines = -1};
 
 static dvt_header nowhere; /* where there is no file */
@@ -114,6 +121,32 @@ static dvt_segment* make_segment(off_t at, uint64_t ready_bytes) {
     return memory;
 }
 
+/* More of it is brought into memory once a thread uses it. */
+static void remember_ring(dvt_segment* segment, uint64_t ready_bytes) {
+    if (ready_bytes >= file.segment_bytes) return;
+    for (int i = 0; i < MAX_RINGS; ++i) {
+        if (file.ring[i].segment) continue;
+        file.ring[i] = (struct ring){segment, ready_bytes};
+        return;
+    }
+}
+
+/* Brings another piece of every ring in use into memory, or its thread would fault page by page in its first lap; how
+   many there were. */
+static int ready_more(void) {
+    int found = 0;
+    for (int i = 0; i < MAX_RINGS; ++i) {
+        struct ring* ring = &file.ring[i];
+        if (!ring->segment || !__atomic_load_n(&ring->segment->count, __ATOMIC_RELAXED)) continue;
+        const uint64_t rest = file.segment_bytes - ring->ready_bytes, piece = rest < PIECE ? rest : PIECE;
+        const int failed = madvise((char*)ring->segment + ring->ready_bytes, piece, MADV_POPULATE_WRITE);
+        ring->ready_bytes += piece;
+        if (failed || piece == rest) ring->segment = NULL;
+        ++found;
+    }
+    return found;
+}
+
 /* Fills what is empty of the spares, their first `ready_bytes` in memory; how many were. */
 static int make_spares(uint64_t ready_bytes) {
     int made = 0;
@@ -121,6 +154,7 @@ static int make_spares(uint64_t ready_bytes) {
         if (__atomic_load_n(&file.spare[i], __ATOMIC_RELAXED)) continue;
         dvt_segment* fresh = make_segment(file.end, ready_bytes);
         if (!fresh) return made;
+        remember_ring(fresh, ready_bytes);
         file.spare_at[i] = file.end;
         file.end += (off_t)file.segment_bytes;
         __atomic_store_n(&dvt_writer.header->num_segments, dvt_writer.header->num_segments + 1, __ATOMIC_RELAXED);
@@ -143,6 +177,7 @@ static void* help(void* unused) {
     int quiet = 0;
     while (!__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) {
         quiet = make_spares(PIECE) ? 0 : quiet + 1;
+        while (ready_more() && !__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) make_spares(PIECE);
         unmap_full();
         dvt_writer.header->last = read_anchor();
         const struct timespec pause = {0, quiet < ROUNDS_TO_IDLE ? BUSY_NS : IDLE_NS};
@@ -309,6 +344,7 @@ void dvt_forget(void) {
     file.helps = 0;
     for (int i = 0; i < MAX_SPARES; ++i) file.spare[i] = NULL;
     for (int i = 0; i < MAX_FULL; ++i) file.full[i] = NULL;
+    for (int i = 0; i < MAX_RINGS; ++i) file.ring[i].segment = NULL;
 }
 
 dvt_segment* dvt_take(void) {
