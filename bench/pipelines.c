@@ -182,6 +182,14 @@ static void tell(const dovetail_pipeline* pipeline, int way, int64_t grain, doub
            dovetail_pipeline_tile_s(pipeline->tiles_s, grain));
 }
 
+/* The same on every rank. */
+static void shuffle(int* turns, int count) {
+    for (int i = count - 1; i > 0; i--) {
+        const int other = rand() % (i + 1), held = turns[i];
+        turns[i] = turns[other], turns[other] = held;
+    }
+}
+
 int main(int argc, char** argv) {
     part p = {0};
     MPI_Init(NULL, NULL);
@@ -195,8 +203,12 @@ int main(int argc, char** argv) {
     double* seconds = calloc((size_t)(items * rounds), sizeof *seconds);
     while (!dovetail_pipeline_choice(pipeline).settled) dovetail_pipeline_run(pipeline, tile, &p);
     srand(1);
+    int* turns = calloc((size_t)items, sizeof *turns);
+    for (int item = 0; item < items; item++) turns[item] = item;
     for (int round = 0; round < rounds; round++) {
-        for (int turn = 0, item = rand() % items; turn < items; turn++, item = (item + 1) % items) {
+        shuffle(turns, items); /* what a way leaves on a link meets another way each time */
+        for (int turn = 0; turn < items; turn++) {
+            const int item = turns[turn];
             const int64_t grain = item < items - 1 ? atoll(argv[9 + item % grains]) : 0;
             seconds[item * rounds + round] =
                 timed(&p, pipeline, item < items - 1 ? item / grains : OURS, grain, sweeps);

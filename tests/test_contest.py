@@ -14,7 +14,8 @@ from dovetail.core import PlanError, RunError
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
 from dovetail.tune.collectives import entries_of, row_of, selection_of
-from dovetail.tune.contest import beats, contest, finalists, judge
+from dovetail.timeline import Timeline
+from dovetail.tune.contest import beats, contest, finalists, judge, pooled
 from dovetail.tune.measure import LAUNCHES, Entry, Measurer, fill
 
 WISH = AllReduce(1024, nodes=1)
@@ -33,6 +34,16 @@ def entry(size: int = 64, predicted=None) -> Entry:
 
 def entries(*sizes: int) -> list[Entry]:
     return entries_of([replace(WISH, num_bytes=size) for size in sizes], star(4), 4)[0]
+
+
+def test_of_several_launches_the_timeline_nearest_to_the_median_is_kept():
+    def launch(seconds, shown_s):
+        columns = {"op": np.zeros(1, int), "end_s": np.array([shown_s])}
+        return Outcome("x", seconds, (Timeline("measured", 1, ("compute",), (), columns),), 0.0, 0.0)
+
+    found = pooled([launch((9.0, 8.0), 8.5), launch((1.0, 1.25, 1.5), 1.25), launch((1.0,), 1.0)])
+    assert (found.seconds, found.timelines[0].makespan_s) == ((9.0, 8.0, 1.0, 1.25, 1.5, 1.0), 1.25)
+    assert pooled([outcome(1.0), outcome(2.0)]).timelines == ()
 
 
 # The guard

@@ -85,7 +85,7 @@ def test_any_tiles_equal_plain_loops(data, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("if (buffer && into_array) array[cell(p)] = buffer[count];", ""),
+        ("if (buffer && into_array) memcpy(cell(field, p), buffer + bytes, one);", ""),
         (
             "static const int64_t deps[NUM_DEPS][N] = {{3, 1}, {1, 2}}",
             "static const int64_t deps[NUM_DEPS][N] = {{0, 0}, {1, 2}}",

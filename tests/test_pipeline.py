@@ -149,10 +149,12 @@ def test_trials_settle_on_the_fastest(tmp_path):
     mpi = needs.mpi("mpich")
     done = launched(mpi, 1, built(mpi, HERE / "pipeline_trials.c", tmp_path / "trials"))
     rows = [list(map(float, line.split())) for line in done.stdout.splitlines()]
-    assert len(rows) == 42, done.stderr
+    assert len(rows) == 142, done.stderr
+    rows, noisy = rows[:42], rows[42:]
     assert all(taken <= 1.03 * best for _, _, taken, best, *_ in rows), [row for row in rows if row[2] > 1.03 * row[3]]
     assert all(measured == pytest.approx(taken) for _, _, taken, _, measured, *_ in rows)
-    assert all(passes <= 150 for *_, passes in rows)
+    assert all(passes <= 170 for *_, passes in rows)
+    assert sum(taken > 1.03 * best for _, _, taken, best, *_ in noisy) <= 6  # 13 without a final
 
 
 @pytest.mark.slow

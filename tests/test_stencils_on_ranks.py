@@ -66,7 +66,12 @@ def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
 @pytest.mark.slow
 def test_no_such_stencil(tmp_path):
     (tmp_path / "mine.py").write_text(HEAT)
+    (tmp_path / "broken.py").write_text(HEAT + "\ndef open(:\n")
+    (tmp_path / "failing.py").write_text(HEAT + "\nprint(nothing)\n")
     for name, words in (
+        ("mine.py", "try         mine.py:NAME"),
+        ("broken.py:heat", "broken.py is not Python"),
+        ("failing.py:heat", "NameError: name 'nothing' is not defined"),
         ("mine.py:cold", "mine.py has no nest 'cold'"),
         ("theirs.py:heat", "cannot read theirs.py"),
         ("jacobi4d", "did you mean 'jacobi"),

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from dovetail.comm import written
 from dovetail.ir import Schedule, verify
 from dovetail.loops import array, loop, nest, problems
 from dovetail.loops.repeated import is_same
+from dovetail.plan import written
 
 HOW = Schedule.of("any", cut=(2,), depth=8, overlapped=None, tile=2)
 WISH = problems.jacobi2d.wish("128x8", steps=24)
@@ -47,6 +47,12 @@ def test_not_of_another_wish_or_schedule():
     assert not is_same(written.program_of(WISH, HOW.with_parameters(depth=4), 2), WISH.program(HOW, 2))
     keys = {written._key(smoothed(weight), HOW, 2) for weight in (0.5, 0.25)}  # of one name
     assert len(keys) == 2
+
+
+def test_what_tuning_has_written_is_read(own_cache):
+    written.keep_program(WISH, Schedule.from_json(HOW.to_json()), 2, WISH.program(HOW, 2))
+    assert is_same(written.program_of(Unwilling(), HOW, 2), WISH.program(HOW, 2))
+    assert len([*own_cache.glob(FOLDER)]) == 1
 
 
 def test_few_ops_are_not_kept(own_cache):

@@ -28,6 +28,12 @@ def _criterion(value: str) -> str:
     return nearest(value, CRITERIA, "criterion")
 
 
+def _dtype(value: str | None) -> str | None:
+    from dovetail.loops.types import DTYPES
+
+    return None if value is None else nearest(value, DTYPES, "dtype")
+
+
 def tile(
     problem: Annotated[
         str | None,
@@ -37,6 +43,10 @@ def tile(
         str | None, typer.Option("--grid", help="Of the nest: its points along each axis, 400x300.")
     ] = None,
     steps: Annotated[int, typer.Option("--steps", help="Of the nest: its steps, if it has any.", min=1)] = 1,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="Of the nest's arrays that have none of their own; float64.", callback=_dtype),
+    ] = None,
     deps: Annotated[
         str | None, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')
     ] = None,
@@ -86,7 +96,7 @@ def tile(
     from dovetail.loops.tile_facts import tile_facts
     from dovetail.loops.tiling import Tiling
 
-    code = _nest_code(problem, grid, steps, deps, space)
+    code = _nest_code(problem, grid, steps, dtype, deps, space)
     if code is None:
         matrix, bounds = parse_matrix(deps or "", "--deps"), None if space is None else Space.parse(space)
     else:
@@ -98,7 +108,7 @@ def tile(
     if not json:
         tiling.check_legal(_hint(tiling))
     facts = tile_facts(tiling, None if bounds is None or bounds.parameters else bounds, mapped)
-    written = _write(facts, plot, emit_c, bounds, code.statement if code else "") if tiling.is_legal else []
+    written = _write(facts, plot, emit_c, bounds, code) if tiling.is_legal else []
     if json:
         output.emit(facts.to_json(points) | {"search": found and _searched(found)})
     else:
@@ -107,7 +117,7 @@ def tile(
 
 
 def _nest_code(
-    problem: str | None, grid: str | None, steps: int, deps: str | None, space: str | None
+    problem: str | None, grid: str | None, steps: int, dtype: str | None, deps: str | None, space: str | None
 ) -> NestCode | None:
     """What a nest says of itself; None where dependences are given instead."""
     if (problem is None) == (deps is None):
@@ -125,7 +135,7 @@ def _nest_code(
     if not hasattr(wish, "nest"):
         raise WishError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
     made = wish(grid, steps) if wish.nest.parameters else wish(grid)
-    return nest_code(made.nest, sizes_of(made))
+    return nest_code(made.nest, sizes_of(made), dtype or "float64")
 
 
 def _check(
@@ -168,7 +178,9 @@ def _written(matrix: Matrix) -> str:
     return ";".join(",".join(map(str, row)) for row in matrix)
 
 
-def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Space | None, statement: str) -> list[Path]:
+def _write(
+    facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Space | None, code: NestCode | None
+) -> list[Path]:
     """The picture and the C file, where they were asked for."""
     written = []
     if plot is not None:
@@ -179,9 +191,7 @@ def _write(facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Spac
         from dovetail.loops.mpi_code import program
         from dovetail.loops.tile_code import source
 
-        text = (
-            source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped, statement)
-        )
+        text = source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped, code)
         written.append(save_text(emit_c, text))
     return written
 

@@ -136,7 +136,7 @@ class Verb:
             return None
         if name in self.subjects():
             return subject_class(name)
-        return wish_class(name if is_in_file(name) else nearest(name, self.names(), "wish"))
+        return wish_class(name if is_in_file(name) or name.endswith(".py") else nearest(name, self.names(), "wish"))
 
     def run_of(self, name: str) -> Callable[..., Any]:
         """What runs for a wish or subject."""

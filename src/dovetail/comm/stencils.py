@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dovetail.comm.written import program_of
 from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
 from dovetail.loops.wish import StencilWish
+from dovetail.plan.written import program_of
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World

@@ -1,17 +1,47 @@
 
-/* Messages: for each next processor the points of a tile, counted from its origin, that are needed there. */
+/* Messages: for each next processor the points of a tile, counted from its origin, that are needed there, and of which
+ * statement. */
 typedef struct {
-    int64_t count, *points;
+    int64_t point[N];
+    int field;
+} item;
+
+typedef struct {
+    int64_t count;
+    item* items;
 } message_set;
 
 static message_set sets[NUM_OFFSETS + 1];
 static int rank, size;
 static int64_t num_chains, first_chain, end_chain; /* chains of tiles: this rank's are from the first up to the end */
 
-static int64_t cell(const int64_t* p) {
+/* Where an iteration's value lies. */
+static char* cell(int f, const int64_t* p) {
     int64_t found = 0;
-    for (int k = 0; k < N; k++) found = found * (array_high[k] - array_low[k] + 1) + p[k] - array_low[k];
-    return found;
+    for (int k = 0; k < N; k++) found = found * (array_high[f][k] - array_low[f][k] + 1) + p[k] - array_low[f][k];
+    return memory[f] + found * (int64_t)value_bytes[f];
+}
+
+/* The iteration of a statement that is computed at point q; of axes that are folded each image has the near half or the
+ * far one. 0: there is none. */
+static int place(const int64_t* q, int f, int image, int64_t* p) {
+    int axis = 0;
+    for (int k = 0; k < N; k++) {
+        p[k] = q[k] - shifts[f][k];
+        if (!folded[k]) continue;
+        const int64_t far = folded[k] - 1 - p[k];
+        if (p[k] < 0 || p[k] > far) return 0;
+        if (image >> axis++ & 1) {
+            if (far == p[k]) return 0;
+            p[k] = far;
+        }
+    }
+    return inside(f, p);
+}
+
+/* The point at which an iteration is computed. */
+static void point_of(int f, const int64_t* p, int64_t* q) {
+    for (int k = 0; k < N; k++) q[k] = shifts[f][k] + (folded[k] ? min2(p[k], folded[k] - 1 - p[k]) : p[k]);
 }
 
 /* The tile of a point: H p, rounded down. */
@@ -52,9 +82,10 @@ static void tile_at(int64_t chain, int64_t step, int64_t* t) {
 
 static int owner_of(int64_t chain) { return (int)(((chain + 1) * size - 1) / num_chains); }
 
-/* Whether offset `f` is where the tile of p + d is executed, for some dependence d. */
-static int is_needed(const int64_t* p, int f) {
+/* Whether offset `f` is where the tile of p + d is executed, for some dependence d on a statement. */
+static int is_needed(const int64_t* p, int f, int field) {
     for (int d = 0; d < NUM_DEPS; d++) {
+        if (read_of[d] != field) continue;
         int64_t end[N], t[N];
         int is_there = 1;
         for (int k = 0; k < N; k++) end[k] = p[k] + deps[d][k];
@@ -80,30 +111,39 @@ static void find_messages(void) {
         low[i] = high[i] = 0;
         for (int k = 0; k < N; k++) *(sides[i][k] < 0 ? low + i : high + i) += sides[i][k];
     }
-    for (int f = 0; f < NUM_OFFSETS; f++) sets[f].points = malloc((size_t)volume * sizeof p);
+    for (int f = 0; f < NUM_OFFSETS; f++) sets[f].items = malloc((size_t)volume * NUM_FIELDS * sizeof(item));
     memcpy(p, low, sizeof p);
     do {
         int is_own = 1;
         tile_of(p, t);
         for (int k = 0; k < N; k++) is_own &= t[k] == 0;
         for (int f = 0; is_own && f < NUM_OFFSETS; f++)
-            if (is_needed(p, f)) memcpy(sets[f].points + N * sets[f].count++, p, sizeof p);
+            for (int field = 0; field < NUM_FIELDS; field++)
+                if (is_needed(p, f, field)) {
+                    item* one = sets[f].items + sets[f].count++;
+                    memcpy(one->point, p, sizeof p);
+                    one->field = field;
+                }
     } while (next_in(low, high, p));
 }
 
-/* A message's values between the array and a buffer, those of points in the space; how many they are. */
-static int move(const int64_t* t, int f, double* buffer, int into_array) {
-    int64_t origin[N], p[N];
-    int count = 0;
+/* A message's values between the arrays and a buffer, those that are computed; how many bytes they are. */
+static int move(const int64_t* t, int f, char* buffer, int into_array) {
+    int64_t origin[N], q[N], p[N];
+    size_t bytes = 0;
     origin_of(t, origin);
     for (int64_t i = 0; i < sets[f].count; i++) {
-        for (int k = 0; k < N; k++) p[k] = origin[k] + sets[f].points[N * i + k];
-        if (!inside(p)) continue;
-        if (buffer && into_array) array[cell(p)] = buffer[count];
-        if (buffer && !into_array) buffer[count] = array[cell(p)];
-        count++;
+        const int field = sets[f].items[i].field;
+        const size_t one = value_bytes[field];
+        for (int k = 0; k < N; k++) q[k] = origin[k] + sets[f].items[i].point[k];
+        for (int image = 0; image < NUM_IMAGES; image++) {
+            if (!place(q, field, image, p)) continue;
+            if (buffer && into_array) memcpy(cell(field, p), buffer + bytes, one);
+            if (buffer && !into_array) memcpy(buffer + bytes, cell(field, p), one);
+            bytes += one;
+        }
     }
-    return count;
+    return (int)bytes;
 }
 
 /* The chain that exchanges message `f` with that of tile t: the next one (way 1), or the one before (-1); -1 for none
@@ -118,7 +158,7 @@ static int64_t other_chain(const int64_t* t, int f, int way) {
 static int tag_of(int64_t sender, int f) { return (int)(sender % 2000) * NUM_OFFSETS + f; }
 
 typedef struct {
-    double* values;
+    char* values;
     MPI_Request request;
 } buffer;
 
@@ -146,7 +186,7 @@ static void post(int64_t step) {
             const int count = needed(t, f, sender, &from);
             buffer* b = buffer_of(coming, chain, f, step);
             if (count)
-                MPI_Irecv(b->values, count, MPI_DOUBLE, owner_of(from), tag_of(from, f), MPI_COMM_WORLD, &b->request);
+                MPI_Irecv(b->values, count, MPI_BYTE, owner_of(from), tag_of(from, f), MPI_COMM_WORLD, &b->request);
         }
 }
 
@@ -159,7 +199,7 @@ static void receive(const int64_t* t, int64_t chain) {
         if (OVERLAPPED)
             MPI_Wait(&b->request, MPI_STATUS_IGNORE);
         else
-            MPI_Recv(b->values, count, MPI_DOUBLE, owner_of(from), tag_of(from, f), MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Recv(b->values, count, MPI_BYTE, owner_of(from), tag_of(from, f), MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         move(sender, f, b->values, 1);
     }
 }
@@ -171,7 +211,7 @@ static void send(const int64_t* t, int64_t chain) {
         if (to < 0 || t[MAPPED] + first_step[f] > tile_high[MAPPED]) continue;
         MPI_Wait(&b->request, MPI_STATUS_IGNORE); /* of two steps before */
         const int count = move(t, f, b->values, 0);
-        if (count) MPI_Isend(b->values, count, MPI_DOUBLE, owner_of(to), tag_of(chain, f), MPI_COMM_WORLD, &b->request);
+        if (count) MPI_Isend(b->values, count, MPI_BYTE, owner_of(to), tag_of(chain, f), MPI_COMM_WORLD, &b->request);
     }
 }
 
@@ -179,6 +219,8 @@ static void wait_for_sends(int64_t step) {
     for (int64_t chain = first_chain; chain < end_chain; chain++)
         for (int f = 0; f < NUM_OFFSETS; f++) MPI_Wait(&buffer_of(going, chain, f, step)->request, MPI_STATUS_IGNORE);
 }
+
+static void compute_tile(const int64_t* t);
 
 /* All tiles of this rank. */
 static void run(void) {
@@ -203,49 +245,65 @@ static buffer* buffers(void) {
         for (int f = 0; f < NUM_OFFSETS; f++)
             for (int step = 0; step < 2; step++) {
                 buffer* b = buffer_of(all, chain, f, step);
-                b->values = malloc((size_t)(sets[f].count + 1) * sizeof(double));
+                b->values = malloc((size_t)(sets[f].count + 1) * NUM_IMAGES * 8);
                 b->request = MPI_REQUEST_NULL;
             }
     return all;
 }
 
-static int64_t num_cells(void) {
-    int64_t found = 1;
-    for (int k = 0; k < N; k++) found *= array_high[k] - array_low[k] + 1;
+static size_t num_bytes(int f) {
+    size_t found = value_bytes[f];
+    for (int k = 0; k < N; k++) found *= (size_t)(array_high[f][k] - array_low[f][k] + 1);
     return found;
 }
 
-static double* fresh_array(void) {
-    double* found = malloc((size_t)num_cells() * sizeof *found);
-    int64_t p[N];
-    memcpy(p, array_low, sizeof p);
-    do found[cell(p)] = start_of(p);
-    while (next_in(array_low, array_high, p));
-    return found;
-}
-
-/* On rank 0: how many points differ from those of the plain loops, and the sum of all. */
-static int64_t num_wrong(double* sum) {
-    int64_t p[N], t[N], wrong = 0;
-    double *own = calloc((size_t)num_cells(), sizeof *own), *all = calloc((size_t)num_cells(), sizeof *all);
-    memcpy(p, array_low, sizeof p);
-    do {
-        tile_of(p, t);
-        if (inside(p) && owner_of(chain_of(t)) == rank) own[cell(p)] = array[cell(p)];
-    } while (next_in(array_low, array_high, p));
-    for (int64_t i = 0; i < num_cells(); i += 1 << 20) {
-        const int64_t left = num_cells() - i;
-        MPI_Reduce(own + i, all + i, left < 1 << 20 ? (int)left : 1 << 20, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+static void fresh_memory(void) {
+    for (int f = 0; f < NUM_FIELDS; f++) memory[f] = malloc(num_bytes(f));
+    use_memory();
+    for (int f = 0; f < NUM_FIELDS; f++) {
+        int64_t p[N];
+        memcpy(p, array_low[f], sizeof p);
+        do start(f, p);
+        while (next_in(array_low[f], array_high[f], p));
     }
+}
+
+/* The values of a statement from all ranks, on rank 0. */
+static char* gathered(int f) {
+    int64_t p[N], q[N], t[N];
+    char *own = calloc(num_bytes(f), 1), *all = calloc(num_bytes(f), 1);
+    memcpy(p, array_low[f], sizeof p);
+    do {
+        point_of(f, p, q), tile_of(q, t);
+        if (inside(f, p) && owner_of(chain_of(t)) == rank)
+            memcpy(own + (cell(f, p) - memory[f]), cell(f, p), value_bytes[f]);
+    } while (next_in(array_low[f], array_high[f], p));
+    for (size_t i = 0; i < num_bytes(f); i += 1 << 20) {
+        const size_t left = num_bytes(f) - i;
+        MPI_Reduce(own + i, all + i, left < 1 << 20 ? (int)left : 1 << 20, MPI_BYTE, MPI_BOR, 0, MPI_COMM_WORLD);
+    }
+    free(own);
+    return all;
+}
+
+/* On rank 0: how many values differ, in any bit, from those of the plain loops, and the sum of all. */
+static int64_t num_wrong(double* sum) {
+    int64_t wrong = 0;
+    char* found[NUM_FIELDS];
+    for (int f = 0; f < NUM_FIELDS; f++) found[f] = gathered(f);
     if (rank) return 0;
-    array = fresh_array();
-    memcpy(p, array_low, sizeof p);
-    do
-        if (inside(p)) compute_point(p);
-    while (next_in(array_low, array_high, p));
-    do
-        if (inside(p)) wrong += array[cell(p)] != all[cell(p)], *sum += all[cell(p)];
-    while (next_in(array_low, array_high, p));
+    fresh_memory();
+    plain_loops();
+    for (int f = 0; f < NUM_FIELDS; f++) {
+        int64_t p[N];
+        memcpy(p, array_low[f], sizeof p);
+        do
+            if (inside(f, p)) {
+                *sum += told(f, p);
+                wrong += !!memcmp(cell(f, p), found[f] + (cell(f, p) - memory[f]), value_bytes[f]);
+            }
+        while (next_in(array_low[f], array_high[f], p));
+    }
     return wrong;
 }
 
@@ -259,7 +317,7 @@ int main(int argc, char** argv) {
     first_chain = num_chains * rank / size, end_chain = num_chains * (rank + 1) / size;
     find_messages();
     coming = buffers(), going = buffers();
-    array = fresh_array();
+    fresh_memory();
     MPI_Barrier(MPI_COMM_WORLD);
     begin = MPI_Wtime();
     run();

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dovetail.loops.generate import c_type
 from dovetail.loops.hyperplanes import best_mapping, check_dimension, non_overlapping, overlapping
 from dovetail.loops.matrices import Vector
+from dovetail.loops.nest_code import Field, NestCode
 from dovetail.loops.spaces import Space, tiles_of
 from dovetail.loops.tile_code import HELPERS, header, linear, point_loops, vector_text
 from dovetail.loops.tile_points import messages, tile_dependences
@@ -18,23 +20,22 @@ from dovetail.loops.tiling import Tiling
 
 _SHARED = Path(__file__).with_name("mpi_chains.c")
 _WHAT = """Tiles of a loop nest on the ranks of MPI, made by dovetail. Needs mpicc alone:
- *     mpicc -O3 -march=native THIS.c -lm && mpiexec -n 4 ./a.out check
+ *     mpicc -O3 -march=native -ffp-contract=off THIS.c -lm && mpiexec -n 4 ./a.out check
  *"""
 _LISTED = 24  # points of a message that are named in the header
 _EXAMPLE = """/* The statement: what is computed at a point. Put your own in its place; it may need of A what D says. */
 #define POINT({point}) A({point}) = {value}
 #define START({point}) 1.0 /* what A holds outside the space */"""
-_STATEMENT = """
-{statement}
+_OVERLAPPED = """
 #ifndef OVERLAPPED
 #define OVERLAPPED 1 /* 0: receive, compute, send; 1: a tile is computed while messages come and go */
 #endif
 """
 
 
-def program(tiling: Tiling, space: Space, mapped: int | None = None, statement: str = "") -> str:
-    """The C99 text. `mapped`: the loop whose tiles are on one rank; None: that with most tiles. `statement`: what is
-    computed (see `nest_code`); none: an example to be replaced.
+def program(tiling: Tiling, space: Space, mapped: int | None = None, code: NestCode | None = None) -> str:
+    """The C99 text. `mapped`: the loop whose tiles are on one rank; None: that with most tiles. `code`: what is
+    computed (see `nest_code`); None: an example to be replaced.
 
     Any number of ranks will do: chains of tiles that are next to each other share a rank, and send each other nothing.
     """
@@ -42,15 +43,16 @@ def program(tiling: Tiling, space: Space, mapped: int | None = None, statement: 
     tiling.check_legal()
     mapped = best_mapping(tiling, space) if mapped is None else mapped
     check_dimension(mapped, tiling.num_loops)
-    what = _STATEMENT.format(statement=statement or _example(tiling))
-    parts = [_header(tiling, space, mapped), _includes(), _facts(tiling, space, mapped), what]
-    parts += [_inside(space), _computing(tiling, space), _SHARED.read_text()]
-    return "".join(parts)
+    code = code or _example(tiling, space)
+    parts = [_header(tiling, space, mapped, code.notes), _includes(), _facts(tiling, space, mapped, code)]
+    parts += [_values(code), f"\n{code.macros}\n", _OVERLAPPED, _inside(code)]
+    return "".join([*parts, _by_field(code), _SHARED.read_text(), _computing(tiling, space, code)])
 
 
-def _header(tiling: Tiling, space: Space, mapped: int) -> str:
+def _header(tiling: Tiling, space: Space, mapped: int, notes: Sequence[str]) -> str:
     one, other = non_overlapping(tiling, space), overlapping(tiling, space, mapped)
     lines = [
+        *(f"note      {note}" for note in notes),
         f"chains    of tiles along loop {mapped}, each on one rank",
         f"Pi        {list(one.pi)}, {one.steps} steps; overlapping {list(other.pi)}, {other.steps} steps",
     ]
@@ -66,29 +68,47 @@ def _includes() -> str:
     return "".join(f"#include <{name}.h>\n" for name in names) + HELPERS
 
 
-def _facts(tiling: Tiling, space: Space, mapped: int) -> str:
+def _facts(tiling: Tiling, space: Space, mapped: int, code: NestCode) -> str:
     """All constants of the nest."""
-    n, tiles = tiling.num_loops, tiles_of(tiling, space)
+    n, tiles, fields = tiling.num_loops, tiles_of(tiling, space), code.fields
     ends = _offsets(tiling, mapped)
-    reach = [max(0, *(abs(vector[k]) for vector in tiling.vectors)) for k in range(n)]
-    low, high = zip(*((a - r, b + r) for (a, b), r in zip(space.ranges, reach, strict=True)), strict=True)
-    sizes = f"N = {n}, NUM_DEPS = {len(tiling.vectors)}, MAPPED = {mapped}, NUM_OFFSETS = {len(ends)}"
+    deps = [(number, vector) for number, field in enumerate(fields) for vector in field.vectors]
+    images = 1 << sum(map(bool, code.folded))
+    sizes = f"N = {n}, NUM_DEPS = {len(deps)}, MAPPED = {mapped}, NUM_OFFSETS = {len(ends)}"
     lines = [
-        f"enum {{ {sizes} }};",
-        f"static const int64_t volume = {tiling.volume}, num_points = {space.num_points};",
-        _table("deps[NUM_DEPS][N]", tiling.vectors, "D: a dependence a row"),
+        f"enum {{ {sizes}, NUM_FIELDS = {len(fields)}, NUM_IMAGES = {images} }};",
+        f"static const int64_t volume = {tiling.volume}, num_points = {code.num_points};",
+        _table("deps[NUM_DEPS][N]", [vector for _, vector in deps], "D: a dependence a row"),
+        _table("read_of[NUM_DEPS]", [number for number, _ in deps], "whose values"),
         _table("sides[N][N]", tiling.sides, "P"),
         _table("normals[N][N]", tiling.normals, "H times the volume"),
         _table("tile_low[N]", [low for low, _ in tiles.ranges], "all tiles lie between"),
         _table("tile_high[N]", [high for _, high in tiles.ranges], ""),
-        _table("array_low[N]", low, "the space, and what it depends on"),
-        _table("array_high[N]", high, ""),
+        _table("shifts[NUM_FIELDS][N]", [field.shift for field in fields], "from a statement's indices to its point"),
+        _table("folded[N]", code.folded, "axes that are: their lengths"),
+        _table("array_low[NUM_FIELDS][N]", [_side(field, 0) for field in fields], "what is held of each"),
+        _table("array_high[NUM_FIELDS][N]", [_side(field, 1) for field in fields], ""),
         _table("offsets[NUM_OFFSETS + 1][N]", [*ends, (0,) * n], "next processors, in tiles"),
         _table("first_step[NUM_OFFSETS + 1]", [*ends.values(), 0], "the first of their steps that needs them"),
-        "static double* array;",
-        f"#define A({_points(n)}) array[{_index(low, high)}]",
     ]
     return "\n" + "\n".join(lines) + "\n"
+
+
+def _side(field: Field, which: int) -> Vector:
+    return tuple(ends[which] for ends in field.ranges)
+
+
+def _values(code: NestCode) -> str:
+    """The array of each statement, where an iteration's value lies in it, and which iterations there are."""
+    lines, n = list[str](), len(code.folded)
+    for number, field in enumerate(code.fields):
+        low, high = _side(field, 0), _side(field, 1)
+        lines.append(f"static {c_type(field.dtype)}* values{number};")
+        lines.append(f"#define {field.values}({_points(n)}) values{number}[{_index(low, high)}]")
+        words = [f"(p{k})" for k in range(n)]
+        parts = (" && ".join(f"{linear(row, words)} >= 0" for row in part) for part in field.domain.parts)
+        lines.append(f"#define IN{number}({_points(n)}) ({' || '.join(f'({part})' for part in parts)})")
+    return "\n".join(lines) + "\n"
 
 
 def _offsets(tiling: Tiling, mapped: int) -> dict[Vector, int]:
@@ -124,32 +144,82 @@ def _points(n: int) -> str:
     return ", ".join(f"p{k}" for k in range(n))
 
 
-def _example(tiling: Tiling) -> str:
+def _example(tiling: Tiling, space: Space) -> NestCode:
     """The mean of what a point depends on, and 1."""
-    names = [f"p{k}" for k in range(tiling.num_loops)]
+    n = tiling.num_loops
+    names = [f"p{k}" for k in range(n)]
     terms = []
     for vector in tiling.vectors:
-        places = (linear([int(k == i) for i in range(len(names))] + [-d], names) for k, d in enumerate(vector))
+        places = (linear([int(k == i) for i in range(n)] + [-d], names) for k, d in enumerate(vector))
         terms.append(f"A({', '.join(places)})")
     value = f"({' + '.join(terms)}) / {len(terms) + 1}.0 + 1.0"
-    return _EXAMPLE.format(point=_points(tiling.num_loops), value=value)
+    macros = _EXAMPLE.format(point=_points(n), value=value)
+    reach = [max(0, *(abs(vector[k]) for vector in tiling.vectors)) for k in range(n)]
+    ranges = tuple((a - r, b + r) for (a, b), r in zip(space.ranges, reach, strict=True))
+    field = Field("POINT", "A", "START", "float64", space, ranges, (0,) * n, tiling.vectors)
+    return NestCode(space, (field,), (0,) * n, macros, _box(space))
 
 
-def _inside(space: Space) -> str:
-    """A function that says whether a point lies in the space."""
-    words = [f"p[{k}]" for k in range(space.num_loops)]
-    parts = (" && ".join(f"{linear(row, words)} >= 0" for row in part) for part in space.parts)
-    test = " || ".join(f"({part})" for part in parts)
-    return f"\nstatic int inside(const int64_t* p) {{ return {test}; }}\n"
+def _box(space: Space) -> str:
+    """The plain loops of a space."""
+    names, lines = [f"p{k}" for k in range(space.num_loops)], list[str]()
+    for name, (low, high) in zip(names, space.ranges, strict=True):
+        lines.append(f"{'    ' * (len(lines) + 1)}for (int64_t {name} = {low}; {name} <= {high}; {name}++)")
+    at = ", ".join(names)
+    return "\n".join([*lines, f"{'    ' * (len(lines) + 1)}if (IN0({at})) POINT({at});"])
 
 
-def _computing(tiling: Tiling, space: Space) -> str:
-    """Functions that compute a tile, and a point; what is there at the start."""
-    n = tiling.num_loops
-    loops = "".join(f"  {line}\n" for line in point_loops(tiling, space, "POINT").splitlines())
+def _inside(code: NestCode) -> str:
+    """A function that says whether an iteration of a statement is one of its loops."""
+    tests = (f"f == {number} ? IN{number}({_places(len(code.folded))}) : " for number in range(len(code.fields)))
+    return f"\nstatic int inside(int f, const int64_t* p) {{ return {''.join(tests)}0; }}\n"
+
+
+def _by_field(code: NestCode) -> str:
+    """Functions that take the memory of all values, say how large one is, start it, and tell it."""
+    at, fields = _places(len(code.folded)), list(enumerate(code.fields))
+    sizes = ", ".join(f"sizeof({c_type(field.dtype)})" for _, field in fields)
+    take = "".join(f"    values{number} = (void*)memory[{number}];\n" for number, _ in fields)
+    start = "".join(f"    if (f == {number}) {f.values}({at}) = {f.start}({at});\n" for number, f in fields)
+    told = "".join(f"f == {number} ? (double){field.values}({at}) : " for number, field in fields)
+    return (
+        f"\nstatic const size_t value_bytes[NUM_FIELDS] = {{{sizes}}};\n"
+        f"static char* memory[NUM_FIELDS];\n\n"
+        f"static void use_memory(void) {{\n{take}}}\n\n"
+        f"static void start(int f, const int64_t* p) {{\n{start}}}\n\n"
+        f"static double told(int f, const int64_t* p) {{ return {told}0; }}\n\n"
+        f"static void plain_loops(void) {{\n{code.plain}\n}}\n"
+    )
+
+
+def _computing(tiling: Tiling, space: Space, code: NestCode) -> str:
+    """What is computed at a point, where it is not one statement, and a tile."""
+    statement, point = code.fields[0].name, ""
+    if len(code.fields) > 1 or any(code.folded):
+        statement, point = "compute_point", _point(code)
+    loops = "".join(f"  {line}\n" for line in point_loops(tiling, space, statement).splitlines())
     loops = re.sub(r"\bt(\d+)\b", r"t[\1]", loops)
-    tile = f"static void compute_tile(const int64_t* t) {{\n  (void)t;\n{loops}}}\n"
-    place = ", ".join(f"p[{k}]" for k in range(n))
-    point = f"static void compute_point(const int64_t* p) {{ POINT({place}); }}\n"
-    start = f"static double start_of(const int64_t* p) {{ (void)p; return START({place}); }}\n"
-    return f"\n{tile}\n{point}{start}"
+    return f"\n{point}static void compute_tile(const int64_t* t) {{\n  (void)t;\n{loops}}}\n"
+
+
+def _point(code: NestCode) -> str:
+    """All statements at a point, in their order."""
+    n, lines = len(code.folded), list[str]()
+    arguments = ", ".join(f"int64_t q{k}" for k in range(n))
+    if any(code.folded):
+        lines.append(f"    const int64_t q[N] = {{{', '.join(f'q{k}' for k in range(n))}}};")
+    for number, field in enumerate(code.fields):
+        if any(code.folded):
+            lines.append("    for (int image = 0; image < NUM_IMAGES; image++) {")
+            lines.append("        int64_t p[N];")
+            lines.append(f"        if (place(q, {number}, image, p)) {field.name}({_places(n)});")
+        else:
+            own = (f"p{k} = {linear([1, -by], [f'q{k}'])}" for k, by in enumerate(field.shift))
+            lines.append(f"    {{\n        const int64_t {', '.join(own)};")
+            lines.append(f"        if (IN{number}({_points(n)})) {field.name}({_points(n)});")
+        lines.append("    }")
+    return f"static inline void compute_point({arguments}) {{\n" + "\n".join(lines) + "\n}\n\n"
+
+
+def _places(n: int) -> str:
+    return ", ".join(f"p[{k}]" for k in range(n))

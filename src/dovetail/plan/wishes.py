@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import shorten
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -94,6 +95,8 @@ def wish_class(name: str) -> Any:
     if is_in_file(name):
         return _in_file(name)
     place = wishes().get(name)
+    if place is None and name.endswith(".py"):
+        raise WishError(f"{name} is a file: which of its nests?", hint=f"{name}:NAME")
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
         raise WishError(f"no wish '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(wishes())))
@@ -129,11 +132,23 @@ def _in_file(name: str) -> Any:
 
 @cache
 def _run_file(path: str) -> ModuleType:
-    spec = spec_from_file_location(Path(path).stem, Path(path).resolve())
+    file = Path(path).resolve()
+    spec = spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise WishError(f"{path} is no Python file")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (OSError, DovetailError):
+        raise
+    except SyntaxError as error:
+        where, found = f"{Path(error.filename or path).name}:{error.lineno}", (error.text or "").strip()
+        raise WishError(f"{path} is not Python: {error.msg}", where=where, found=found) from error
+    except Exception as error:
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
+        where = f"{file.name}:{lines[-1]}" if lines else None
+        found = f"{type(error).__name__}: {error}"
+        raise WishError(f"{path} failed", where=where, found=found, hint="--debug shows the traceback") from error
     return module
 
 

@@ -174,8 +174,12 @@ def judge(
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcomes of several launches as one; what was checked, and timelines, are the first's."""
-    return replace(outcomes[0], seconds=tuple(s for outcome in outcomes for s in outcome.seconds))
+    """The outcomes of several launches as one; what was checked is the first's, the timeline the one that is nearest to
+    the median of all."""
+    seconds = tuple(s for outcome in outcomes for s in outcome.seconds)
+    shown = [outcome.timelines for outcome in outcomes if outcome.timelines]
+    shown.sort(key=lambda each: abs(each[0].makespan_s - float(np.median(seconds))))
+    return replace(outcomes[0], seconds=seconds, timelines=shown[0] if shown else ())
 
 
 def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:

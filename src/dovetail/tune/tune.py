@@ -18,6 +18,7 @@ from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.plan.costs import Costs
 from dovetail.plan.kept import keep_schedule
+from dovetail.plan.written import keep_program
 from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.plan.search import plan, with_schedule
 from dovetail.plan.wishes import checked_wish
@@ -168,6 +169,7 @@ def tune(
     save_json(place / "plan.json", best.to_json())
     if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
         keep_schedule(best.wish, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
+        keep_program(best.wish, best.schedule, ranks, best.program)
     return explained(best, ended, known, place, seed)
 
 

@@ -4,7 +4,7 @@
 
 #include "dovetail_pipeline.h"
 
-enum { LEVELS = 32, LOOKS = 3, TEXT = 1024, TRIALS = 7 }; /* level l: 2^l positions */
+enum { LEVELS = 32, LOOKS = 3, MOST_LOOKS = 7, TEXT = 1024, TRIALS = 7, FINALISTS = 4 }; /* level l: 2^l positions */
 
 /* All messages of this rank to one other, or from it: faces of the same peer travel together. */
 typedef struct {
@@ -31,13 +31,14 @@ typedef struct {
 typedef struct {
     int64_t grain;
     int overlapped;
-    double seconds[LOOKS];
+    double seconds[MOST_LOOKS], median_s;
 } trial;
 
-/* Trials in turn, the first of them the best so far; `reach`: how far its neighbours are, the farthest first. */
+/* Trials in turn, each so many `looks`, the first of them the best so far; `reach`: how far its neighbours are, the
+ * farthest first. `best`: of all heats; they meet in the final. */
 typedef struct {
-    trial each[TRIALS];
-    int count, turn, heats, reach;
+    trial each[TRIALS], best[FINALISTS];
+    int count, turn, heats, reach, looks, num_best, is_final;
 } trials;
 
 struct dovetail_pipeline {

@@ -31,10 +31,15 @@ def program_of(wish: Any, schedule: Schedule, ranks: int) -> Program:
     found = _read(place)
     if found is None:
         found = wish.program(schedule, ranks)
-        if found.num_ops >= MANY:
-            _keep(place, found)
+        keep_program(wish, schedule, ranks, found)
     assert isinstance(found, Program)
     return found
+
+
+def keep_program(wish: Any, schedule: Schedule, ranks: int, program: Program) -> None:
+    """Puts a Program of a nest that was written already where `program_of` finds it."""
+    if hasattr(wish, "nest") and program.num_ops >= MANY:
+        _keep(_folder() / f"{_key(wish, schedule, ranks)}.npz", program)
 
 
 def _folder() -> Path:
