@@ -14,7 +14,7 @@ set(kernels ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
 file(GLOB headers CONFIGURE_DEPENDS native/cuda/*.hpp native/cuda/*.cuh native/run/scalar.hpp)
 add_custom_command(
   OUTPUT ${kernels}
-  COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fatbin --expt-relaxed-constexpr --Werror all-warnings ${targets}
+  COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fatbin --threads 0 --expt-relaxed-constexpr --Werror all-warnings ${targets}
           -I${CMAKE_CURRENT_SOURCE_DIR}/native -I${CMAKE_CURRENT_SOURCE_DIR}/src/dovetail
           ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/kernels.cu -o ${kernels}
   DEPENDS native/cuda/kernels.cu ${headers} src/dovetail/run/mpi_table.h

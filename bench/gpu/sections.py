@@ -35,6 +35,7 @@ from dovetail.run.options import RunOptions
 from dovetail.tune import tune
 
 ROOT = Path(__file__).resolve().parents[2]
+WARM_S = 0.15
 QUIET = RunOptions(spans=False, stall_s=5)
 CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,driver_version"
 Rows = Iterator[dict[str, Any]]
@@ -49,7 +50,11 @@ class Setting:
 
     @cached_property
     def gpu(self) -> Gpu:
-        return Gpu()
+        """The device, its clocks brought up by some work."""
+        made, begin = Gpu(), time.monotonic()
+        while time.monotonic() - begin < WARM_S:
+            plain_sum(made, 1 << 24, 256, repeats=5)
+        return made
 
     @property
     def left_s(self) -> float:
@@ -87,10 +92,14 @@ def said(*command: str) -> str:
         return ""
 
 
+def clocks_now() -> dict[str, str]:
+    read = said("nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader").split(", ")
+    return dict(zip(CLOCKS.split(","), read, strict=False))
+
+
 def device(setting: Setting) -> Rows:
     """The device, its driver, clocks and library of products, and the commit."""
-    read = said("nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader").split(", ")
-    clocks = dict(zip(CLOCKS.split(","), read, strict=False))
+    clocks = clocks_now()
     commit = setting.commit
     facts = setting.gpu.facts()
     about = f"{facts['device']}, driver of CUDA {facts['driver_version'] / 1000:.1f}, commit {commit or '?'}"
@@ -164,11 +173,11 @@ def refusals(setting: Setting) -> Rows:
     except DovetailError as error:
         for line in str(error).splitlines():
             yield {"line": line}
-    wide = build("ring_all_reduce", 8, instances=64)
+    wide = build("ring_all_reduce", 8, instances=32)
     memory = DeviceMemory(setting.gpu, wide, Workload({b.name: (Slot((1,), "int8"),) * 8 for b in wide.buffers}))
     try:
         InterpretedRun(memory, Layout(threads=512))
-        yield {"line": "512 lanes of 512 threads are resident here"}
+        yield {"line": "256 lanes of 512 threads are resident here"}
     except DovetailError as error:
         for line in str(error).splitlines():
             yield {"line": line}
@@ -211,6 +220,7 @@ def interpreter(setting: Setting) -> Rows:
     for layout in LAYOUTS[: 2 if setting.small else None]:
         if setting.left_s > 3:
             yield one_row(setting, "ring", 1 if setting.small else 16, size, layout, plain_s, added_s)
+    yield {"clocks": clocks_now()}
 
 
 def plain_sums(setting: Setting, num_bytes: int) -> tuple[float, float | None]:
@@ -306,7 +316,7 @@ def alone(setting: Setting) -> Rows:
     """One rank real, its peers in host memory: shapes where product and transfer balance."""
     for wish, ranks in balanced(setting):
         if setting.left_s > 8:
-            yield {"label": ONE_RANK, **tuned(setting, wish, ranks, CudaExecutor(real=0), 15)}
+            yield {"label": ONE_RANK, **tuned(setting, wish, ranks, CudaExecutor(real=0), 15), "clocks": clocks_now()}
 
 
 def pytorch(setting: Setting) -> Rows:
@@ -325,11 +335,11 @@ SECTIONS = {
     "engines": Section(engines, 30),
     "calls": Section(calls, 20),
     "refusals": Section(refusals, 15),
-    "checks": Section(checks, 100),
+    "checks": Section(checks, 90),
     "corpus": Section(corpus, 45),
     "full_size": Section(full_size, 30),
     "interpreter": Section(interpreter, 50),
-    "alone": Section(alone, 75),
+    "alone": Section(alone, 90),
     "pytorch": Section(pytorch, 30),
     "planned_call": Section(planned_call, 20),
     "pieces": Section(pieces, 60),

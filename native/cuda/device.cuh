@@ -30,6 +30,11 @@ class DeviceGroup {
     static __device__ void store_release(std::uint64_t& word, std::uint64_t value) {
         asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(&word), "l"(value) : "memory");
     }
+    static __device__ void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other,
+                                              std::uint64_t more) {
+        asm volatile("fence.acq_rel.gpu;" ::: "memory");
+        store_relaxed(one, value), store_relaxed(other, more);
+    }
     static __device__ std::uint64_t now_ns() {
         std::uint64_t value;
         asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));

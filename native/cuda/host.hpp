@@ -66,6 +66,9 @@ class HostGroup {
     static void store_release(std::uint64_t& word, std::uint64_t value) {
         std::atomic_ref(word).store(value, std::memory_order_release);
     }
+    static void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other, std::uint64_t more) {
+        store_release(one, value), store_release(other, more);
+    }
     static std::uint64_t now_ns() {
         const auto since = std::chrono::steady_clock::now().time_since_epoch();
         return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());

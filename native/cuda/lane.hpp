@@ -100,12 +100,36 @@ class LaneRun {
         group_.store_relaxed(watch().moves, ++moves_);
     }
 
-    // Until the counter has come to `wanted`: all threads of the group learn of it, or that the run was stopped.
+    struct Seen {  // what a counter had come to when the leader last looked: it need not look again for less
+        const std::uint64_t* counter = nullptr;
+        std::uint64_t value = 0;
+    };
+
+    // The leader alone: until the counter has come to `wanted`.
+    DOVETAIL_INLINE bool reach(std::uint64_t& counter, std::uint64_t wanted, Wait what, Seen& seen) {
+        if (seen.counter == &counter && seen.value >= wanted) return true;
+        seen = {&counter, group_.load_acquire(counter)};
+        if (seen.value >= wanted) return true;
+        group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
+        return group_.spin([&] { return (seen.value = group_.load_acquire(counter)) >= wanted; });
+    }
+
+    // The same for all threads of the group, which learn of it, or that the run was stopped.
     DOVETAIL_INLINE bool await(std::uint64_t& counter, std::uint64_t wanted, Wait what) {
+        Seen seen;
+        return group_.all(!group_.leads() || reach(counter, wanted, what, seen));
+    }
+
+    // Until a slice may be moved: it is there, and there is a place for it.
+    DOVETAIL_INLINE bool await_slice(bool message, std::int32_t in, std::uint64_t number_in, bool sends,
+                                     std::int32_t out, std::uint64_t number_out) {
+        const std::uint64_t capacity = sends ? static_cast<std::uint64_t>(channel(out).capacity) : 0;
+        const bool place = sends && number_out > capacity;
+        if (!message && !place) return true;
         bool came = true;
-        if (group_.leads() && group_.load_acquire(counter) < wanted) {
-            group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
-            came = group_.spin([&] { return group_.load_acquire(counter) >= wanted; });
+        if (group_.leads()) {
+            if (message) came = reach(counter(image_.sent, in), number_in, Wait::message, in_);
+            if (came && place) came = reach(counter(image_.taken, out), number_out - capacity, Wait::place, out_);
         }
         return group_.all(came);
     }
@@ -159,9 +183,8 @@ class LaneRun {
             const std::int64_t begin = static_cast<std::int64_t>(slice) * image_.slice_bytes;
             const std::int64_t left = bytes - begin, size = left < image_.slice_bytes ? left : image_.slice_bytes;
             const bool last = left <= image_.slice_bytes;
-            if (takes && Wire::counts_sent && !await(counter(image_.sent, step.in), in + slice, Wait::message))
+            if (!await_slice(takes && Wire::counts_sent, step.in, in + slice, sends, step.out, out + slice))
                 return false;
-            if (sends && !await_place(step.out, out + slice)) return false;
             const Ends ends{takes ? crossing(channel(step.in), in + slice) : Crossing{},
                             sends ? crossing(channel(step.out), out + slice) : Crossing{}};
             if (takes && !Wire::counts_sent && group_.leads())
@@ -169,17 +192,22 @@ class LaneRun {
             if (!group_.all(move_slice(step, kind, from, to, begin, size, ends))) return false;
             if (group_.leads()) {  // slices that are empty are never waited for, but count
                 const std::uint64_t moved = last ? slices : slice + 1;
-                if (takes) group_.store_release(counter(image_.taken, step.in), in + moved - 1);
-                if (sends && Wire::counts_sent) group_.store_release(counter(image_.sent, step.out), out + moved - 1);
+                post(takes, step.in, in + moved - 1, sends && Wire::counts_sent, step.out, out + moved - 1);
                 tell(Wait::nothing);
             }
             if (last) return true;
         }
     }
 
-    DOVETAIL_INLINE bool await_place(std::int32_t out, std::uint64_t number) {
-        const auto capacity = static_cast<std::uint64_t>(channel(out).capacity);
-        return number <= capacity || await(counter(image_.taken, out), number - capacity, Wait::place);
+    // Tells that a slice was taken, and that one was sent; where both are to be told, memory is ordered once.
+    DOVETAIL_INLINE void post(bool took, std::int32_t in, std::uint64_t taken, bool gave, std::int32_t out,
+                              std::uint64_t sent) {
+        if (took && gave)
+            group_.store_release_both(counter(image_.taken, in), taken, counter(image_.sent, out), sent);
+        else if (took)
+            group_.store_release(counter(image_.taken, in), taken);
+        else if (gave)
+            group_.store_release(counter(image_.sent, out), sent);
     }
 
     struct Ends {
@@ -253,6 +281,7 @@ class LaneRun {
     const int number_;
     const Lane& lane_;
     std::uint64_t at_ = 0, moves_ = 0;
+    Seen in_, out_;
 };
 
 }  // namespace dovetail::cuda

@@ -337,6 +337,11 @@ std::string Loaded::explain(const Image& at) const {
                     " never began";
             continue;
         }
+        if (index >= lanes[lane].count) {  // nothing that a lane writes: its memory was overwritten
+            text += "\n  lane " + std::to_string(lanes[lane].id) + " of rank " + std::to_string(lanes[lane].rank) +
+                    " left no word of where it is";
+            continue;
+        }
         const Step& step = steps[lanes[lane].first + index];
         text += "\n  lane " + std::to_string(lanes[lane].id) + " of rank " + std::to_string(lanes[lane].rank) +
                 " waits at its op " + std::to_string(index) + " '" + run::kind_name(static_cast<Kind>(step.kind)) +

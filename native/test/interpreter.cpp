@@ -28,6 +28,9 @@ class Dawdler : public HostGroup {
         : HostGroup(image, barrier, thread, size), random_(seed + turn++) {}
     std::uint64_t load_acquire(std::uint64_t& word) { return dawdle(), HostGroup::load_acquire(word); }
     void store_release(std::uint64_t& word, std::uint64_t value) { dawdle(), HostGroup::store_release(word, value); }
+    void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other, std::uint64_t more) {
+        store_release(one, value), store_release(other, more);
+    }
     void load_pair(const std::uint64_t* line, std::uint64_t& low, std::uint64_t& high) {
         dawdle(), HostGroup::load_pair(line, low, high);
     }
@@ -59,6 +62,9 @@ struct Loser : HostGroup {
     static void store_release(std::uint64_t& word, std::uint64_t value) {
         if (!lost()) HostGroup::store_release(word, value);
     }
+    static void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other, std::uint64_t more) {
+        store_release(one, value), store_release(other, more);
+    }
     static void store_pair(std::uint64_t* line, std::uint64_t low, std::uint64_t high) {
         if (!lost()) HostGroup::store_pair(line, low, high);
     }
@@ -72,6 +78,9 @@ struct Loser : HostGroup {
 struct Unordered : HostGroup {
     using HostGroup::HostGroup;
     static void store_release(std::uint64_t& word, std::uint64_t value) { store_relaxed(word, value); }
+    static void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other, std::uint64_t more) {
+        store_relaxed(one, value), store_relaxed(other, more);
+    }
 };
 
 Crew crew;

@@ -297,7 +297,7 @@ CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, std::size_t bytes,
     LOCKED;
     ENTERED;
     if (!fits(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (idle() && bytes > most_when_idle) bytes = 0;
+    if (idle() && bytes > 64 * most_when_idle) bytes = 0;
     World::get().add(of(stream), Engine::processors, [=] { std::memset(reinterpret_cast<void*>(at), value, bytes); });
     return CUDA_SUCCESS;
 }
