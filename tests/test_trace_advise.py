@@ -358,7 +358,7 @@ def test_what_saves_less_than_runs_differ_by_is_doubtful():
     for words in ("more than runs differ by", "2 runs differ by", "1. merge"):
         assert words in advice_text(apart)
     alone = together([replace(advice, spread_s=2 * saved)])
-    assert (alone.findings, alone.doubtful) == ((), advice.findings)
+    assert (alone.findings, alone.doubtful) == (advice.findings, ()), "one run hides nothing, it tells"
     assert "Two such runs may differ by" in advice_text(alone)
     nothing = replace(advice, findings=())
     assert together([advice, nothing, nothing]).findings == (), "of three runs one shows it"

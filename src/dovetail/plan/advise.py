@@ -48,8 +48,8 @@ class Advice:
     """Findings, the first to be done first; the makespan as traced and as a replay of the untouched trace gives it, of
     several runs their medians.
 
-    Runs of the program differ by `spread_s`: as those that were given do, or as one by itself tells. What saves less is
-    `doubtful`: it might do so, and nobody would see it.
+    Runs of the program differ by `spread_s`: as those that were given do, or as one by itself tells. What saves less
+    than several differ by is `doubtful`: it might do so, and nobody would see it.
     """
 
     findings: tuple[Finding, ...]
@@ -110,7 +110,8 @@ def together(runs: Sequence[Advice]) -> Advice:
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
     told = [replace(those[0], saves_s=saves[key]) for key, those in seen.items()]
     ranked = [it for it in _ranked(told) if it.saves_s >= LEAST_SHARE * replayed_s]
-    sure, doubtful = (tuple(it for it in ranked if (it.saves_s > spread_s) == is_sure) for is_sure in (True, False))
+    least_s = spread_s if len(runs) > 1 else 0.0  # a run with a pause in it hides no finding, it only tells
+    sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
     return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs))
 
 

@@ -14,20 +14,16 @@ def advice_text(advice: Advice) -> str:
     if not parts:
         parts = [f"Nothing to change would save {_least(advice)}."]
     if advice.doubtful:
-        parts.append(f"{_doubt(advice)}; these would save less:")
+        parts.append(f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:")
         numbered = enumerate(advice.doubtful, len(advice.findings) + 1)
         parts += [_finding(number, finding, advice) for number, finding in numbered]
+    if advice.num_runs == 1:
+        parts.append(f"Two such runs may differ by {seconds(advice.spread_s)}, as calls in this one do (`--again`).")
     return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
 
 
 def _least(advice: Advice) -> str:
     return "more than runs differ by" if advice.doubtful else "a hundredth of the time"
-
-
-def _doubt(advice: Advice) -> str:
-    if advice.num_runs > 1:
-        return f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}"
-    return f"Two such runs may differ by {seconds(advice.spread_s)}, as calls in this one do"
 
 
 def replay_text(replay: Replay) -> str:
