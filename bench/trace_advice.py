@@ -1,6 +1,7 @@
 """Programs with a planted fault and their repaired twins: what `trace advise` predicts, and what repairing gains.
 
-    bench/trace_advice.py [--rounds 5] [--budget 420] [--only merge,block] [--realtime] [--runs FOLDER] [--out FILE]
+    bench/trace_advice.py [--rounds 5] [--budget 420] [--only merge,block] [--realtime] [--runs FOLDER [--run-only]]
+                          [--out FILE]
 
 A round runs each program and its twin in turn, untraced and traced; the gain is the median difference of the slowest
 rank's time between two barriers, the prediction that of the median of the traced rounds. `--runs` keeps times and
@@ -11,7 +12,7 @@ then yield, and in `eager`, whose limit can be set there; in `slow_link` between
 and iproute2). `--realtime` runs ranks ahead of whatever else the machine does (needs root), with a pause of a second
 before each run: Linux stops those for 50 ms that ran so for 950 ms of a second.
 
-In a twin counts what most rounds show; `in_any_round` of the file has the rest.
+Advice is of all rounds' traces together (`trace advise TRACE --again TRACE`); `_alone` in the file: of each by itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -36,7 +36,7 @@ from fabric import testbed
 from tuned import keep, options_of_time, table, until
 
 from dovetail.core import save_text
-from dovetail.plan.advise import Advice, advise
+from dovetail.plan.advise import Advice, advise_run, together
 from dovetail.trace import merge, open_trace
 from dovetail.trace.launch import build_wrappers, environment, library_of
 
@@ -67,13 +67,15 @@ CASES = {
 }  # fmt: skip
 LATER = {  # written when the advice was done, and seen since: the finding that each should have first
     "tell_one_by_one": "merge", "small_parts": "block", "stencil": "overlap", "triangle": "imbalance",
-}  # fmt: skip
-UNSEEN = {  # written after those, and not looked at since
     "two_fields": "temporal_block", "residual": "nonblocking", "hand_over": "rendezvous", "laggard": "slow_rank",
+}  # fmt: skip
+UNSEEN = {  # written after those
+    "three_sums": "merge", "uneven_pipeline": "rendezvous", "quiet_sum": "progress", "root_prepares": "imbalance",
 }  # fmt: skip
 CASES |= {
     "tell_one_by_one": Case(2, 200), "small_parts": Case(2, 400), "stencil": Case(2, 100), "triangle": Case(2, 200),
     "two_fields": Case(2, 60), "residual": Case(2, 150), "hand_over": Case(2, 60), "laggard": Case(3, 60),
+    "three_sums": Case(2, 200), "uneven_pipeline": Case(2, 40), "quiet_sum": Case(2, 60), "root_prepares": Case(2, 100),
 }  # fmt: skip
 COLUMNS = ("fault", "seconds_s", "twin_s", "spread", "gained_s", "predicted_s", "ratio", "first", "in_twin", "replay")
 
@@ -84,6 +86,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--run-only", action="store_true", help="advise later, when others may work meanwhile")
     args = parser.parse_args()
     is_over, rows = until(args.budget), []
     if args.realtime:
@@ -91,7 +94,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = args.runs or Path(place)
         for name in args.only.split(","):
-            if run_rounds(name, args.rounds, folder, is_over):
+            if run_rounds(name, args.rounds, folder, is_over) and args.run_only:
+                continue
+            if (folder / name / "times.json").exists():
                 rows.append(row(name, folder / name))
                 keep(args.out, "trace_advice", **summary(rows), rows=rows)
             else:
@@ -196,34 +201,40 @@ def row(name: str, folder: Path) -> dict[str, Any]:
     """One program and its twin: what was measured, and what is advised of the traces."""
     times = json.loads((folder / "times.json").read_text())
     plain, twin = times["fault_plain"], times["twin_plain"]
-    told = {
-        kind: [advise(open_trace(folder / str(i) / kind / "trace.dovetail").read()) for i in range(len(plain))]
+    runs = {
+        kind: [open_trace(folder / str(i) / kind / "trace.dovetail").read() for i in range(len(plain))]
         for kind in ("fault", "twin")
     }
+    alone = {kind: [advise_run(run) for run in those] for kind, those in runs.items()}
+    fault, twins = (together(alone[kind]) for kind in ("fault", "twin"))
+    alone = {kind: [together([advice]) for advice in those] for kind, those in alone.items()}
     gained = statistics.median(a - b for a, b in zip(plain, twin, strict=True))
-    predicted = statistics.median(saving(advice, kind_of(name)) for advice in told["fault"])
-    serious = [
-        {f.kind: f.saves_s / a.replayed_s for f in reversed(a.findings) if f.saves_s > SERIOUS * a.replayed_s}
-        for a in told["twin"]
-    ]
-    shares = {kind: [each[kind] for each in serious if kind in each] for each in serious for kind in each}
-    mostly = {kind: statistics.median(found) for kind, found in shares.items() if 2 * len(found) > len(serious)}
+    predicted = saving(fault, kind_of(name))
     return {
         "fault": name, "seconds_s": statistics.median(plain), "twin_s": statistics.median(twin),
         "spread": max(max(t) / min(t) - 1 for t in (plain, twin)), "gained_s": gained, "predicted_s": predicted,
-        "ratio": predicted / gained, "first": most([a.findings[0].kind if a.findings else "" for a in told["fault"]]),
-        "findings": [f.to_json() for f in told["fault"][0].findings], "in_any_round": serious,
-        "in_twin": ", ".join(f"{kind} {share:.0%}" for kind, share in sorted(mostly.items())),
-        "replay": statistics.median(a.replayed_s / a.traced_s for a in told["fault"]), **times,
+        "ratio": predicted / gained, "first": first(fault), "in_twin": serious(twins),
+        "twin_spread": twins.spread_s / twins.replayed_s, "findings": [f.to_json() for f in fault.findings],
+        "twin_doubtful": [f.to_json() for f in twins.doubtful],
+        "first_alone": [first(advice) for advice in alone["fault"]],
+        "ratio_alone": [saving(advice, kind_of(name)) / gained for advice in alone["fault"]],
+        "in_twin_alone": [serious(advice) for advice in alone["twin"]],
+        "replay": fault.replayed_s / fault.traced_s, **times,
     }  # fmt: skip
+
+
+def first(advice: Advice) -> str:
+    return advice.findings[0].kind if advice.findings else ""
+
+
+def serious(advice: Advice) -> str:
+    """What is found that saves much, and more than runs differ by."""
+    shares = ((f.kind, f.saves_s / advice.replayed_s) for f in advice.findings)
+    return ", ".join(f"{kind} {share:.0%}" for kind, share in shares if share > SERIOUS)
 
 
 def saving(advice: Advice, kind: str) -> float:
     return next((f.saves_s for f in advice.findings if f.kind == kind), 0.0)
-
-
-def most(words: list[str]) -> str:
-    return Counter(words).most_common(1)[0][0]
 
 
 if __name__ == "__main__":

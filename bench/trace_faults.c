@@ -285,6 +285,63 @@ static void laggard(void) {
     }
 }
 
+/* ---- written when those had been seen too ---- */
+
+/* The three sums of a step of conjugate gradients, of different lengths and at different places, or one of all. */
+static void three_sums(void) {
+    double x[64] = {0}, y[64];
+    for (int step = 0; step < 20; ++step) {
+        work(2);
+        MPI_Allreduce(x, y, repaired ? 41 : 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        if (repaired) continue;
+        MPI_Allreduce(x + 1, y + 1, 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Allreduce(x + 9, y + 9, 32, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    }
+}
+
+/* What one rank makes the other works on; parts take long by turns. Each is given when it is asked for, or kept until
+   then. */
+static void uneven_pipeline(int round) {
+    enum { PARTS = 6, BYTES = 400000 };
+    MPI_Request sent[PARTS];
+    for (int i = 0; i < PARTS; ++i)
+        if (rank == 0) {
+            work((i + round) % 2 ? 1500 : 500);
+            if (repaired)
+                MPI_Isend(given + i % 4 * BYTES, BYTES, MPI_CHAR, 1, i, MPI_COMM_WORLD, &sent[i]);
+            else
+                MPI_Send(given, BYTES, MPI_CHAR, 1, i, MPI_COMM_WORLD);
+        } else {
+            MPI_Recv(taken, BYTES, MPI_CHAR, 0, i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            work((i + round) % 2 ? 1500 : 500);
+        }
+    if (rank == 0 && repaired) MPI_Waitall(PARTS, sent, MPI_STATUSES_IGNORE);
+}
+
+/* A large sum is begun, but the library is not called until it is waited for; or it is, now and then. */
+static void quiet_sum(void) {
+    enum { COUNT = 100000, PIECES = 300 };
+    MPI_Request asked;
+    int over = 0;
+    MPI_Iallreduce(given, taken, COUNT, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD, &asked);
+    for (int i = 0; i < PIECES; ++i) {
+        work(10);
+        if (repaired && !over) MPI_Test(&asked, &over, MPI_STATUS_IGNORE);
+    }
+    if (!over) MPI_Wait(&asked, MPI_STATUS_IGNORE);
+}
+
+/* A root prepares what all then work on, or all prepare their shares. */
+static void root_prepares(void) {
+    if (repaired || rank == 0) work(repaired ? 600 : 1200);
+    if (repaired)
+        MPI_Allgather(given, 2000, MPI_CHAR, taken, 2000, MPI_CHAR, MPI_COMM_WORLD);
+    else
+        MPI_Bcast(taken, 4000, MPI_CHAR, 0, MPI_COMM_WORLD);
+    work(1000);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 static void one(const char* name, int round) {
     if (!strcmp(name, "merge")) merge();
     if (!strcmp(name, "block")) block();
@@ -306,6 +363,10 @@ static void one(const char* name, int round) {
     if (!strcmp(name, "residual")) residual(round);
     if (!strcmp(name, "hand_over")) hand_over();
     if (!strcmp(name, "laggard")) laggard();
+    if (!strcmp(name, "three_sums")) three_sums();
+    if (!strcmp(name, "uneven_pipeline")) uneven_pipeline(round);
+    if (!strcmp(name, "quiet_sum")) quiet_sum();
+    if (!strcmp(name, "root_prepares")) root_prepares();
 }
 
 int main(int argc, char** argv) {

@@ -9,7 +9,7 @@ import pytest
 from test_trace_waits import call, collective, sent, taken, trace_of
 from trace_files import write_process
 
-from dovetail.plan.advise import advise, advise_story
+from dovetail.plan.advise import advise, advise_story, together
 from dovetail.plan.remedy import dropped
 from dovetail.plan.replay import makespan_s
 from dovetail.report.advice import advice_text
@@ -290,6 +290,87 @@ def test_other_calls_after_a_collective_that_goes_stay(tmp_path):
         write_process(tmp_path, rank, {1: [*events, *call(12, 180, 181, *collective(root=0))]})
     (merging,) = (f for f in advise(trace_of(tmp_path)).findings if f.kind == "merge")
     assert merging.saves_s == pytest.approx(3e-3, rel=0.2)
+
+
+def test_receives_of_one_sender_keep_their_order():
+    """The second is posted late, but not before the first, which would take its message."""
+    tale = Tale(2)
+    for _ in range(ROUNDS):
+        early, late = tale.message(0, 1, 64), tale.message(0, 1, 64, rendezvous=True, synchronous=True)
+        tale.call(0, "early", ("send", early))
+        tale.call(0, "late", ("send", late), ("sent", late))
+        tale.work(1, 1000 * US)
+        for number in (early, late):
+            tale.call(1, "recv", ("recv", number), ("taken", number))
+    assert "post_earlier" not in findings_of(tale)
+
+
+def test_sends_one_after_another_are_waited_for_together():
+    """Three, while their receiver has work of its own: the sender is through after its own, not after the other's."""
+    tale = Tale(2)
+    for _ in range(ROUNDS):
+        numbers = [tale.message(0, 1, 64, rendezvous=True) for _ in range(3)]
+        tale.work(1, 3000 * US)
+        for number in numbers:
+            tale.work(0, 700 * US)
+            tale.call(0, "send", ("send", number), ("sent", number))
+            tale.call(1, "recv", ("recv", number), ("taken", number))
+        tale.all_reduce("sum")
+    assert findings_of(tale)["rendezvous"] == pytest.approx(ROUNDS * 1400 * US, rel=0.1)
+
+
+def test_what_a_root_does_while_all_wait_is_to_be_shared():
+    """1200 us of the root before a broadcast, then 1000 us of both: half of the 1200 could be saved."""
+    tale = Tale(2)
+    for _ in range(ROUNDS):
+        tale.work(0, 1200 * US)
+        number = len(tale.gatherings)
+        tale.gatherings.append(Gathering(number, "MPI_Bcast", (0, 1), FROM_ROOT, 0, 8, 10 * US))
+        for rank in (0, 1):
+            tale.call(rank, "bcast", ("join", number), ("joined", number))
+            tale.work(rank, 1000 * US)
+        tale.all_reduce("sum")
+    assert findings_of(tale)["imbalance"] == pytest.approx(ROUNDS * 600 * US, rel=0.05)
+
+
+def test_by_turns_and_along_is_not_by_chance_but_a_pause_is(tmp_path):
+    """How far runs differ, of one rank that calls 40 times: every 10 ms; after 5 and 15 ms by turns; ever later."""
+
+    def spread_s(name: str, gaps_ms: list[float]) -> float:
+        ends = np.cumsum(gaps_ms)
+        events = [each for end in ends.tolist() for each in call(11, end, end, *collective())]
+        write_process(tmp_path / name, 0, {1: events}, num_ranks=1)
+        return advise(trace_of(tmp_path / name)).spread_s
+
+    assert spread_s("even", [10] * 40) == pytest.approx(0, abs=1e-6)
+    assert spread_s("by_turns", [5, 15] * 20) == pytest.approx(0, abs=1e-6)
+    assert spread_s("along", [10 + i / 10 for i in range(40)]) < 2e-3
+    pause_s = spread_s("pause", [10] * 20 + [60] + [10] * 19)
+    assert 0.05 < pause_s < 0.2, "there may be none in another run, or two"
+
+
+def test_what_saves_less_than_runs_differ_by_is_doubtful():
+    advice = replace(advised("merge", repaired=False), spread_s=1e-3)
+    saved = advice.findings[0].saves_s
+    alike, apart = together([advice, advice, advice]), together([advice, replace(advice, traced_s=1.0)])
+    assert (alike.findings, alike.doubtful, alike.spread_s) == (advice.findings, (), 0.0)
+    assert (apart.findings, apart.doubtful) == ((), advice.findings)
+    for words in ("more than runs differ by", "2 runs differ by", "1. merge"):
+        assert words in advice_text(apart)
+    alone = together([replace(advice, spread_s=2 * saved)])
+    assert (alone.findings, alone.doubtful) == (advice.findings, ()), "one run hides nothing, it tells"
+    assert "Two such runs may differ by" in advice_text(alone)
+    nothing = replace(advice, findings=())
+    assert together([advice, nothing, nothing]).findings == (), "of three runs one shows it"
+
+
+def test_what_tracing_took_of_calls_that_go_is_not_saved(tmp_path):
+    """Of 100 sums of 10 us, one after another, 5 us each are tracing: looks at the clock and one further event."""
+    for rank in range(2):
+        events = [each for i in range(100) for each in call(11, i * 0.01, (i + 1) * 0.01, *collective())]
+        write_process(tmp_path, rank, {1: events}, notes=[{"event_ticks": [2000, 1000]}])
+    (merging,) = (f for f in advise(trace_of(tmp_path)).findings if f.kind == "merge")
+    assert merging.saves_s == pytest.approx(99 * 5e-6, rel=0.1)
 
 
 def test_advice_in_words_and_json():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_files import EVENT, event, pair, write_process
+from trace_files import EVENT, event, pair, swapped, write_process
 
 from dovetail.core import DovetailError
 from dovetail.trace import merge, open_trace, save_trace
@@ -131,6 +131,17 @@ def sample(tmp_path, count: int = 50, capacity: int = 64) -> Trace:
             events += [event("done", pair(1 - rank, i % 3), 0, 8 * i), event("end", at + 300, 2)]
         write_process(tmp_path, rank, {1: events, 2: [event("point", 7, 3, 1)]}, capacity=capacity)
     return merge(tmp_path).read()
+
+
+def test_ranks_of_both_byte_orders_are_one_trace(tmp_path):
+    plain = sample(tmp_path)
+    (file,) = tmp_path.glob("host-1.dvt")
+    file.write_bytes(swapped(file.read_bytes()))
+    mixed = merge(tmp_path).read()
+    assert mixed.columns.keys() == plain.columns.keys()
+    for name, column in plain.columns.items():
+        assert np.array_equal(mixed.columns[name], column), name
+    assert {**mixed.meta, "ranks": 0} == {**plain.meta, "ranks": 0}
 
 
 def test_files_of_all_ranks_in_one_order(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trace_files import swapped
 
 from dovetail.core import DovetailError
 from dovetail.trace import merge
@@ -228,13 +229,6 @@ def test_a_file_of_the_other_byte_order_is_read(tmp_path):
     file = next(tmp_path.glob("*.dvt"))
     file.write_bytes(swapped(file.read_bytes()))
     assert counts(merge(tmp_path).read()) == expected
-
-
-def swapped(data):
-    """The file as a machine of the other byte order writes it."""
-    words = np.frombuffer(data, "u8").byteswap().tobytes()
-    head = np.frombuffer(data[8:48], "u4").byteswap().tobytes()
-    return data[:8] + head + words[48:104] + data[104:4096] + words[4096:]
 
 
 def test_a_foreign_file_is_refused(tmp_path):

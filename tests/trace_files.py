@@ -57,3 +57,10 @@ def write_process(
     lines += [{"comm": 0, "size": num_ranks, "number": 0}, *notes]
     path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     return path
+
+
+def swapped(data: bytes) -> bytes:
+    """The file as a machine of the other byte order writes it."""
+    words = np.frombuffer(data, "u8").byteswap().tobytes()
+    head = np.frombuffer(data[8:48], "u4").byteswap().tobytes()
+    return data[:8] + head + words[48:104] + data[104:4096] + words[4096:]

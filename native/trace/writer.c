@@ -17,7 +17,7 @@
 
 #include "dovetail_trace_meet.h"
 
-enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64, LEAST_EVENTS = 256 };
+enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64 };
 enum { PIECE = (1 << 20) + DVT_PAGE }; /* as much of a ring is ready at first: threads that begin wait for none */
 enum { PAUSE_NS = 5000 };              /* what advice too takes for calls that follow one another at once */
 #ifndef MADV_POPULATE_WRITE

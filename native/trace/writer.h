@@ -5,6 +5,8 @@
 #include "clock.h"
 #include "dovetail_trace_file.h"
 
+enum { LEAST_EVENTS = 256 }; /* of a segment */
+
 /* Set while tracing begins, then only read. */
 extern __attribute__((visibility("hidden"))) struct dvt_writer {
     dvt_header* header;

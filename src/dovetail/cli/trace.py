@@ -102,6 +102,12 @@ def advise(
     machine: Annotated[
         str | None, typer.Option("--machine", help="A preset, or a machine's JSON file, whose curve prices changes.")
     ] = None,
+    again: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--again", help="Another run of the same program; what saves less than runs differ by is doubtful."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """What to change, first what saves most: each change is weighed by replaying the trace with it in the simulator."""
@@ -110,7 +116,8 @@ def advise(
     from dovetail.report.advice import advice_text
 
     with output.progress("weighing changes"):
-        found = advised(_open(trace).read(), None if machine is None else find(machine))
+        runs = [_open(run).read() for run in (trace, *(again or ()))]
+        found = advised(runs[0], None if machine is None else find(machine), runs[1:])
     if json:
         output.emit(found.to_json())
     else:

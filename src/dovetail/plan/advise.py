@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from dovetail.machine import Machine
 from dovetail.plan import remedies_balance, remedies_traffic, remedies_waiting
 from dovetail.plan.remedy import KINDS, Remedy, Site
 from dovetail.plan.replay import makespan_s, with_curve
+from dovetail.plan.spread import Cost, chance_s
 from dovetail.trace import Trace
 from dovetail.trace.sites import call_sites
 from dovetail.trace.story import Story, story_of
@@ -42,42 +45,77 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice:
-    """Findings, the first to be done first; the makespan as traced and as a replay of the untouched trace gives it."""
+    """Findings, the first to be done first; the makespan as traced and as a replay of the untouched trace gives it, of
+    several runs their medians.
+
+    Runs of the program differ by `spread_s`: as those that were given do, or as one by itself tells. What saves less
+    than several differ by is `doubtful`: it might do so, and nobody would see it.
+    """
 
     findings: tuple[Finding, ...]
     traced_s: float
     replayed_s: float
+    doubtful: tuple[Finding, ...] = ()
+    spread_s: float = 0.0
+    num_runs: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s}
-        return {"schema": SCHEMA, **times, "findings": [finding.to_json() for finding in self.findings]}
+        times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "spread_s": self.spread_s}
+        findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
+        return {"schema": SCHEMA, **times, "runs": self.num_runs, "findings": findings, "doubtful": doubtful}
 
 
-def advise(trace: Trace, machine: Machine | None = None) -> Advice:
-    """Every remedy that saves at least a hundredth of the makespan, ranked by seconds and then by effort.
+def advise(trace: Trace, machine: Machine | None = None, again: Sequence[Trace] = ()) -> Advice:
+    """Every remedy that saves at least a hundredth of the makespan, ranked by seconds and then by effort; of a program
+    that was traced `again`, by the medians of its runs.
 
     Messages and work that a remedy leaves alone keep the times that the trace saw; what it changes is priced by the
-    curve through them, or by that of a machine. Whether work needs what it is moved ahead of is for the reader to know.
+    curve through them, or by that of a machine. What tracing took of calls that a remedy spares is not counted. Whether
+    work needs what it is moved ahead of is for the reader to know.
     """
+    return together([advise_run(run, machine) for run in (trace, *again)])
+
+
+def advise_run(trace: Trace, machine: Machine | None = None) -> Advice:
+    """What one run shows, whatever it saves, and how far such runs differ."""
     where, story = _Places(trace), story_of(trace)
+    spread_s = chance_s(trace, story, where.site)
     if machine is not None:
         story = with_curve(story, machine)
-    return advise_story(story, where.site, where.of)
+    return replace(advise_story(story, where.site, where.of, Cost(trace)), spread_s=spread_s)
 
 
-def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str]) -> Advice:
-    """The same of a story; `site` tells where a row's call is made, `where` of several."""
+def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None) -> Advice:
+    """The same of a story; `site` tells where a row's call is made, `where` of several, `cost` what tracing took."""
     replayed = makespan_s(story)
-    found = []
+    found, cost = [], cost or Cost()
     for source in SOURCES:
         for remedy in source(story, site):
-            saved = replayed - makespan_s(remedy.changed)
+            saved = replayed - makespan_s(remedy.changed) - cost.of_gone_s(story, remedy.changed)
             if saved >= LEAST_SHARE * replayed:
                 found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
     return Advice(tuple(_ranked(found)), story.makespan_s, replayed)
 
 
-def _ranked(found: list[Finding]) -> Iterator[Finding]:
+def together(runs: Sequence[Advice]) -> Advice:
+    """What runs of one program show, all in all: a finding that some lack saves nothing there."""
+    traced_s, replayed_s = (median(getattr(run, name) for run in runs) for name in ("traced_s", "replayed_s"))
+    alone = runs[0].spread_s
+    spread_s = max(run.traced_s for run in runs) - min(run.traced_s for run in runs) if len(runs) > 1 else alone
+    seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for run in runs:
+        for finding in run.findings:
+            seen[finding.kind, finding.where].append(finding)
+    lacking = {key: [0.0] * max(len(runs) - len(those), 0) for key, those in seen.items()}
+    saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
+    told = [replace(those[0], saves_s=saves[key]) for key, those in seen.items()]
+    ranked = [it for it in _ranked(told) if it.saves_s >= LEAST_SHARE * replayed_s]
+    least_s = spread_s if len(runs) > 1 else 0.0  # a run with a pause in it hides no finding, it only tells
+    sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
+    return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs))
+
+
+def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
     """The largest first; among those that save much the same, the least effort."""
     rest = sorted(found, key=lambda finding: -finding.saves_s)
     while rest:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from dovetail.plan.remedy import Remedy, Site, own_s
-from dovetail.trace.story import Story
+from dovetail.plan.remedy import Remedy, Site, gap_s, own_s, told
+from dovetail.trace.story import Step, Story
 
 UNEVEN, APART, ALIKE = 1.15, 1.3, 0.1  # ratios at which ranks and links are called so
 
@@ -19,10 +19,10 @@ def balance(story: Story, site: Site) -> Iterator[Remedy]:
     usual, mean = median(own), sum(own) / len(own)
     slowest = max(range(len(own)), key=own.__getitem__)
     rest = [value for rank, value in enumerate(own) if rank != slowest]
-    if len(own) < 2 or usual <= 0 or own[slowest] < UNEVEN * mean:
+    if len(own) < 2 or usual <= 0:
         return
     is_alone = len(own) > 2 and max(rest) <= (1 + 2 * ALIKE) * min(rest) and own[slowest] > APART * median(rest)
-    if is_alone:
+    if is_alone and own[slowest] >= UNEVEN * mean:
         goal = [median(rest) if rank == slowest else value for rank, value in enumerate(own)]
         evidence = (
             f"rank {slowest} computes {own[slowest] / median(rest):.2f} times as long as the others, which are alike"
@@ -30,9 +30,64 @@ def balance(story: Story, site: Site) -> Iterator[Remedy]:
         action = f"look at the host of rank {slowest} (clock, memory, other programs), or give it less"
         yield Remedy("slow_rank", _rows(story, slowest), evidence, action, _levelled(story, own, goal))
         return
-    evidence = f"rank {slowest} computes {own[slowest] / mean:.2f} times as long as the ranks' mean"
-    action = "share the work evenly among the ranks"
-    yield Remedy("imbalance", _rows(story, slowest), evidence, action, _levelled(story, own, [mean] * len(own)))
+    yield from _by_phase(story, site)
+
+
+def _by_phase(story: Story, site: Site) -> Iterator[Remedy]:
+    """The work between two meetings of all brought to the ranks' mean, each such pair of places by itself: ranks may
+    have as much to do all in all, but not at the same time, as where one goes ahead while all others wait."""
+    phases = [list(_phases(story, steps, site)) for steps in story.steps]
+    spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(story.steps))
+    for rank, steps in enumerate(story.steps):
+        for phase, step in zip(phases[rank], steps, strict=True):
+            spent[phase][rank] += gap_s(step)
+    mean = {phase: sum(each) / len(each) for phase, each in spent.items()}
+    waited = {phase: max(each) - mean[phase] for phase, each in spent.items()}
+    if sum(waited.values()) < (UNEVEN - 1) * sum(mean.values()):
+        return
+    changed = [_phases_levelled(steps, phases[r], spent, mean, r) for r, steps in enumerate(story.steps)]
+    worst = max(waited, key=waited.__getitem__)
+    rank = max(range(len(story.steps)), key=spent[worst].__getitem__)
+    evidence = (
+        f"rank {rank} computes {told(spent[worst][rank])} between {worst[0]} and {worst[1]}, the ranks "
+        f"{told(mean[worst])} on the mean, and those that are there first wait"
+    )
+    rows = [s.row for s, phase in zip(story.steps[rank], phases[rank], strict=True) if phase == worst and s.row >= 0]
+    yield Remedy("imbalance", tuple(rows[:3]), evidence, "share this work among the ranks", story.with_steps(changed))
+
+
+def _phases(story: Story, steps: Sequence[Step], site: Site) -> Iterator[tuple[str, str]]:
+    """Of each step, between which meetings of all ranks its work is done: where the last was called, and the next."""
+    meets = [
+        site(step.row) if step.does == "join" and len(story.gatherings[step.number].group) == len(story.steps) else ""
+        for step in steps
+    ]
+    after, last = ["the end"] * len(steps), "the end"
+    for i in range(len(steps) - 1, -1, -1):
+        after[i] = last = meets[i] or last
+    before = "the beginning"
+    for place, then in zip(meets, after, strict=True):
+        yield before, then
+        before = place or before
+
+
+def _phases_levelled(
+    steps: Sequence[Step],
+    phases: Sequence[tuple[str, str]],
+    spent: Mapping[tuple[str, str], list[float]],
+    mean: Mapping[tuple[str, str], float],
+    rank: int,
+) -> list[Step]:
+    """A rank's steps with the work of each phase made longer or shorter; where it has none, put before the meeting."""
+    meetings = Counter(phase for step, phase in zip(steps, phases, strict=True) if step.does in ("join", "end"))
+    found = []
+    for step, phase in zip(steps, phases, strict=True):
+        now, then = spent[phase][rank], mean[phase]
+        seconds = gap_s(step) * (then / now if now > then / 10 else 1.0) + step.within_s
+        if now <= then / 10 and step.does in ("join", "end"):
+            seconds += (then - now) / max(meetings[phase], 1)
+        found.append(step._replace(seconds=seconds))
+    return found
 
 
 def _rows(story: Story, rank: int) -> tuple[int, ...]:
@@ -43,11 +98,11 @@ def _rows(story: Story, rank: int) -> tuple[int, ...]:
 
 def _levelled(story: Story, own: list[float], goal: list[float]) -> Story:
     """Every rank's own work, outside calls, made longer or shorter by one factor."""
-    told = []
+    changed = []
     for steps, now, then in zip(story.steps, own, goal, strict=True):
         factor = then / now if now > 0 else 1.0
-        told.append([s._replace(seconds=(s.seconds - s.within_s) * factor + s.within_s) for s in steps])
-    return story.with_steps(told)
+        changed.append([s._replace(seconds=(s.seconds - s.within_s) * factor + s.within_s) for s in steps])
+    return story.with_steps(changed)
 
 
 def slow_link(story: Story, site: Site) -> Iterator[Remedy]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from dovetail.plan.remedy import GRAIN_S, Remedy, Site, by_site, gap_s, later, told
+from dovetail.plan.remedy import GRAIN_S, Remedy, Site, by_site, gap_s, later, latest, told
 from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
 
 LEAST_WORK_S = 20e-6  # that is worth being put before a wait
@@ -65,8 +65,8 @@ def sends(story: Story, site: Site) -> Iterator[Remedy]:
             free = [replace(m, rendezvous=False) if n in blocked else m for n, m in enumerate(story.messages)]
             action = f"raise the library's eager limit above {most} bytes (docs/trace.md names the variables)"
             yield Remedy("eager", tuple(rows), evidence, action, replace(story, messages=tuple(free)))
-        changed = _waiting_later(story, rows, "sent")
-        action = "MPI_Isend, and MPI_Wait where the buffer is needed again"
+        changed = story.with_steps([latest(steps, rows) for steps in story.steps])
+        action = "MPI_Isend, and MPI_Wait before the rank receives again or meets others; each of a buffer of its own"
         yield Remedy("rendezvous", tuple(rows), evidence, action, changed)
 
 
@@ -81,7 +81,7 @@ def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
         late = {
             s.number for _, s in found if story.messages[s.number].rendezvous and not story.messages[s.number].stalls
         }
-        moved = [list(_earlier(steps, late)) for steps in story.steps]
+        moved = [list(_earlier(story, steps, late)) for steps in story.steps]
         if not late or all(list(a) == list(b) for a, b in zip(moved, story.steps, strict=True)):
             continue
         rows = {s.row for _, s in found if s.number in late}
@@ -90,13 +90,13 @@ def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
         yield Remedy("post_earlier", tuple(rows), evidence, action, story.with_steps(moved))
 
 
-def _earlier(steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
+def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
     """Each late receive posted before the waits that come directly before it, with no own work between."""
     told_: list[Step] = []
     for step in steps:
         at = len(told_)
         if step.does == "recv" and step.number in late and gap_s(step) <= GRAIN_S:
-            at = _first_of_waits(told_)
+            at = _first_of_waits(story, told_, step.number)
         if at == len(told_):
             told_.append(step)
             continue
@@ -105,10 +105,14 @@ def _earlier(steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
     yield from told_
 
 
-def _first_of_waits(steps: Sequence[Step]) -> int:
-    """Where the receives and waits at the end begin that have no own work between them."""
-    at = len(steps)
+def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
+    """Where the receives and waits at the end begin that have no own work between them, and do not take what the
+    sender of message `number` sends ahead of it to the same receives."""
+    at, it = len(steps), story.messages[number]
     while at and len(steps) - at < MOST_MOVED and steps[at - 1].does in ("taken", "recv"):
+        other = story.messages[steps[at - 1].number]
+        if steps[at - 1].does == "recv" and (other.src, other.key) == (it.src, it.key):
+            break
         if at < len(steps) and gap_s(steps[at]) > GRAIN_S:
             break
         at -= 1

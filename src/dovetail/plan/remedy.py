@@ -72,6 +72,23 @@ def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step
     yield from held
 
 
+def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
+    """The steps with what the sends at these rows wait for just before the rank next receives, or meets others."""
+    held: list[Step] = []
+    for step in steps:
+        if step.row in rows and step.does == "sent":
+            if step.seconds > 0:
+                yield step._replace(does="own", number=-1)
+            held.append(step._replace(seconds=0.0, within_s=0.0))
+            continue
+        if held and step.does in ("recv", "taken", "join", "joined", "end") and step.row != held[-1].row:
+            yield step._replace(does="own", number=-1)
+            yield from held
+            held, step = [], step._replace(seconds=0.0, within_s=0.0)
+        yield step
+    yield from held
+
+
 def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tuple[int, Step]]]:
     """Steps of these kinds, with their ranks, by the place that they are called from."""
     found: dict[str, list[tuple[int, Step]]] = {}

@@ -8,11 +8,22 @@ from dovetail.report.units import percent, seconds
 
 
 def advice_text(advice: Advice) -> str:
-    """The findings, numbered, then how far replays can be trusted."""
+    """The findings, numbered, those that are lost in the runs' own differences last, then how far replays can be
+    trusted."""
     parts = [_finding(number, finding, advice) for number, finding in enumerate(advice.findings, 1)]
     if not parts:
-        parts = ["Nothing to change would save a hundredth of the time."]
+        parts = [f"Nothing to change would save {_least(advice)}."]
+    if advice.doubtful:
+        parts.append(f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:")
+        numbered = enumerate(advice.doubtful, len(advice.findings) + 1)
+        parts += [_finding(number, finding, advice) for number, finding in numbered]
+    if advice.num_runs == 1:
+        parts.append(f"Two such runs may differ by {seconds(advice.spread_s)}, as calls in this one do (`--again`).")
     return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
+
+
+def _least(advice: Advice) -> str:
+    return "more than runs differ by" if advice.doubtful else "a hundredth of the time"
 
 
 def replay_text(replay: Replay) -> str:

@@ -164,9 +164,19 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
         "clock_error_s": error_s,
         "has_drift": clock.has_drift,
         "moved_s": list(by),
+        "event_s": [ticks * clock.line.rate * 1e-9 for ticks in _event_ticks(process)],
         **({"lines": lines} if lines else {}),
     }
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
+
+
+def _event_ticks(process: ProcessFile) -> list[float]:
+    """What an event cost with a look at the clock, and without; nothing where the file does not tell."""
+    for note in process.notes:
+        told = note.get("event_ticks")
+        if isinstance(told, list) and len(told) == 2 and all(isinstance(ticks, int | float) for ticks in told):
+            return [float(ticks) for ticks in told]
+    return [0.0, 0.0]
 
 
 def lanes_of(process: ProcessFile) -> dict[str, int]:

@@ -1,0 +1,67 @@
+"""How far runs of a program differ, and what tracing costs: what a remedy's saving is weighed against."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace import Trace
+from dovetail.trace.story import Step, Story
+
+LAGS = 8  # a program that does the same by turns has as many turns at most
+SURE = 1.96 * 2**0.5  # times the deviation of one run: two differ by less, 19 times of 20
+
+
+def chance_s(trace: Trace, story: Story, site: Callable[[int], str]) -> float:
+    """How far two such runs differ by chance, 19 times of 20, as one of them tells.
+
+    The time from one call to the next varies where both places are the same; of each such pair, its variance is by
+    differences of neighbours, which what grows or falls in the course of a run does not touch, or of second, third, …
+    neighbours, where these differ less, since by turns is not by chance. Added up over the run; the ranks' median.
+    """
+    found = [_deviation_s(trace.columns["end_s"], steps, site) for steps in story.steps]
+    return SURE * float(np.median(found)) if found else 0.0
+
+
+def _deviation_s(end_s: NDArray[np.float64], steps: Sequence[Step], site: Callable[[int], str]) -> float:
+    rows = list(dict.fromkeys(step.row for step in steps if step.row >= 0))
+    spent_s, places = np.diff(end_s[rows]), [site(row) for row in rows]
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for i, pair in enumerate(pairwise(places)):
+        pairs.setdefault(pair, []).append(i)
+    return float(np.sqrt(sum(len(at) * _variance(spent_s[at]) for at in pairs.values())))
+
+
+def _variance(values: NDArray[np.float64]) -> float:
+    """Of values that may go up and down in turns, and along."""
+    lags = range(1, min(LAGS, len(values) // 2) + 1)
+    return min((float(np.mean((values[lag:] - values[:-lag]) ** 2)) / 2 for lag in lags), default=0.0)
+
+
+class Cost:
+    """Seconds that tracing took, call by call, as the traced processes measured it."""
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.call_s: NDArray[np.float64] = np.zeros(0)
+        if trace is None:
+            return
+        event_s = np.zeros((trace.num_ranks, 2))
+        for about in trace.meta.get("ranks", ()):
+            event_s[about["rank"]] = about.get("event_s", (0.0, 0.0))  # an older trace does not tell
+        part, rank = trace.columns["part"], trace.columns["rank"]
+        row_s = event_s[rank, 1] + np.where(part == 0, 2 * event_s[rank, 0], 0.0)  # what it moved is an event
+        self.call_s = np.bincount(np.arange(trace.num_rows) - part, row_s, trace.num_rows).astype("f8")
+
+    def of_gone_s(self, before: Story, after: Story) -> float:
+        """What the calls took that are gone after a change: of the rank that had the most."""
+        return max(map(self._of_rank_s, before.steps, after.steps), default=0.0)
+
+    def _of_rank_s(self, before: Sequence[Step], after: Sequence[Step]) -> float:
+        if not len(self.call_s):
+            return 0.0
+        there, left = (Counter(step.row for step in steps if step.row >= 0) for steps in (before, after))
+        return sum(float(self.call_s[row]) * (1 - min(left[row] / count, 1)) for row, count in there.items())
