@@ -13,8 +13,8 @@ from dovetail.collective.wish import AllReduce
 from dovetail.core import PlanError, RunError
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
-from dovetail.tune.collectives import entries_of, row_of, selection_of
 from dovetail.timeline import Timeline
+from dovetail.tune.collectives import entries_of, row_of, selection_of
 from dovetail.tune.contest import beats, contest, finalists, judge, pooled
 from dovetail.tune.measure import LAUNCHES, Entry, Measurer, fill
 

@@ -112,7 +112,7 @@ def tile(
     if json:
         output.emit(facts.to_json(points) | {"search": found and _searched(found)})
     else:
-        print("\n\n".join([render(facts, found), *map(str, written)]))
+        print("\n\n".join([render(facts, found), *(code.notes if code else ()), *map(str, written)]))
     return 0 if tiling.is_legal else 1
 
 
@@ -124,6 +124,8 @@ def _nest_code(
         raise WishError(
             "name either a nest or dependences", hint='my_loops.py:name --grid 400x300, or --deps "3,1;1,2"'
         )
+    if problem is None and dtype is not None:
+        raise WishError("dependences have no dtype", found=f"--dtype {dtype}", hint="leave it out, or name a nest")
     if problem is None:
         return None
     from dovetail.loops.nest_code import nest_code, sizes_of

@@ -90,13 +90,14 @@ def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
 
 def print_tuned(result: TuneResult) -> None:
     """The table, where the rest of the gain was lost, the check, and last the page's path."""
-    from dovetail.report import percent, seconds, summary_table
+    from dovetail.report import seconds, summary_table
     from dovetail.report.tuning import summary, why_kept
+    from dovetail.report.units import ideal_share
 
     judged, planned = result.judged, result.planned
     print(summary_table(summary(result), terminal=output.is_terminal(), width=output.width()))
     disturbed = f"; {judged.disturbed} disturbed" if judged.disturbed else ""
-    gain = None if result.ideal_gain is None else f"{percent(result.ideal_gain)} of the ideal gain"
+    gain = None if result.ideal_gain is None else f"{ideal_share(result.ideal_gain)} of the ideal gain"
     print(f"\nMedians of {judged.rounds} rounds{disturbed}; {gain or f'serial kept: {why_kept(result)}'}.")
     for text in (*result.plan.schedule.notes, *result.notes):
         print(text)

@@ -258,7 +258,13 @@ static size_t num_bytes(int f) {
 }
 
 static void fresh_memory(void) {
-    for (int f = 0; f < NUM_FIELDS; f++) memory[f] = malloc(num_bytes(f));
+    for (int f = 0; f < NUM_FIELDS; f++) {
+        memory[f] = malloc(num_bytes(f));
+        if (memory[f]) continue;
+        fprintf(stderr, "rank %d has no memory for %zu bytes: take fewer steps, or a smaller space\n", rank,
+                num_bytes(f));
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
     use_memory();
     for (int f = 0; f < NUM_FIELDS; f++) {
         int64_t p[N];

@@ -8,9 +8,12 @@ that go round their ends are folded: i and n - 1 - i are computed at one point, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from dovetail.core import WishError
 from dovetail.loops.affine import Affine
@@ -24,6 +27,7 @@ from dovetail.loops.spaces import Space
 from dovetail.loops.types import check_types
 
 Ranges = tuple[tuple[int, int], ...]
+MUCH = 1 << 30  # bytes: what holds more is told
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,12 @@ class NestCode:
         return tuple(zip(*self.vectors, strict=True))
 
     @property
+    def num_bytes(self) -> int:
+        """What a rank holds."""
+        sizes = ((field.dtype, (high - low + 1 for low, high in field.ranges)) for field in self.fields)
+        return sum(np.dtype(dtype).itemsize * prod(lengths) for dtype, lengths in sizes)
+
+    @property
     def num_points(self) -> int:
         """How many values are computed."""
         return sum(field.domain.num_points for field in self.fields)
@@ -99,7 +109,10 @@ def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> N
     made = NestCode(found.space(), fields, found.folded, text.macros(), text.plain(), tuple(found.notes()))
     if not made.vectors:
         raise WishError(f"{nest.name} has no dependences", hint="its points can be computed in any order")
-    return made
+    if made.num_bytes < MUCH:
+        return made
+    note = f"a rank of such a program holds {made.num_bytes / 2**30:.3g} GiB: a place for every value of every step"
+    return replace(made, notes=(*made.notes, note))
 
 
 class Analysis:

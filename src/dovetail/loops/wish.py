@@ -197,7 +197,10 @@ class StencilWish(OfFields):
         """How a schedule cuts the grid. PlanError where it is not for so many ranks."""
         cut, depth = schedule.get("cut", ()), schedule.get("depth")
         if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
-            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
+            axes = "the first axis" if len(self.rows) == 1 else f"each of the first {len(self.rows)} axes"
+            hint = f"cut: parts along {axes}, {ranks} together"
+            found = str(schedule).removeprefix(", ")
+            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=found, hint=hint)
         parse_count(depth, "depth"), parse_count(schedule.get("tile", 1), "tile", least=1)
         if any(parts > rows for parts, rows in zip(cut, self.rows, strict=True)):
             found = f"{' × '.join(map(str, self.rows))} rows in {' × '.join(map(str, cut))} parts"

@@ -146,9 +146,8 @@ def _run_file(path: str) -> ModuleType:
         raise WishError(f"{path} is not Python: {error.msg}", where=where, found=found) from error
     except Exception as error:
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
-        where = f"{file.name}:{lines[-1]}" if lines else None
-        found = f"{type(error).__name__}: {error}"
-        raise WishError(f"{path} failed", where=where, found=found, hint="--debug shows the traceback") from error
+        at, found = f"{file.name}:{lines[-1]}" if lines else None, f"{type(error).__name__}: {error}"
+        raise WishError(f"{path} failed", where=at, found=found, hint="--debug shows the traceback") from error
     return module
 
 

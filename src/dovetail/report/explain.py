@@ -11,6 +11,7 @@ from dovetail.ir import Schedule, Space
 from dovetail.plan import Plan
 from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.report.summary import Losses, Provenance, Row, Summary
+from dovetail.report.units import ideal_share
 
 MOST_RUNS = 12  # of tiles of one length that are told one by one
 LOSSES = {
@@ -115,7 +116,8 @@ def _times(plan: Plan) -> str:
     if not plan.overlaps:
         beyond = "slower than" if gain < 0 else "no faster, beyond the noise, than"
         return f"{line} This is {beyond} serial; it was asked for by name."
-    return f"{line} That is {share_text(gain)} less than serial, and {share_text(plan.ideal_gain)} of the ideal gain."
+    reached = ideal_share(plan.ideal_gain) if plan.ideal_gain > 2 else share_text(plan.ideal_gain)
+    return f"{line} That is {share_text(gain)} less than serial, and {reached} of the ideal gain."
 
 
 def _losses(plan: Plan) -> Iterator[str]:

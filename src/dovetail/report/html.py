@@ -17,7 +17,7 @@ from dovetail.report.payload import encode
 from dovetail.report.space_picture import space_svg
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.template import fill, part, programs_of, provenance_list
-from dovetail.report.units import percent, second_unit, seconds, seconds_column, significant
+from dovetail.report.units import ideal_share, second_unit, seconds, seconds_column, significant
 from dovetail.timeline import Label, Timeline
 
 SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "find.js", "main.js")
@@ -142,7 +142,7 @@ def _schedule(row: Row, times: Mapping[Label, str], gains: bool, whys: bool) -> 
     if gains:
         share = 0.0 if row.ideal_gain is None else min(max(row.ideal_gain, 0.0), 1.0)
         bar = f'<span class="gain"><i style="width:{100 * share:.1f}%"></i></span>' * (row.ideal_gain is not None)
-        cells += f'<td class="share">{bar}{percent(row.ideal_gain)}</td>'
+        cells += f'<td class="share">{bar}{ideal_share(row.ideal_gain)}</td>'
     cells += f'<td class="why">{escape(row.why)}</td>' * whys
     return f"<tr{' class=chosen' if row.chosen else ''}>{cells}</tr>"
 

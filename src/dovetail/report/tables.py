@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TextIO
 
 from dovetail.report.summary import Summary
-from dovetail.report.units import percent, seconds_column
+from dovetail.report.units import ideal_share, seconds_column
 
 Align = Literal["left", "right"]
 
@@ -109,7 +109,7 @@ def summary_cells(summary: Summary) -> tuple[list[str], list[list[str]], list[Al
         cells = seconds_column([row.seconds(label) for row in summary.rows], distinct=label != "measured")
         columns.append((label, cells, "right"))
     if any(row.ideal_gain is not None for row in summary.rows):
-        columns.append(("ideal gain", [percent(row.ideal_gain) for row in summary.rows], "right"))
+        columns.append(("ideal gain", [ideal_share(row.ideal_gain) for row in summary.rows], "right"))
     if any(row.why for row in summary.rows):
         columns.append(("why", [row.why for row in summary.rows], "left"))
     rows = [list(cells) for cells in zip(*(cells for _, cells, _ in columns), strict=True)]

@@ -63,6 +63,16 @@ def percent(share: float | None) -> str:
     return f"{'0' if text == '-0' else text} %"
 
 
+def ideal_share(share: float | None) -> str:
+    """What was reached of the ideal gain, that of hiding alone. More than twice of it is told as no more than that: the
+    schedule does other than serial's work in less time, as tiles that stay in a cache do.
+
+    >>> [ideal_share(x) for x in (0.5634, 1.2, 32.07, None)]
+    ['56 %', '120 %', '> 200 %', '–']
+    """
+    return "> 200 %" if share is not None and share > 2 else percent(share)
+
+
 def seconds_column(values_s: Sequence[float | None], digits: int = 3, distinct: bool = False) -> list[str]:
     """Durations of one column: one unit for all, decimal points above each other.
 

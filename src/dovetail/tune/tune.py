@@ -18,10 +18,10 @@ from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.plan.costs import Costs
 from dovetail.plan.kept import keep_schedule
-from dovetail.plan.written import keep_program
 from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.plan.search import plan, with_schedule
 from dovetail.plan.wishes import checked_wish
+from dovetail.plan.written import keep_program
 from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
