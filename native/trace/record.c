@@ -329,7 +329,7 @@ static void note_cost(void) {
         const uint64_t spent = dvt_now() - begun;
         if (spent < least[turn % 2]) least[turn % 2] = spent;
     }
-    mine.segment = NULL;
+    mine.segment = NULL, mine.generation = 0; /* its thread is numbered by its first event */
     char line[100];
     snprintf(line, sizeof line, "{\"event_ticks\": [%.2f, %.2f]}", (double)least[0] / (2 * PAIRS),
              (double)least[1] / (2 * PAIRS));

@@ -73,10 +73,7 @@ class Blockwise(Product):
     def _schedules(self, costs: Costs) -> Iterator[Schedule]:
         ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
         at_once = [by for by in ways if by in ("library", "messages")]
-        for made in (self._serial(by, ranks) for by in at_once):
-            yield made
-            if made.get("fused") and ranks > 1:  # one product for each block saves what copies rows into one piece
-                yield made.with_parameters(fused=False)
+        yield from (self._serial(by, ranks) for by in at_once)
         if ranks == 1:
             return
         whole = (longest,) if longest else ()
