@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,9 @@ from dovetail.core import DovetailError
 from dovetail.trace import merge, open_trace, save_trace
 from dovetail.trace.decode import KINDS, RAW, ThreadDecoder, joined
 from dovetail.trace.matching import messages
+from dovetail.trace.merge import _Lane, in_order
 from dovetail.trace.process_file import PAGE, EventKind
-from dovetail.trace.trace import Trace
+from dovetail.trace.trace import COLUMNS, Trace
 
 Event = tuple[int, int]
 
@@ -221,3 +224,23 @@ def test_damaged_files_are_merged_all_the_same(tmp_path):
         at = int(random.integers(PAGE, len(whole) - 64))
         file.write_bytes(whole[:at] + random.bytes(64) + whole[at + 64 :])
         assert merge(tmp_path).num_rows > 100
+
+
+def test_lanes_are_taken_only_when_their_turn_comes(monkeypatch):
+    """A thousand short lanes, one after the other, beside a long one: rows are joined about once, not at every step."""
+    monkeypatch.setattr(sys.modules[_Lane.__module__], "FEW_ROWS", 4)
+    short = [batches_of(10.0 * lane + np.arange(6), 3) for lane in range(1000)]
+    long = batches_of(np.arange(0, 10_000, 2.5), 50)
+    touched, take = [], _Lane.take
+    monkeypatch.setattr(_Lane, "take", lambda self, horizon: touched.append(take(self, horizon)) or touched[-1])
+    ends = np.concatenate([rows["end_s"] for rows in in_order([*short, long])])
+    assert len(ends) == 10_000
+    assert (np.diff(ends) >= 0).all()
+    assert len(touched) < 3000
+
+
+def batches_of(ends, size):
+    """A lane of rows that end at these seconds, `size` at a time."""
+    for at in range(0, len(ends), size):
+        part = np.asarray(ends[at : at + size], "f8")
+        yield {name: part if name == "end_s" else np.zeros(len(part), kind) for name, kind in COLUMNS.items()}

@@ -193,6 +193,13 @@ def test_a_ring_in_use_is_brought_into_memory(tmp_path):
     assert done.stdout.split() == ["1", *["4"] * 5]
 
 
+def test_threads_that_come_and_go_leave_no_memory_to_be_looked_at(build, tmp_path):
+    """Each gives back a segment larger than what is ready at first, while the helper makes another in its place."""
+    done = ran(build(PLAIN), tmp_path, 12, 20, "again", DOVETAIL_TRACE_BUFFER=3 << 20)
+    assert done.returncode == 0, done.stderr
+    assert merge(tmp_path).meta["lost"] == 0
+
+
 def test_what_finds_no_room_is_counted(build, tmp_path):
     """Planted: a disk that is full soon. The program goes on."""
     command = f"ulimit -f 8000; exec {build(PLAIN)} {tmp_path} 2 200000"

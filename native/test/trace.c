@@ -1,7 +1,8 @@
 /* The recorder from many threads, signal handlers and forks at once; for the sanitizers, and as a source of events.
 
-   trace FOLDER THREADS EVENTS [look]: each thread, and a second one after it, records EVENTS intervals with a point
-   inside each, or looks as often for something three times, in vain but for the last; a timer's signal records points;
+   trace FOLDER THREADS EVENTS [look|again]: each thread, and a second one after it, records EVENTS intervals with a
+   point inside each, or looks as often for something three times, in vain but for the last; `again`: four hundred such
+   threads come and go, one after the other; a timer's signal records points;
    a forked child records a point into a file of its own. Prints what was dropped. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -67,8 +68,8 @@ static int in_child(const char* folder) {
 
 int main(int argc, char** argv) {
     if (argc < 4) return 2;
-    looks = argc > 4;
-    const int num_threads = atoi(argv[2]);
+    looks = argc > 4 && !strcmp(argv[4], "look");
+    const int num_rounds = argc > 4 && !strcmp(argv[4], "again") ? 400 : 1, num_threads = atoi(argv[2]);
     num_events = atoi(argv[3]);
     const int code = dovetail_trace_init(argv[1]);
     if (code) {
@@ -81,7 +82,7 @@ int main(int argc, char** argv) {
     signal(SIGALRM, on_signal);
     const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
     setitimer(ITIMER_REAL, &often, NULL);
-    in_threads(num_threads);
+    for (int i = 0; i < num_rounds; ++i) in_threads(num_threads);
     const int status = in_child(argv[1]);
     in_threads(num_threads);
     setitimer(ITIMER_REAL, &never, NULL);

@@ -131,6 +131,13 @@ static void remember_ring(dvt_segment* segment, uint64_t ready_bytes) {
     }
 }
 
+/* Unmaps it, and looks at it no more. */
+static void unmap(dvt_segment* segment) {
+    for (int i = 0; i < MAX_RINGS; ++i)
+        if (file.ring[i].segment == segment) file.ring[i].segment = NULL;
+    munmap(segment, file.segment_bytes);
+}
+
 /* Brings another piece of every ring in use into memory, or its thread would fault page by page in its first lap; how
    many there were. */
 static int ready_more(void) {
@@ -160,7 +167,7 @@ static int make_spares(uint64_t ready_bytes) {
         __atomic_store_n(&dvt_writer.header->num_segments, dvt_writer.header->num_segments + 1, __ATOMIC_RELAXED);
         dvt_segment* empty = NULL;
         if (!__atomic_compare_exchange_n(&file.spare[i], &empty, fresh, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-            munmap(fresh, file.segment_bytes); /* a thread gave one back meanwhile; this one stays empty in the file */
+            unmap(fresh); /* a thread gave one back meanwhile; this one stays empty in the file */
         ++made;
     }
     return made;
@@ -169,7 +176,7 @@ static int make_spares(uint64_t ready_bytes) {
 static void unmap_full(void) {
     for (int i = 0; i < MAX_FULL; ++i) {
         dvt_segment* full = __atomic_exchange_n(&file.full[i], NULL, __ATOMIC_ACQUIRE);
-        if (full) munmap(full, file.segment_bytes);
+        if (full) unmap(full);
     }
 }
 

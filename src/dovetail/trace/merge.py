@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
 from dovetail.trace.matching import DONE, RECV, Matcher, check
-from dovetail.trace.process_file import ProcessFile, read_process
+from dovetail.trace.process_file import Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter
 from dovetail.trace.trace import COLUMNS, Comm
 
 Columns = dict[str, NDArray[Any]]
 PIECE_EVENTS = 1 << 16
+FEW_ROWS = 1 << 10
 
 
 def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
@@ -96,7 +97,7 @@ class _Merge:
 
     def write(self, target: Path) -> TraceFile:
         with TraceWriter(target) as writer:
-            for batch in in_order([lane for index in range(len(self.processes)) for lane in self._lanes(index)]):
+            for batch in in_order(lane for index in range(len(self.processes)) for lane in self._lanes(index)):
                 self.requests.settle(batch)
                 name_peers(batch, list(self.comms.rows))
                 self.matcher.take(batch)
@@ -121,16 +122,20 @@ class _Merge:
     def _lanes(self, index: int) -> Iterator[Iterator[Columns]]:
         process = self.processes[index]
         line, tables = self.clocks[index].line, _Numbers(process, self.names, self.comms, self.across)
-        for thread in dict.fromkeys(piece.thread for piece in process.pieces):
-            yield self._lane(process, thread, line, tables)
+        pieces: dict[int, list[Piece]] = {}
+        for piece in process.pieces:
+            pieces.setdefault(piece.thread, []).append(piece)
+        for thread, its in pieces.items():
+            yield self._lane(process, thread, its, line, tables)
 
-    def _lane(self, process: ProcessFile, thread: int, line: Line, numbers: _Numbers) -> Iterator[Columns]:
+    def _lane(
+        self, process: ProcessFile, thread: int, pieces: Sequence[Piece], line: Line, numbers: _Numbers
+    ) -> Iterator[Columns]:
         """The rows of a thread, piece by piece."""
         decoder = ThreadDecoder()
-        for piece in process.pieces:
-            if piece.thread == thread:
-                for events, lost in _bites(process, piece):
-                    yield self._told(decoder.take(events, lost), process, thread, line, numbers)
+        for piece in pieces:
+            for events, lost in _bites(process, piece):
+                yield self._told(decoder.take(events, lost), process, thread, line, numbers)
         self.unmatched += decoder.unmatched
         yield self._told(decoder.rest(process.last.clock), process, thread, line, numbers)
 
@@ -146,7 +151,7 @@ class _Merge:
         return numbers.settle(columns, rows)
 
 
-def _bites(process: ProcessFile, piece: Any) -> Iterator[tuple[NDArray[Any], int]]:
+def _bites(process: ProcessFile, piece: Piece) -> Iterator[tuple[NDArray[Any], int]]:
     """A piece in parts that are not too large; the loss comes after the last."""
     events = process.events(piece)
     for at in range(0, max(len(events), 1), PIECE_EVENTS):
@@ -292,32 +297,53 @@ class Requests:
         return number, comm, receives
 
 
-def in_order(lanes: Sequence[Iterator[Columns]]) -> Iterator[Columns]:
-    """Rows of all lanes, each in the order of its ends, in one order; no more than a batch of each lane is held."""
-    waiting: dict[int, Columns] = {}
-    active = set(range(len(lanes)))
-    while active:
-        for lane in [lane for lane in active if lane not in waiting]:
-            batch = next((found for found in lanes[lane] if len(found["kind"])), None)
+class _Lane:
+    """The next rows of a lane: no fewer than `FEW_ROWS`, or all that are left."""
+
+    def __init__(self, batches: Iterator[Columns]) -> None:
+        self.batches, self.is_over = batches, False
+        self.rows: Columns = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
+        self.fill()
+
+    def fill(self) -> None:
+        while not self.is_over and len(self.rows["kind"]) < FEW_ROWS:
+            batch = next(self.batches, None)
             if batch is None:
-                active.discard(lane)
+                self.is_over = True
             else:
-                waiting[lane] = batch
-        if not waiting:
-            return
-        horizon = min(float(batch["end_s"].max()) for batch in waiting.values())  # its last, but in damaged files
-        yield _up_to(horizon, waiting)
+                self.rows = _joined([self.rows, batch]) if len(self.rows["kind"]) else batch
+
+    def take(self, horizon: float) -> Columns:
+        """Take out the rows that end by `horizon`; ends rise, but in damaged files."""
+        count = int(np.searchsorted(np.maximum.accumulate(self.rows["end_s"]), horizon, side="right"))
+        taken = {name: column[:count] for name, column in self.rows.items()}
+        self.rows = {name: column[count:] for name, column in self.rows.items()}
+        self.fill()
+        return taken
+
+    @property
+    def first(self) -> float:
+        return float(self.rows["end_s"][0]) if len(self.rows["kind"]) else np.inf
+
+    @property
+    def last(self) -> float:
+        """By when all that ends is known."""
+        return np.inf if self.is_over else float(self.rows["end_s"].max())
 
 
-def _up_to(horizon: float, waiting: dict[int, Columns]) -> Columns:
-    """Take the rows that end by `horizon` out of the lanes."""
-    taken = []
-    for lane, batch in list(waiting.items()):
-        count = int(np.searchsorted(np.maximum.accumulate(batch["end_s"]), horizon, side="right"))
-        taken.append({name: column[:count] for name, column in batch.items()})
-        waiting[lane] = {name: column[count:] for name, column in batch.items()}
-        if count == len(batch["kind"]):
-            del waiting[lane]
-    joined = {name: np.concatenate([part[name] for part in taken]) for name in COLUMNS}
-    order = np.argsort(joined["end_s"], kind="stable")
-    return {name: column[order] for name, column in joined.items()}
+def in_order(batches: Iterable[Iterator[Columns]]) -> Iterator[Columns]:
+    """Rows of all lanes, each in the order of its ends, in one order; little more than a batch of each lane is held."""
+    lanes = [_Lane(each) for each in batches]
+    firsts, lasts = (np.array([getattr(lane, name) for lane in lanes]) for name in ("first", "last"))
+    while (firsts < np.inf).any():
+        horizon = lasts.min()
+        chosen = np.flatnonzero((firsts <= horizon) & (firsts < np.inf)).tolist()
+        joined = _joined([lanes[at].take(horizon) for at in chosen])
+        for at in chosen:
+            firsts[at], lasts[at] = lanes[at].first, lanes[at].last
+        order = np.argsort(joined["end_s"], kind="stable")
+        yield {name: column[order] for name, column in joined.items()}
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}

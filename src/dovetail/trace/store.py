@@ -147,10 +147,12 @@ class TraceWriter:
 
     def add(self, columns: Columns) -> None:
         """Further rows, in the order of their ends."""
-        self._waiting.append(columns)
-        self._num_waiting += len(columns["kind"])
-        if self._num_waiting >= CHUNK_ROWS:
-            self._flush()
+        for start in range(0, len(columns["kind"]), CHUNK_ROWS):
+            rows = {name: column[start : start + CHUNK_ROWS] for name, column in columns.items()}
+            self._waiting.append(rows)
+            self._num_waiting += len(rows["kind"])
+            if self._num_waiting >= CHUNK_ROWS:
+                self._flush()
 
     def close(self, num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> TraceFile:
         """Write the index; the file has its name from here on."""
@@ -176,6 +178,5 @@ class TraceWriter:
 def save_trace(path: str | Path, trace: Trace) -> TraceFile:
     """Write a Trace that is in memory."""
     with TraceWriter(path) as writer:
-        for start in range(0, trace.num_rows, CHUNK_ROWS):
-            writer.add({name: column[start : start + CHUNK_ROWS] for name, column in trace.columns.items()})
+        writer.add(trace.columns)
         return writer.close(trace.num_ranks, trace.names, trace.comms, trace.meta)
