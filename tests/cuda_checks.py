@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+from importlib import import_module
 from itertools import product
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from needs import need
 from product_runs import gathers, scatters
 from run_programs import DTYPES, OneSided, TwoSided, assert_same, library_call, uneven_of, workload_of
 from run_strategies import programs
@@ -352,19 +354,20 @@ class TestFaults:
 def others_arrays(library):
     """To the device and back by another library; skipped where it has none."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes most of the memory
-    found = pytest.importorskip(library)
+    need(library)
+    found = import_module(library)
     if library == "torch":
         if not found.cuda.is_available():
-            pytest.skip("PyTorch has no device")
+            pytest.skip("needs gpu: PyTorch has no device")
         return SimpleNamespace(
             put=lambda array: found.from_numpy(array).cuda(), take=lambda ours: found.from_dlpack(ours).cpu().numpy()
         )
     if library == "cupy":
         if not found.cuda.is_available():
-            pytest.skip("CuPy has no device")
+            pytest.skip("needs gpu: CuPy has no device")
         return SimpleNamespace(put=found.asarray, take=lambda ours: found.asnumpy(found.from_dlpack(ours)))
     if not any(each.platform == "gpu" for each in found.devices()):
-        pytest.skip("JAX has no device")
+        pytest.skip("needs gpu: JAX has no device")
     return SimpleNamespace(put=found.device_put, take=lambda ours: np.asarray(found.dlpack.from_dlpack(ours)))
 
 

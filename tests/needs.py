@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -113,7 +113,7 @@ CAUSES: dict[str, Callable[[], str | None]] = {
     "mpich": lambda: _mpi_missing("mpich"),
     "openmpi": lambda: _mpi_missing("openmpi"),
     "shared": lambda: None if SHARED.is_dir() else "no ../shared folder",
-    "torch": lambda: _module_missing("torch"),
+    **{name: partial(_module_missing, name) for name in ("torch", "cupy", "jax")},
     "chromium": lambda: None if shutil.which("chromium") else "no chromium command",
     "cuda": _cuda_missing,
     "no_gpu": lambda: "there is one" if shutil.which("nvidia-smi") else None,
