@@ -27,6 +27,7 @@ LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 
 READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues
 MOST_FILES, FILES_ABOVE = 1 << 14, 16  # numbers of files up to which a table of them is small
+SLOWEST = 4.0  # times
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -192,8 +193,8 @@ class Deaths:
 
 
 def slowness() -> float:
-    """How much longer a program may take to start beside what else this machine does: 1 to 4 times."""
-    return min(crowding(), 4.0)
+    """How much longer a program may take to start, or to end, beside what else this machine does: 1 to 4 times."""
+    return min(crowding(), SLOWEST)
 
 
 def crowding() -> float:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault, RunError, find_tool, load_json
-from dovetail.run.heartbeat import Deaths, Watch, terminate_ranks
+from dovetail.run.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
 from dovetail.run.job import Job, JobResult, verify_job
 from dovetail.run.mpi_library import build_shim
 
@@ -28,8 +28,8 @@ PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
 HANG_S = 3.0  # after one rank has reported a failure, for the others to end by themselves
-PATIENCE_S = (1.0, 1.0, 2.0)  # for each step of `stop`
-STOP_S = sum(PATIENCE_S)
+PATIENCE_S = (2.0, 1.0, 2.0)  # for each step of `stop`, on a machine that has nothing else to do
+STOP_S = SLOWEST * sum(PATIENCE_S)
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -172,7 +172,7 @@ def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
             return
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             step()
-            launcher.wait(patience_s)
+            launcher.wait(slowness() * patience_s)
 
 
 def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunError:
