@@ -53,6 +53,7 @@ KINDS = {
     "dovetail.program_run/1": Kind("run"),
     "dovetail.curve/1": Kind("curve"),
 }
+PLANNED = ("plan", "tune")  # kinds that say what was wished for, and how it is done
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
 
 
@@ -122,18 +123,16 @@ def mscclpp_of(place: str, content: Any) -> MscclppPlan:
 
 def planned_program(document: dict[str, Any], place: str = "") -> Program:
     """The Program that a plan's wish and schedule make, not yet proved."""
-    from dovetail.plan.plan import asked_of
+    from dovetail.plan.plan import program_of
 
-    wish, schedule, ranks = asked_of(document)
-    return wish.program(schedule, ranks)
+    return program_of(document)
 
 
 def plain_of(document: dict[str, Any]) -> Program | None:
     """The plain program that says what is right for a plan's, None where its post-conditions do."""
-    from dovetail.plan.plan import asked_of
+    from dovetail.plan.plan import plain_of as plain
 
-    wish, schedule, ranks = asked_of(document)
-    return wish.plain(schedule, ranks)
+    return plain(document)
 
 
 def _parsed(text: str, place: str) -> Program:
