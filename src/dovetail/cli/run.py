@@ -47,7 +47,7 @@ def run(
     ] = None,
     on: Annotated[
         str,
-        typer.Option("--on", help=f"Where: {', '.join(PLACES)}.", callback=one_of(PLACES, "place to run on")),
+        typer.Option("--on", help=f"Where: {', '.join(PLACES)}.", callback=one_of(PLACES, "place")),
     ] = "mpi",
     launch: Launch = None,
     rounds: Rounds = 5,

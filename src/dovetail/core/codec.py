@@ -48,7 +48,8 @@ def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
     except OSError as error:
         raise DovetailError(f"cannot read {what} {path}", found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise DovetailError(f"{what} {path} is not JSON", found=str(error)) from error
+        hint = "it was cut, or changed by hand: write it anew"
+        raise DovetailError(f"{what} {path} is not JSON", found=str(error), hint=hint) from error
     if not isinstance(document, dict):
         raise DovetailError(f"{what} {path} is not a JSON object", found=type(document).__name__)
     return document

@@ -198,13 +198,13 @@ class Program:
             program = cls(
                 str(document["name"]),
                 int(document["num_ranks"]),
-                tuple(Buffer(b[0], b[1], tuple(int(n) for n in b[2])) for b in document["buffers"]),
-                tuple(Lane(*lane) for lane in document["lanes"]),
+                tuple(Buffer(_word(b[0]), b[1], tuple(int(n) for n in b[2])) for b in document["buffers"]),
+                tuple(Lane(_word(name), engine) for name, engine in document["lanes"]),
                 tuple(Channel(*map(int, c)) for c in document["channels"]),
-                tuple(Kernel(k[0], tuple(k[1]), bool(k[2])) for k in document["kernels"]),
-                tuple(Collective(c[0], tuple(c[1])) for c in document["collectives"]),
+                tuple(Kernel(_word(k[0]), tuple(k[1]), bool(k[2])) for k in document["kernels"]),
+                tuple(Collective(_word(c[0]), tuple(c[1])) for c in document["collectives"]),
                 tuple(_post_from_json(p) for p in document["posts"]),
-                tuple(document["lines"]),
+                tuple(map(_word, document["lines"])),
                 read_arrays(document["columns"], COLUMNS),
             )
             check_columns(program)
@@ -338,6 +338,12 @@ def _term_to_json(term: Term) -> list[Any]:
 def _post_from_json(document: dict[str, Any]) -> Post:
     terms = tuple(_term_from_json(*term) for term in document["terms"])
     return Post(tuple(map(index, document["ranks"])), _region_from_json(*document["region"]), terms)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a name that is {type(value).__name__}")
+    return value
 
 
 def _region_from_json(buffer: str, *numbers: int) -> Region:
