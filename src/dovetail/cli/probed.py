@@ -23,17 +23,19 @@ def known(wish: Wish, ranks: int, launch: str | None) -> Machine | None:
 
 
 def planned_for(document: Mapping[str, Any]) -> Machine:
-    """The machine that the document of a plan, or of a tuning, was made for, by its name: a preset, or as it was probed
-    here, with the costs of the wish. MachineError where there is none of that name."""
+    """The machine that the document of a plan, or of a tuning, was made for: a preset, or with the costs of the wish as
+    it was probed here at the time, else as it was probed since. MachineError where there is none of its name."""
     from dovetail.machine import load as preset
     from dovetail.machine import presets
     from dovetail.plan.plan import asked_of
-    from dovetail.tune.machines import costs_path
+    from dovetail.tune.machines import costs_of, costs_path
 
     wish, _, ranks = asked_of(document)
     name = str(document.get("machine"))
     if name in presets():
         return preset(name)
+    if kept := load(costs_of(name, document.get("probed"), wish, ranks)):
+        return kept
     for _, links in cached():
         if links.name == name:
             return load(costs_path(links, wish, ranks)) or links

@@ -46,7 +46,7 @@ def simulate(
     kind, program, content = files.program_of(file)
     workload = _workload(kind, program, content, slot or [])
     own = machine is None and kind in files.PLANNED
-    chosen = _machine(machine, kind, content)
+    chosen = _machine(machine, kind, content, file)
     try:
         prices = price(program, chosen, workload, contention, extrapolate=extrapolate or own)
     except CostError as error:
@@ -59,7 +59,7 @@ def simulate(
     output.emit(timeline.to_json()) if json else print(render(timeline))
 
 
-def _machine(name: str | None, kind: str, content: Any) -> Machine:
+def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
     """The machine that was named, or a plan's own."""
     from dovetail.cli.machines import find
     from dovetail.cli.probed import planned_for
@@ -67,7 +67,7 @@ def _machine(name: str | None, kind: str, content: Any) -> Machine:
     if name is not None:
         return find(name)
     if kind not in files.PLANNED:
-        raise WishError(f"a {kind} does not say which machine", hint="--machine (`dovetail machines` lists them)")
+        raise WishError(f"{place} does not say which machine", hint="--machine (`dovetail machines` lists them)")
     return planned_for(content)
 
 

@@ -61,6 +61,7 @@ class Plan:
     compute and all communication, each uncut and alone, the longer of them being `ideal_s`; `losses`: by name, what
     `predicted_s` exceeds `ideal_s` by, adding up to it. `published`: what the machine's source printed for this very
     wish, never used in a prediction. `handling_s`: what the busiest rank's CPU spends on messages beyond the timeline.
+    `probed`: when the machine was, which tells its costs from those of later; None for a preset.
     """
 
     schedule: Schedule
@@ -80,6 +81,7 @@ class Plan:
     published: dict[str, Any] = field(default_factory=dict, repr=False)
     noise: float = 0.0
     handling_s: float = 0.0
+    probed: str | None = None
 
     @property
     def family(self) -> str:
@@ -167,7 +169,7 @@ class Plan:
         sides = {"compute_s": self.compute_s, "comm_s": self.comm_s}
         reasons = {"losses": dict(self.losses), "rivals": [rival.to_json() for rival in self.rivals]}
         asked = {"machine": self.machine, "wish": self.wish.to_json(), "ranks": self.ranks, "noise": self.noise}
-        asked["handling_s"] = self.handling_s
+        asked |= {"handling_s": self.handling_s, "probed": self.probed}
         made = {"choices": self.schedule.to_json(), "serial": self.serial.to_json()}
         rest = {"notes": list(self.notes), "published": dict(self.published)}
         proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
@@ -204,6 +206,7 @@ class Plan:
                 dict(document["published"]),
                 float(document["noise"]),
                 float(document.get("handling_s", 0.0)),
+                document.get("probed"),
             )
 
 
