@@ -242,6 +242,14 @@ def test_unknown_names_offer_the_nearest(call, words, nearest):
     assert nearest in err.split("try")[-1] + err.split("Did you mean")[-1] + err.split("Possible")[-1]
 
 
+@pytest.mark.parametrize("verb", ["plan", "probe"])
+def test_what_has_no_single_size_is_told_where_to_go(call, verb):
+    code, _, err = call(verb, "all_reduce", "--ranks", "2")
+    assert code == 2
+    assert "all_reduce is chosen at several sizes" in err
+    assert "dovetail tune all_reduce" in err
+
+
 def test_unknown_file_offers_the_nearest(call, planned):
     code, _, err = call("show", planned / "plan.jsn")
     assert code == 2

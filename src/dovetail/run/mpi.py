@@ -116,7 +116,8 @@ class MpiExecutor:
                 self.folder.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix="job-", dir=self.folder))
         except OSError as error:
-            raise EnvironmentFault("cannot make a folder for the run", found=str(error)) from error
+            hint = "choose another place with --out"
+            raise EnvironmentFault("cannot make a folder for the run", found=str(error), hint=hint) from error
 
 
 def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
