@@ -65,8 +65,8 @@ def test_planted_import_is_caught(copy, at, line, broken):
     assert f"{broken} BROKEN" in " ".join(result.stdout.split()), result.stdout
 
 
-def imported_at_once(source: Path, files: dict[str, Path]) -> set[str]:
-    """The files that a file imports as soon as it is imported: not in functions, nor for types alone."""
+def imported(source: Path, files: dict[str, Path]) -> set[str]:
+    """The files that a file imports, at once or later, in a function; not for types alone."""
     found, left = set(), list(ast.parse(source.read_text(encoding="utf-8")).body)
     while left:
         node = left.pop()
@@ -75,7 +75,7 @@ def imported_at_once(source: Path, files: dict[str, Path]) -> set[str]:
             found |= {name if name in files else node.module for name in names} & {*files}
         elif isinstance(node, ast.Import):
             found |= {name.name for name in node.names} & {*files}
-        elif not isinstance(node, ast.FunctionDef) and "TYPE_CHECKING" not in ast.unparse(getattr(node, "test", node)):
+        elif "TYPE_CHECKING" not in ast.unparse(getattr(node, "test", node)):
             left += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
     return found - {name for name, path in files.items() if path == source}
 
@@ -84,12 +84,13 @@ def check_circles(package: Path) -> None:
     """CycleError where files import one another in a circle."""
     places = {path.relative_to(package.parent).with_suffix(""): path for path in package.rglob("*.py")}
     files = {".".join(place.parts).removesuffix(".__init__"): path for place, path in places.items()}
-    TopologicalSorter({name: imported_at_once(path, files) for name, path in files.items()}).prepare()
+    TopologicalSorter({name: imported(path, files) for name, path in files.items()}).prepare()
 
 
-def test_no_files_import_one_another_in_a_circle(copy):
+@pytest.mark.parametrize("line", ["from dovetail.ir import wish\n", "def f():\n    from dovetail.ir import wish\n"])
+def test_no_files_import_one_another_in_a_circle(copy, line):
     check_circles(ROOT / "src/dovetail")
-    (copy / "src/dovetail/ir/schedule.py").write_text("from dovetail.ir import wish\n")
+    (copy / "src/dovetail/ir/schedule.py").write_text(line)
     with pytest.raises(CycleError, match="a cycle"):
         check_circles(copy / "src/dovetail")
 
@@ -118,6 +119,30 @@ def test_rooms_load_by_name_only_what_is_their_own(tmp_path):
     (tmp_path / "collective").mkdir()
     (tmp_path / "collective/planted.py").write_text("found = import_module(f'dovetail.{room}')\n")
     assert strays(tmp_path) == ["collective/planted.py loads dovetail."]
+
+
+def reaching_up(package: Path) -> list[str]:
+    """Files of rooms that take from the package itself, which knows every room, more than its version and the native
+    module."""
+    taken = []
+    for path in package.glob("*/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == package.name:
+                names = {name.name for name in node.names} - {"_native", "__version__"}
+                taken += [f"{path.relative_to(package)} takes {name}" for name in sorted(names)]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == package.name:
+                taken += [] if node.attr.startswith("__") else [f"{path.relative_to(package)} takes {node.attr}"]
+    return taken
+
+
+def test_no_room_reaches_up_by_way_of_the_package(tmp_path):
+    """What a front door offers of a room above it, the package fills in."""
+    assert reaching_up(ROOT / "src/dovetail") == []
+    planted = tmp_path / "dovetail/matmul/planted.py"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("def f():\n    from dovetail import tune\n    import dovetail\n    return dovetail.plan\n")
+    assert reaching_up(tmp_path / "dovetail") == ["matmul/planted.py takes tune", "matmul/planted.py takes plan"]
+    assert dovetail.matmul.all_gather_matmul is dovetail.comm.all_gather_matmul
 
 
 @pytest.mark.parametrize("package", ["dovetail", "dovetail.collective"])

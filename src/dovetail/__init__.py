@@ -12,6 +12,8 @@ ranks)` measures the promising schedules on real ranks and keeps the fastest.
 from importlib import import_module
 from typing import Any
 
+from dovetail.core.supply import CALLS
+
 __version__ = "0.1.0"
 
 # Name -> room, and the name there; a room is imported when its name is first used. __init__.pyi says the same.
@@ -44,9 +46,8 @@ def __getattr__(name: str) -> Any:
     return getattr(module, there) if there else module
 
 
-def find_call(name: str) -> Any:
-    """The call on arrays of that name; front doors ask, which lie below the room that holds these calls."""
-    return getattr(import_module("dovetail.comm"), name)
+# The front doors offer the calls on arrays, too, and lie below the room that makes them.
+CALLS.fill(lambda name: getattr(import_module("dovetail.comm"), name))
 
 
 def __dir__() -> list[str]:

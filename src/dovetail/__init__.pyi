@@ -1,6 +1,4 @@
 # What `import dovetail` offers, for type checkers; __init__.py loads each name when it is first used.
-from typing import Any
-
 from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broadcast, ReduceScatter
 from dovetail.core import DovetailError as DovetailError
 from dovetail.ir import Program as Program
@@ -94,5 +92,3 @@ seidel2d = Seidel2d
 lcs = Lcs
 smith_waterman = SmithWaterman
 triple_nest = TripleNest
-
-def find_call(name: str) -> Any: ...

@@ -10,27 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dovetail.cli import files, output, sources
+from dovetail.cli import files, made_of, output, sources
 from dovetail.cli.options import Json, nearest
 from dovetail.core import WishError
 
 if TYPE_CHECKING:
     from dovetail.collective.msccl import Header
     from dovetail.ir import Certificate, Program
+    from dovetail.plan.made_of import MadeOf
 
 FORMS = ("text", "json", "msccl", "azure", "rccl", "mscclpp")
 SCHEMA = "dovetail.compiled/1"
 
 
 class Made(NamedTuple):
-    """A proved Program, the protocol that it is for, the collective that its author names, and the header of the XML
-    file that it was read from."""
+    """A proved Program, the protocol that it is for, the collective that its author names, the header of the XML file
+    that it was read from, and the wish and schedule that it was made of."""
 
     program: Program
     certificate: Certificate
     protocol: str
     kind: str | None = None
     header: Header | None = None
+    made_of: MadeOf | None = None
 
 
 def compile(
@@ -97,7 +99,7 @@ def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -
         plan = files.mscclpp_of(place, content)
         return Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
     program = files.program_from(kind, content, place)
-    return Made(program, verify(program), protocol or "Simple")
+    return Made(program, verify(program), protocol or "Simple", made_of=made_of.found(kind, content))
 
 
 def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
@@ -134,10 +136,9 @@ def _written(made: Made, form: str) -> tuple[str, int | None]:
     from dovetail.ir import to_text
     from dovetail.ir.document import json_text
 
-    if form == "text":
-        return to_text(made.program), None
-    if form == "json":
-        return json_text(made.program), None
+    if form in ("text", "json"):
+        text = to_text(made.program) if form == "text" else json_text(made.program)
+        return made_of.with_made_of(text, form, made.made_of), None
     kind = made.kind and made.kind.removesuffix("_v")
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1), None

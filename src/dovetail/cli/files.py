@@ -53,6 +53,8 @@ KINDS = {
     "dovetail.program_run/1": Kind("run"),
     "dovetail.curve/1": Kind("curve"),
 }
+ANEW = "it was cut, or changed by hand: write it anew"
+PLANNED = ("plan", "tune")  # kinds that say what was wished for, and how it is done
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
 
 
@@ -122,18 +124,16 @@ def mscclpp_of(place: str, content: Any) -> MscclppPlan:
 
 def planned_program(document: dict[str, Any], place: str = "") -> Program:
     """The Program that a plan's wish and schedule make, not yet proved."""
-    from dovetail.plan.plan import asked_of
+    from dovetail.plan.plan import program_of
 
-    wish, schedule, ranks = asked_of(document)
-    return wish.program(schedule, ranks)
+    return program_of(document)
 
 
 def plain_of(document: dict[str, Any]) -> Program | None:
     """The plain program that says what is right for a plan's, None where its post-conditions do."""
-    from dovetail.plan.plan import asked_of
+    from dovetail.plan.plan import plain_of as plain
 
-    wish, schedule, ranks = asked_of(document)
-    return wish.plain(schedule, ranks)
+    return plain(document)
 
 
 def _parsed(text: str, place: str) -> Program:
@@ -198,14 +198,23 @@ def _kind_of(text: str, place: str) -> tuple[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DovetailError(f"{place} is not JSON", found=str(error)) from error
+        raise DovetailError(f"{place} is not JSON", found=str(error), hint=ANEW) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if isinstance(schema, str) and schema in KINDS:
         return KINDS[schema].name, document
     if isinstance(document, dict) and schema is None and "gpus" in document:
         return "mscclpp", document
+    if isinstance(schema, str) and (known := _other_version(schema)):
+        kind = KINDS[known].name
+        what = f"{place} is a {kind} of another version of dovetail"
+        raise DovetailError(what, found=f"schema {schema!r}; this one reads {known!r}", hint=f"make the {kind} anew")
     found = "no `schema`, and no `gpus` as an MSCCL++ plan has" if schema is None else f"schema {schema!r}"
     raise DovetailError(f"{place} is no file of ours", found=found, hint=f"known: {', '.join(KINDS)}")
+
+
+def _other_version(schema: str) -> str | None:
+    """The schema that we read in place of one whose number alone differs."""
+    return next((known for known in KINDS if known.rpartition("/")[0] == schema.rpartition("/")[0]), None)
 
 
 def _is_xml(path: Path) -> bool:

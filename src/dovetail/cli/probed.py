@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dovetail.core import DovetailError, cache_dir, load_json
+from dovetail.core import DovetailError, MachineError, cache_dir, load_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Wish
@@ -20,6 +20,27 @@ def known(wish: Wish, ranks: int, launch: str | None) -> Machine | None:
 
     links = load(machine_path(MpiExecutor(launch).launched_by, ranks))
     return links and (load(costs_path(links, wish, ranks)) or links)
+
+
+def planned_for(document: Mapping[str, Any]) -> Machine:
+    """The machine that the document of a plan, or of a tuning, was made for: a preset, or with the costs of the wish as
+    it was probed here at the time, else as it was probed since. MachineError where there is none of its name."""
+    from dovetail.machine import load as preset
+    from dovetail.machine import presets
+    from dovetail.plan.plan import asked_of
+    from dovetail.tune.machines import costs_of, costs_path
+
+    wish, _, ranks = asked_of(document)
+    name = str(document.get("machine"))
+    if name in presets():
+        return preset(name)
+    if kept := load(costs_of(name, document.get("probed"), wish, ranks)):
+        return kept
+    for _, links in cached():
+        if links.name == name:
+            return load(costs_path(links, wish, ranks)) or links
+    what = f"the plan is for machine '{name}', which was not probed here"
+    raise MachineError(what, hint="--machine: another, or its JSON file; or tune the wish on this one")
 
 
 def load(path: Path | None) -> Machine | None:

@@ -1,4 +1,4 @@
-"""`dovetail run`: a plan on real ranks, beside the serial schedule; or a program, alone."""
+"""`dovetail run`: a plan on real ranks, beside the serial schedule unless it is that; or a program, alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import files, output
-from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype
+from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype, one_of
 from dovetail.cli.trace import note_trace_in, refuse_another
-from dovetail.core import EnvironmentFault, save_json
+from dovetail.core import EnvironmentFault, WishError, save_json
 
 if TYPE_CHECKING:
     from dovetail.plan import Plan
-    from dovetail.run.job import JobResult
+    from dovetail.run.job import Executor, JobResult, Outcome
 
 SCHEMA = "dovetail.run/1"
+PLACES = ("mpi", "threads", "numpy")
 
 
 def run(
@@ -30,6 +31,24 @@ def run(
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="Of a program: element type; float32.", callback=known_dtype)
     ] = None,
+    wish: Annotated[
+        str | None,
+        typer.Option(
+            "--wish",
+            help="Of a program with products or other kernels, whose file does not tell their sizes: the plan that it "
+            'was made of, or the wish, as in "matmul_all_reduce --m 64 --k 32 --n 48".',
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape", help="Of a program with products, in place of --wish: elements of a slot of a buffer, B=32x48."
+        ),
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option("--on", help=f"Where: {', '.join(PLACES)}.", callback=one_of(PLACES, "place")),
+    ] = "mpi",
     launch: Launch = None,
     rounds: Rounds = 5,
     budget: Budget = 120.0,
@@ -42,20 +61,23 @@ def run(
 ) -> int:
     """Run a plan and the serial schedule in turn on real ranks, or a program alone; exit code 1 where it is wrong.
 
-    A program is proved first, run with slots that are all alike, and held against float64 by its post-conditions. Where
-    it computes a known collective, its bandwidths are those of nccl-tests.
+    A program is proved first, and held against float64 by its post-conditions. One that only moves and reduces is run
+    with slots that are all alike; where it computes a known collective, its bandwidths are those of nccl-tests. One
+    that computes products needs their sizes: what `dovetail compile PLAN` wrote says what it was made of.
+
+    Without an MPI: on threads of this process (--on threads), or by NumPy, one rank after the other (--on numpy).
     """
-    from dovetail.cli.run_program import run_program
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.cli.run_program import Asked, run_program
+    from dovetail.tune.machines import in_folder
     from dovetail.tune.tune import beside_serial, fresh_seed
 
-    content, executor = files.read(file), MpiExecutor(launch, trace=trace)
+    content, executor = files.read(file), _executor(on, launch, trace)
     if trace is not None:
         refuse_another(trace)
     if content[0] in files.PROGRAMS:
         how: dict[str, Any] = {"executor": executor, "rounds": rounds, "budget": budget, "seed": fresh_seed(seed)}
-        return run_program(file, content, size or "1M", dtype or "float32", **how, json=json, out=out)
-    for name, value in (("--size", size), ("--dtype", dtype)):
+        return run_program(file, content, Asked(size, dtype, wish, shape or ()), **how, json=json, out=out)
+    for name, value in (("--size", size), ("--dtype", dtype), ("--wish", wish), ("--shape", shape)):
         if value is not None:
             output.warn(f"{name} is for programs: a plan has its own")
     plan = files.plan_from(*content, file)
@@ -63,11 +85,11 @@ def run(
     save_json(folder / "plan.json", plan.to_json()) if out else None
     with output.progress(f"running {rounds} rounds"):
         job = beside_serial(plan, rounds=rounds, budget_s=budget, seed=fresh_seed(seed))
-        result = executor.in_folder(folder / "runs").execute(job)
+        result = in_folder(executor, folder / "runs").execute(job)
     files.drop_if_empty(folder / "runs")
     note_trace_in(trace)
-    fault = _save(result, folder)
-    place = None if fault else folder / "measured.json"
+    fault = _save(plan, result, folder)
+    place = None if fault or not result["planned"].timelines else folder / "measured.json"
     output.emit(summary(plan, result, place)) if json else print(render(plan, result, place))
     wrong = _wrong(result)
     for line in wrong:
@@ -77,9 +99,22 @@ def run(
     return 1 if wrong else 0
 
 
+def _executor(on: str, launch: str | None, trace: Path | None) -> Executor:
+    """What runs it; WishError for options that have no meaning there."""
+    from dovetail.run.in_process import InProcessExecutor
+    from dovetail.run.mpi import MpiExecutor
+
+    if on == "mpi":
+        return MpiExecutor(launch, trace=trace)
+    for name, value in (("--launch", launch), ("--trace", trace)):
+        if value is not None:
+            raise WishError(f"{name} is of MPI ranks", found=f"--on {on}", hint="leave one of them out")
+    return InProcessExecutor("threads" if on == "threads" else "numpy")
+
+
 def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, Any]:
     """The JSON document of a run."""
-    serial, planned = result["serial"], result["planned"]
+    serial, planned = _both(plan, result)
     times = {"predicted_s": plan.predicted_s, "measured_s": planned.median_s, "serial_s": serial.median_s}
     spread = {"measured_spread": planned.spread, "serial_spread": serial.spread}
     checks = {"max_rel_error": planned.max_rel_error, "tolerance": planned.tolerance}
@@ -89,30 +124,47 @@ def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, A
 
 
 def render(plan: Plan, result: JobResult, timeline: Path | None) -> str:
-    """A table of both schedules, then count, check and the timeline's path."""
+    """A table of both schedules, of one where they are the same, then count, check and the timeline's path."""
     from dovetail.report import percent, render_table, seconds_column
 
-    rows = [("serial", plan.serial_s, result["serial"]), (plan.family, plan.predicted_s, result["planned"])]
+    serial, planned = _both(plan, result)
+    rows = [("serial", plan.serial_s, serial)]
+    named = plan.family if not plan.schedule.is_serial else f"serial, {plan.schedule.get('by', '')}".removesuffix(", ")
+    rows += [] if plan.keeps_serial else [(named, plan.predicted_s, planned)]
     columns = [seconds_column([row[1] for row in rows]), seconds_column([row[2].median_s for row in rows])]
     cells = [[r[0], p, m, percent(r[2].spread)] for r, p, m in zip(rows, *columns, strict=True)]
     aligns: list[Any] = ["left", "right", "right", "right"]
     table = render_table(["schedule", "predicted", "measured", "spread"], cells, aligns, terminal=output.is_terminal())
-    planned, serial = result["planned"], result["serial"]
-    gain = f"{serial.median_s / planned.median_s:.2f} times as fast as serial" if planned.median_s else ""
     disturbed = f"; {result.disturbed} disturbed" if result.disturbed else ""
     library = " ".join(str(result.facts.get("mpi", "MPI")).split())
-    line = f"{gain}; medians of {result.rounds} rounds{disturbed}; on {library}."
+    line = f"{_gain(plan, serial, planned)}{result.rounds} rounds{disturbed}; on {library}."
     lines = [table, "", line, *(f"{text}." for text in result.load.warnings)]
     if planned.max_rel_error is not None and planned.tolerance is not None:
         lines.append(f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed.")
     return "\n".join([*lines, *([str(timeline)] if timeline else [])])
 
 
-def _save(result: JobResult, folder: Path) -> EnvironmentFault | None:
+def _both(plan: Plan, result: JobResult) -> tuple[Outcome, Outcome]:
+    """What serial did, and the plan: the same where the plan is serial."""
+    planned = result["planned"]
+    return (planned if plan.keeps_serial else result["serial"]), planned
+
+
+def _gain(plan: Plan, serial: Outcome, planned: Outcome) -> str:
+    """How the plan compares with serial, as the beginning of a sentence about rounds."""
+    if plan.keeps_serial:
+        named = "" if plan.schedule.is_serial else f", though its family is {plan.family}"
+        return f"The plan is serial{named}: there is nothing to compare it with; median of "
+    gain = f"{serial.median_s / planned.median_s:.2f} times as fast as serial; " if planned.median_s else ""
+    return f"{gain}medians of "
+
+
+def _save(plan: Plan, result: JobResult, folder: Path) -> EnvironmentFault | None:
     """Write the timelines of both schedules; returns the fault where the disk refuses: results are printed first."""
     try:
-        for name, outcome in (("serial", result["serial"]), ("measured", result["planned"])):
-            save_json(folder / f"{name}.json", outcome.timelines[0].to_json())
+        for name, outcome in zip(("serial", "measured"), _both(plan, result), strict=True):
+            if outcome.timelines:
+                save_json(folder / f"{name}.json", outcome.timelines[0].to_json())
     except EnvironmentFault as fault:
         return fault
     return None

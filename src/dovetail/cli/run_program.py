@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,16 +12,16 @@ from dovetail.core import save_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Program
-    from dovetail.run.job import Job, JobResult
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.job import Executor, Job, JobResult
 
 SCHEMA = "dovetail.program_run/1"
 
 
 class Ran(NamedTuple):
-    """What was run, and what came of it."""
+    """What was run, under what title, and what came of it."""
 
     program: Program
+    title: str | None
     collective: str | None
     num_bytes: int
     dtype: str
@@ -32,13 +33,22 @@ class Ran(NamedTuple):
         return self.result["timed"].num_wrong
 
 
+class Asked(NamedTuple):
+    """What the command line says of the slots of a program: bytes of a rank's larger side, or the wish that the program
+    was made of, or shapes; and the type of elements."""
+
+    size: str | None
+    dtype: str | None
+    wish: str | None
+    shapes: Sequence[str]
+
+
 def run_program(
     place: str,
     content: tuple[str, Any],
-    size: str,
-    dtype: str,
+    asked: Asked,
     *,
-    executor: MpiExecutor,
+    executor: Executor,
     rounds: int,
     budget: float,
     seed: int,
@@ -46,30 +56,63 @@ def run_program(
     out: Path | None,
 ) -> int:
     """Run the Program in what `files.read` found at a place; exit code 1 where its result is wrong."""
-    from dovetail.cli.compile import read_made
-    from dovetail.core import parse_bytes
-    from dovetail.run.timing import held_bytes, measuring_job
+    from dovetail.run.timing import held_bytes
+    from dovetail.tune.machines import in_folder
 
-    made = read_made(place, content)
-    made.certificate.raise_if_bad()
-    job: Job = measuring_job(made.program, parse_bytes(size), dtype, rounds, budget, seed)
+    job, named = _asked_job(place, content, asked, (rounds, budget, seed))
     with output.progress(f"running {rounds} rounds"):
-        result = (executor.in_folder(out / "runs") if out else executor).execute(job)
-    note_trace_in(executor.trace)
-    num_bytes = held_bytes(made.program, job.variants[0].workload)
-    ran = Ran(made.program, made.certificate.collective_found, num_bytes, dtype, result)
-    timeline = None
+        result = (in_folder(executor, out / "runs") if out else executor).execute(job)
+    note_trace_in(getattr(executor, "trace", None))
+    first = job.variants[0]
+    dtypes = dict.fromkeys(slot.dtype for slots in first.workload.slots.values() for slot in slots)
+    about = held_bytes(first.program, first.workload), ", ".join(dtypes)
+    ran, timeline = Ran(first.program, *named, *about, result), None
     if out is not None:
         files.drop_if_empty(out / "runs")
-        timeline = save_json(out / "measured.json", result["traced"].timelines[0].to_json())
+        kept = result["traced"].timelines
+        timeline = save_json(out / "measured.json", kept[0].to_json()) if kept else None
     output.emit(summary(ran, timeline)) if json else _print(ran, timeline)
     return int(bool(ran.num_wrong))
+
+
+def _asked_job(
+    place: str, content: tuple[str, Any], asked: Asked, how: tuple[int, float, int]
+) -> tuple[Job, tuple[str | None, str | None]]:
+    """What is to be run, with its title and the collective that it is, where these are known."""
+    from dovetail.cli import made_of
+    from dovetail.cli.compile import read_made
+    from dovetail.core import parse_bytes
+    from dovetail.passes import two_sided
+    from dovetail.run.timing import even_slots, measuring_job
+
+    read = read_made(place, content)
+    read.certificate.raise_if_bad()
+    program, made = two_sided(read.program), read.made_of if asked.wish is None else made_of.said(asked.wish)
+    held = made_of.workload_of(program, made, asked.shapes, asked.dtype, place)
+    if held is not None:
+        _warn_of_unused(asked)
+        schedule, against = (made.schedule, made.plain(program)) if made and not asked.shapes else (None, None)
+        title = made.wish.title if made and not asked.shapes else None
+        return measuring_job(program, held, *how, schedule=schedule, against=against), (title, None)
+    even = even_slots(program, parse_bytes(asked.size or "1M"), asked.dtype or "float32")
+    return measuring_job(program, even, *how), (None, read.certificate.collective_found)
+
+
+def _warn_of_unused(asked: Asked) -> None:
+    """Say what has no meaning beside a wish, or shapes."""
+    if asked.size is not None:
+        output.warn("--size is for programs that compute nothing: sizes are known")
+    if asked.dtype is not None and not asked.shapes:
+        output.warn("--dtype is for programs that do not say what they were made of: this one has its own")
+    if asked.shapes and asked.wish:
+        output.warn("--shape says all: --wish is not looked at")
 
 
 def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:
     """The JSON document of a run; bandwidths are there where a collective was found."""
     timed = ran.result["timed"]
     head = {"schema": SCHEMA, "program": ran.program.name, "ranks": ran.program.num_ranks, "collective": ran.collective}
+    head |= {"wish": ran.title}
     sizes = {"num_bytes": ran.num_bytes, "dtype": ran.dtype, "measured_s": timed.median_s, "spread": timed.spread}
     rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), _rates(ran) or (None, None), strict=True))
     checks = {"num_wrong": ran.num_wrong, "max_rel_error": timed.max_rel_error, "tolerance": timed.tolerance}
@@ -96,7 +139,8 @@ def _print(ran: Ran, timeline: Path | None) -> None:
     if rates:
         headers, cells = [*headers, "algbw (GB/s)", "busbw (GB/s)"], [*cells, *(f"{rate:.3f}" for rate in rates)]
     headers, cells = [*headers, "#wrong"], [*cells, "–" if ran.num_wrong is None else str(ran.num_wrong)]
-    print(f"{ran.program.name}: {ran.collective or 'no standard collective'} on {ran.program.num_ranks} ranks\n")
+    what = ran.title or f"{ran.program.name}: {ran.collective or 'no standard collective'}"
+    print(f"{what} on {ran.program.num_ranks} ranks\n")
     aligns: list[Any] = ["right", "left", *["right"] * (len(cells) - 2)]
     output.table(headers, [cells], aligns)
     print(f"\n{_facts(ran)}" + (f"\n{timeline}" if timeline else ""))

@@ -9,16 +9,24 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Contention, Extrapolate, Json
-from dovetail.core import WishError, parse_bytes, save_json
+from dovetail.core import CostError, WishError, parse_bytes, save_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Program, Workload
+    from dovetail.machine import Machine
     from dovetail.timeline import Timeline
+
+SAME = 0.01  # seconds that differ by less are the same
 
 
 def simulate(
     file: Annotated[str, typer.Argument(help="A plan, or a program (JSON or text); - for stdin.")],
-    machine: Annotated[str, typer.Option("--machine", help="A preset, a probed machine, or a machine's JSON file.")],
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine", help="A preset, a probed machine, or a machine's JSON file; a plan's own unless said."
+        ),
+    ] = None,
     slot: Annotated[
         list[str] | None, typer.Option("--slot", help="Bytes of a slot of a program: 64K for all buffers, or A=64K.")
     ] = None,
@@ -27,18 +35,58 @@ def simulate(
     json: Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the timeline to this file, too.")] = None,
 ) -> None:
-    """Predict when each op starts and ends, by a machine's costs."""
-    from dovetail.cli.machines import find
+    """Predict when each op starts and ends, by a machine's costs; a plan's by those it was made with.
+
+    A plan's own machine is found by its name, among presets and what was probed here; sizes beyond what was measured
+    are then predicted as the plan was.
+    """
     from dovetail.cost import price
     from dovetail.sim import simulate as run
 
     kind, program, content = files.program_of(file)
     workload = _workload(kind, program, content, slot or [])
-    chosen = find(machine)
-    timeline = run(program, price(program, chosen, workload, contention, extrapolate=extrapolate), chosen.name)
+    own = machine is None and kind in files.PLANNED
+    chosen = _machine(machine, kind, content, file)
+    try:
+        prices = price(program, chosen, workload, contention, extrapolate=extrapolate or own)
+    except CostError as error:
+        raise _with_hint(error, content) if own else error from error
+    timeline = run(program, prices, chosen.name)
+    if own and contention is None:
+        _note_changes(content, timeline)
     if out is not None:
         save_json(out, timeline.to_json())
     output.emit(timeline.to_json()) if json else print(render(timeline))
+
+
+def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
+    """The machine that was named, or a plan's own."""
+    from dovetail.cli.machines import find
+    from dovetail.cli.probed import planned_for
+
+    if name is not None:
+        return find(name)
+    if kind not in files.PLANNED:
+        raise WishError(f"{place} does not say which machine", hint="--machine (`dovetail machines` lists them)")
+    return planned_for(content)
+
+
+def _with_hint(error: CostError, document: dict[str, Any]) -> CostError:
+    """The same error with the probe that a plan's machine lacks."""
+    from dovetail.cli.plan import probe_command
+    from dovetail.plan.plan import asked_of
+
+    wish, _, ranks = asked_of(document)
+    return CostError(error.what, found=error.found, hint=f"`{probe_command(wish, ranks)}`")
+
+
+def _note_changes(document: dict[str, Any], timeline: Timeline) -> None:
+    """Say so where the plan was predicted to take another time: its machine was probed anew since, say."""
+    from dovetail.report import seconds
+
+    before_s = document.get("predicted_s")
+    if isinstance(before_s, float) and abs(timeline.makespan_s - before_s) > SAME * before_s:
+        output.note(f"The plan says {seconds(before_s)}: costs or options were others when it was made.")
 
 
 def render(timeline: Timeline) -> str:
@@ -60,11 +108,10 @@ def render(timeline: Timeline) -> str:
 
 
 def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Workload:
-    if kind in ("plan", "tune"):
-        from dovetail.plan.plan import asked_of
+    from dovetail.cli import made_of
 
-        return asked_of(content)[0].workload(program)
-    return slot_workload(program, slots)
+    made = made_of.found(kind, content)
+    return slot_workload(program, slots) if made is None else made.workload(program)
 
 
 def slot_workload(program: Program, slots: list[str]) -> Workload:
@@ -73,7 +120,8 @@ def slot_workload(program: Program, slots: list[str]) -> Workload:
 
     if program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
-        raise WishError("the sizes of kernels are not in a program file", found=f"kernels {names}", hint="give a plan")
+        hint = "give a plan, or what `dovetail compile` makes of one"
+        raise WishError("the sizes of kernels are not in this program's file", found=f"kernels {names}", hint=hint)
     sizes = {name: size for name, _, size in (text.rpartition("=") for text in slots)}
     buffers = [buffer.name for buffer in program.buffers]
     unknown = set(sizes) - {"", *buffers}

@@ -43,8 +43,7 @@ class Said(NamedTuple):
     def wish(self, machine: Machine | None = None) -> Wish:
         """The wish. What was not said is as the machine's facts have it, else as the wish's class does."""
         if self.kind.by_size:
-            hint = f"dovetail tune {self.kind.name}"
-            raise WishError(f"{self.kind.name} is chosen at several sizes, by measurement", hint=hint)
+            raise _by_size(self.kind.name)
         if self.missing:
             words = "".join(f" {flag(o.name)} …" for o in of(self.kind, "wish") if o.needed)
             raise WishError(f"{self.kind.name} needs {listed(self.missing)}", hint=f"{self.kind.name}{words}")
@@ -52,6 +51,10 @@ class Said(NamedTuple):
         found = {name: facts.get(name) if value is None else value for name, value in self.given.items()}
         made: Wish = self.kind(**{name: value for name, value in found.items() if value is not None})
         return made
+
+
+def _by_size(name: str) -> WishError:
+    return WishError(f"{name} is chosen at several sizes, by measurement", hint=f"dovetail tune {name}")
 
 
 def of(kind: Any, whose: str) -> list[Option]:
@@ -130,12 +133,14 @@ class Verb:
 
     def kind_of(self, name: str) -> Any:
         """The class of a wish or subject, None without; a WishError that offers the nearest where there is none."""
-        from dovetail.plan.wishes import is_in_file, subject_class, wish_class
+        from dovetail.plan.wishes import is_in_file, subject_class, wish_class, wishes
 
         if name == self.alone:
             return None
         if name in self.subjects():
             return subject_class(name)
+        if name in wishes() and name not in self.names():
+            raise _by_size(name)
         return wish_class(name if is_in_file(name) or name.endswith(".py") else nearest(name, self.names(), "wish"))
 
     def run_of(self, name: str) -> Callable[..., Any]:

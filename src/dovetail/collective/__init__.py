@@ -6,8 +6,8 @@ The calls on arrays (`all_reduce(array, comm)` and its kin) live in `dovetail.co
 from importlib import import_module
 from typing import Any
 
-from dovetail import find_call
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
+from dovetail.core.supply import CALLS
 
 # Who reads or proves a file needs no algorithms: these are imported when they are first asked for, as the calls are.
 # __init__.pyi says the same.
@@ -36,7 +36,7 @@ __all__ = ["KINDS", "Sizes", "Spec", "custom", "spec_of", *_LATER, *KINDS]
 
 def __getattr__(name: str) -> Any:
     if name in KINDS:
-        found = find_call(name)
+        found = CALLS[name]
     elif name in _LATER:
         found = getattr(import_module(f"dovetail.collective.{_LATER[name]}"), name)
     else:

@@ -1,7 +1,7 @@
 """Core: errors that teach, units, the JSON codec, the cache folder, C builds. Imports nothing of ours."""
 
 from dovetail.core.cache import cache_dir
-from dovetail.core.codec import check_schema, load_json, read_arrays, save_json, save_text
+from dovetail.core.codec import check_schema, load_json, read_arrays, reading, save_json, save_text
 from dovetail.core.compiler import compile_c, compile_for_here, find_tool
 from dovetail.core.errors import (
     CostError,
@@ -36,6 +36,7 @@ __all__ = [
     "parse_count",
     "parse_seconds",
     "read_arrays",
+    "reading",
     "save_json",
     "save_text",
     "seconds_text",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
     except OSError as error:
         raise DovetailError(f"cannot read {what} {path}", found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        raise DovetailError(f"{what} {path} is not JSON", found=str(error)) from error
+        hint = "it was cut, or changed by hand: write it anew"
+        raise DovetailError(f"{what} {path} is not JSON", found=str(error), hint=hint) from error
     if not isinstance(document, dict):
         raise DovetailError(f"{what} {path} is not a JSON object", found=type(document).__name__)
     return document
@@ -61,6 +63,25 @@ def check_schema(document: Mapping[str, Any], schema: str) -> None:
     found = document.get("schema")
     if found != schema:
         raise DovetailError(f"expected a document of schema '{schema}'", found=f"schema {found!r}")
+
+
+@contextmanager
+def reading(what: str, kind: type[DovetailError] = DovetailError) -> Iterator[None]:
+    """While a document is read: what Python says of one that is not as it should be becomes an error of ours.
+
+    >>> with reading("recipe"):
+    ...     {}["flour"]
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.DovetailError: malformed recipe
+      found       KeyError: 'flour'
+    """
+    try:
+        yield
+    except DovetailError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise kind(f"malformed {what}", found=f"{type(error).__name__}: {error}") from error
 
 
 def read_arrays(document: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

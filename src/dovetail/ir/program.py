@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
+from operator import index
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import DovetailError, ProgramError, check_schema, read_arrays
+from dovetail.core import ProgramError, check_schema, read_arrays, reading
 from dovetail.ir.posts import Posts
 from dovetail.ir.types import (
     COLUMNS,
@@ -193,24 +194,20 @@ class Program:
     def from_json(cls, document: dict[str, Any]) -> Program:
         """Read what `to_json` wrote; shapes of the columns are checked, meaning is `verify`'s business."""
         check_schema(document, SCHEMA)
-        try:
+        with reading("program document", ProgramError):
             program = cls(
                 str(document["name"]),
                 int(document["num_ranks"]),
-                tuple(Buffer(b[0], b[1], tuple(int(n) for n in b[2])) for b in document["buffers"]),
-                tuple(Lane(*lane) for lane in document["lanes"]),
+                tuple(Buffer(_word(b[0]), b[1], tuple(int(n) for n in b[2])) for b in document["buffers"]),
+                tuple(Lane(_word(name), engine) for name, engine in document["lanes"]),
                 tuple(Channel(*map(int, c)) for c in document["channels"]),
-                tuple(Kernel(k[0], tuple(k[1]), bool(k[2])) for k in document["kernels"]),
-                tuple(Collective(c[0], tuple(c[1])) for c in document["collectives"]),
+                tuple(Kernel(_word(k[0]), tuple(k[1]), bool(k[2])) for k in document["kernels"]),
+                tuple(Collective(_word(c[0]), tuple(c[1])) for c in document["collectives"]),
                 tuple(_post_from_json(p) for p in document["posts"]),
-                tuple(document["lines"]),
+                tuple(map(_word, document["lines"])),
                 read_arrays(document["columns"], COLUMNS),
             )
-        except DovetailError:
-            raise
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise ProgramError("malformed program document", found=f"{type(error).__name__}: {error}") from error
-        check_columns(program)
+            check_columns(program)
         return program
 
     def _regions(self, side: Literal["read", "write"], index: int) -> tuple[Region, ...]:
@@ -340,7 +337,17 @@ def _term_to_json(term: Term) -> list[Any]:
 
 def _post_from_json(document: dict[str, Any]) -> Post:
     terms = tuple(_term_from_json(*term) for term in document["terms"])
-    return Post(tuple(document["ranks"]), Region(*document["region"]), terms)
+    return Post(tuple(map(index, document["ranks"])), _region_from_json(*document["region"]), terms)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a name that is {type(value).__name__}")
+    return value
+
+
+def _region_from_json(buffer: str, *numbers: int) -> Region:
+    return Region(buffer, *map(index, numbers))
 
 
 def _term_from_json(kernel: str | None, args: list[Any], depth: int = 0) -> Term:
@@ -351,7 +358,7 @@ def _term_from_json(kernel: str | None, args: list[Any], depth: int = 0) -> Term
         tuple(
             _term_from_json(head, rest, depth + 1)
             if head is None or isinstance(head, str)
-            else (int(head), Region(*rest))
+            else (index(head), _region_from_json(*rest))
             for head, rest in args
         ),
     )

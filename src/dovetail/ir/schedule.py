@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from operator import index
+from typing import Any, Literal, get_args
+
+from dovetail.core import PlanError, reading
 
 Progress = Literal["thread", "poll"]
 Value = int | str | bool | None | tuple[int, ...]
@@ -91,9 +94,16 @@ class Schedule:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Schedule:
-        parameters = {n: tuple(v) if isinstance(v, list) else v for n, v in dict(document["parameters"]).items()}
-        driven = {name: document[name] for name in ("progress", "block_rows", "slice_bytes", "blocking")}
-        return replace(Schedule.of(str(document["family"]), **parameters), **driven)
+        """Read what `to_json` wrote; PlanError for values that no schedule has."""
+        with reading("schedule", PlanError):
+            parameters = {n: tuple(v) if isinstance(v, list) else v for n, v in dict(document["parameters"]).items()}
+            driven: dict[str, Any] = {name: index(document[name]) for name in ("block_rows", "slice_bytes")}
+            found = replace(Schedule.of(str(document["family"]), **parameters), **driven)
+            hash(found)
+            progress, blocking = document["progress"], document["blocking"]
+            if progress not in get_args(Progress) or not isinstance(blocking, bool) or min(driven.values()) < 0:
+                raise ValueError(f"progress {progress!r}, blocking {blocking!r}, {driven}")
+            return replace(found, progress=progress, blocking=blocking)
 
 
 def _counted(name: str, value: int) -> str:

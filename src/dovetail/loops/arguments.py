@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, parse_count
 from dovetail.loops.checks import WRAPS, check_bounds, reaches
-from dovetail.loops.nest import Nest
 from dovetail.loops.types import DTYPES, check_types
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 from dovetail.core import ProgramError
 from dovetail.ir import Program, Workload, op_works
 from dovetail.loops.affine import Affine
-from dovetail.loops.nest import Nest
 from dovetail.loops.record import Loop
 from dovetail.loops.row_kernels import operations
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 
 def check_count(

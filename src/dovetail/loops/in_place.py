@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.core import WishError
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
-from dovetail.loops.nest import Nest
 from dovetail.loops.record import Statement, record
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
 
@@ -50,7 +52,8 @@ def in_place(nest: Nest) -> Nest:
             raise _cannot(nest, f"array {name} {why}", None, "two levels, and boundary='fixed', can be one in place")
     arrays = {name: replace(array, time=False, boundary=None) for name, array in nest.arrays.items()}
     function = _on_newest(nest)
-    made = Nest(nest.name, function, arrays, nest.parameters, record(function, arrays, nest.parameters))
+    recorder = record(function, arrays, nest.parameters)
+    made = replace(nest, function=function, arrays=arrays, recorder=recorder)
     _check_same(nest, made)
     return made
 

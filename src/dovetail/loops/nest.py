@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dovetail.core import WishError
+from dovetail.core.supply import CALLS
 from dovetail.loops.checks import check_nest
 from dovetail.loops.expressions import Read, names_of
 from dovetail.loops.levels import Levels, levels_of
@@ -79,6 +80,13 @@ class Nest:
         """Of each array with a time axis, which levels are kept."""
         return levels_of(self)
 
+    @property
+    def about(self) -> str:
+        """What it says of itself: its function, or the module that goes by its name."""
+        module = getattr(sys.modules.get(self.function.__module__), "__doc__", None) or ""
+        own = self.function.__doc__ or (module if self.name.startswith(module.partition(":")[0] or " ") else "")
+        return own.strip() or f"{self.name}: a nest of the user's."
+
     def accesses(self, name: str) -> Iterator[tuple[Statement, Read]]:
         """Every element of an array that a statement reads or writes."""
         for statement in self.statements:
@@ -125,9 +133,7 @@ class Nest:
         as `dovetail tune` found it on these ranks; else ghosts come before every sweep of a stencil, and a pipeline has
         eight tiles for each rank.
         """
-        from dovetail import find_call
-
-        return find_call("nest_on_ranks")(self, comm, grid, **asked)
+        return CALLS["nest_on_ranks"](self, comm, grid, **asked)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:
         """The function itself, element by element: slow, and right by definition."""
@@ -156,13 +162,6 @@ def _lines(body: Sequence[Loop | Statement], indent: str) -> Iterator[str]:
         yield f"{indent}{each}{':' if isinstance(each, Loop) else ''}"
         if isinstance(each, Loop):
             yield from _lines(each.body, indent + "    ")
-
-
-def about_nest(nest: Nest) -> str:
-    """What a nest says of itself: its function, or the module that goes by its name."""
-    module = getattr(sys.modules.get(nest.function.__module__), "__doc__", None) or ""
-    own = nest.function.__doc__ or (module if nest.name.startswith(module.partition(":")[0] or " ") else "")
-    return own.strip() or f"{nest.name}: a nest of the user's."
 
 
 def nest(**arrays: Array) -> Callable[[Callable[..., Any]], Nest]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from dovetail.loops.checks import WRAPS, check_bounds
 from dovetail.loops.counted import set_text
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.matrices import Matrix, Vector
-from dovetail.loops.nest import Nest
 from dovetail.loops.record import Statement
 from dovetail.loops.spaces import Space
 from dovetail.loops.types import check_types
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 Ranges = tuple[tuple[int, int], ...]
 MUCH = 1 << 30  # bytes: what holds more is told

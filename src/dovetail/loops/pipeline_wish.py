@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from dovetail.loops.blocks import cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.counted import check_count
 from dovetail.loops.cutting import Cutting
-from dovetail.loops.nest import Nest
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
 from dovetail.loops.pipelined import Pipelined, Single
 from dovetail.loops.shown_tiles import space_of_tiles
 from dovetail.loops.types import DTYPES, check_types
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
 LEAST_POINTS = 1 << 10  # of a tile: smaller ones are all start-up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.core import WishError
 from dovetail.loops.affine import Affine
@@ -13,10 +13,12 @@ from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.in_place import in_place
 from dovetail.loops.matrices import Vector
-from dovetail.loops.nest import Nest
 from dovetail.loops.order import statements as statements_in
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.skews import least_lean
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 
 class Place(NamedTuple):

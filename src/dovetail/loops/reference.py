@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.loops.arguments import Call, bound, results
-from dovetail.loops.nest import Nest
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 

@@ -7,16 +7,18 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, compile_for_here
 from dovetail.loops.arguments import Call, bound, results
 from dovetail.loops.generate import c_text, symbols_of
-from dovetail.loops.nest import Nest
 from dovetail.loops.rings import held, memory
 from dovetail.loops.vectorised import carry_out
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.core import WishError
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.expressions import Read, Value
 from dovetail.loops.levels import time_offset
-from dovetail.loops.nest import Nest
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 
 class Operand(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import Call, bound, margins, results
 from dovetail.loops.checks import WRAPS
 from dovetail.loops.expressions import OPERATORS, Apply, Number, Read, Value
-from dovetail.loops.nest import Nest
 from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.rings import held, inside, memory
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,13 +18,15 @@ from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.counted import check_count
 from dovetail.loops.halo import plain_program, stencil_program
-from dovetail.loops.nest import Nest, about_nest
 from dovetail.loops.parts import Decomposition, far_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
 from dovetail.loops.sampled import add_sweeps
 from dovetail.loops.shown import space_of
 from dovetail.loops.stencil import Stencil, Sweep, stencil_of
 from dovetail.loops.types import DTYPES, check_types
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
 
 OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
 DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
@@ -372,7 +374,7 @@ def stencil_wish(nest: Nest, name: str = "") -> type[StencilWish]:
     none."""
     if strange := [name for name in nest.parameters if name != "steps"]:
         raise WishError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
-    found, doc = stencil_of(nest), f"{about_nest(nest)}\n\n{(StencilWish.__doc__ or '').strip()}"
+    found, doc = stencil_of(nest), f"{nest.about}\n\n{(StencilWish.__doc__ or '').strip()}"
     return type(nest.name, (StencilWish,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc})
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dovetail.core import WishError
-from dovetail.loops.nest import Nest, about_nest
 from dovetail.loops.wish import StencilWish, stencil_wish
 
 if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
     from dovetail.loops.pipeline_wish import PipelineWish
 
 
@@ -38,4 +38,4 @@ def pipeline_of(nest: Nest, name: str = "") -> type[PipelineWish]:
     found = pipelined_of(nest)
     if len(found.shape) == 1:
         check_line(found)
-    return pipeline_wish(LineWish if len(found.shape) == 1 else PipelineWish, nest, found, name, about_nest(nest))
+    return pipeline_wish(LineWish if len(found.shape) == 1 else PipelineWish, nest, found, name, nest.about)

@@ -5,7 +5,7 @@ The calls on arrays (`all_gather_matmul(a, b, comm)` and its kin) live in `dovet
 
 from typing import Any
 
-from dovetail import find_call
+from dovetail.core.supply import CALLS
 from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
 from dovetail.matmul.all_reduce import MatmulAllReduce
@@ -50,5 +50,5 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name not in _CALLS:
         raise AttributeError(f"module 'dovetail.matmul' has no attribute '{name}'")
-    found = globals()[name] = find_call(name)
+    found = globals()[name] = CALLS[name]
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Self
 
-from dovetail.core import parse_count
+from dovetail.core import WishError, parse_count
 from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import RankArguments, Said, balance, parse_flag, the_same
@@ -16,6 +16,7 @@ RESULTS = (
     Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
     Option("gathered", bool, "Return the gathered A, too.", False),
 )
+MOST_SEVERAL = 1024
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class AllGathering(Gathering):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
+        if self.several > MOST_SEVERAL:
+            raise WishError(f"{self.several} matrices B on each rank", hint=f"at most {MOST_SEVERAL}")
         object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
 
     @property

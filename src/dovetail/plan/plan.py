@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from dovetail.core import PlanError, check_schema
+from dovetail.core import PlanError, check_schema, parse_count, reading
 from dovetail.ir import Program, Schedule, Wish
 from dovetail.ir.certificate import Certificate
 from dovetail.plan.wishes import prove, wish_from
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dovetail.run.world import World
 
 SCHEMA = "dovetail.plan/2"
+DOCUMENT = "plan document"
+MOST_RANKS = 1 << 16  # that a document is believed to be for
 MEASURED_SLOWER = "measured slower"
 WITHIN_NOISE = "faster, but not beyond the noise"
 
@@ -59,6 +61,7 @@ class Plan:
     compute and all communication, each uncut and alone, the longer of them being `ideal_s`; `losses`: by name, what
     `predicted_s` exceeds `ideal_s` by, adding up to it. `published`: what the machine's source printed for this very
     wish, never used in a prediction. `handling_s`: what the busiest rank's CPU spends on messages beyond the timeline.
+    `probed`: when the machine was, which tells its costs from those of later; None for a preset.
     """
 
     schedule: Schedule
@@ -78,6 +81,7 @@ class Plan:
     published: dict[str, Any] = field(default_factory=dict, repr=False)
     noise: float = 0.0
     handling_s: float = 0.0
+    probed: str | None = None
 
     @property
     def family(self) -> str:
@@ -102,6 +106,11 @@ class Plan:
         """Predicted share of (serial - ideal) that is won: 1 is ideal, 0 serial; 1 where nothing can be won."""
         room = self.serial_s - self.ideal_s
         return (self.serial_s - self.predicted_s) / room if room > 0 else 1.0
+
+    @property
+    def keeps_serial(self) -> bool:
+        """Whether it does what serial does, whatever family it is of."""
+        return self.schedule.parameters == self.serial.parameters
 
     @property
     def overlaps(self) -> bool:
@@ -160,7 +169,7 @@ class Plan:
         sides = {"compute_s": self.compute_s, "comm_s": self.comm_s}
         reasons = {"losses": dict(self.losses), "rivals": [rival.to_json() for rival in self.rivals]}
         asked = {"machine": self.machine, "wish": self.wish.to_json(), "ranks": self.ranks, "noise": self.noise}
-        asked["handling_s"] = self.handling_s
+        asked |= {"handling_s": self.handling_s, "probed": self.probed}
         made = {"choices": self.schedule.to_json(), "serial": self.serial.to_json()}
         rest = {"notes": list(self.notes), "published": dict(self.published)}
         proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
@@ -175,10 +184,10 @@ class Plan:
         """
         check_schema(document, SCHEMA)
         wish, schedule, ranks = asked_of(document)
-        emitted = wish.program(schedule, ranks)
+        emitted = program_of(document)
         certificate = prove(wish, schedule, emitted)
         certificate.raise_if_bad()
-        try:
+        with reading(DOCUMENT, PlanError):
             return cls(
                 replace(schedule, steps=dict(document["steps"])),
                 wish,
@@ -197,20 +206,31 @@ class Plan:
                 dict(document["published"]),
                 float(document["noise"]),
                 float(document.get("handling_s", 0.0)),
+                document.get("probed"),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise _malformed(error) from error
 
 
 def asked_of(document: Mapping[str, Any]) -> tuple[Wish, Schedule, int]:
     """Wish, schedule and ranks of a plan's document, or of a tuning's."""
     if str(document.get("schema")).startswith("dovetail.plan/"):
         check_schema(document, SCHEMA)
-    try:
-        return wish_from(document["wish"]), Schedule.from_json(document["choices"]), int(document["ranks"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _malformed(error) from error
+    with reading(DOCUMENT, PlanError):
+        wish, schedule = wish_from(document["wish"]), Schedule.from_json(document["choices"])
+        ranks = parse_count(document["ranks"], "ranks", least=1)
+    if ranks > MOST_RANKS:
+        raise PlanError(f"malformed {DOCUMENT}", found=f"{ranks} ranks")
+    return wish, schedule, ranks
 
 
-def _malformed(error: Exception) -> PlanError:
-    return PlanError("malformed plan document", found=f"{type(error).__name__}: {error}")
+def program_of(document: Mapping[str, Any]) -> Program:
+    """The Program that the wish and the schedule of such a document make, not yet proved."""
+    wish, schedule, ranks = asked_of(document)
+    with reading(DOCUMENT, PlanError):
+        return wish.program(schedule, ranks)
+
+
+def plain_of(document: Mapping[str, Any]) -> Program | None:
+    """The plain program that says what is right for it, None where its post-conditions do."""
+    wish, schedule, ranks = asked_of(document)
+    with reading(DOCUMENT, PlanError):
+        return wish.plain(schedule, ranks)

@@ -171,6 +171,7 @@ def _reasoned(
         published(costs, wish.to_json(), serials),
         asked.noise,
         scored.handling_s,
+        costs.machine.facts.get("probed"),
     )
 
 

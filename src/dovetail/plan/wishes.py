@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from dovetail.core import DovetailError, WishError
-from dovetail.ir import Certificate, Program, Schedule, Wish, verify
+from dovetail.ir import Certificate, KernelForm, Program, Schedule, Wish, verify
 
 GROUP = "dovetail.wishes"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
@@ -55,6 +55,19 @@ BUILT_IN = {
 }
 SUBJECT_GROUP = "dovetail.subjects"
 SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
+
+
+KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the wish
+
+
+def kernel_form(name: str) -> KernelForm:
+    """The form of the kernel of that name.
+
+    >>> kernel_form("matmul").name
+    'matmul'
+    """
+    found: KernelForm = _at(KERNELS[name])
+    return found
 
 
 @cache

@@ -116,7 +116,8 @@ class MpiExecutor:
                 self.folder.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix="job-", dir=self.folder))
         except OSError as error:
-            raise EnvironmentFault("cannot make a folder for the run", found=str(error)) from error
+            hint = "choose another place with --out"
+            raise EnvironmentFault("cannot make a folder for the run", found=str(error), hint=hint) from error
 
 
 def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
@@ -130,7 +131,8 @@ def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )
         except OSError as error:
-            raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
+            what, hint = f"cannot start the launcher {command[0]}", "--launch: a command, with {ranks} for their number"
+            raise EnvironmentFault(what, found=error.strerror, hint=hint) from error
         try:
             return wait(launcher, place, ranks)
         finally:

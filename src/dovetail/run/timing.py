@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.core import WishError
-from dovetail.ir import Program, Slot, Workload, dtype_bytes
+from dovetail.ir import Buffer, Program, Schedule, Slot, Workload, dtype_bytes, op_works
 from dovetail.passes import two_sided
 from dovetail.run.engine import check_supported
 from dovetail.run.job import Executor, Job, JobResult, Variant
@@ -11,6 +13,7 @@ from dovetail.run.options import RunOptions
 
 EACH_S = 4e-3  # a timing is of about as many runs as fill this
 MOST_REPEATS = 100
+USUAL, SLOWEST = 20e9, 1e9  # FLOP a second of a rank; of all ranks together, before a run counts as stalled
 TIMED, TRACED = "timed", "traced"
 
 
@@ -23,30 +26,48 @@ def measure(
     rounds: int = 5,
     budget_s: float = 60.0,
     seed: int = 0,
+    workload: Workload | None = None,
 ) -> JobResult:
     """Run `program` on ranks, by MPI unless another executor is given, where the larger of a rank's input and output
-    holds about `num_bytes` (see `even_slots`).
+    holds about `num_bytes` (see `even_slots`), or slots and kernels are as `workload` says.
 
     `["timed"]` of what comes back has seconds, of runs one after the other without stamps, and how far all that the
     post-conditions name is from float64; `["traced"]` the Timeline of the median among single runs. Raises ProgramError
-    for a program that `verify` refuses, WishError for kernels, whose sizes no Program tells, RunError where ranks fail.
+    for a program that `verify` refuses, WishError for kernels without a `workload`, since no Program tells their sizes,
+    RunError where ranks fail.
     """
     if executor is None:
         from dovetail.run.mpi import MpiExecutor
 
         executor = MpiExecutor()
-    return executor.execute(measuring_job(program, num_bytes, dtype, rounds, budget_s, seed))
-
-
-def measuring_job(program: Program, num_bytes: int, dtype: str, rounds: int, budget_s: float, seed: int) -> Job:
-    """What `measure` executes: puts and gets as messages, for ranks cannot reach into each other's memory."""
     program = two_sided(program)
+    held = workload or even_slots(program, num_bytes, dtype)
+    return executor.execute(measuring_job(program, held, rounds, budget_s, seed))
+
+
+def measuring_job(
+    program: Program,
+    workload: Workload,
+    rounds: int,
+    budget_s: float,
+    seed: int,
+    *,
+    schedule: Schedule | None = None,
+    against: tuple[Program, Workload] | None = None,
+) -> Job:
+    """What `measure` executes, of a Program without puts and gets, for ranks cannot reach into each other's memory.
+
+    `schedule`: says how it is driven; `against`: the plain program, and its workload, that results are held against."""
     check_supported(program)
-    workload = even_slots(program, num_bytes, dtype)
+    flops = sum(work.flops for work in op_works(program, workload).values())
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)
+    stall_s = max(RunOptions.stall_s, flops / SLOWEST)
+    hoped_s += flops / program.num_ranks / USUAL
     repeats = max(1, min(MOST_REPEATS, int(EACH_S / hoped_s)))
-    timed = Variant(TIMED, program, workload, RunOptions(repeats=repeats, spans=False), check=bool(len(program.posts)))
-    return Job((timed, Variant(TRACED, program, workload)), rounds, seed=seed, budget_s=budget_s)
+    one = RunOptions.of(schedule, stall_s=stall_s) if schedule else RunOptions(stall_s=stall_s)
+    many, check = replace(one, repeats=repeats, spans=False), bool(len(program.posts)) or against is not None
+    variants = Variant(TIMED, program, workload, many, check, against), Variant(TRACED, program, workload, one)
+    return Job(variants, rounds, seed=seed, budget_s=budget_s)
 
 
 def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
@@ -59,7 +80,8 @@ def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
     """
     if program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
-        raise WishError("the sizes of kernels are not in a program", found=f"kernels {names}", hint="run a plan")
+        hint = "give a Workload, or run a plan"
+        raise WishError("the sizes of kernels are not in a program", found=f"kernels {names}", hint=hint)
     elements = max(1, num_bytes // dtype_bytes(dtype) // max(1, _most_slots(program)))
     slot = Slot((elements,), dtype)
     return Workload({buffer.name: (slot,) * program.num_ranks for buffer in program.buffers}, {})
@@ -67,8 +89,13 @@ def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
 
 def held_bytes(program: Program, workload: Workload) -> int:
     """Bytes of the larger of a rank's input and output, as nccl-tests count."""
-    first = program.buffers[0].name if program.buffers else None
-    return _most_slots(program) * workload.slot_bytes(first, 0) if first else 0
+    sides = [[b for b in program.buffers if b.role == role] for role in ("input", "output")]
+    return max(sum(_bytes(workload, b, rank) for b in side) for side in sides for rank in range(program.num_ranks))
+
+
+def _bytes(workload: Workload, buffer: Buffer, rank: int) -> int:
+    """Bytes of a buffer of a rank."""
+    return workload.length(buffer.name, rank, buffer.slots[rank]) * workload.slot_bytes(buffer.name, rank)
 
 
 def _most_slots(program: Program) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import check_schema, read_arrays
+from dovetail.core import check_schema, read_arrays, reading
 
 Label = Literal["predicted", "emulated", "measured"]
 SCHEMA = "dovetail.timeline/1"
@@ -59,10 +59,18 @@ class Timeline:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Timeline:
+        """Read what `to_json` wrote; DovetailError for a document whose columns do not fit together."""
         check_schema(document, SCHEMA)
-        columns = read_arrays(document["columns"], COLUMNS)
-        lanes, names = tuple(document["lanes"]), tuple(document["names"])
-        return cls(document["label"], int(document["num_ranks"]), lanes, names, columns, dict(document["meta"]))
+        with reading("timeline document"):
+            columns = read_arrays(document["columns"], COLUMNS)
+            lanes, names = (tuple(map(str, document[key])) for key in ("lanes", "names"))
+            found = cls(document["label"], int(document["num_ranks"]), lanes, names, columns, dict(document["meta"]))
+            if len({len(column) for column in columns.values()}) != 1:
+                raise ValueError("columns differ in length")
+            for name, most in (("rank", found.num_ranks), ("lane", len(lanes)), ("name", len(names))):
+                if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < most:
+                    raise ValueError(f"column '{name}' leaves its table")
+        return found
 
 
 def union_s(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> float:

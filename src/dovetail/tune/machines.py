@@ -78,7 +78,12 @@ def machine_path(launch: str | None, ranks: int) -> Path | None:
 
 def costs_path(machine: Machine, wish: Wish, ranks: int) -> Path:
     """Where a probed machine with the costs of a wish is kept."""
-    text = f"{machine.name}\n{machine.facts.get('probed')}\n{ranks}\n{sorted(wish.to_json().items())}"
+    return costs_of(machine.name, machine.facts.get("probed"), wish, ranks)
+
+
+def costs_of(name: str, probed: str | None, wish: Wish, ranks: int) -> Path:
+    """The same by the machine's name and the time at which it was probed."""
+    text = f"{name}\n{probed}\n{ranks}\n{sorted(wish.to_json().items())}"
     return cache_dir() / "wishes" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

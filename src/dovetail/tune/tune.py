@@ -194,9 +194,11 @@ def entry_of(found: Plan, asked: str) -> Entry:
 
 
 def beside_serial(found: Plan, **options: Any) -> Job:
-    """A job that runs `serial` and `planned` in turn, both held against float64; options as of `Job`."""
+    """A job that runs `serial` and `planned` in turn, both held against float64, or `planned` alone where that is what
+    serial does; options as of `Job`."""
     entry = _entry(found, {found.schedule: found.predicted_s})
-    both = {"serial": found.serial, "planned": found.schedule}
+    both = {} if found.keeps_serial else {"serial": found.serial}
+    both["planned"] = found.schedule
     variants = (replace(entry.variant(each, spans=True, check=True), name=name) for name, each in both.items())
     return Job(tuple(variants), **options)
 

@@ -37,6 +37,9 @@ def load(name_or_path: str | Path) -> Machine:
         with resources.as_file(resources.files(__name__) / f"{name}.json") as path:
             return Machine.from_json(load_json(path, "machine"))
     if isinstance(name_or_path, Path) or name.endswith(".json") or Path(name).is_file():
+        if not Path(name).exists():
+            hint = "`dovetail machines` lists those that are known"
+            raise MachineError(f"cannot read machine {name}", found="no such file", hint=hint)
         return Machine.from_json(load_json(name_or_path, "machine"))
     near = difflib.get_close_matches(name, presets(), 1, cutoff=0.4)
     hint = f"did you mean '{near[0]}'? Or give" if near else "give"

@@ -1,0 +1,202 @@
+"""Programs that compute run from their files: what a file says that it was made of, or the command line does."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import dovetail as dt
+from dovetail.cli import main
+from dovetail.cli.made_of import with_made_of
+from dovetail.core import WishError, save_json, save_text
+from dovetail.ir import to_text
+from dovetail.matmul import MATMUL, AllToAllMatmul, MatmulAllReduce, Product
+from dovetail.plan.made_of import MadeOf, shaped
+from dovetail.plan.wishes import BUILT_IN, wish_class
+
+OPERATORS = [name for name in BUILT_IN if issubclass(wish_class(name), Product)]
+TINY = "--m", "13", "--k", "9", "--n", "11"
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line in this process: exit code, stdout, stderr."""
+
+    def _call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return _call
+
+
+@pytest.fixture
+def ran(call):
+    """The document of a run that is right."""
+
+    def _ran(*words):
+        code, out, err = call("run", *words, "--rounds", "1", "--seed", "5", "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["num_wrong"] == 0
+        assert found["max_rel_error"] <= found["tolerance"]
+        return found
+
+    return _ran
+
+
+def planned(wish, place, **asked):
+    """A plan in a file."""
+    return save_json(place / "plan.json", dt.plan(wish, "shared-memory-2", extrapolate=True, **asked).to_json())
+
+
+def serial_file(wish, place, ranks=3):
+    """The serial schedule of a wish on more ranks, in a file that says what it was made of."""
+    serial = wish.serial(ranks)
+    text = with_made_of(to_text(wish.program(serial, ranks)), "text", MadeOf(wish, serial))
+    return save_text(place / "serial.txt", text)
+
+
+def compiled(call, plan, form, place):
+    """What `compile` makes of a plan."""
+    assert call("compile", plan, "--to", form, "--out", place)[0] == 0
+    return place
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator_runs_from_a_file_whatever_its_schedule(call, ran, tmp_path, name):
+    wish, families = wish_class(name)(13, 9, 11), set()
+    for family in wish.families:
+        try:
+            plan = planned(wish, tmp_path, schedule=family)
+        except dt.DovetailError:  # that family has nothing for so few rows
+            continue
+        families.add(family)
+        file = compiled(call, plan, "text", tmp_path / "program.txt")
+        assert ran(file, "--on", "numpy")["wish"] == wish.title
+    assert len(families) > 2
+    assert ran(serial_file(wish, tmp_path), "--on", "numpy")["ranks"] == 3
+    again = compiled(call, file, "json", tmp_path / "program.json")  # it goes along
+    found = ran(again, "--on", "threads")
+    assert (found["ranks"], found["dtype"], found["program"]) == (2, "float32", name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_of_every_type(ran, tmp_path, dtype):
+    file = serial_file(MatmulAllReduce(16, 9, 5, dtype), tmp_path)
+    for place in ("numpy", "threads"):
+        assert ran(file, "--on", place)["dtype"] == dtype
+
+
+def test_tokens_shared_unevenly(ran, tmp_path):
+    counts = ((0, 4, 1), (2, 0, 0), (0, 3, 3))
+    assert ran(serial_file(AllToAllMatmul(13, 5, 4, counts=counts), tmp_path), "--on", "threads")["ranks"] == 3
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("jacobi2d", {"grid": "12x10", "steps": 2}), ("lcs", {"grid": "24x20"})])
+def test_nests_are_held_against_their_plain_program(ran, tmp_path, name, sizes):
+    (wish,) = wish_class(name).points(**sizes)
+    found = ran(serial_file(wish, tmp_path, 2), "--on", "threads")
+    assert found["wish"] == wish.title
+
+
+@pytest.mark.mpi
+@pytest.mark.needs("mpich")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_on_ranks(call, ran, tmp_path, name):
+    plan = planned(wish_class(name)(13, 9, 11), tmp_path)
+    found = ran(compiled(call, plan, "json", tmp_path / "program.json"))
+    assert "MPICH" in found["facts"]["mpi"]
+
+
+@pytest.mark.parametrize("place", ["numpy", "threads"])
+def test_a_wrong_product_is_told(call, tmp_path, monkeypatch, place):
+    """Planted: a kernel that adds one to an element."""
+    plan = planned(MatmulAllReduce(8, 9, 5), tmp_path)
+    file = compiled(call, plan, "text", tmp_path / "program.txt")
+    right = MadeOf.workload
+
+    def wrong(reads, writes):
+        MATMUL.call(reads, writes)
+        writes[0].flat[0] += 1
+
+    planted = replace(MATMUL, call=wrong, native=None)
+    monkeypatch.setattr(MadeOf, "workload", lambda self, program: replace(right(self, program), forms=(planted,)))
+    code, out, _ = call("run", file, "--on", place, "--rounds", "1")
+    assert code == 1
+    assert "WRONG" in out
+
+
+class TestWhatAFileLacks:
+    @pytest.fixture
+    def bare(self, tmp_path):
+        """A program of products whose file says nothing beside it."""
+        wish = MatmulAllReduce(13, 9, 11)
+        (tmp_path / "bare.txt").write_text(to_text(wish.program(wish.serial(2), 2)))
+        return tmp_path / "bare.txt"
+
+    def test_is_asked_for(self, call, bare):
+        code, _, err = call("run", bare, "--on", "numpy")
+        assert code == 2
+        assert all(word in err for word in ("kernels matmul", "--wish", "--shape A=… --shape B=…"))
+
+    def test_may_be_said_as_a_wish(self, ran, bare):
+        found = ran(bare, "--on", "numpy", "--wish", " ".join(["matmul_all_reduce", *TINY, "--dtype", "float64"]))
+        assert (found["wish"], found["dtype"]) == ("matmul_all_reduce 13 × 9 × 11 float64", "float64")
+
+    def test_may_be_said_by_a_plan(self, ran, bare, tmp_path):
+        plan = planned(MatmulAllReduce(13, 9, 11), tmp_path)
+        assert ran(bare, "--on", "numpy", "--wish", plan)["wish"] == "matmul_all_reduce 13 × 9 × 11 float32"
+
+    def test_may_be_said_by_shapes(self, ran, bare):
+        shapes = [f"--shape={each}" for each in ("A=5,4", "B=5x11,4x11", "P=11", "C=11")]
+        found = ran(bare, "--on", "numpy", "--dtype", "float64", *shapes)
+        assert (found["wish"], found["dtype"]) == (None, "float64")
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--wish", "matmul_all_reduce --m 14 --k 9 --n 11"], "the wish has 70"),
+            (["--wish", "all_gather_matmul --m 13 --k 9 --n 11"], "is not of all_gather_matmul"),
+            (["--wish", "matmul_all_reduced --m 1"], "did you mean 'matmul_all_reduce'"),
+            (["--wish", "matmul_all_reduce --m 13 --k 9"], "--n"),
+            (["--wish", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),
+            (["--wish", ""], "--wish is empty"),
+            (["--wish", '"'], "--wish"),
+            (["--shape", "A=5"], "how large is a slot of buffer 'B'?"),
+            (["--shape", "Q=5"], "no buffer 'Q'"),
+            (["--shape", "A"], "--shape BUFFER="),
+            (["--shape", "A=5x"], "--shape BUFFER="),
+            (["--shape", "A=5,4,3", "--shape", "B=5x11", "--shape", "P=11", "--shape", "C=11"], "3 shapes for 2 ranks"),
+            (["--shape", "A=5", "--shape", "B=7x11", "--shape", "P=11", "--shape", "C=11"], "do not fit"),
+        ],
+    )
+    def test_said_wrongly_is_told(self, call, bare, words, said):
+        code, _, err = call("run", bare, "--on", "numpy", *words)
+        assert code == 2, err
+        assert said in err
+        assert "Traceback" not in err
+        assert "fault of dovetail" not in err
+
+    def test_kernels_that_only_their_wish_knows(self):
+        (wish,) = wish_class("jacobi2d").points(grid="12x10", steps=2)
+        program = wish.program(wish.serial(2), 2)
+        with pytest.raises(WishError, match="is not told by its name"):
+            shaped(program, {buffer.name: [[2]] for buffer in program.buffers}, "float32")
+
+
+@pytest.mark.parametrize("words", [["--launch", "x"], ["--trace", "t"]])
+def test_what_is_of_ranks_is_refused_elsewhere(call, tmp_path, words):
+    plan = planned(MatmulAllReduce(8, 9, 5), tmp_path)
+    code, _, err = call("run", plan, "--on", "threads", *words)
+    assert code == 2
+    assert f"{words[0]} is of MPI ranks" in err
+
+
+def test_a_plan_runs_without_an_mpi(call, tmp_path):
+    plan = planned(MatmulAllReduce(64, 9, 5), tmp_path, schedule="uniform")
+    for place in ("numpy", "threads"):
+        code, out, err = call("run", plan, "--on", place, "--rounds", "1", "--json", "--out", tmp_path / place)
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["max_rel_error"] <= found["tolerance"]
+        assert (tmp_path / place / "measured.json").exists() == (place == "threads")
