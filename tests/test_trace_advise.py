@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_trace_waits import call, collective, sent, taken, trace_of
-from trace_files import write_process
+from trace_files import NAMES, event, pair, write_process
 
 from dovetail.plan.advise import advise, advise_story, together
 from dovetail.plan.remedy import dropped
 from dovetail.plan.replay import makespan_s
 from dovetail.report.advice import advice_text
 from dovetail.trace.delays import Delays
-from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story
+from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story, story_of
 
 US = 1e-6
 ROUNDS = 20
@@ -432,3 +433,25 @@ def test_of_a_call_that_does_several_things_its_share_is_dropped():
     assert last.seconds == pytest.approx(11 * US)
     assert last.within_s == last.after_s == pytest.approx(1 * US)
     assert [step.seconds for step in dropped(steps, {0, 1, 2, 3})] == pytest.approx([10 * US]), "all of it"
+
+
+def test_a_story_is_told_in_a_time_that_grows_with_its_length(tmp_path, monkeypatch):
+    """Eight times as many messages of one persistent request, started again and again."""
+    monkeypatch.setitem(NAMES, 15, "MPI_Send_init")
+    monkeypatch.setitem(NAMES, 16, "MPI_Start")
+    monkeypatch.setitem(NAMES, 17, "MPI_Wait")
+    spent, made, over = {}, event("request", 70, 0), event("done", pair(-1, -1))
+    for count in (500, 4000):
+        sender, taker = call(15, 0, 0.5, sent(1), made=70), []
+        for i in range(1, count):
+            sender += [*call(16, i, i + 0.1, made), *call(17, i + 0.2, i + 0.3, made, over)]
+            taker += call(2, i - 0.5, i + 0.4, *taken(0))
+        for rank, events in enumerate((sender, taker)):
+            write_process(tmp_path / str(count), rank, {1: events}, num_ranks=2)
+        trace = trace_of(tmp_path / str(count))
+        begun = time.process_time()
+        story = story_of(trace)
+        spent[count] = time.process_time() - begun
+        assert [sum(step.does == does for step in story.steps[1]) for does in ("recv", "taken")] == [count - 1] * 2
+        assert sum(step.does == "sent" for step in story.steps[0]) == count - 1
+    assert spent[4000] < 24 * spent[500]

@@ -250,11 +250,12 @@ def _comm(note: dict[str, Any], base: int) -> Comm:
 
 def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
     """Peers, told by communicators, as ranks of the job."""
-    for number in np.unique(columns["comm"]).tolist():
-        if number < 0:
-            continue
+    at = np.flatnonzero((columns["comm"] >= 0) & (columns["peer"] >= 0))
+    at = at[np.argsort(columns["comm"][at], kind="stable")]
+    numbers, first = np.unique(columns["comm"][at], return_index=True)
+    for number, those in zip(numbers.tolist(), np.split(at, first[1:]), strict=False):
         table = np.array(comms[number].peers, "i4")
-        inside = (columns["comm"] == number) & (columns["peer"] >= 0) & (columns["peer"] < len(table))
+        inside = those[columns["peer"][those] < len(table)]
         columns["peer"][inside] = table[columns["peer"][inside]]
 
 

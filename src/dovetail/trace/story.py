@@ -7,6 +7,7 @@ taken. Time within calls that did not wait is the rank's own.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
-from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held
+from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held, of_sizes
 from dovetail.trace.matching import Messages, messages, of_name
 from dovetail.trace.meetings import Meetings, meetings
 from dovetail.trace.trace import Trace
@@ -130,7 +131,7 @@ class _Teller:
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
         self.takes = _grouped(first[found.taken_row[whole]], whole)
-        self.found, self.calls = found, [self._calls(rank) for rank in range(trace.num_ranks)]
+        self.found, self.calls = found, self._calls()
         self.found = found = self._probed()
         self.ends = self._send_ends(first)
         self.blamed, self.likely_s = self._held_up()
@@ -149,16 +150,17 @@ class _Teller:
     def _send_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
         """Of each call: the messages whose sending it finds to be over."""
         col = self.trace.columns
-        done = (col["kind"] == KINDS.index("done")) & (col["peer"] == -1) & (col["request"] >= 0)
-        over: dict[int, list[int]] = defaultdict(list)
-        for row in np.flatnonzero(done).tolist():
-            over[int(col["request"][row])].append(row)
+        done = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["peer"] == -1) & (col["request"] >= 0))
+        done = done[np.argsort(col["end_s"][done], kind="stable")]
+        over = _grouped(col["request"][done], done)
+        ends_s = {request: col["end_s"][rows].tolist() for request, rows in over.items()}
         ends: dict[int, list[int]] = defaultdict(list)
-        for i in self.whole.tolist():
-            rows = over.get(int(col["request"][self.found.sent_row[i]]), ())
-            later = [row for row in rows if col["end_s"][row] >= self.found.sent_s[i]]
-            if later:
-                ends[int(first[later[0]])].append(i)
+        for i, request in zip(
+            self.whole.tolist(), col["request"][self.found.sent_row[self.whole]].tolist(), strict=True
+        ):
+            at = bisect_left(ends_s.get(request, []), self.found.sent_s[i])
+            if at < len(over.get(request, [])):
+                ends[int(first[over[request][at]])].append(i)
         return ends
 
     def _join_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
@@ -186,9 +188,9 @@ class _Teller:
         took = f.taken_s - f.sent_s
         blamed[np.abs(f.taken_s[blamed] - f.taken_s) > 0.1 * took] = -1
         likely_s, sure = np.full(len(took), np.inf), (blamed < 0) & (f.taken_row >= 0)
-        for size in np.unique(f.num_bytes[sure]).tolist():
-            like = f.num_bytes == size
-            likely_s[like] = np.percentile(took[like & sure], 10)
+        sizes, tenth_s = of_sizes(f.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
+        known = np.isin(f.num_bytes, sizes)
+        likely_s[known] = tenth_s[np.searchsorted(sizes, f.num_bytes[known])]
         return np.where(took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), blamed, -1), likely_s
 
     def _judge(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -208,6 +210,7 @@ class _Teller:
         delay = np.where(self.blamed >= 0, np.minimum(delay, self.likely_s), delay)
         return np.maximum(delay, 0.0), rendezvous | stalls, stalls
 
+    @cached_property
     def _is_call(self) -> NDArray[np.bool_]:
         """Of each row, whether it is an MPI call that came back."""
         col = self.trace.columns
@@ -217,26 +220,29 @@ class _Teller:
 
     def _main_rows(self) -> NDArray[np.bool_]:
         """Of each row, whether it lies in the thread of its rank that makes most MPI calls."""
-        col, is_call, main = self.trace.columns, self._is_call(), np.full(self.trace.num_ranks, -1)
-        for rank in range(self.trace.num_ranks):
-            threads = col["thread"][is_call & (col["rank"] == rank)]
-            if len(threads):
-                main[rank] = np.bincount(threads).argmax()
+        col, main = self.trace.columns, np.full(self.trace.num_ranks, -1)
+        at = np.flatnonzero(self._is_call)
+        both = np.stack([col["rank"][at], col["thread"][at]])
+        (ranks, threads), count = np.unique(both, axis=1, return_counts=True)
+        order = np.lexsort((-threads, count, ranks))  # the last of each rank is written last
+        main[ranks[order]] = threads[order]
         found: NDArray[np.bool_] = col["thread"] == main[col["rank"]]
         return found
 
-    def _calls(self, rank: int) -> list[_Call]:
-        """The MPI calls of a rank's main thread, without its first and its last."""
+    def _calls(self) -> list[list[_Call]]:
+        """The MPI calls of each rank's main thread, without its first and its last."""
         col, names = self.trace.columns, self.trace.names
-        rows = np.flatnonzero(self.is_main & self._is_call() & (col["rank"] == rank))
-        if not len(rows):
-            return []
-        rows = rows[np.argsort(col["start_s"][rows], kind="stable")]
-        told = (col[name][rows].tolist() for name in ("name", "start_s", "end_s", "pause_s"))
-        calls = [_Call(*one) for one in zip(rows.tolist(), *told, strict=True)]
+        rows = np.flatnonzero(self.is_main & self._is_call)
+        rows = rows[np.lexsort((col["start_s"][rows], col["rank"][rows]))]
+        told = (col[name][rows].tolist() for name in ("rank", "name", "start_s", "end_s", "pause_s"))
         bounds = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
-        after = [c._replace(start_s=c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
-        return [c._replace(end_s=c.start_s) if names[c.name] == bounds[2] else c for c in after]
+        calls: list[list[_Call]] = [[] for _ in range(self.trace.num_ranks)]
+        for row, rank, *about in zip(rows.tolist(), *told, strict=True):
+            call = _Call(row, *about)
+            if names[call.name] in bounds[:2]:
+                call = call._replace(start_s=call.end_s)
+            calls[rank].append(call._replace(end_s=call.start_s) if names[call.name] == bounds[2] else call)
+        return calls
 
     def _probed(self) -> Messages:
         """The messages; who probes for one just before it is received waits from then on, and the receiving call begins
