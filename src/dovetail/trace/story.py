@@ -29,6 +29,8 @@ _FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "G
 _PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
 MUCH_LONGER = 2.0  # times what others took
 LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
+SOON = 0.25  # of the time from when a message could set out to when it was there
+MOSTLY, LEAST_OFTEN = 0.75, 4  # share, and number, of messages alike that show that it is no chance
 
 
 class Step(NamedTuple):
@@ -71,7 +73,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collective: `seconds` after the last came (or the root, or for the root each of the others) it was over."""
+    """One collective: `seconds` after the last came (or the root, or for the root each of the others) it was over.
+
+    `stalls`: though begun long before, it went on only when the last rank waited for it, for want of progress; `own_s`:
+    so much of its time is the ranks' own whoever lets it get on, since on one host it is they who copy."""
 
     meeting: int
     name: str
@@ -81,6 +86,8 @@ class Gathering:
     num_bytes: int
     seconds: float
     blocking: bool = True
+    stalls: bool = False
+    own_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,10 @@ class _Teller:
         self.meets = {int(first[met.row[i]]): i for i in told.tolist()}
         self.joined = self._join_ends(first)
         self.delay_s, self.rendezvous, self.stalls = self._judge()
+        self.held = np.zeros(len(self.stalls), bool)
+        self.back_s = self._back_s()
+        self.came_back = self._came_back()
+        self._hold()
         starts = [calls[0].start_s for calls in self.calls if calls]
         self.start_s = min(starts, default=0.0)
         self.makespan_s = max((calls[-1].end_s for calls in self.calls if calls), default=0.0) - self.start_s
@@ -291,17 +302,38 @@ class _Teller:
         blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self._blocks(i)]
         return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
-    def _came_back(self) -> NDArray[np.bool_]:
-        """Of each message: whether its receiver waited for it until its sender, whose call had not, was in the library
-        again, in a call that is told: one that only looks leaves no sign of how the message got on."""
+    def _back_s(self) -> NDArray[Any]:
+        """Of each message: when its sender, whose call did not wait, was in the library again, in a call that is told:
+        one that only looks leaves no sign of how the message got on."""
         back_s = np.full(len(self.found.src), np.inf)
         for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
             for i in self.sends.get(call.row, ()):
                 if not self._blocks(i) and self._deeds(after):
                     back_s[i] = after.start_s
-        arrived_s = np.array([self._arrived_s(i) for i in range(len(back_s))])
-        came_back: NDArray[np.bool_] = (self.found.taken_s >= back_s) & (arrived_s > self.found.waited_s)
+        return back_s
+
+    def _came_back(self) -> NDArray[np.bool_]:
+        """Of each message: whether its receiver waited for it until its sender was in the library again."""
+        arrived_s = np.array([self._arrived_s(i) for i in range(len(self.back_s))])
+        came_back: NDArray[np.bool_] = (self.found.taken_s >= self.back_s) & (arrived_s > self.found.waited_s)
         return came_back
+
+    def _hold(self) -> None:
+        """Finds messages that set out only when their sender, who did other work, was back in the library.
+
+        Of those from one rank to another, of one size, that were waited for, most came soon after it was back.
+        """
+        f = self.found
+        ready = np.fmax(f.sent_s, f.posted_s)
+        waited = ~self.stalls & (f.num_bytes >= LEAST_STALLED) & np.isfinite(self.back_s)
+        waited &= np.fmax(ready, f.waited_s) + LEAST_HELD_S < self.back_s
+        soon = waited & self.came_back & (f.taken_s - self.back_s < SOON * (f.taken_s - ready))
+        _, like = np.unique(np.stack([f.src, f.dst, f.num_bytes]), axis=1, return_inverse=True)
+        like = like.ravel()
+        often = np.bincount(like, soon) >= MOSTLY * np.maximum(np.bincount(like, waited), LEAST_OFTEN)
+        self.held = soon & often[like]
+        self.rendezvous |= self.held
+        self.delay_s = np.where(self.held, f.taken_s - np.where(self.held, self.back_s, 0.0), self.delay_s)
 
     def _blocks(self, i: int) -> bool:
         """Whether the call that sends a message is itself the one that waits for it to be sent."""
@@ -331,6 +363,8 @@ class _Teller:
         f = self.found
         if self.stalls[i]:
             return float(f.waited_s[i] + self.delay_s[i])
+        if self.held[i]:
+            return float(self.back_s[i] + self.delay_s[i])
         return float(max(f.sent_s[i], f.posted_s[i] if self.rendezvous[i] else f.sent_s[i]) + self.delay_s[i])
 
     def _over_s(self, i: int) -> float:
@@ -338,12 +372,34 @@ class _Teller:
         number, way = int(self.met.meeting[i]), self._way(i)
         is_root = self.met.root[i] == self.met.rank[i]
         seconds = self._seconds[number]
+        if number in self.quiet:
+            return sum(self.quiet[number])
         if way == FROM_ROOT:
             begun = float(self.met.start_s[i])
             return begun if is_root else max(float(self.met.root_start_s[i]) + seconds, begun)
         if way == TO_ROOT:
             return float(self.met.last_start_s[i] + seconds if is_root else self.met.start_s[i])
         return float(self.met.last_start_s[i] + seconds)
+
+    @cached_property
+    def quiet(self) -> dict[int, tuple[float, float]]:
+        """The meetings that got on only when all ranks waited for them, though all had begun them so long before that
+        they could have been over; when the last of them came to wait, and how long they then took."""
+        met, col = self.met, self.trace.columns
+        looked: dict[int, list[float]] = defaultdict(list)
+        ends: dict[int, list[float]] = defaultdict(list)
+        for row, waited in self.joined.items():
+            for number in met.meeting[waited].tolist():
+                looked[number].append(float(col["start_s"][row]))
+                ends[number].append(float(col["end_s"][row]))
+        sizes, begun_s = np.bincount(met.meeting), np.zeros(int(met.meeting.max(initial=-1)) + 1)
+        begun_s[met.meeting] = met.last_start_s
+        found = {}
+        for number, those in looked.items():
+            last_s, spent_s = max(those), min(ends[number]) - max(those)
+            if len(those) == sizes[number] > 1 and LEAST_HELD_S < spent_s < last_s - begun_s[number]:
+                found[number] = last_s, spent_s
+        return found
 
     def _way(self, i: int) -> str:
         name = self.trace.names[self.met.name[i]].removeprefix("MPI_").removesuffix("_c")
@@ -367,6 +423,8 @@ class _Teller:
         np.minimum.at(most, met.meeting, np.maximum(looked - since, 0.0))
         seen = np.isfinite(least)
         least[~seen] = np.minimum(np.median(least[seen]) if seen.any() else 0.0, most[~seen])
+        for number, (_, spent_s) in self.quiet.items():
+            least[number] = spent_s
         return least
 
     def messages(self) -> tuple[Message, ...]:
@@ -375,13 +433,14 @@ class _Teller:
         _, key = np.unique(keys, axis=1, return_inverse=True)
         told = (
             *(f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous),
-            *(self._came_back(), np.zeros(len(key), bool), np.zeros(len(key)), crossed(f)),
+            *(self.came_back, self.held, np.zeros(len(key)), crossed(f)),
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
 
     def gatherings(self) -> tuple[Gathering, ...]:
         """One for each call in `met`; those of one meeting are equal."""
         comms, seconds = self.trace.comms, self._seconds
+        hosts = {about["rank"]: about.get("host") for about in self.trace.meta.get("ranks", ())}
         most = np.zeros(len(seconds), "i8")
         np.maximum.at(most, self.met.meeting, np.maximum(self.met.num_bytes, self.met.received_bytes))
         told = []
@@ -389,7 +448,8 @@ class _Teller:
             group = comms[int(self.met.comm[i])].ranks if self.met.comm[i] >= 0 else ()
             name = self.trace.names[self.met.name[i]]
             head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
-            told.append(Gathering(*head, bool(self.met.request[i] < 0)))
+            own_s = float(seconds[number]) if len({hosts.get(rank) for rank in group}) == 1 else 0.0
+            told.append(Gathering(*head, bool(self.met.request[i] < 0), number in self.quiet, own_s))
         return tuple(told)
 
 
