@@ -31,8 +31,10 @@ def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
     folder = Path(folder)
     files = sorted(folder.glob("*.dvt"))
     target = Path(path) if path is not None else folder / "trace.dovetail"
+    if not folder.is_dir():
+        raise DovetailError(f"there is no folder {folder}", hint="`dovetail trace run -o DIR` makes one")
     if not files:
-        hint = "was the program linked with the MPI library as a shared one?" if folder.is_dir() else None
+        hint = "did the program start, and is it linked with the MPI library as a shared one?"
         raise DovetailError(f"no process left a trace in {folder}", found="no file *.dvt", hint=hint)
     faults: list[str] = []
     processes = [process for path in files if (process := _read(path, faults)) is not None]
