@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_trace_waits import call, collective, sent, taken, trace_of
-from trace_files import write_process
+from trace_files import NAMES, event, pair, write_process
 
 from dovetail.plan.advise import advise, advise_story, together
 from dovetail.plan.remedy import dropped
 from dovetail.plan.replay import makespan_s
 from dovetail.report.advice import advice_text
 from dovetail.trace.delays import Delays
-from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story
+from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story, story_of
 
 US = 1e-6
 ROUNDS = 20
@@ -432,3 +433,83 @@ def test_of_a_call_that_does_several_things_its_share_is_dropped():
     assert last.seconds == pytest.approx(11 * US)
     assert last.within_s == last.after_s == pytest.approx(1 * US)
     assert [step.seconds for step in dropped(steps, {0, 1, 2, 3})] == pytest.approx([10 * US]), "all of it"
+
+
+def test_a_story_is_told_in_a_time_that_grows_with_its_length(tmp_path, monkeypatch):
+    """Eight times as many messages of one persistent request, started again and again."""
+    monkeypatch.setitem(NAMES, 15, "MPI_Send_init")
+    monkeypatch.setitem(NAMES, 16, "MPI_Start")
+    monkeypatch.setitem(NAMES, 17, "MPI_Wait")
+    spent, made, over = {}, event("request", 70, 0), event("done", pair(-1, -1))
+    for count in (500, 4000):
+        sender, taker = call(15, 0, 0.5, sent(1), made=70), []
+        for i in range(1, count):
+            sender += [*call(16, i, i + 0.1, made), *call(17, i + 0.2, i + 0.3, made, over)]
+            taker += call(2, i - 0.5, i + 0.4, *taken(0))
+        for rank, events in enumerate((sender, taker)):
+            write_process(tmp_path / str(count), rank, {1: events}, num_ranks=2)
+        trace = trace_of(tmp_path / str(count))
+        begun = time.process_time()
+        story = story_of(trace)
+        spent[count] = time.process_time() - begun
+        assert [sum(step.does == does for step in story.steps[1]) for does in ("recv", "taken")] == [count - 1] * 2
+        assert sum(step.does == "sent" for step in story.steps[0]) == count - 1
+    assert spent[4000] < 24 * spent[500]
+
+
+def summed(tmp_path, looks: bool, hosts: tuple[str, str] = ("a", "b")):
+    """Advice where both ranks begin a sum, work 10 ms and wait: 4 ms more, or not where they `looks` meanwhile."""
+    ranks: list[list] = [[], []]
+    for i in range(ROUNDS):
+        for rank, events in enumerate(ranks):
+            begun, work = i * (10.5 if looks else 14.5) + rank * 0.01, 10 if looks else 10 + rank * 0.2
+            done = event("done", pair(-1, -1), 0, 0)
+            events += call(18, begun, begun + 0.1, event("collective", 1 << 20, 0, 1 << 20), made=70 + i)
+            end = begun + work + 0.1 if looks else i * 14.5 + 10.2 + 4.01
+            events += call(17, begun + work, end, event("request", 70 + i, 0), done)
+    for rank, events in enumerate(ranks):
+        write_process(tmp_path, rank, {1: events}, num_ranks=2, host=hosts[rank])
+    return advise(trace_of(tmp_path))
+
+
+@pytest.mark.parametrize(("hosts", "share"), [(("a", "b"), 1.0), (("a", "a"), 0.0)])
+def test_a_collective_that_got_on_only_when_it_was_waited_for_is_found(tmp_path, monkeypatch, hosts, share):
+    """On one host it is the ranks that copy: what they no longer take in the wait, they take during the work."""
+    monkeypatch.setitem(NAMES, 17, "MPI_Wait")
+    monkeypatch.setitem(NAMES, 18, "MPI_Iallreduce")
+    advice = summed(tmp_path / "fault", False, hosts)
+    found = {finding.kind: finding for finding in advice.findings}
+    saved = ROUNDS * 4e-3 * share
+    assert found["progress"].saves_s == pytest.approx(saved, rel=0.1) if share else "progress" not in found
+    if share:
+        assert advice.findings[0].kind == "progress"
+        assert "MPI_Iallreduce, waited for 40 times" in found["progress"].evidence
+    assert advice.replayed_s == pytest.approx(advice.traced_s, rel=0.01)
+    assert "progress" not in {finding.kind for finding in summed(tmp_path / "twin", True, hosts).findings}
+
+
+def held_back(tmp_path, looks: bool):
+    """Advice where rank 0 begins to send, works 10 ms and waits; rank 1 takes it 1 ms after that, or at once."""
+    sender, taker = [], []
+    for i in range(ROUNDS):
+        begun = 20 * i
+        over = event("request", 70 + i, 0), event("done", pair(-1, -1), 0, 0)
+        sender += [
+            *call(16, begun, begun + 0.1, sent(1, 1 << 20), made=70 + i),
+            *call(17, begun + 10, begun + 11, *over),
+        ]
+        taker += call(2, begun, begun + (1 if looks else 11), *taken(0, 1 << 20))
+    for rank, events in enumerate((sender, taker)):
+        write_process(tmp_path, rank, {1: events}, num_ranks=2)
+    return advise(trace_of(tmp_path))
+
+
+def test_a_message_whose_sender_works_before_it_looks_is_found(tmp_path, monkeypatch):
+    """The receiver waits all the while for what sets out when its sender is back in the library."""
+    monkeypatch.setitem(NAMES, 16, "MPI_Isend")
+    monkeypatch.setitem(NAMES, 17, "MPI_Wait")
+    advice = held_back(tmp_path / "fault", False)
+    assert advice.replayed_s == pytest.approx(advice.traced_s, rel=0.01)
+    found = {finding.kind: finding for finding in advice.findings}
+    assert f"{ROUNDS} messages sent" in found["progress"].evidence
+    assert "progress" not in {finding.kind for finding in held_back(tmp_path / "twin", True).findings}

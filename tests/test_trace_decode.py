@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dovetail.trace.decode import KINDS, RAW, ThreadDecoder, joined
 from dovetail.trace.matching import messages
 from dovetail.trace.merge import _Lane, in_order
 from dovetail.trace.process_file import PAGE, EventKind
+from dovetail.trace.stats import stats
 from dovetail.trace.trace import COLUMNS, Trace
 
 Event = tuple[int, int]
@@ -244,3 +246,47 @@ def batches_of(ends, size):
     for at in range(0, len(ends), size):
         part = np.asarray(ends[at : at + size], "f8")
         yield {name: part if name == "end_s" else np.zeros(len(part), kind) for name, kind in COLUMNS.items()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"chunks": [[', '"chunks": [["x", '), ('"num_ranks": 2', '"num_ranks": "a"'), ('"comms": [', '"comms": [7, '),
+     ('"num_ranks": 2', '"num_ranks": -3'), ('"names": [', '"names": 3, "z": ['), ('"kind": "u1", ', ""),
+     ('"columns": {', '"columns": {"q": 3, '), ('"meta": {', '"meta": [], "m": {')],
+)  # fmt: skip
+def test_an_index_that_is_none_is_refused(tmp_path, before, after):
+    whole = two_ranks(tmp_path).path.read_bytes()
+    length = int.from_bytes(whole[-16:-8], "little")
+    text = whole[-16 - length : -16].decode()
+    assert before in text
+    index = text.replace(before, after, 1).encode()
+    (tmp_path / "bad").write_bytes(whole[: -16 - length] + index + len(index).to_bytes(8, "little") + whole[-8:])
+    with pytest.raises(DovetailError, match="broken index"):
+        open_trace(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("column", ["kind", "rank", "name", "comm"])
+def test_rows_that_cannot_be_are_refused(tmp_path, column):
+    trace = two_ranks(tmp_path).read()
+    trace.columns[column][-1] = 200
+    with pytest.raises(DovetailError, match="broken rows"):
+        save_trace(tmp_path / "bad", trace).read()
+
+
+def test_a_trace_without_rows_adds_up_to_nothing(tmp_path):
+    for rank in (0, 1):
+        write_process(tmp_path, rank, {1: []})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stats(merge(tmp_path)).calls == ()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DovetailError, match="there is no folder"):
+        merge(tmp_path / "nowhere")
+
+
+def two_ranks(folder):
+    for rank in (0, 1):
+        write_process(folder, rank, {1: [event("begin", 5, 1), event("end", 9, 1)]})
+    return merge(folder)

@@ -162,7 +162,7 @@ IN_MEMORY = """
 import sys, threading, time
 import dovetail.trace as trace
 trace.init(sys.argv[1])
-end = time.monotonic() + 60
+end, over = time.monotonic() + 60, threading.Event()
 
 def in_memory():
     lines = open("/proc/self/smaps").read().splitlines()
@@ -175,11 +175,10 @@ def wait_for(count, least):
 
 for begun in range(4):
     wait_for(begun + 2, 1)  # two more are ready always; the first two are made whole, and the second is never used
-    thread = threading.Thread(target=trace.point, args=("one",))
-    thread.start()
-    thread.join()
+    threading.Thread(target=lambda: (trace.point("one"), over.wait())).start()  # one that ends leaves it to the next
 wait_for(5, 4)
 print(*sorted(in_memory()))
+over.set()
 """
 
 
@@ -198,6 +197,37 @@ def test_threads_that_come_and_go_leave_no_memory_to_be_looked_at(build, tmp_pat
     done = ran(build(PLAIN), tmp_path, 12, 20, "again", DOVETAIL_TRACE_BUFFER=3 << 20)
     assert done.returncode == 0, done.stderr
     assert merge(tmp_path).meta["lost"] == 0
+
+
+COME_AND_GO = """
+import os, sys, threading, dovetail.trace as trace
+trace.init(sys.argv[1])
+
+def work(number):
+    for i in range(int(sys.argv[2])):
+        trace.point(f"thread {number}", i)
+
+for number in range(60):
+    thread = threading.Thread(target=work, args=(number,))
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(("keep", "count"), [("all", 20), ("newest", 20), ("newest", 70), ("newest", 300)])
+def test_threads_that_come_and_go_share_room(tmp_path, keep, count):
+    """Sixty, one after the other, take no more room than a few; whose the events of a shared ring are is still told."""
+    done = ran(sys.executable, "-c", COME_AND_GO, tmp_path, count, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=4096)
+    assert done.returncode == 0, done.stderr
+    (process,) = map(read_process, tmp_path.glob("*.dvt"))
+    assert process.path.stat().st_size < 20 * (4096 + 4096)
+    col = (trace := merge(tmp_path).read()).columns
+    names = np.array(trace.names)[col["name"]]
+    assert (names == np.char.add("thread ", col["thread"].astype(str))).all()
+    assert 60 * count <= process.lost + len(names) <= 60 * (count + 1)  # where a thread begins is an event too
+    newest = col["arg"][names == "thread 59"].tolist()
+    assert newest == [*range(count - len(newest), count)]
+    assert len(newest) >= min(count, 200)
 
 
 def test_what_finds_no_room_is_counted(build, tmp_path):

@@ -36,6 +36,7 @@ def write_process(
     capacity: int = 1 << 16,
     raw_ns: tuple[int, int] = (0, 1 << 40),
     notes: Sequence[Mapping[str, Any]] = (),
+    host: str = "host",
 ) -> Path:
     """The file of one rank whose event clock counts from 0 to 2^40; the events of each thread fill segments."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +48,7 @@ def write_process(
             segments.append((thread, np.concatenate([mark, events[at : at + capacity - 1]])))
     numbers = (0x01020304, PAGE, PAGE + 16 * capacity, len(segments), 0, 1, 2, 4000 + rank, rank, num_ranks, 0)
     anchors = (0, raw_ns[0], 10**18, 1 << 40, raw_ns[1], 10**18 + (1 << 40))
-    head = struct.pack("<" + _HEAD, MAGIC, *numbers, *anchors, b"host", b"program")
+    head = struct.pack("<" + _HEAD, MAGIC, *numbers, *anchors, host.encode(), b"program")
     with path.open("wb") as file:
         file.write(head.ljust(PAGE, b"\0"))
         for thread, events in segments:

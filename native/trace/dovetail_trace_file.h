@@ -20,7 +20,8 @@
    is 0, and its arg: clock ticks between these calls << DVT_REPEAT_BITS | how many there were beside the first. */
 enum dvt_kind {
     DVT_EMPTY,
-    DVT_THREAD,     /* word: thread << 32 | number of this segment within the thread; the thread goes on here */
+    DVT_THREAD,     /* word: thread << 32 | number of this segment within the thread; the thread goes on here.
+                       arg: whose the events before it are, 0: nobody's */
     DVT_POINT,      /* word: clock; field: name; arg: the program's */
     DVT_BEGIN,      /* the same; of an MPI call, arg is where it was called from */
     DVT_END,        /* the same; of an MPI call, arg is the request that it made, or 0 */
@@ -74,7 +75,7 @@ typedef struct {
 
 typedef struct {
     uint64_t count;
-    uint64_t thread;               /* whose it was first; 0: nobody's yet */
+    uint64_t thread;               /* whose it was first, of a ring whose it was last; 0: nobody's yet */
     uint8_t pad[DVT_PAGE - 2 * 8]; /* the events begin on a page of their own */
     dvt_event events[];
 } dvt_segment;

@@ -52,12 +52,13 @@ static int next_segment(int needed) {
         mine.generation = generation;
         mine.thread = __atomic_add_fetch(&num_threads, 1, __ATOMIC_RELAXED);
         mine.part = 0;
-        pthread_setspecific(at_exit, &mine);
     }
-    if (!fresh->thread) fresh->thread = mine.thread;
+    pthread_setspecific(at_exit, &mine); /* also of one that records while it ends */
+    const uint64_t before = fresh->thread;
+    if (!before || dvt_writer.limit == UINT64_MAX) fresh->thread = mine.thread;
     dvt_event* event = &fresh->events[dvt_next(&fresh->count) & dvt_writer.mask];
     event->word = (uint64_t)mine.thread << 32 | mine.part++;
-    event->about = about(DVT_THREAD, 0, 0);
+    event->about = about(DVT_THREAD, 0, (int64_t)before);
     if (mine.before) dvt_discard(mine.before);
     mine.before = mine.segment;
     mine.segment = fresh;
@@ -180,13 +181,18 @@ void dovetail_trace_off(void) { __atomic_store_n(&on, 0, __ATOMIC_RELAXED); }
 
 int dovetail_trace_is_on(void) { return recorded_in() != 0; }
 
-/* What an ended thread has left goes to the next; of a ring its newest events are kept. */
+/* What an ended thread has left goes to the next; so does its ring, of which the newest events are kept, whose ever. */
 static void give_back(void* unused) {
     (void)unused;
-    dvt_segment* segment = mine.segment;
-    mine.segment = NULL;
-    if (!segment || mine.generation != generation || dvt_writer.limit == UINT64_MAX) return;
-    if (segment->count < dvt_writer.capacity) dvt_give_back(segment);
+    dvt_segment *segment = mine.segment, *before = mine.before;
+    mine.segment = mine.before = NULL;
+    if (mine.generation != generation || !__atomic_load_n(&depth, __ATOMIC_RELAXED)) return;
+    if (before) dvt_discard(before);
+    if (!segment) return;
+    if (dvt_writer.limit == UINT64_MAX || segment->count < dvt_writer.capacity)
+        dvt_give_back(segment);
+    else
+        dvt_discard(segment);
 }
 
 static struct {

@@ -17,7 +17,7 @@
 
 #include "dovetail_trace_meet.h"
 
-enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64 };
+enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64, MAX_LEFT = 1024 };
 enum { PIECE = (1 << 20) + DVT_PAGE }; /* as much of a ring is ready at first: threads that begin wait for none */
 enum { PAUSE_NS = 5000 };              /* what advice too takes for calls that follow one another at once */
 #ifndef MADV_POPULATE_WRITE
@@ -36,6 +36,8 @@ static struct {
     dvt_segment* spare[MAX_SPARES];
     off_t spare_at[MAX_SPARES]; /* offsets in the file, read by dvt_close only */
     dvt_segment* full[MAX_FULL];
+    dvt_segment* left[MAX_LEFT]; /* by threads that ended, with room for others */
+    int num_left;
     struct ring {
         dvt_segment* segment; /* or NULL */
         uint64_t ready_bytes; /* of it are in memory */
@@ -165,9 +167,7 @@ static int make_spares(uint64_t ready_bytes) {
         file.spare_at[i] = file.end;
         file.end += (off_t)file.segment_bytes;
         __atomic_store_n(&dvt_writer.header->num_segments, dvt_writer.header->num_segments + 1, __ATOMIC_RELAXED);
-        dvt_segment* empty = NULL;
-        if (!__atomic_compare_exchange_n(&file.spare[i], &empty, fresh, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-            unmap(fresh); /* a thread gave one back meanwhile; this one stays empty in the file */
+        __atomic_store_n(&file.spare[i], fresh, __ATOMIC_RELEASE);
         ++made;
     }
     return made;
@@ -295,6 +295,7 @@ int dvt_open(const char* folder) {
     const char* kept = getenv("DOVETAIL_TRACE_KEEP");
     const int keep = kept && strcmp(kept, "newest") == 0 ? DVT_KEEP_NEWEST : DVT_KEEP_ALL;
     folder = folder ? folder : said && *said ? said : "dovetail-trace";
+    dvt_forget(); /* what threads of the file before gave back late */
     dvt_writer.header = &nowhere;
     dvt_choose_clock();
     set_sizes(keep);
@@ -316,7 +317,7 @@ static void cut_spares(void) {
     int count = 0;
     for (int i = 0; i < file.num_spares; ++i) {
         dvt_segment* spare = __atomic_exchange_n(&file.spare[i], NULL, __ATOMIC_ACQUIRE);
-        if (spare && !spare->thread) unused[count++] = file.spare_at[i];
+        if (spare) unused[count++] = file.spare_at[i];
     }
     for (int cut = 1; cut;) {
         cut = 0;
@@ -352,21 +353,36 @@ void dvt_forget(void) {
     for (int i = 0; i < MAX_SPARES; ++i) file.spare[i] = NULL;
     for (int i = 0; i < MAX_FULL; ++i) file.full[i] = NULL;
     for (int i = 0; i < MAX_RINGS; ++i) file.ring[i].segment = NULL;
+    for (int i = 0; i < MAX_LEFT; ++i) file.left[i] = NULL;
+    file.num_left = 0;
 }
 
-dvt_segment* dvt_take(void) {
-    for (int i = 0; i < file.num_spares; ++i) {
-        if (!__atomic_load_n(&file.spare[i], __ATOMIC_RELAXED)) continue;
-        dvt_segment* taken = __atomic_exchange_n(&file.spare[i], NULL, __ATOMIC_ACQUIRE);
+static dvt_segment* take_of(dvt_segment** those, int count) {
+    for (int i = 0; i < count; ++i) {
+        if (!__atomic_load_n(&those[i], __ATOMIC_RELAXED)) continue;
+        dvt_segment* taken = __atomic_exchange_n(&those[i], NULL, __ATOMIC_ACQUIRE);
         if (taken) return taken;
     }
     return NULL;
 }
 
+dvt_segment* dvt_take(void) {
+    if (__atomic_load_n(&file.num_left, __ATOMIC_RELAXED) > 0) {
+        dvt_segment* taken = take_of(file.left, MAX_LEFT);
+        if (taken) {
+            __atomic_fetch_sub(&file.num_left, 1, __ATOMIC_RELAXED);
+            return taken;
+        }
+    }
+    return take_of(file.spare, file.num_spares);
+}
+
 void dvt_give_back(dvt_segment* part) {
-    for (int i = 0; i < file.num_spares; ++i) {
+    for (int i = 0; i < MAX_LEFT; ++i) {
         dvt_segment* empty = NULL;
-        if (__atomic_compare_exchange_n(&file.spare[i], &empty, part, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+        if (!__atomic_compare_exchange_n(&file.left[i], &empty, part, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) continue;
+        __atomic_fetch_add(&file.num_left, 1, __ATOMIC_RELAXED);
+        return;
     }
     dvt_discard(part);
 }

@@ -24,7 +24,8 @@ LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be told
 MUCH_THE_SAME = 0.2  # savings that differ by less come in the order of their effort
 SOURCES: tuple[Callable[[Story, Site], Iterator[Remedy]], ...] = (
     *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
-    *(remedies_waiting.progress, remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
+    *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
+    *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
     *(remedies_balance.balance, remedies_balance.slow_link),
 )
 

@@ -133,6 +133,51 @@ def progress(story: Story, site: Site) -> Iterator[Remedy]:
         yield Remedy("progress", tuple(s.row for _, s in found), evidence, action, replace(story, messages=tuple(free)))
 
 
+def collective_progress(story: Story, site: Site) -> Iterator[Remedy]:
+    """Collectives that got on only when all waited for them, though begun long before. What the ranks themselves take
+    for them, they then take during the work."""
+    for place, found in by_site(story, site, ("joined",)).items():
+        quiet = {s.row: story.gatherings[s.number] for _, s in found if story.gatherings[s.number].stalls}
+        if not quiet:
+            continue
+        freed = {it.meeting for it in quiet.values()}
+        own_s = {row: it.own_s for row, it in quiet.items()}
+        steps = [[_busier(step, own_s) for step in each] for each in story.steps]
+        moved = tuple(
+            replace(it, stalls=False, seconds=it.seconds - it.own_s) if it.meeting in freed else it
+            for it in story.gatherings
+        )
+        spent = max(it.seconds for it in quiet.values())
+        names = ", ".join(sorted({it.name for it in quiet.values()}))
+        evidence = (
+            f"{names}, waited for {len(quiet)} times at {place}, took up to {told(spent)} there, though all ranks had "
+            "begun it long before"
+        )
+        action = f"call MPI_Test about every {told(max(spent / 8, 1e-4))} during the work, or run a progress thread"
+        yield Remedy("progress", tuple(quiet), evidence, action, story.with_steps(steps, gatherings=moved))
+
+
+def _busier(step: Step, own_s: dict[int, float]) -> Step:
+    if step.does != "joined" or step.row not in own_s:
+        return step
+    more = own_s[step.row]
+    return step._replace(seconds=step.seconds + more, within_s=step.within_s + more)
+
+
+def sender_progress(story: Story, site: Site) -> Iterator[Remedy]:
+    """Messages that set out only when their sender was back in the library, though their receive was there before."""
+    for place, found in by_site(story, site, ("send",)).items():
+        held = {s.number for _, s in found if story.messages[s.number].held}
+        if not held:
+            continue
+        free = [replace(m, held=False) if n in held else m for n, m in enumerate(story.messages)]
+        each = sum(story.messages[n].delay_s or 0.0 for n in held) / len(held)
+        evidence = f"{len(held)} messages sent at {place} set out only when their sender called MPI again, after work"
+        action = f"call MPI_Test about every {told(max(each / 8, 1e-4))} during the work, or run a progress thread"
+        rows = tuple(s.row for _, s in found if s.number in held)
+        yield Remedy("progress", rows, evidence, action, replace(story, messages=tuple(free)))
+
+
 def _work_follows(story: Story, rows: set[int]) -> bool:
     return _follows_s(story, rows) > LEAST_WORK_S
 

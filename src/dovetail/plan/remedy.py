@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from dovetail.trace.story import Does, Step, Story
 
-# What little work a remedy makes comes first where two save much the same.
+# What little work a remedy makes comes first where two save much the same; and before what work that needs no message
+# would let wait longer, what helps whatever the work needs.
 KINDS = (
-    *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "nonblocking", "overlap"),
-    *("rendezvous", "temporal_block", "imbalance"),
+    *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "rendezvous", "nonblocking"),
+    *("overlap", "temporal_block", "imbalance"),
 )
 GRAIN_S = 5e-6  # own work between two calls, below which they follow one another at once
 

@@ -75,16 +75,11 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
     else:
         since_s = found.sent_s
     size, took = found.num_bytes[late], np.fmin(found.taken_s - since_s, _shares_s(found))[late]
-    sizes = np.unique(size)
-    means = np.array([_trimmed(took[size == n]) for n in sizes.tolist()])
+    sizes, means = of_sizes(size, took, _trimmed)
     tells = _tells(found, plain)
-    most, least = None, None
-    for n in np.unique(found.num_bytes[tells]).tolist():
-        held = is_held(found, plain)[tells & (found.num_bytes == n)]
-        if held.mean() > 0.5:
-            least = n if least is None else least
-        else:
-            most = n
+    told, held = of_sizes(found.num_bytes[tells], is_held(found, plain)[tells], lambda those: float(those.mean()))
+    least = int(told[held > 0.5][0]) if (held > 0.5).any() else None
+    most = int(told[held <= 0.5][-1]) if (held <= 0.5).any() else None
     return Delays(sizes.astype("f8"), np.maximum.accumulate(means) if len(means) else means, most, least)
 
 
@@ -139,6 +134,17 @@ def _by_way(found: Messages) -> dict[tuple[int, int], list[int]]:
     return pairs
 
 
+def of_sizes(
+    num_bytes: NDArray[Any], values: NDArray[Any], of: Callable[[NDArray[Any]], float]
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """The sizes that there are, in their order, and for each what the values of its messages come to."""
+    order = np.argsort(num_bytes, kind="stable")
+    sizes, first = np.unique(num_bytes[order], return_index=True)
+    return sizes, np.array([of(those) for those in np.split(values[order], first[1:])[: len(sizes)]], "f8")
+
+
 def _trimmed(values: NDArray[Any]) -> float:
     """The mean, with what lies beyond the tenth and the ninetieth percentile drawn in to these."""
+    if len(values) == 1:
+        return float(values[0])
     return float(np.clip(values, *np.percentile(values, (10, 90))).mean())

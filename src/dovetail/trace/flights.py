@@ -62,7 +62,8 @@ class Log:
     def hidden(self, names: Sequence[str], num_ranks: int) -> tuple[Array, Array]:
         """Of each rank: seconds in which something was under way or a call was made; those of them outside calls."""
         found = self.flights(names)
-        calls = {name: np.concatenate([part[name] for part in self._calls]) for name in ("rank", "start_s", "end_s")}
+        none = {"rank": np.zeros(0, "i4"), "start_s": np.zeros(0), "end_s": np.zeros(0)}
+        calls = {name: np.concatenate([empty, *(part[name] for part in self._calls)]) for name, empty in none.items()}
         all_s, within_s = np.zeros(num_ranks), np.zeros(num_ranks)
         for rank in range(num_ranks):
             mine, theirs = found.rank == rank, calls["rank"] == rank

@@ -86,6 +86,10 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False) ->
     wrapped = build_wrappers(library, launcher.parent if launcher else None, python=python)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "-o DIR writes elsewhere"
+        raise EnvironmentFault(f"cannot make the folder {folder}", found=error.strerror, hint=hint) from error
+    try:
         done = subprocess.run(forwarded(command), env=environment(wrapped, folder), check=False)
     except OSError as error:
         raise EnvironmentFault(f"cannot run {command[0]}", found=error.strerror) from error

@@ -31,8 +31,10 @@ def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
     folder = Path(folder)
     files = sorted(folder.glob("*.dvt"))
     target = Path(path) if path is not None else folder / "trace.dovetail"
+    if not folder.is_dir():
+        raise DovetailError(f"there is no folder {folder}", hint="`dovetail trace run -o DIR` makes one")
     if not files:
-        hint = "was the program linked with the MPI library as a shared one?" if folder.is_dir() else None
+        hint = "did the program start, and is it linked with the MPI library as a shared one?"
         raise DovetailError(f"no process left a trace in {folder}", found="no file *.dvt", hint=hint)
     faults: list[str] = []
     processes = [process for path in files if (process := _read(path, faults)) is not None]
@@ -250,11 +252,12 @@ def _comm(note: dict[str, Any], base: int) -> Comm:
 
 def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
     """Peers, told by communicators, as ranks of the job."""
-    for number in np.unique(columns["comm"]).tolist():
-        if number < 0:
-            continue
+    at = np.flatnonzero((columns["comm"] >= 0) & (columns["peer"] >= 0))
+    at = at[np.argsort(columns["comm"][at], kind="stable")]
+    numbers, first = np.unique(columns["comm"][at], return_index=True)
+    for number, those in zip(numbers.tolist(), np.split(at, first[1:]), strict=False):
         table = np.array(comms[number].peers, "i4")
-        inside = (columns["comm"] == number) & (columns["peer"] >= 0) & (columns["peer"] < len(table))
+        inside = those[columns["peer"][those] < len(table)]
         columns["peer"][inside] = table[columns["peer"][inside]]
 
 

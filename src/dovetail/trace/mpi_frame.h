@@ -135,20 +135,29 @@ static dm_slot* dm_search(dm_slot* slots, uint64_t key) {
     return NULL;
 }
 
-static void dm_insert(dm_slot* slots, uint64_t key, int number) {
+/* Whether there was a place for it. */
+static int dm_insert(dm_slot* slots, uint64_t key, int number) {
     uint64_t at = key * 0x9E3779B97F4A7C15u >> 51;
     for (int i = 0; i < DM_SLOTS; ++i, at = (at + 1) % DM_SLOTS) {
         if (slots[at].key > DM_GONE) continue;
         slots[at].number = number;
         __atomic_store_n(&slots[at].key, key, __ATOMIC_RELEASE);
-        return;
+        return 1;
     }
+    return 0;
 }
 
+/* Places that were taken are free again where none is taken after them: else a search goes through all that ever were.
+ */
 static void dm_remove(dm_slot* slots, uint64_t key) {
     pthread_mutex_lock(&dm_lock);
     dm_slot* slot = dm_search(slots, key);
-    if (slot && slot->key == key) __atomic_store_n(&slot->key, DM_GONE, __ATOMIC_RELEASE);
+    if (slot && slot->key == key) {
+        uint64_t at = (uint64_t)(slot - slots);
+        __atomic_store_n(&slot->key, DM_GONE, __ATOMIC_RELEASE);
+        for (; !slots[(at + 1) % DM_SLOTS].key && slots[at].key == DM_GONE; at = (at + DM_SLOTS - 1) % DM_SLOTS)
+            __atomic_store_n(&slots[at].key, 0, __ATOMIC_RELEASE);
+    }
     pthread_mutex_unlock(&dm_lock);
 }
 
@@ -207,16 +216,15 @@ static int dm_define(dm_slot* slots, uint64_t key, MPI_Group group, int has_remo
     char* remote = has_remote ? dm_tell_group("remote", remote_group, 0) : NULL;
     char* line = ranks ? malloc(strlen(ranks) + (remote ? strlen(remote) : 0) + 128) : NULL;
     pthread_mutex_lock(&dm_lock);
-    const int number = dm_known.next++;
-    if (line) {
+    const int number = dm_insert(slots, key, dm_known.next) ? dm_known.next++ : -1; /* beyond all places: unknown */
+    if (line && number >= 0) {
         const char* window = slots == dm_known.window ? ", \"window\": true" : "";
         const int length = sprintf(line, "{%s%s%s%s", ranks, remote ? ", " : "", remote ? remote : "", window);
         const int alike = dm_count_alike(line);
         sprintf(line + length, ", \"number\": %d, \"comm\": %d}", alike, number);
     }
-    dm_insert(slots, key, number);
     pthread_mutex_unlock(&dm_lock);
-    if (line) dovetail_trace_note(line);
+    if (line && number >= 0) dovetail_trace_note(line);
     free(line), free(ranks), free(remote);
     return number;
 }

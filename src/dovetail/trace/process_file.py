@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -141,7 +142,8 @@ class _Scan:
                 if not thread:
                     continue
                 if self.is_ring and count > room:
-                    found += self._ring(thread, at + PAGE, count, room)
+                    file.seek(at + PAGE)
+                    found += self._ring(np.fromfile(file, self.event_type, room), thread, at + PAGE, count % room)
                     overwritten += count - room
                 else:
                     file.seek(at + PAGE)
@@ -149,12 +151,22 @@ class _Scan:
                     found += self._parts(events, at + PAGE, max(count - room, 0))
         return tuple(sorted(found)), overwritten
 
-    def _ring(self, thread: int, start: int, count: int, room: int) -> Iterator[Piece]:
-        """A ring that has gone round: its older part, then its newer one."""
-        oldest, width = count % room, self.event_type.itemsize
-        yield Piece(thread, 0, start + oldest * width, room - oldest, 0)
-        if oldest:
-            yield Piece(thread, 1, start, oldest, 0)
+    def _ring(self, events: NDArray[Any], thread: int, start: int, oldest: int) -> Iterator[Piece]:
+        """A ring that has gone round, from its oldest event on: one piece for each thread that had it, cut in two where
+        the ring ends. The last is `thread`; each is told by what the next begins with, too."""
+        order = np.roll(np.arange(len(events)), -oldest)
+        marks = np.flatnonzero((events["about"][order] & 15) == EventKind.thread)
+        begins = [0, *(marks + 1).tolist()]
+        ends = [*marks.tolist(), len(events)]
+        told = [int(events["about"][order[at]]) >> 16 for at in marks]
+        parts: Counter[int] = Counter()
+        for begin, end, its in zip(begins, ends, [*told, thread], strict=True):
+            turn = min(max(len(events) - oldest, begin), end)
+            for at, until in ((begin, turn), (turn, end)):
+                if its and at < until:
+                    offset = start + int(order[at]) * self.event_type.itemsize
+                    yield Piece(its, parts[its], offset, until - at, 0)
+                    parts[its] += 1
 
     def _parts(self, events: NDArray[Any], start: int, lost: int) -> Iterator[Piece]:
         """A segment from its beginning: one piece for each thread that had it."""

@@ -133,6 +133,7 @@ def stats(trace: Trace | TraceFile) -> Stats:
         matcher.take(part.columns)
         gatherer.take(part.columns)
         log.take(part.columns, is_mpi)
+    sums.forget_unseen()
     found, _ = matcher.messages(trace.names, trace.comms)
     waited = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
     path = critical_path(waited, sums.first, sums.last).seconds_of(trace.num_ranks)
@@ -212,6 +213,11 @@ class _Sums:
         self.threads |= {divmod(one, 1 << 32) for one in threads.tolist()}
         left = once & col["is_open"]
         self.open += zip(col["rank"][left].tolist(), col["name"][left].tolist(), strict=True)
+
+    def forget_unseen(self) -> None:
+        """Ranks without a row began and ended at no time."""
+        unseen = self.first > self.last
+        self.first[unseen] = self.last[unseen] = 0.0
 
     def calls(self, names: tuple[str, ...], rank: int | None = None) -> tuple[CallStats, ...]:
         """Of one rank, or of all together; those that took longest first."""

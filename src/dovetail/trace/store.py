@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import DovetailError, EnvironmentFault, check_schema
+from dovetail.trace.decode import KINDS
 from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, head_of, no_columns, read_head
 
 MAGIC = b"dovetrac"
@@ -82,7 +83,13 @@ class TraceFile:
         found = {name: np.zeros(chunk.num_rows, COLUMNS[name]) for name in LATER} | found
         if any(len(column) != chunk.num_rows for column in found.values()):
             raise DovetailError(f"the trace {self.path} is cut short", hint="merge it anew: `dovetail trace merge`")
-        return {name: found[name].astype(COLUMNS[name], copy=False) for name in COLUMNS}
+        told = {name: found[name].astype(COLUMNS[name], copy=False) for name in COLUMNS}
+        limits = {"kind": len(KINDS), "rank": self.num_ranks, "name": len(self.names), "comm": len(self.comms)}
+        for name, limit in limits.items():
+            if len(told[name]) and (told[name].max() >= limit or int(told[name].min()) < -(name == "comm")):
+                hint = "merge it anew: `dovetail trace merge`"
+                raise DovetailError(f"the trace {self.path} has broken rows", found=f"column {name}", hint=hint)
+        return told
 
 
 def open_trace(path: str | Path) -> TraceFile:
@@ -97,9 +104,22 @@ def open_trace(path: str | Path) -> TraceFile:
             document = _index(path, file)
     except OSError as error:
         raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
-    check_schema(document, SCHEMA)
+    try:
+        check_schema(document, SCHEMA)
+        return _file(path, document)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise DovetailError(f"the trace {path} has a broken index", found=str(error), hint="merge it anew") from error
+
+
+def _file(path: Path, document: dict[str, Any]) -> TraceFile:
+    """The trace that an index tells of; a ValueError, or its like, where that is none."""
     chunks = tuple(Chunk(*chunk) for chunk in document["chunks"])
-    return TraceFile(path, *read_head(document), document["meta"], chunks, document["columns"])
+    types = {str(name): np.dtype(kind).str for name, kind in document["columns"].items()}
+    found = TraceFile(path, *read_head(document), document["meta"], chunks, types)
+    missing = COLUMNS.keys() - types.keys() - set(LATER)
+    if missing or not isinstance(found.meta, dict) or found.num_ranks < 0 or found.num_rows < 0:
+        raise ValueError(f"no {', '.join(sorted(missing))}" if missing else "impossible numbers")
+    return found
 
 
 def _index(path: Path, file: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ taken. Time within calls that did not wait is the rank's own.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
-from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held
+from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held, of_sizes
 from dovetail.trace.matching import Messages, messages, of_name
 from dovetail.trace.meetings import Meetings, meetings
 from dovetail.trace.trace import Trace
@@ -28,6 +29,8 @@ _FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "G
 _PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
 MUCH_LONGER = 2.0  # times what others took
 LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
+SOON = 0.25  # of the time from when a message could set out to when it was there
+MOSTLY, LEAST_OFTEN = 0.75, 4  # share, and number, of messages alike that show that it is no chance
 
 
 class Step(NamedTuple):
@@ -70,7 +73,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collective: `seconds` after the last came (or the root, or for the root each of the others) it was over."""
+    """One collective: `seconds` after the last came (or the root, or for the root each of the others) it was over.
+
+    `stalls`: though begun long before, it went on only when the last rank waited for it, for want of progress; `own_s`:
+    so much of its time is the ranks' own whoever lets it get on, since on one host it is they who copy."""
 
     meeting: int
     name: str
@@ -80,6 +86,8 @@ class Gathering:
     num_bytes: int
     seconds: float
     blocking: bool = True
+    stalls: bool = False
+    own_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class _Teller:
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
         self.takes = _grouped(first[found.taken_row[whole]], whole)
-        self.found, self.calls = found, [self._calls(rank) for rank in range(trace.num_ranks)]
+        self.found, self.calls = found, self._calls()
         self.found = found = self._probed()
         self.ends = self._send_ends(first)
         self.blamed, self.likely_s = self._held_up()
@@ -142,6 +150,10 @@ class _Teller:
         self.meets = {int(first[met.row[i]]): i for i in told.tolist()}
         self.joined = self._join_ends(first)
         self.delay_s, self.rendezvous, self.stalls = self._judge()
+        self.held = np.zeros(len(self.stalls), bool)
+        self.back_s = self._back_s()
+        self.came_back = self._came_back()
+        self._hold()
         starts = [calls[0].start_s for calls in self.calls if calls]
         self.start_s = min(starts, default=0.0)
         self.makespan_s = max((calls[-1].end_s for calls in self.calls if calls), default=0.0) - self.start_s
@@ -149,16 +161,17 @@ class _Teller:
     def _send_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
         """Of each call: the messages whose sending it finds to be over."""
         col = self.trace.columns
-        done = (col["kind"] == KINDS.index("done")) & (col["peer"] == -1) & (col["request"] >= 0)
-        over: dict[int, list[int]] = defaultdict(list)
-        for row in np.flatnonzero(done).tolist():
-            over[int(col["request"][row])].append(row)
+        done = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["peer"] == -1) & (col["request"] >= 0))
+        done = done[np.argsort(col["end_s"][done], kind="stable")]
+        over = _grouped(col["request"][done], done)
+        ends_s = {request: col["end_s"][rows].tolist() for request, rows in over.items()}
         ends: dict[int, list[int]] = defaultdict(list)
-        for i in self.whole.tolist():
-            rows = over.get(int(col["request"][self.found.sent_row[i]]), ())
-            later = [row for row in rows if col["end_s"][row] >= self.found.sent_s[i]]
-            if later:
-                ends[int(first[later[0]])].append(i)
+        for i, request in zip(
+            self.whole.tolist(), col["request"][self.found.sent_row[self.whole]].tolist(), strict=True
+        ):
+            at = bisect_left(ends_s.get(request, []), self.found.sent_s[i])
+            if at < len(over.get(request, [])):
+                ends[int(first[over[request][at]])].append(i)
         return ends
 
     def _join_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
@@ -186,9 +199,9 @@ class _Teller:
         took = f.taken_s - f.sent_s
         blamed[np.abs(f.taken_s[blamed] - f.taken_s) > 0.1 * took] = -1
         likely_s, sure = np.full(len(took), np.inf), (blamed < 0) & (f.taken_row >= 0)
-        for size in np.unique(f.num_bytes[sure]).tolist():
-            like = f.num_bytes == size
-            likely_s[like] = np.percentile(took[like & sure], 10)
+        sizes, tenth_s = of_sizes(f.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
+        known = np.isin(f.num_bytes, sizes)
+        likely_s[known] = tenth_s[np.searchsorted(sizes, f.num_bytes[known])]
         return np.where(took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), blamed, -1), likely_s
 
     def _judge(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -208,6 +221,7 @@ class _Teller:
         delay = np.where(self.blamed >= 0, np.minimum(delay, self.likely_s), delay)
         return np.maximum(delay, 0.0), rendezvous | stalls, stalls
 
+    @cached_property
     def _is_call(self) -> NDArray[np.bool_]:
         """Of each row, whether it is an MPI call that came back."""
         col = self.trace.columns
@@ -217,26 +231,29 @@ class _Teller:
 
     def _main_rows(self) -> NDArray[np.bool_]:
         """Of each row, whether it lies in the thread of its rank that makes most MPI calls."""
-        col, is_call, main = self.trace.columns, self._is_call(), np.full(self.trace.num_ranks, -1)
-        for rank in range(self.trace.num_ranks):
-            threads = col["thread"][is_call & (col["rank"] == rank)]
-            if len(threads):
-                main[rank] = np.bincount(threads).argmax()
+        col, main = self.trace.columns, np.full(self.trace.num_ranks, -1)
+        at = np.flatnonzero(self._is_call)
+        both = np.stack([col["rank"][at], col["thread"][at]])
+        (ranks, threads), count = np.unique(both, axis=1, return_counts=True)
+        order = np.lexsort((-threads, count, ranks))  # the last of each rank is written last
+        main[ranks[order]] = threads[order]
         found: NDArray[np.bool_] = col["thread"] == main[col["rank"]]
         return found
 
-    def _calls(self, rank: int) -> list[_Call]:
-        """The MPI calls of a rank's main thread, without its first and its last."""
+    def _calls(self) -> list[list[_Call]]:
+        """The MPI calls of each rank's main thread, without its first and its last."""
         col, names = self.trace.columns, self.trace.names
-        rows = np.flatnonzero(self.is_main & self._is_call() & (col["rank"] == rank))
-        if not len(rows):
-            return []
-        rows = rows[np.argsort(col["start_s"][rows], kind="stable")]
-        told = (col[name][rows].tolist() for name in ("name", "start_s", "end_s", "pause_s"))
-        calls = [_Call(*one) for one in zip(rows.tolist(), *told, strict=True)]
+        rows = np.flatnonzero(self.is_main & self._is_call)
+        rows = rows[np.lexsort((col["start_s"][rows], col["rank"][rows]))]
+        told = (col[name][rows].tolist() for name in ("rank", "name", "start_s", "end_s", "pause_s"))
         bounds = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
-        after = [c._replace(start_s=c.end_s) if names[c.name] in bounds[:2] else c for c in calls]
-        return [c._replace(end_s=c.start_s) if names[c.name] == bounds[2] else c for c in after]
+        calls: list[list[_Call]] = [[] for _ in range(self.trace.num_ranks)]
+        for row, rank, *about in zip(rows.tolist(), *told, strict=True):
+            call = _Call(row, *about)
+            if names[call.name] in bounds[:2]:
+                call = call._replace(start_s=call.end_s)
+            calls[rank].append(call._replace(end_s=call.start_s) if names[call.name] == bounds[2] else call)
+        return calls
 
     def _probed(self) -> Messages:
         """The messages; who probes for one just before it is received waits from then on, and the receiving call begins
@@ -285,17 +302,38 @@ class _Teller:
         blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self._blocks(i)]
         return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
-    def _came_back(self) -> NDArray[np.bool_]:
-        """Of each message: whether its receiver waited for it until its sender, whose call had not, was in the library
-        again, in a call that is told: one that only looks leaves no sign of how the message got on."""
+    def _back_s(self) -> NDArray[Any]:
+        """Of each message: when its sender, whose call did not wait, was in the library again, in a call that is told:
+        one that only looks leaves no sign of how the message got on."""
         back_s = np.full(len(self.found.src), np.inf)
         for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
             for i in self.sends.get(call.row, ()):
                 if not self._blocks(i) and self._deeds(after):
                     back_s[i] = after.start_s
-        arrived_s = np.array([self._arrived_s(i) for i in range(len(back_s))])
-        came_back: NDArray[np.bool_] = (self.found.taken_s >= back_s) & (arrived_s > self.found.waited_s)
+        return back_s
+
+    def _came_back(self) -> NDArray[np.bool_]:
+        """Of each message: whether its receiver waited for it until its sender was in the library again."""
+        arrived_s = np.array([self._arrived_s(i) for i in range(len(self.back_s))])
+        came_back: NDArray[np.bool_] = (self.found.taken_s >= self.back_s) & (arrived_s > self.found.waited_s)
         return came_back
+
+    def _hold(self) -> None:
+        """Finds messages that set out only when their sender, who did other work, was back in the library.
+
+        Of those from one rank to another, of one size, that were waited for, most came soon after it was back.
+        """
+        f = self.found
+        ready = np.fmax(f.sent_s, f.posted_s)
+        waited = ~self.stalls & (f.num_bytes >= LEAST_STALLED) & np.isfinite(self.back_s)
+        waited &= np.fmax(ready, f.waited_s) + LEAST_HELD_S < self.back_s
+        soon = waited & self.came_back & (f.taken_s - self.back_s < SOON * (f.taken_s - ready))
+        _, like = np.unique(np.stack([f.src, f.dst, f.num_bytes]), axis=1, return_inverse=True)
+        like = like.ravel()
+        often = np.bincount(like, soon) >= MOSTLY * np.maximum(np.bincount(like, waited), LEAST_OFTEN)
+        self.held = soon & often[like]
+        self.rendezvous |= self.held
+        self.delay_s = np.where(self.held, f.taken_s - np.where(self.held, self.back_s, 0.0), self.delay_s)
 
     def _blocks(self, i: int) -> bool:
         """Whether the call that sends a message is itself the one that waits for it to be sent."""
@@ -325,6 +363,8 @@ class _Teller:
         f = self.found
         if self.stalls[i]:
             return float(f.waited_s[i] + self.delay_s[i])
+        if self.held[i]:
+            return float(self.back_s[i] + self.delay_s[i])
         return float(max(f.sent_s[i], f.posted_s[i] if self.rendezvous[i] else f.sent_s[i]) + self.delay_s[i])
 
     def _over_s(self, i: int) -> float:
@@ -332,12 +372,34 @@ class _Teller:
         number, way = int(self.met.meeting[i]), self._way(i)
         is_root = self.met.root[i] == self.met.rank[i]
         seconds = self._seconds[number]
+        if number in self.quiet:
+            return sum(self.quiet[number])
         if way == FROM_ROOT:
             begun = float(self.met.start_s[i])
             return begun if is_root else max(float(self.met.root_start_s[i]) + seconds, begun)
         if way == TO_ROOT:
             return float(self.met.last_start_s[i] + seconds if is_root else self.met.start_s[i])
         return float(self.met.last_start_s[i] + seconds)
+
+    @cached_property
+    def quiet(self) -> dict[int, tuple[float, float]]:
+        """The meetings that got on only when all ranks waited for them, though all had begun them so long before that
+        they could have been over; when the last of them came to wait, and how long they then took."""
+        met, col = self.met, self.trace.columns
+        looked: dict[int, list[float]] = defaultdict(list)
+        ends: dict[int, list[float]] = defaultdict(list)
+        for row, waited in self.joined.items():
+            for number in met.meeting[waited].tolist():
+                looked[number].append(float(col["start_s"][row]))
+                ends[number].append(float(col["end_s"][row]))
+        sizes, begun_s = np.bincount(met.meeting), np.zeros(int(met.meeting.max(initial=-1)) + 1)
+        begun_s[met.meeting] = met.last_start_s
+        found = {}
+        for number, those in looked.items():
+            last_s, spent_s = max(those), min(ends[number]) - max(those)
+            if len(those) == sizes[number] > 1 and LEAST_HELD_S < spent_s < last_s - begun_s[number]:
+                found[number] = last_s, spent_s
+        return found
 
     def _way(self, i: int) -> str:
         name = self.trace.names[self.met.name[i]].removeprefix("MPI_").removesuffix("_c")
@@ -361,6 +423,8 @@ class _Teller:
         np.minimum.at(most, met.meeting, np.maximum(looked - since, 0.0))
         seen = np.isfinite(least)
         least[~seen] = np.minimum(np.median(least[seen]) if seen.any() else 0.0, most[~seen])
+        for number, (_, spent_s) in self.quiet.items():
+            least[number] = spent_s
         return least
 
     def messages(self) -> tuple[Message, ...]:
@@ -369,13 +433,14 @@ class _Teller:
         _, key = np.unique(keys, axis=1, return_inverse=True)
         told = (
             *(f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous),
-            *(self._came_back(), np.zeros(len(key), bool), np.zeros(len(key)), crossed(f)),
+            *(self.came_back, self.held, np.zeros(len(key)), crossed(f)),
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
 
     def gatherings(self) -> tuple[Gathering, ...]:
         """One for each call in `met`; those of one meeting are equal."""
         comms, seconds = self.trace.comms, self._seconds
+        hosts = {about["rank"]: about.get("host") for about in self.trace.meta.get("ranks", ())}
         most = np.zeros(len(seconds), "i8")
         np.maximum.at(most, self.met.meeting, np.maximum(self.met.num_bytes, self.met.received_bytes))
         told = []
@@ -383,7 +448,8 @@ class _Teller:
             group = comms[int(self.met.comm[i])].ranks if self.met.comm[i] >= 0 else ()
             name = self.trace.names[self.met.name[i]]
             head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
-            told.append(Gathering(*head, bool(self.met.request[i] < 0)))
+            own_s = float(seconds[number]) if len({hosts.get(rank) for rank in group}) == 1 else 0.0
+            told.append(Gathering(*head, bool(self.met.request[i] < 0), number in self.quiet, own_s))
         return tuple(told)
 
 

@@ -82,6 +82,7 @@ class _Rank:
         self.last: list[int] = []  # the rank's own latest op
         self.begun: dict[tuple[str, int], list[int]] = {}
         self.stalled: dict[tuple[int, int, int], list[int]] = {}  # by channel: begun, and got on with when waited for
+        self.quiet: list[int] = []  # collectives begun, and got on with when something is waited for
         self.held: list[int] = []  # begun to be sent by the call at `row`, and set out with the next
         self.row = -1
         self.own_s = 0.0
@@ -157,18 +158,32 @@ class _Rank:
         op = {"chan_in": channel, "after": self.last or self._here(), "bytes": self.to.story.messages[number].num_bytes}
         self.begun["taken", number] = [self.to.add(Kind.recv, self.rank, lane, **op)]
 
+    def _let_on(self) -> None:
+        """Who waits for one thing lets the library get on with all."""
+        self._get_on(*self.stalled)
+        quiet, self.quiet = self.quiet, []
+        for number in quiet:
+            self._meet(number)
+
     def _sent(self, number: int) -> None:
-        self._get_on(*self.stalled)  # who waits for one thing lets the library get on with all
+        self._let_on()
         if self.to.story.messages[number].rendezvous:
             self.waiting += self.begun.get(("sent", number), [])
 
     def _taken(self, number: int) -> None:
-        self._get_on(*self.stalled)
+        self._let_on()
         if ("taken", number) not in self.begun:
             self._post(number)
         self.waiting += self.begun["taken", number]
 
     def _join(self, number: int) -> None:
+        self.quiet.append(number)
+        if not self.to.story.gatherings[number].stalls:
+            quiet, self.quiet = self.quiet, []  # collectives of one group keep their order
+            for each in quiet:
+                self._meet(each)
+
+    def _meet(self, number: int) -> None:
         it = self.to.story.gatherings[number]
         if it.way == SYNCHRONOUS:
             call = self.to.builder.collective(it.name, it.group)
@@ -198,5 +213,5 @@ class _Rank:
         return rows
 
     def _joined(self, number: int) -> None:
-        self._get_on(*self.stalled)
+        self._let_on()
         self.waiting += self.begun.get(("joined", number), [])
