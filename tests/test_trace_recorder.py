@@ -272,7 +272,7 @@ def test_a_foreign_file_is_refused(tmp_path):
     (tmp_path / "a.dvt").write_bytes(b"\x7fELF" * 2000)
     with pytest.raises(DovetailError, match="no trace of a process"):
         merge(tmp_path)
-    with pytest.raises(DovetailError, match="no process left a trace"):
+    with pytest.raises(DovetailError, match="there is no folder"):
         merge(tmp_path / "nowhere")
 
 
