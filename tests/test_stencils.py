@@ -337,8 +337,9 @@ class TestRefused:
         wish = wish_class("jacobi2d")("12x8", 8)
         with pytest.raises(PlanError, match="a part would have no rows"):
             wish.program(schedule((13,)), 13)
-        with pytest.raises(WishError, match="13 ranks cannot each have rows"):
+        with pytest.raises(WishError, match="13 ranks cannot each have rows") as refused:
             wish.serial(13)
+        assert refused.value.hint == "fewer ranks, or a grid of at least 13 rows"
         with pytest.raises(PlanError, match="none of jacobi2d on 3 ranks"):
             wish.program(schedule((2,)), 3)
 

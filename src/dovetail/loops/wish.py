@@ -108,9 +108,8 @@ class StencilWish(OfFields):
         fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
         if not fitting:
             rows = " × ".join(map(str, self.rows))
-            raise WishError(
-                f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint="fewer ranks"
-            )
+            hint = f"fewer ranks, or a grid of at least {ranks} rows"
+            raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint=hint)
         return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
 
     def usual(self, ranks: int) -> Schedule:
