@@ -49,7 +49,8 @@ class Field:
 @dataclass(frozen=True)
 class NestCode:
     """`space`: where something is computed; `folded`: the lengths of axes that are folded, else 0, by loop; `macros`
-    of the data and statements; `plain`: the original loops; `notes` for the reader."""
+    of the data and statements; `plain`: the original loops; `notes` for the reader. `sweeps`: how often all is
+    computed, one time after the other; `fetch`: C that brings values there that `close`, C too, needs between them."""
 
     space: Space
     fields: tuple[Field, ...]
@@ -57,6 +58,9 @@ class NestCode:
     macros: str
     plain: str
     notes: tuple[str, ...] = ()
+    sweeps: int = 1
+    fetch: str = ""
+    close: str = ""
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -99,14 +103,25 @@ def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> N
 
     WishError for others, and where no dependence asks for an order.
     """
+    from dovetail.loops.closed_code import closed_of, closing_text
     from dovetail.loops.nest_text import NestText
 
     check_types(nest, {name: array.dtype or dtype for name, array in nest.arrays.items()})
     check_bounds(nest, sizes)
-    found = Analysis(nest, sizes)
+    try:
+        nest.dependences()
+    except WishError as error:
+        raise _as_it_is(nest, error) from None
+    closed = closed_of(nest)
+    found = Analysis(closed.sweep if closed else nest, sizes)
     text = NestText(found, dtype)
-    fields = tuple(found.field(number, text) for number in range(len(nest.statements)))
+    fields = tuple(found.field(number, text) for number in range(len(found.nest.statements)))
     made = NestCode(found.space(), fields, found.folded, text.macros(), text.plain(), tuple(found.notes()))
+    if closed:
+        fetch, close, plain = closing_text(closed, found, dtype)
+        count, after = closed.num_sweeps(sizes), "; ".join(map(str, closed.closing))
+        note = f"{count} sweeps, one after the other; after each every rank does {after}"
+        made = replace(made, plain=plain, notes=(*made.notes, note), sweeps=count, fetch=fetch, close=close)
     if not made.vectors:
         raise WishError(f"{nest.name} has no dependences", hint="its points can be computed in any order")
     if made.num_bytes < MUCH:
@@ -324,6 +339,9 @@ class Analysis:
         ]
         return " + ".join([*terms, *([str(constant)] if constant or not terms else [])]).replace("+ -", "- ")
 
+    def refused(self, found: str, hint: str, statement: Statement | None = None) -> WishError:
+        return _refused(self.nest, found, hint, statement)
+
     def notes(self) -> Iterator[str]:
         """What was done to the loops."""
         for statement, shift in zip(self.nest.statements, self.shifts, strict=True):
@@ -347,6 +365,17 @@ def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector
         term = Affine(((name if k is None else reader.loops[k].index, 1),), 0 if k is None else -distance[k])
         found = found + term * factor
     return found
+
+
+def _as_it_is(nest: Nest, error: WishError) -> WishError:
+    """What is wrong with its dependences, and what can be done with them all the same."""
+    try:
+        assert nest.wish
+    except WishError:
+        return error
+    hint = "sweeps that go one way; dovetail tune runs it as it is"
+    what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
+    return WishError(what, where=error.where, found=error.found, hint=hint)
 
 
 def _refused(nest: Nest, found: str, hint: str, statement: Statement | None = None) -> WishError:
