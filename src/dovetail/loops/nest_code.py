@@ -108,10 +108,6 @@ def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> N
 
     check_types(nest, {name: array.dtype or dtype for name, array in nest.arrays.items()})
     check_bounds(nest, sizes)
-    try:
-        nest.dependences()
-    except WishError as error:
-        raise _as_it_is(nest, error) from None
     closed = closed_of(nest)
     found = Analysis(closed.sweep if closed else nest, sizes)
     text = NestText(found, dtype)
@@ -136,7 +132,7 @@ class Analysis:
     def __init__(self, nest: Nest, sizes: Mapping[str, int]) -> None:
         self.nest, self.sizes = nest, sizes
         self.shared = self._check_loops()
-        self.flows = [each for each in nest.dependences() if each.kind == "flow"]
+        self.flows = [each for each in _uniform(nest) if each.kind == "flow"]
         self.sources = [self._sources(statement) for statement in nest.statements]
         self.folded = self._folded()
         self.shifts = self._shifts()
@@ -367,15 +363,19 @@ def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector
     return found
 
 
-def _as_it_is(nest: Nest, error: WishError) -> WishError:
-    """What is wrong with its dependences, and what can be done with them all the same."""
+def _uniform(nest: Nest) -> tuple[Dependence, ...]:
+    """Its dependences; where they are not uniform, a WishError that says what can be done all the same."""
+    try:
+        return nest.dependences()
+    except WishError as error:
+        refusal = error
     try:
         assert nest.wish
     except WishError:
-        return error
+        raise refusal from None
     hint = "sweeps that go one way; dovetail tune runs it as it is"
     what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
-    return WishError(what, where=error.where, found=error.found, hint=hint)
+    raise WishError(what, where=refusal.where, found=refusal.found, hint=hint)
 
 
 def _refused(nest: Nest, found: str, hint: str, statement: Statement | None = None) -> WishError:
