@@ -293,3 +293,10 @@ def test_what_can_be_run_all_the_same_is_said():
         with pytest.raises(WishError, match="not uniform") as caught:
             nest_code(one, {"n": 9, "m": 8, "steps": 2})
         assert ("dovetail tune runs it" in str(caught.value.hint)) == runs
+
+
+def test_why_a_grid_or_a_nest_cannot_be_tiled():
+    with pytest.raises(WishError, match="jacobi2d computes nothing on this grid"):
+        nest_code(problems.jacobi2d, {"n": 2, "m": 9, "steps": 3})
+    with pytest.raises(WishError, match="floyd_warshall has dependences that are not uniform"):
+        assert floyd_warshall.wish

@@ -282,6 +282,9 @@ class Analysis:
     def field(self, number: int, text: Any) -> Field:
         statement = self.nest.statements[number]
         domain = Space(set_text(statement.loops, self.sizes))
+        if domain.set.is_empty():
+            what = f"{self.nest.name} computes nothing on this grid"
+            raise WishError(what, where=statement.line, found=domain.text, hint="a larger grid, or more steps")
         domain.check()
         vectors = sorted({v for each in self.flows if each.source is statement for v in self.shifted(each)})
         name, values, start = text.names(number)
