@@ -1,11 +1,13 @@
 """Run by the ranks of an MPI: stencils on blocks of arrays, called again and again, on parts of the ranks too."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
 
-from dovetail.core import WishError
+from dovetail.comm import stencils
+from dovetail.core import ProgramError, WishError
 from dovetail.ir import Schedule
 from dovetail.loops import problems
 from dovetail.loops.blocks import cuts
@@ -40,8 +42,8 @@ def as_tuple(found):
     return found if isinstance(found, tuple) else (found,)
 
 
-def check(comm, name, grid, dtype, **asked):
-    made, steps = getattr(problems, name), 4
+def check(comm, name, grid, dtype, steps=4, **asked):
+    made = getattr(problems, name)
     here = made.on(comm, grid, steps=steps, dtype=dtype, **asked)
     given = arrays(made, grid, dtype)
     mine = [block(each, grid, here) for each in given]
@@ -135,6 +137,37 @@ def test_what_was_tuned_is_used(comm):
     assert here.schedule == found
 
 
+def test_proved_once_and_again_where_it_differs(comm):
+    """A tiled Program of so many ops: by a first start; not by the next; by one whose Program is another."""
+    given = {"grid": (128, 9), "dtype": "float64", "cut": (comm.size,), "depth": 8, "tile": 2}
+    plain_verify, plain_program_of, proofs = stencils.verify, stencils.program_of, []
+
+    def counted(*args, **more):
+        proofs.append(1)
+        return plain_verify(*args, **more)
+
+    def another(*asked):
+        """A step that reads a row too early."""
+        program = plain_program_of(*asked)
+        offsets = program.columns["read_offset"].copy()
+        offsets[len(offsets) // 2] ^= 1
+        return replace(program, columns=program.columns | {"read_offset": offsets})
+
+    stencils.verify = counted
+    check(comm, "jacobi2d", steps=24, **given)
+    assert len(proofs) == (comm.rank == 0)
+    check(comm, "jacobi2d", steps=24, **given)
+    assert len(proofs) == (comm.rank == 0)
+    stencils.program_of = another
+    try:
+        problems.jacobi2d.on(comm, steps=24, **given)
+        raise AssertionError("a wrong program was let pass")
+    except ProgramError:
+        assert len(proofs) == 2 * (comm.rank == 0)
+    finally:
+        stencils.verify, stencils.program_of = plain_verify, plain_program_of
+
+
 if __name__ == "__main__":
     for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
         each(COMM)
@@ -142,6 +175,7 @@ if __name__ == "__main__":
     test_shares(COMM)
     test_until_it_has_converged(COMM)
     test_what_was_tuned_is_used(COMM)
+    test_proved_once_and_again_where_it_differs(COMM)
     if COMM.rank == 0:
         print("all right")
     sys.stdout.flush()

@@ -337,6 +337,19 @@ def test_misfits_are_named() -> None:
         price(program, machine({"kernel:work": COSTS["kernel:work"], "all_reduce:2": COSTS["copy"]}), workload())
 
 
+@pytest.mark.parametrize("kind", [Kind.copy, Kind.reduce, Kind.collective])
+def test_less_than_was_measured_takes_what_the_least_takes(kind: Kind) -> None:
+    """Rows of a tiny grid, of a few bytes: what 1 KiB takes, no less."""
+    measured = {key: curve(REDUCE, 5e-6, low=1024.0) for key in ("copy", "reduce", "all_reduce:2")}
+    b, compute, _ = builder()
+    call = {"call": b.collective("all_reduce", [0, 1])} if kind == Kind.collective else {}
+    for rank in (0, 1):
+        b.add(kind, rank, compute, reads=[Region("A", 0, 1)], writes=[Region("B", 0, 1)], **call)
+    (seconds, _) = price(b.build(), machine(COSTS | measured), workload()).work_s
+    assert seconds == pytest.approx(5e-6 + 1024 * REDUCE)
+    assert SLOT < 1024
+
+
 def test_sizes_beyond_the_measured_are_refused_unless_asked() -> None:
     b, _, net = builder()
     b.add(Kind.send, 0, net, reads=[A], chan_out=b.channel(0, 1))

@@ -9,7 +9,7 @@ from test_loops_mpi_code import built
 
 from dovetail.cli import main
 from dovetail.core import WishError
-from dovetail.loops import array, loop, nest, problems, reference
+from dovetail.loops import array, loop, minimum, nest, problems, reference
 from dovetail.loops.mpi_code import program
 from dovetail.loops.nest_code import nest_code, sizes_of
 from dovetail.loops.tile_search import best_tile
@@ -185,6 +185,60 @@ def test_by_the_command_line(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
 
 
+@nest(u=array("n", "m"), w=array("n", "m"))
+def handed_on(u, w, steps):
+    """Elements that one sweep leaves to the next; loops in another order than the axes."""
+    n, m = u.shape
+    for _ in loop(steps):
+        for j in loop(2, m):
+            for i in loop(1, n):
+                u[i, j] = 0.25 * (u[i - 1, j] + u[i, j - 2] + w[i, j])
+        u[0, 3] = 0.5 * u[n - 1, m - 2] + w[1, 1]
+        u[2, 0] = u[0, 3] - u[n - 2, m - 1]
+
+
+CLOSED = [  # nest, sizes, dtype, what a sweep writes
+    (problems.sync_p2p, {"n": 14, "m": 11, "steps": 3}, "float64", np.s_[1:, 1:]),
+    (problems.sync_p2p, {"n": 9, "m": 25, "steps": 1}, "int64", np.s_[1:, 1:]),
+    (handed_on, {"n": 13, "m": 12, "steps": 4}, "float64", np.s_[1:, 2:]),
+]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("one", "sizes", "dtype", "swept"), CLOSED, ids=["two axes", "whole numbers", "handed on"])
+def test_sweep_after_sweep(mpi, one, sizes, dtype, swept, tmp_path):
+    code = nest_code(one, sizes, dtype)
+    text = program(best_tile(code.deps, 12).tiling, code.space, None, code)
+    path = built(mpi, text, tmp_path, "-ffp-contract=off", "-Wl,--no-as-needed", "-lm")
+    given = [started((sizes["n"], sizes["m"]), dtype) for _ in one.arrays]
+    last = one.reference(*given, steps=sizes["steps"])[swept]
+    for ranks in (1, 2, 3, 4):
+        assert told(mpi, ranks, path) == (pytest.approx(float(last.sum()), rel=1e-12), 0)
+    path = built(mpi, text.replace("if (!inside(f, p)) return;", "if (1) return;"), tmp_path, "-lm")
+    if sizes["steps"] > 1:
+        assert told(mpi, 4, path)[1] > 0  # where nobody is told
+
+
+@nest(u=array("n", "m"))
+def out_of_reach(u, steps):
+    n, m = u.shape
+    for _ in loop(steps):
+        for i in loop(2, n):
+            for j in loop(1, m):
+                u[i, j] = u[i - 1, j] + u[i, j - 1]
+        u[0, 0] = u[n - 1, m - 1]
+
+
+@nest(u=array("n", "m"))
+def of_the_step_before(u, steps):
+    n, m = u.shape
+    for _ in loop(steps):
+        for i in loop(1, n):
+            for j in loop(1, m):
+                u[i, j] = 0.5 * (u[i - 1, j] + u[i, j])
+        u[0, 0] = u[n - 1, m - 1]
+
+
 @nest(u=array("n", "m"), v=array("n", "m"))
 def each_other(u, v, steps):
     n, m = u.shape
@@ -199,6 +253,15 @@ def each_other(u, v, steps):
             u[0, j] = v[0, j]
 
 
+@nest(d=array("n", "n"))
+def floyd_warshall(d):
+    n, _ = d.shape
+    for k in loop(n):
+        for i in loop(n):
+            for j in loop(n):
+                d[i, j] = minimum(d[i, j], d[i, k] + d[k, j])
+
+
 @nest(u=array("n", "m"), c=array("n", "m"))
 def scaled(u, c):
     for i in loop(u.shape[0]):
@@ -209,7 +272,8 @@ def scaled(u, c):
 @pytest.mark.parametrize(
     ("one", "found"),
     [
-        (problems.sync_p2p, "in 1 loops"),
+        (out_of_reach, "neither writes nor reads"),
+        (of_the_step_before, "in 1 loops"),
         (each_other, "in 2 loops"),
         (problems.ssor2d, "not uniform"),
         (scaled, "no dependences"),
@@ -221,3 +285,18 @@ def test_what_cannot_be_written_is_refused(one, found):
         nest_code(one, {"n": 9, "m": 8, "steps": 2})
     assert found in str(caught.value)
     assert caught.value.hint
+
+
+def test_what_can_be_run_all_the_same_is_said():
+    """Sweeps there and back are a wish; where each step needs others than the one before, nothing is."""
+    for one, runs in ((problems.ssor2d, True), (floyd_warshall, False)):
+        with pytest.raises(WishError, match="not uniform") as caught:
+            nest_code(one, {"n": 9, "m": 8, "steps": 2})
+        assert ("dovetail tune runs it" in str(caught.value.hint)) == runs
+
+
+def test_why_a_grid_or_a_nest_cannot_be_tiled():
+    with pytest.raises(WishError, match="jacobi2d computes nothing on this grid"):
+        nest_code(problems.jacobi2d, {"n": 2, "m": 9, "steps": 3})
+    with pytest.raises(WishError, match="floyd_warshall has dependences that are not uniform"):
+        assert floyd_warshall.wish

@@ -11,10 +11,12 @@ from stencil_runs import arguments, check, native, results, schedule, whole
 
 from dovetail.core import DovetailError, PlanError, WishError
 from dovetail.ir import Kind, Schedule, verify
+from dovetail.ir.kernels import work_keys
 from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
 from dovetail.loops.wish import StencilWish, stencil_wish
 from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.probe.programs import computations
 from dovetail.run import embedded
 from dovetail.run.local import execute_local
 from dovetail.run.options import RunOptions
@@ -337,8 +339,9 @@ class TestRefused:
         wish = wish_class("jacobi2d")("12x8", 8)
         with pytest.raises(PlanError, match="a part would have no rows"):
             wish.program(schedule((13,)), 13)
-        with pytest.raises(WishError, match="13 ranks cannot each have rows"):
+        with pytest.raises(WishError, match="13 ranks cannot each have rows") as refused:
             wish.serial(13)
+        assert refused.value.hint == "fewer ranks, or a grid of at least 13 rows"
         with pytest.raises(PlanError, match="none of jacobi2d on 3 ranks"):
             wish.program(schedule((2,)), 3)
 
@@ -495,6 +498,28 @@ class TestWish:
         assert sorted((i, j) for (a, b), (c, d) in found for i in range(a, b) for j in range(c, d)) == [
             (i, j) for i in range(7) for j in range(5)
         ]
+
+
+@nest(u=array("n", "m", time=True, dtype="int32", boundary="reflecting"))
+def mirrored(u, steps):
+    n, m = u.shape
+    for t in loop(steps):
+        for i in loop(n):
+            for j in loop(m):
+                u[t + 1, i, j] = u[t, i - 1, j] + u[t, i, j + 1]
+
+
+@pytest.mark.parametrize(("name", "grid"), [*SHIPPED, ("mirrored", "12x9")])
+def test_all_that_is_priced_is_probed(name, grid):
+    """Of every family, moves into planes with margins too."""
+    wish = (mirrored.wish if name == "mirrored" else wish_class(name))(grid, 6)
+    for ranks in (1, 2):
+        measured = [computations(wish, each, ranks, each.most, 1).variant for each in wish.samples(ranks)]
+        probed = {key for each in measured for key in work_keys(each.program, each.workload)}
+        for depth, overlapped in ((0, False), (0, True), (2, False)):
+            how = schedule((ranks, *[1] * (len(wish.rows) - 1)), depth, overlapped)
+            program, workload, _ = wish.modelled(how, ranks)
+            assert {*work_keys(program, workload)} <= probed
 
 
 class TestSpace:

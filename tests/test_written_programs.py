@@ -1,6 +1,7 @@
 """Programs that are read where they were written before."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -78,3 +79,48 @@ def test_the_oldest_go(own_cache, monkeypatch):
             os.utime(path, (age, age))
     assert len([*own_cache.glob(FOLDER)]) == 2
     assert written._read(written._folder() / f"{written._key(WISH, HOW, 2)}.npz") is not None
+
+
+class TestWhatIsKnown:
+    """A Program that was proved need not be proved again, as long as it is the same, to the last op."""
+
+    @pytest.fixture
+    def program(self, own_cache):
+        program = WISH.program(HOW, 2)
+        assert written.known_of(WISH, HOW, program) == (False, None)
+        written.keep_proof(WISH, HOW, program, in_order=True)
+        assert written.known_of(WISH, HOW, program) == (True, True)
+        written.keep_proof(WISH, HOW, program, in_order=False)
+        assert written.known_of(WISH, HOW, program) == (True, False)
+        assert len([*own_cache.glob("programs/*")]) == 1
+        return program
+
+    @pytest.mark.parametrize("column", ["read_offset", "write_count", "lane", "chan_out", "call", "dep"])
+    def test_not_of_one_that_differs_in_an_op(self, program, column):
+        changed = program.columns[column].copy()
+        changed[-1] += 1
+        other = replace(program, columns=program.columns | {column: changed})
+        assert written.known_of(WISH, HOW, other) == (False, None)
+
+    def test_not_of_one_whose_tables_differ(self, program):
+        first, *others = program.buffers
+        other = replace(program, buffers=(first._replace(slots=(65, 64)), *others))
+        assert written.known_of(WISH, HOW, other) == (False, None)
+
+    def test_not_of_another_wish_schedule_or_library(self, program, tmp_path, monkeypatch):
+        assert written.known_of(smoothed(0.5), HOW, program) == (False, None)
+        assert written.known_of(WISH, HOW.with_parameters(tile=4), program) == (False, None)
+        (tmp_path / "other.so").write_bytes(b"another compiler's")
+        monkeypatch.setattr("dovetail._native._core.__file__", str(tmp_path / "other.so"))
+        assert written.known_of(WISH, HOW, program) == (False, None)
+
+    def test_nothing_by_a_broken_note(self, program):
+        place = written._note(WISH, HOW, program)
+        for text in ("", "free", "0" * 64 + " free", place.read_text() + "more"):
+            place.write_text(text)
+            assert written.known_of(WISH, HOW, program) == (False, None)
+
+    def test_few_ops_leave_no_note(self, own_cache):
+        how = HOW.with_parameters(depth=0, tile=None)
+        written.keep_proof(WISH, how, WISH.program(how, 2), in_order=False)
+        assert not [*own_cache.glob("programs/*")]

@@ -18,8 +18,9 @@ from dovetail.core import ProgramError, WishError
 from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
 from dovetail.loops.wish import StencilWish
-from dovetail.plan.written import program_of
+from dovetail.plan.written import keep_proof, known_of, program_of
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
+from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
 
@@ -39,12 +40,17 @@ class NestOnRanks:
     def __init__(self, wish: Any, schedule: Schedule, world: World) -> None:
         self.wish, self.schedule = wish, schedule
         self.program = program_of(wish, schedule, world.size)
-        fault = _fault(wish, schedule, self.program) if world.rank == 0 else ""
+        known = known_of(wish, schedule, self.program)
+        to_prove = world.rank == 0 and not known.is_proved
+        fault = _fault(wish, schedule, self.program) if to_prove else ""
+        in_order = needs_order(self.program) if known.in_order is None else known.in_order
         options = RunOptions.of(schedule, stall_s=STALL_S)
-        self._embedded = Embedded(self.program, wish.workload(self.program), options, world)
+        self._embedded = Embedded(self.program, wish.workload(self.program), options, world, in_order)
         self._embedded.bind()  # the other ranks compile while the first one proves
         if fault := world.share(fault):
             raise ProgramError(fault)
+        if to_prove:
+            keep_proof(wish, schedule, self.program, in_order=in_order)
         self.rank = world.rank
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:

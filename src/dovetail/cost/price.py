@@ -38,8 +38,9 @@ def price(
     each other by the measured `cil:*` curves; with it, every transfer and collective simply
     takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
 
-    Raises CostError where the machine lacks a cost, where a size lies outside what was measured (unless
-    `extrapolate`), or where the workload does not fit the program.
+    Copies, sums and collectives of less than was measured take what the least of those takes. Raises CostError where
+    the machine lacks a cost, where another size lies outside what was measured (unless `extrapolate`), or where the
+    workload does not fit the program.
     """
     _check(program, machine, contention)
     model = CostModel.of(machine)
@@ -127,15 +128,21 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
     for key, kinds in (("copy", (Kind.copy,)), ("reduce", tuple(REDUCES))):
         rows = np.flatnonzero(is_one_of(kind, kinds))
         if len(rows):
-            work_s[rows] = model.seconds(key, sizes.handled[rows], extrapolate)
+            work_s[rows] = _at_most(model, key, sizes.handled[rows], extrapolate)
     _add_compute(work_s, program, model, workload, sizes, extrapolate)
     rows = np.flatnonzero(kind == Kind.collective)
     for call in np.unique(program.call[rows]):
         name, group = program.collectives[call]
         mine = rows[program.call[rows] == call]
         key = f"{name}:{len(group)}" if len(group) > 1 else "copy"
-        work_s[mine] = model.seconds(key, sizes.handled[mine], extrapolate)
+        work_s[mine] = _at_most(model, key, sizes.handled[mine], extrapolate)
     return work_s
+
+
+def _at_most(model: CostModel, key: str, num_bytes: Ints, extrapolate: bool) -> Floats:
+    """Of fewer bytes than were measured: what the least of those take. Costs do not fall, so it is no less."""
+    seconds: Floats = model.seconds(key, np.maximum(num_bytes, model.curve(key).low), extrapolate)
+    return seconds
 
 
 def _add_compute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ def holding(program: Program, post_sets: Sequence[Posts]) -> list[bool]:
     tables = _tables(program, program.buffers, {}) | _post_tables(program, post_sets)
     columns = _columns(program, program.buffers)
     return [wrong is None for wrong in ask(columns, tables, program.num_ranks, len(post_sets), *_keys())]
+
+
+def compiled_library() -> Path:
+    """Where the code lies that proves."""
+    from dovetail._native import _core
+
+    return Path(_core.__file__)
 
 
 def _keys() -> tuple[int, int]:

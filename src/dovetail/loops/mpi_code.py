@@ -31,6 +31,27 @@ _OVERLAPPED = """
 #define OVERLAPPED 1 /* 0: receive, compute, send; 1: a tile is computed while messages come and go */
 #endif
 """
+_RUN = "    run();\n"
+_SWEEPS = """    for (int sweep = 0; sweep < {sweeps}; sweep++) {{
+        run();
+        close_sweep();
+    }}
+"""
+_CLOSING = """
+/* A value from the rank that has computed it, to all. */
+static void fetch(int f, const int64_t* p) {{
+    int64_t q[N], t[N];
+    if (!inside(f, p)) return;
+    point_of(f, p, q), tile_of(q, t);
+    MPI_Bcast(cell(f, p), (int)value_bytes[f], MPI_BYTE, owner_of(chain_of(t)), MPI_COMM_WORLD);
+}}
+
+/* Between two sweeps, on every rank. */
+static void close_sweep(void) {{
+{fetch}
+{close}
+}}
+"""
 
 
 def program(tiling: Tiling, space: Space, mapped: int | None = None, code: NestCode | None = None) -> str:
@@ -46,7 +67,11 @@ def program(tiling: Tiling, space: Space, mapped: int | None = None, code: NestC
     code = code or _example(tiling, space)
     parts = [_header(tiling, space, mapped, code.notes), _includes(), _facts(tiling, space, mapped, code)]
     parts += [_values(code), f"\n{code.macros}\n", _OVERLAPPED, _inside(code)]
-    return "".join([*parts, _by_field(code), _SHARED.read_text(), _computing(tiling, space, code)])
+    shared = _SHARED.read_text()
+    if code.close:
+        assert shared.count(_RUN) == 1
+        shared = "\nstatic void close_sweep(void);\n" + shared.replace(_RUN, _SWEEPS.format(sweeps=code.sweeps))
+    return "".join([*parts, _by_field(code), shared, _computing(tiling, space, code), _closing(code)])
 
 
 def _header(tiling: Tiling, space: Space, mapped: int, notes: Sequence[str]) -> str:
@@ -200,6 +225,10 @@ def _computing(tiling: Tiling, space: Space, code: NestCode) -> str:
     loops = "".join(f"  {line}\n" for line in point_loops(tiling, space, statement).splitlines())
     loops = re.sub(r"\bt(\d+)\b", r"t[\1]", loops)
     return f"\n{point}static void compute_tile(const int64_t* t) {{\n  (void)t;\n{loops}}}\n"
+
+
+def _closing(code: NestCode) -> str:
+    return _CLOSING.format(fetch=code.fetch, close=code.close) if code.close else ""
 
 
 def _point(code: NestCode) -> str:

@@ -51,7 +51,8 @@ class Field:
 @dataclass(frozen=True)
 class NestCode:
     """`space`: where something is computed; `folded`: the lengths of axes that are folded, else 0, by loop; `macros`
-    of the data and statements; `plain`: the original loops; `notes` for the reader."""
+    of the data and statements; `plain`: the original loops; `notes` for the reader. `sweeps`: how often all is
+    computed, one time after the other; `fetch`: C that brings values there that `close`, C too, needs between them."""
 
     space: Space
     fields: tuple[Field, ...]
@@ -59,6 +60,9 @@ class NestCode:
     macros: str
     plain: str
     notes: tuple[str, ...] = ()
+    sweeps: int = 1
+    fetch: str = ""
+    close: str = ""
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -101,14 +105,21 @@ def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> N
 
     WishError for others, and where no dependence asks for an order.
     """
+    from dovetail.loops.closed_code import closed_of, closing_text
     from dovetail.loops.nest_text import NestText
 
     check_types(nest, {name: array.dtype or dtype for name, array in nest.arrays.items()})
     check_bounds(nest, sizes)
-    found = Analysis(nest, sizes)
+    closed = closed_of(nest)
+    found = Analysis(closed.sweep if closed else nest, sizes)
     text = NestText(found, dtype)
-    fields = tuple(found.field(number, text) for number in range(len(nest.statements)))
+    fields = tuple(found.field(number, text) for number in range(len(found.nest.statements)))
     made = NestCode(found.space(), fields, found.folded, text.macros(), text.plain(), tuple(found.notes()))
+    if closed:
+        fetch, close, plain = closing_text(closed, found, dtype)
+        count, after = closed.num_sweeps(sizes), "; ".join(map(str, closed.closing))
+        note = f"{count} sweeps, one after the other; after each every rank does {after}"
+        made = replace(made, plain=plain, notes=(*made.notes, note), sweeps=count, fetch=fetch, close=close)
     if not made.vectors:
         raise WishError(f"{nest.name} has no dependences", hint="its points can be computed in any order")
     if made.num_bytes < MUCH:
@@ -123,7 +134,7 @@ class Analysis:
     def __init__(self, nest: Nest, sizes: Mapping[str, int]) -> None:
         self.nest, self.sizes = nest, sizes
         self.shared = self._check_loops()
-        self.flows = [each for each in nest.dependences() if each.kind == "flow"]
+        self.flows = [each for each in _uniform(nest) if each.kind == "flow"]
         self.sources = [self._sources(statement) for statement in nest.statements]
         self.folded = self._folded()
         self.shifts = self._shifts()
@@ -273,6 +284,9 @@ class Analysis:
     def field(self, number: int, text: Any) -> Field:
         statement = self.nest.statements[number]
         domain = Space(set_text(statement.loops, self.sizes))
+        if domain.set.is_empty():
+            what = f"{self.nest.name} computes nothing on this grid"
+            raise WishError(what, where=statement.line, found=domain.text, hint="a larger grid, or more steps")
         domain.check()
         vectors = sorted({v for each in self.flows if each.source is statement for v in self.shifted(each)})
         name, values, start = text.names(number)
@@ -326,6 +340,9 @@ class Analysis:
         ]
         return " + ".join([*terms, *([str(constant)] if constant or not terms else [])]).replace("+ -", "- ")
 
+    def refused(self, found: str, hint: str, statement: Statement | None = None) -> WishError:
+        return _refused(self.nest, found, hint, statement)
+
     def notes(self) -> Iterator[str]:
         """What was done to the loops."""
         for statement, shift in zip(self.nest.statements, self.shifts, strict=True):
@@ -349,6 +366,21 @@ def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector
         term = Affine(((name if k is None else reader.loops[k].index, 1),), 0 if k is None else -distance[k])
         found = found + term * factor
     return found
+
+
+def _uniform(nest: Nest) -> tuple[Dependence, ...]:
+    """Its dependences; where they are not uniform, a WishError that says what can be done all the same."""
+    try:
+        return nest.dependences()
+    except WishError as error:
+        refusal = error
+    try:
+        assert nest.wish
+    except WishError:
+        raise refusal from None
+    hint = "sweeps that go one way; dovetail tune runs it as it is"
+    what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
+    raise WishError(what, where=refusal.where, found=refusal.found, hint=hint)
 
 
 def _refused(nest: Nest, found: str, hint: str, statement: Statement | None = None) -> WishError:

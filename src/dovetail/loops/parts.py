@@ -209,7 +209,7 @@ class Parts:
     def _move(self, rank: int, name: str, source: Region, target: Region, way: str) -> None:
         about = {"reads": [source], "writes": [target], "line": f"{way} {name}"}
         if any(self.stencil.margins[name]):
-            call = self.builder.kernel(f"{way}_{name}", ("each",))
+            call = self.builder.kernel(move_name(way, name), ("each",))
             self.builder.add(Kind.compute, rank, self.compute, call=call, **about)  # type: ignore[arg-type]
         else:
             self.builder.add(Kind.copy, rank, self.compute, **about)  # type: ignore[arg-type]
@@ -252,6 +252,11 @@ class Parts:
 def far_name(sweep: str) -> str:
     """What the kernel of a sweep is called where its rows come from memory, not from a cache."""
     return f"{sweep}_far"
+
+
+def move_name(way: str, array: str) -> str:
+    """What the kernel is called that moves rows into planes that have margins, or out of them."""
+    return f"{way}_{array}"
 
 
 def plane_name(name: str, plane: int) -> str:

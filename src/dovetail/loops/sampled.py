@@ -1,4 +1,4 @@
-"""sampled: sweeps of a stencil over so many rows, alone, as what they cost is measured."""
+"""sampled: sweeps of a stencil over so many rows, or moves of them, alone, as what they cost is measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.ir import Builder, Kind, Region
 from dovetail.ir.terms import each
-from dovetail.loops.parts import far_name, plane_name
+from dovetail.loops.parts import far_name, move_name, plane_name
 from dovetail.loops.stencil import Stencil, Sweep
 
 
@@ -33,6 +33,22 @@ def add_sweeps(
             found[rank].append(b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes))
             at += rows
     return found
+
+
+def add_moves(array: str, way: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
+    """Append moves of so many rows each into a plane that has margins ("enter"), or out of one ("leave")."""
+    most, plane = max(amounts, default=0), plane_name(array, 0)
+    there = f"{array}_out" if way == "leave" else array
+    lane, call = b.lane("compute", "compute"), b.kernel(move_name(way, array), ("each",))
+    b.buffer(plane, "input", most), b.buffer(there, "output" if way == "leave" else "input", most)
+    source, target = (plane, there) if way == "leave" else (there, plane)
+    return {
+        rank: [
+            b.add(Kind.compute, rank, lane, call=call, reads=[Region(source, 0, n)], writes=[Region(target, 0, n)])
+            for n in amounts
+        ]
+        for rank in range(ranks)
+    }
 
 
 def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:

@@ -18,9 +18,9 @@ from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.counted import check_count
 from dovetail.loops.halo import plain_program, stencil_program
-from dovetail.loops.parts import Decomposition, far_name, plane_name
+from dovetail.loops.parts import Decomposition, far_name, move_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
-from dovetail.loops.sampled import add_sweeps
+from dovetail.loops.sampled import add_moves, add_sweeps
 from dovetail.loops.shown import space_of
 from dovetail.loops.stencil import Stencil, Sweep, stencil_of
 from dovetail.loops.types import DTYPES, check_types
@@ -110,9 +110,8 @@ class StencilWish(OfFields):
         fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
         if not fitting:
             rows = " × ".join(map(str, self.rows))
-            raise WishError(
-                f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint="fewer ranks"
-            )
+            hint = f"fewer ranks, or a grid of at least {ranks} rows"
+            raise WishError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint=hint)
         return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
 
     def usual(self, ranks: int) -> Schedule:
@@ -283,8 +282,8 @@ class StencilWish(OfFields):
         for name, margins in self.stencil.margins.items():
             if any(margins):
                 about = self._dtype(name), self.width
-                found.append(moving(f"enter_{name}", *about, ((0, 0), margins), self.stencil.boundary[name]))
-                found.append(moving(f"leave_{name}", *about, (margins, (0, 0)), None))
+                found.append(moving(move_name("enter", name), *about, ((0, 0), margins), self.stencil.boundary[name]))
+                found.append(moving(move_name("leave", name), *about, (margins, (0, 0)), None))
         if self.test:
             name = str(self.stencil.tested)
             row = self._dtype(name), self.width, self.stencil.margins[name]
@@ -354,12 +353,16 @@ class StencilWish(OfFields):
     # What must be measured
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Each sweep, up to as many rows as a rank has: again and again the same, and where it tells, others."""
+        """Each sweep, up to as many rows as a rank has: again and again the same, and where it tells, others. Rows that
+        enter planes with margins, and leave them."""
         most = -(-prod(self.rows) // ranks)
         near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
         if self.test:
             about = self.stencil.name, f"{self.stencil.tested}_level"
             near.append(Sample(change_name(self.stencil.name), most, partial(add_changes, *about)))
+        for array in (name for name, margins in self.stencil.margins.items() if any(margins)):
+            ways = ("enter", "leave") if array in self.stencil.written else ("enter",)
+            near += [Sample(move_name(way, array), most, partial(add_moves, array, way)) for way in ways]
         if len(self._tiles((1,) * len(self.rows))) == 0:
             return near
         first = self.stencil.sweeps[0]

@@ -25,6 +25,8 @@ def wish_of(nest: Nest, name: str = "") -> type[StencilWish | PipelineWish]:
         try:
             return pipeline_of(nest, name)
         except WishError as no_pipeline:
+            if "is not the point of its loops" in no_pipeline.what:
+                nest.dependences()  # where they are not uniform, that is the reason
             raise (no_stencil if nest.levels and "need one another" not in no_stencil.what else no_pipeline) from None
 
 

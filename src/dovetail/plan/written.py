@@ -1,4 +1,5 @@
-"""written: Programs of many ops are kept in the cache, where they are read in less time than they were written."""
+"""written: Programs of many ops are kept in the cache, where they are read in less time than they were written, and
+noted there by their content once they were proved."""
 
 from __future__ import annotations
 
@@ -10,23 +11,25 @@ import zlib
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import dovetail
 from dovetail.core import DovetailError, cache_dir
 from dovetail.ir import Program, Schedule
+from dovetail.ir.native import compiled_library
 from dovetail.ir.types import COLUMNS
 
 MANY = 1000  # ops, which take some hundredths of a second to write
 KEPT = 16  # files; the oldest go
-ROOMS = ("core", "ir", "loops")  # whose sources decide what is written
+ROOMS = ("core", "ir", "loops")  # whose sources decide what is written, and what proves it
 TABLES = "tables"  # what a file has beside the columns
+ORDERS = {False: "free", True: "in_order"}
 
 
 def program_of(wish: Any, schedule: Schedule, ranks: int) -> Program:
-    """`wish.program(schedule, ranks)`, read where it was written before. To be proved like any other."""
+    """`wish.program(schedule, ranks)`, read where it was written before. To be proved, unless `known_of` it."""
     place = _folder() / f"{_key(wish, schedule, ranks)}.npz"
     found = _read(place)
     if found is None:
@@ -40,6 +43,50 @@ def keep_program(wish: Any, schedule: Schedule, ranks: int, program: Program) ->
     """Puts a Program of a nest that was written already where `program_of` finds it."""
     if hasattr(wish, "nest") and program.num_ops >= MANY:
         _keep(_folder() / f"{_key(wish, schedule, ranks)}.npz", program)
+
+
+class Known(NamedTuple):
+    """What was found of a Program: whether it was proved to do what its wish asks, and whether ops of a net lane must
+    end one after the other (see `run.engine.needs_order`; None: nobody knows)."""
+
+    is_proved: bool = False
+    in_order: bool | None = None
+
+
+def known_of(wish: Any, schedule: Schedule, program: Program) -> Known:
+    """What this very library found of this very Program, op by op; nothing of any other."""
+    with suppress(OSError, ValueError):
+        content, order = _note(wish, schedule, program).read_text().split()
+        if content == _content(program):
+            return Known(True, order == ORDERS[True])
+    return Known()
+
+
+def keep_proof(wish: Any, schedule: Schedule, program: Program, *, in_order: bool) -> None:
+    """Notes that a Program of a nest was proved, and how its net lanes go: by content, whatever the cache may hold."""
+    if not hasattr(wish, "nest") or program.num_ops < MANY:
+        return
+    place = _note(wish, schedule, program)
+    partial = place.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        place.parent.mkdir(exist_ok=True)
+        partial.write_text(f"{_content(program)} {ORDERS[in_order]}\n")
+        partial.replace(place)
+    _thin(place)
+
+
+def _note(wish: Any, schedule: Schedule, program: Program) -> Path:
+    return _folder() / f"{_key(wish, schedule, program.num_ranks)}.proved"
+
+
+def _content(program: Program) -> str:
+    """Of every column and table, and of the compiled library that proves."""
+    found = hashlib.sha256(compiled_library().read_bytes())
+    found.update(json.dumps(program.tables_json([])).encode())
+    for name, column in sorted(program.columns.items()):
+        found.update(f"{name} {column.dtype} {len(column)}".encode())
+        found.update(np.ascontiguousarray(column).data)
+    return found.hexdigest()
 
 
 def _folder() -> Path:
@@ -87,6 +134,12 @@ def _keep(place: Path, program: Program) -> None:
         with partial.open("wb") as file:
             np.savez_compressed(file, **arrays)
         partial.replace(place)
-        for old in sorted(place.parent.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
-            old.unlink(missing_ok=True)
     partial.unlink(missing_ok=True)
+    _thin(place)
+
+
+def _thin(place: Path) -> None:
+    """Files of this kind: the oldest go."""
+    with suppress(OSError):
+        for old in sorted(place.parent.glob(f"*{place.suffix}"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            old.unlink(missing_ok=True)

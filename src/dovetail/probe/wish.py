@@ -60,10 +60,13 @@ def probe_wish(
 def spot_check_wish(
     executor: Executor, machine: Machine, wish: Wish, ranks: int, tolerance: float = 0.1, rounds: int = ROUNDS
 ) -> bool:
-    """Whether a wish's computations, whole, still take what the machine says: its clock may have changed, its load."""
+    """Whether a wish's computations, whole, still take what the machine says, all of them: its clock may have changed,
+    its load, and the wish, of which another version may want more."""
     asked = [programs.computations(wish, sample, ranks, sample.most, 1) for sample in wish.samples(ranks)]
     if not asked:
         return True
+    if any(each.key not in CostModel.of(machine) for each in asked):
+        return False
     found = take(executor, [each._replace(key=f"kernel:{place}") for place, each in enumerate(asked)], rounds)
     taken, model = [float(found[f"kernel:{place}"].medians[0]) for place in range(len(asked))], CostModel.of(machine)
     expected = [float(model.seconds(each.key, each.x, extrapolate=True)) for each in asked]

@@ -36,11 +36,19 @@ class Embedded:
     """One Program on the ranks of a communicator, each of which calls it with its own inputs, as often as it wants.
 
     `world`: what `ranks_of` gave; None only where the Program has one rank, which then needs no MPI. Scratch buffers
-    live as long as this does, and an engine stays bound while the same arrays come back.
+    live as long as this does, and an engine stays bound while the same arrays come back. `in_order`: see `bind`.
     """
 
-    def __init__(self, program: Program, workload: Workload, options: RunOptions, world: World | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        workload: Workload,
+        options: RunOptions,
+        world: World | None,
+        in_order: bool | None = None,
+    ) -> None:
         self.program, self.workload, self.options, self.world = program, workload, options, world
+        self._in_order = in_order
         self.rank = self.world.rank if self.world else 0
         if self.world:
             _check_size(self.world, program.num_ranks)
@@ -141,7 +149,8 @@ class Embedded:
             return self._bound[2]
         held = arrays | self._scratch
         if self._bound is None or self._bound[2].needs_python:
-            engine = bind(self._transport, self.program, self.rank, held, workload=self.workload)
+            order = self._in_order
+            engine = bind(self._transport, self.program, self.rank, held, in_order=order, workload=self.workload)
         else:
             engine = self._bound[2]
             for name, address in zip(arrays, place, strict=True):

@@ -21,7 +21,8 @@ from dovetail.plan.kept import keep_schedule
 from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.plan.search import plan, with_schedule
 from dovetail.plan.wishes import checked_wish
-from dovetail.plan.written import keep_program
+from dovetail.plan.written import keep_program, keep_proof
+from dovetail.run.engine import needs_order
 from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
@@ -170,6 +171,8 @@ def tune(
     if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
         keep_schedule(best.wish, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
         keep_program(best.wish, best.schedule, ranks, best.program)
+        if best.certificate.ok:
+            keep_proof(best.wish, best.schedule, best.program, in_order=needs_order(best.program))
     return explained(best, ended, known, place, seed)
 
 
