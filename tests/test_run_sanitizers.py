@@ -231,7 +231,7 @@ def test_the_interpreter_on_valid_files(binaries, valid_files, tmp_path):
 if EVERY:
 
     @pytest.mark.needs("shared")
-    @pytest.mark.parametrize("most", [2, 40, 300])
+    @pytest.mark.parametrize("most", [2, 40, 100])
     def test_the_interpreter_on_valid_files_in_full(binaries, valid_files, tmp_path, most):
         """Every file by every protocol, in three sizes."""
         for number, file in enumerate(valid_files):
