@@ -171,11 +171,24 @@ def test_the_bench_measures_what_it_says(pretended, tmp_path):
     told = {row["what"].split(",")[0] for row in rows["verdicts"] if "what" in row}
     assert {"µs of the calling thread for a graph's replay", "regret of measured"} <= told
     assert [row["bad"] for row in rows["refusals"]] == [False] * 4, rows["refusals"]
-    assert [len(row["errors"]) for row in rows["families"]] == [4, 16, 11, 7, 14, 10]
+    assert [len(row["errors"]) for row in rows["families"]] == [4, 16, 11, 7, 14, 9]
     assert all(section["ended"] == "done" for section in found.values()), found
     assert (tmp_path / "table.txt").read_text().splitlines()[1].startswith("  pretended device")
     assert (tmp_path / "pages.tar.gz").stat().st_size > 0
     assert not list(tmp_path.glob("*/"))  # all files lie in one folder
+
+
+@pytest.mark.slow
+def test_a_device_that_computes_nothing_is_found_wrong(pretended, tmp_path):
+    """Planted: every section that looks at results says so, and its verdict does."""
+    sections = ["checks", "full_size", "families", "products", "alone"]
+    about = ["--small", "--out", tmp_path, "--limit-s", "200", "--only", ",".join([*sections, "verdicts"])]
+    done = under(pretended, MEASURE, *about, memory=1 << 34, idle=1)
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / "results.json").read_text())["sections"]
+    assert [name for name in sections if not any(row["bad"] for row in found[name]["rows"])] == []
+    missed = [row["what"].split(":")[0] for row in found["verdicts"]["rows"] if row.get("met") is False]
+    assert missed[:5] == sections
 
 
 FAULTY = """
