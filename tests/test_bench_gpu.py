@@ -51,6 +51,16 @@ class Tensor:
 
 
 COUNTED = []
+CORRECT = (
+    "refusals",
+    "checks",
+    "corpus",
+    "full_size",
+    "families",
+    "products",
+    "alone",
+    "sanitized",
+)  # sections that say right or wrong
 
 
 def mm(a, b, out):
@@ -111,7 +121,7 @@ def test_pytorch_does_the_same_work(monkeypatch, wish, chunks):
     from rivals import two_streams
 
     COUNTED.clear()
-    assert two_streams(wish, 4, chunks) == pytest.approx(1e-3)
+    assert two_streams(wish, 4, chunks) == pytest.approx([1e-3] * 5)
     totals = {name: sum(size for other, size in COUNTED if other == name) for name, _ in COUNTED}
     runs, rows = 7, wish.m // 4
     sent = 2 * 3 * rows * (wish.k if isinstance(wish, AllGatherMatmul) else wish.n)
@@ -150,10 +160,11 @@ def summed(name, num_bytes, protocol, seconds):
 
 
 def test_verdicts_of_made_up_results():
-    """Each figure that is asked of a device, met or missed; nothing of what was not measured."""
-    from verdicts import verdicts
+    """Each figure that is asked of a device, met or missed; what was not measured is said, too."""
+    from verdicts import ASKED, verdicts
 
     alone = {"title": "a", "ranks": 8, "ideal_gain": 0.9, "measured_s": 1.0, "serial_s": 1.5}
+    alone |= {"compute_s": 1.0, "comm_s": 1.9}
     found = {
         "checks": [{"bad": False}, {"bad": True}],
         "calls": [{"graph": False, "seconds": 1.0}, {"graph": True, "seconds": 9e-6}],
@@ -164,24 +175,73 @@ def test_verdicts_of_made_up_results():
             summed("ring", 1 << 26, "LL", 3.0),
             summed("ring", 1 << 26, "Simple", 1.1),
         ],
-        "alone": [alone, {**alone, "title": "b", "ideal_gain": None, "measured_s": 1.6}],
-        "pytorch": [{"title": "a", "seconds": 1.2}, {"title": "a", "seconds": 0.9}],
-        "schedules": [{"chooser": "measured", "regret": 0.01}, {"chooser": "FiCCO, fitted", "regret": 0.5}],
+        "alone": [alone, {**alone, "title": "b", "ideal_gain": None, "measured_s": 1.6, "compute_s": 4.0}],
+        "pytorch": [{"title": "a", "seconds": 1.2}, {"title": "a", "seconds": 0.9}, {"line": "no time was left"}],
+        "schedules": [
+            {"chooser": "measured", "regret": 0.01, "shapes": 16},
+            {"chooser": "FiCCO, fitted", "regret": 0.5},
+        ],
     }
     rows = list(verdicts(found))
-    assert {row["what"]: (round(row["found"], 3), row["met"]) for row in rows if "what" in row} == {
-        "checks: parts that are wrong, of 2": (1, False),
+    assert {row["what"]: (round(row["found"], 3), row["met"]) for row in rows if "found" in row} == {
+        "checks: parts that are wrong or were not tried, of 2": (1, False),
         "µs of the calling thread for a graph's replay": (9.0, True),
         "µs of a planned call over streams by hand, a": (40.0, False),
         "share of a plain sum, ring of 64 MiB": (round(1 / 1.1, 3), True),
-        "median share of the ideal gain, 2 shapes": (0.9, True),
+        "median share of the ideal gain, 2 shapes": (0.45, False),
+        "longer over shorter of product and transfers, a": (1.9, True),
+        "longer over shorter of product and transfers, b": (2.105, False),
         "tuned over serial, a, 8 ranks": (0.667, True),
         "tuned over serial, b, 8 ranks": (1.067, False),
         "tuned over PyTorch's best chunking, a": (1.111, False),
-        "regret of measured": (0.01, True),
+        "regret of measured, 16 shapes": (0.01, True),
     }
     assert [row["up_to"] for row in rows if "what" not in row] == [1 << 10, None]
-    assert list(verdicts({})) == []
+    unsaid = [row["what"] for row in rows if row.get("met", 0) is None]
+    never = [name for name in CORRECT if name != "checks"]
+    assert unsaid == [*never, "share of a plain sum, all pairs", "regret of simulation"]
+    assert [(row["what"], row["met"]) for row in verdicts({})] == [(what, None) for what in ASKED]
+
+
+FINE = {
+    "title": "a",
+    "ranks": 8,
+    "ideal_gain": 0.9,
+    "measured_s": 1.0,
+    "serial_s": 1.5,
+    "compute_s": 1.0,
+    "comm_s": 1.1,
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "good", "planted", "what"),
+    [
+        *((name, {"bad": False}, {"bad": True}, f"{name}: parts") for name in CORRECT),
+        ("calls", {"graph": True, "seconds": 9.9e-6}, {"graph": True, "seconds": 10.1e-6}, "µs of the calling thread"),
+        ("planned_call", {"title": "a", "over_s": 29e-6}, {"title": "a", "over_s": 31e-6}, "µs of a planned call"),
+        ("interpreter", {"seconds": 1.24}, {"seconds": 1.26}, "share of a plain sum"),
+        ("alone", {}, {"ideal_gain": 0.84}, "median share"),
+        ("alone", {}, {"comm_s": 2.1}, "longer over shorter"),
+        ("alone", {"measured_s": 1.52}, {"measured_s": 1.54}, "tuned over serial"),
+        ("products", {"measured_s": 1.52}, {"measured_s": 1.54}, "tuned over serial"),
+        ("pytorch", {"title": "a", "seconds": 1.01}, {"title": "a", "seconds": 0.99}, "tuned over PyTorch"),
+        ("schedules", {"chooser": "measured", "regret": 0.019}, {"regret": 0.021}, "regret of measured"),
+        ("schedules", {"chooser": "simulation", "regret": 0.019}, {"regret": 0.021}, "regret of simulation"),
+    ],
+)
+def test_a_planted_miss_is_told(section, good, planted, what):
+    """One row of a section is wrong, or too slow: its verdict, and no other, says so."""
+    from verdicts import verdicts
+
+    rest = {"interpreter": summed("ring", 1 << 26, "Simple", 1.0), "alone": FINE, "products": FINE}
+    row = {**rest.get(section, {"shapes": 1}), **good}
+    others = {"alone": [FINE]} if section == "pytorch" else {}
+    before, after = (list(verdicts(others | {section: [each]})) for each in (row, {**row, **planted}))
+    assert not [each["line"] for each in before if each.get("met") is False]
+    (missed,) = [each for each in after if each.get("met") is False]
+    assert missed["what"].startswith(what)
+    assert missed["line"].startswith("MISSED")
 
 
 def test_choosers_are_judged_by_rounds_that_they_did_not_see():

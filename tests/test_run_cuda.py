@@ -39,8 +39,11 @@ def under(pretended, *command, **settings):
     return subprocess.run([sys.executable, *map(str, command)], env=env, **how)
 
 
+QUIET = ("-p", "no:cacheprovider", "-p", "no:xdist")
+
+
 def checks(pretended, chosen="", **settings):
-    about = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *(["-k", chosen] if chosen else [])]
+    about = ["-q", *QUIET, *(["-k", chosen] if chosen else [])]
     return under(pretended, "-m", "pytest", HERE / "cuda_checks.py", *about, **settings)
 
 
@@ -63,6 +66,22 @@ def test_devices_that_are_no_peers_are_refused(pretended):
     done = checks(pretended, "TestSeveralDevices and every_family", devices=2, peers=0)
     assert done.returncode == 1
     assert "CUDA device 0 cannot reach the memory of device 1" in done.stdout, done.stdout[-3000:]
+
+
+@pytest.mark.slow
+def test_the_pretended_driver_refuses_what_a_real_one_does(pretended):
+    done = under(pretended, "-m", "pytest", HERE / "cuda_refusals.py", "-q", *QUIET, devices=2)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.slow
+def test_bad_input_is_refused_before_anything_is_launched(pretended):
+    """Planted beside it: a run, whose launch ends the process where none may come."""
+    refused = "too_little or more_lanes or arrays_elsewhere or another_shape or other_kernels"
+    done = checks(pretended, refused, launches=0)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "5 passed" in done.stdout
+    assert checks(pretended, "test_runs_again", launches=0).returncode < 0
 
 
 FORGETFUL = """
@@ -134,8 +153,8 @@ MEASURE = ROOT / "bench" / "gpu" / "measure.py"
 @pytest.mark.slow
 def test_the_bench_measures_what_it_says(pretended, tmp_path):
     """Its smallest sizes; times of a pretended device mean nothing."""
-    sections = ("device", "engines", "calls", "refusals", "checks", "corpus", "full_size", "interpreter", "alone")
-    sections += ("pytorch", "planned_call", "schedules", "verdicts")
+    sections = ("device", "engines", "calls", "refusals", "checks", "corpus", "full_size", "families", "interpreter")
+    sections += ("alone", "pytorch", "planned_call", "schedules", "verdicts")
     about = ["--small", "--out", tmp_path, "--limit-s", "275", "--only", ",".join(sections)]
     done = under(pretended, MEASURE, *about, memory=1 << 34)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -151,10 +170,25 @@ def test_the_bench_measures_what_it_says(pretended, tmp_path):
     assert {row["chooser"] for row in rows["schedules"][1:]} >= {"measured", "simulation", "FiCCO, literal"}
     told = {row["what"].split(",")[0] for row in rows["verdicts"] if "what" in row}
     assert {"µs of the calling thread for a graph's replay", "regret of measured"} <= told
+    assert [row["bad"] for row in rows["refusals"]] == [False] * 4, rows["refusals"]
+    assert [len(row["errors"]) for row in rows["families"]] == [4, 16, 11, 7, 14, 9]
     assert all(section["ended"] == "done" for section in found.values()), found
     assert (tmp_path / "table.txt").read_text().splitlines()[1].startswith("  pretended device")
     assert (tmp_path / "pages.tar.gz").stat().st_size > 0
     assert not list(tmp_path.glob("*/"))  # all files lie in one folder
+
+
+@pytest.mark.slow
+def test_a_device_that_computes_nothing_is_found_wrong(pretended, tmp_path):
+    """Planted: every section that looks at results says so, and its verdict does."""
+    sections = ["checks", "full_size", "families", "products", "alone"]
+    about = ["--small", "--out", tmp_path, "--limit-s", "200", "--only", ",".join([*sections, "verdicts"])]
+    done = under(pretended, MEASURE, *about, memory=1 << 34, idle=1)
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / "results.json").read_text())["sections"]
+    assert [name for name in sections if not any(row["bad"] for row in found[name]["rows"])] == []
+    missed = [row["what"].split(":")[0] for row in found["verdicts"]["rows"] if row.get("met") is False]
+    assert missed[:5] == sections
 
 
 FAULTY = """
@@ -204,11 +238,33 @@ def test_the_bench_says_that_there_is_no_device(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def told_by_doctor(pretended, **settings):
+    found = json.loads(under(pretended, "-m", "dovetail", "doctor", "--json", **settings).stdout)
+    (cuda,) = [check for check in found["checks"] if check["name"] == "executor cuda"]
+    assert not cuda["needed"]
+    return cuda
+
+
 @pytest.mark.slow
 def test_doctor_tells_of_the_device(pretended):
-    found = json.loads(under(pretended, "-m", "dovetail", "doctor", "--json").stdout)
-    (cuda,) = [check for check in found["checks"] if check["name"] == "executor cuda"]
+    cuda = told_by_doctor(pretended)
     assert cuda["ok"], cuda
-    assert not cuda["needed"]
     for words in ("pretended device", "libcublasLt", "result checked", "ranks on several devices: never run"):
         assert words in cuda["found"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"idle": 1}, "wrong"),
+        ({"version": 11040}, "the CUDA driver is too old: it supports CUDA 11.4"),
+        ({"devices": 0}, "no CUDA-capable device"),
+        ({"memory": 1 << 10}, "too little memory"),
+    ],
+)
+def test_doctor_tells_what_is_wrong(pretended, settings, words):
+    """Planted: a device that computes nothing, an old driver, none at all, no memory."""
+    cuda = told_by_doctor(pretended, **settings)
+    assert not cuda["ok"]
+    assert words in json.dumps(cuda), cuda

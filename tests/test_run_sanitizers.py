@@ -26,6 +26,7 @@ RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "redu
 SOURCES = [*(f"run/{name}" for name in RUN), "cuda/load"]
 PROGRAMS = ("run", "products", "collectives", "interpreter")
 SANITIZERS = ("thread", "address,undefined")
+EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
 
 @pytest.fixture(scope="module", params=SANITIZERS)
@@ -128,12 +129,13 @@ def listed(values: object) -> str:
     return " ".join(map(str, [len(flat), *flat]))
 
 
-def written(program: Program, seed: int, spoil: bool = False) -> str:
-    """The program as native/test/collectives.cpp reads it, with random uneven slots where it allows them."""
+def written(program: Program, seed: int, spoil: bool = False, most: int = 40) -> str:
+    """The program as native/test/collectives.cpp reads it, with random uneven slots where it allows them, of fewer than
+    `most` elements."""
     classes = slot_classes(program)
     count = 1 + max(int(part.max(initial=-1)) for parts in classes.values() for part in parts)
     rng = np.random.default_rng(seed)
-    size = rng.integers(0, 40, count) if sizes_fault(program) is None else np.full(count, 29)
+    size = rng.integers(0, most, count) if sizes_fault(program) is None else np.full(count, max(3 * most // 4, 1))
     known = {name: tuple(size[part] for part in parts) for name, parts in classes.items()}
     workload = uneven(program, known, "int64")
     inputs = fresh_inputs(program, workload, seed)
@@ -192,27 +194,48 @@ def test_the_interpreter_in_random_timings(binaries, collectives):
 
 
 def few_threads(program: Program) -> bool:
-    """All valid files were tried once; those of many lanes take minutes each under a sanitizer."""
+    """Others take seconds each under a sanitizer."""
     return len(program.queues()) <= 200 and program.num_ops <= 600
 
 
-@pytest.fixture(scope="module")
-def valid_files(tmp_path_factory):
-    """The same of all valid files of few threads."""
-    files = [read(path(row).read_text()).program for row in index() if verdict(row) == "valid"]
-    files = [file.with_depth(max(verify(file).min_fifo_depth, 2)) for file in filter(few_threads, files)]
-    cases = [written(file, seed) for seed, file in enumerate(files)]
-    place = tmp_path_factory.mktemp("valid") / "files"
+def into_file(place: Path, files: list[Program], most: int = 40) -> Path:
+    cases = [written(file, seed, most=most) for seed, file in enumerate(files)]
     place.write_text("\n".join([str(len(cases)), *cases]))
     return place
 
 
-@pytest.mark.slow
-@pytest.mark.needs("shared")
-def test_the_interpreter_on_valid_files(binaries, valid_files):
-    done = ran(binaries / "interpreter", valid_files, 3)
+@pytest.fixture(scope="module")
+def valid_files():
+    """All valid files of the corpus, at a depth at which they end."""
+    files = [read(path(row).read_text()).program for row in index() if verdict(row) == "valid"]
+    return [file.with_depth(max(verify(file).min_fifo_depth, 2)) for file in files]
+
+
+def clean(binaries: Path, *arguments: object) -> None:
+    done = ran(binaries / "interpreter", *arguments)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.needs("shared")
+def test_the_interpreter_on_valid_files(binaries, valid_files, tmp_path):
+    """Those of many threads by one protocol each; in full below."""
+    few = [file for file in valid_files if few_threads(file)]
+    many = [file for file in valid_files if not few_threads(file)]
+    clean(binaries, into_file(tmp_path / "few", few), 3)
+    assert len(many) > 10
+    clean(binaries, into_file(tmp_path / "many", many), 3, "in_turn")
+
+
+if EVERY:
+
+    @pytest.mark.needs("shared")
+    @pytest.mark.parametrize("most", [2, 40, 100])
+    def test_the_interpreter_on_valid_files_in_full(binaries, valid_files, tmp_path, most):
+        """Every file by every protocol, in three sizes."""
+        for number, file in enumerate(valid_files):
+            clean(binaries, into_file(tmp_path / str(number), [file], most), most)
 
 
 @pytest.fixture

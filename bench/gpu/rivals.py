@@ -10,10 +10,11 @@ from typing import Any
 from dovetail.matmul import AllGatherMatmul
 
 CHUNKS = (1, 2, 4, 8)
+NO_PYTORCH = "no PyTorch here that has a device"
 
 
-def two_streams(wish: Any, ranks: int, chunks: int) -> float | None:
-    """Seconds of `wish` in `chunks` by PyTorch on two streams; None where there is no PyTorch with a device.
+def two_streams(wish: Any, ranks: int, chunks: int) -> list[float] | None:
+    """Seconds of `wish` in `chunks` by PyTorch on two streams, repeated; None where no PyTorch has a device.
 
     Copies from and to pinned memory of the host on one stream, products of what has come on another, as a careful user
     would write it: an event for each chunk.
@@ -24,7 +25,7 @@ def two_streams(wish: Any, ranks: int, chunks: int) -> float | None:
         return None
     if not torch.cuda.is_available():
         return None
-    return _median_s(torch, _once(torch, wish, ranks, chunks))
+    return _times(torch, _once(torch, wish, ranks, chunks))
 
 
 def two_streams_call_s(wish: Any, ranks: int, chunks: int, repeats: int = 60) -> tuple[float, float] | None:
@@ -50,6 +51,10 @@ def _once(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
 
 
 def _median_s(torch: Any, once: Callable[[], None], repeats: int = 7) -> float:
+    return statistics.median(_times(torch, once, repeats))
+
+
+def _times(torch: Any, once: Callable[[], None], repeats: int = 7) -> list[float]:
     times = []
     for _ in range(repeats):
         torch.cuda.synchronize()
@@ -59,7 +64,7 @@ def _median_s(torch: Any, once: Callable[[], None], repeats: int = 7) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(1e-3 * begin.elapsed_time(end))
-    return statistics.median(times[2:])
+    return times[2:]
 
 
 def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:

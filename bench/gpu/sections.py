@@ -7,19 +7,19 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from checked import checks, corpus, full_size, sanitized
-from rivals import CHUNKS, plain_add, two_streams, two_streams_call_s
+from checked import checks, corpus, families, full_size, sanitized
+from refused import refusals
+from rivals import CHUNKS, NO_PYTORCH, plain_add, two_streams, two_streams_call_s
 from shapes import pieces, schedules
 from verdicts import verdicts
 
 from dovetail.collective import build
-from dovetail.core import DovetailError
 from dovetail.ir import Program, Schedule, Slot, Workload, verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
@@ -92,6 +92,12 @@ def said(*command: str) -> str:
         return ""
 
 
+def spread(seconds: Sequence[float]) -> float:
+    """From the fastest to the slowest, as a share of the median."""
+    half = statistics.median(seconds)
+    return (max(seconds) - min(seconds)) / half if half else 0.0
+
+
 def clocks_now() -> dict[str, str]:
     read = said("nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader").split(", ")
     return dict(zip(CLOCKS.split(","), read, strict=False))
@@ -132,8 +138,9 @@ def calls(setting: Setting) -> Rows:
             spent.append(bound.enqueue_s)
         half = statistics.median(spent[5:])
         how = "a graph" if graph else "op by op"
-        line = f"{how}: {1e6 * half:.1f} µs for {asked.num_ops} ops"
-        yield {"graph": graph, "ops": asked.num_ops, "seconds": half, "line": line}
+        line = f"{how}: {1e6 * half:.1f} µs for {asked.num_ops} ops, spread {spread(spent[5:]):.0%}"
+        about = {"graph": graph, "ops": asked.num_ops, "seconds": half, "spread": spread(spent[5:])}
+        yield {**about, "line": line}
 
 
 def planned_call(setting: Setting) -> Rows:
@@ -155,32 +162,14 @@ def planned_call(setting: Setting) -> Rows:
             spent.append(time.perf_counter() - begin)
         ours_s, device_s = statistics.median(spent[3:]), statistics.median(device[3:])
         row = {"title": f"{wish.title}, {'a graph' if graph else 'op by op'}", "ranks": ranks, "graph": graph}
-        row |= {"call_s": ours_s, "device_s": device_s}
+        row |= {"call_s": ours_s, "device_s": device_s, "spread": spread(spent[3:])}
         line = f"{row['title']}: {1e6 * ours_s:.1f} µs a call, {1e6 * device_s:.1f} µs on the device"
         if by_hand:
             row |= {"by_hand_s": by_hand[0], "by_hand_device_s": by_hand[1], "over_s": ours_s - by_hand[0]}
             line += f"; by hand {1e6 * by_hand[0]:.1f} µs, {1e6 * by_hand[1]:.1f} µs on the device"
+        else:
+            line += f"; {NO_PYTORCH}: nothing by hand"
         yield {**row, "line": line}
-
-
-def refusals(setting: Setting) -> Rows:
-    """Bad input is refused before anything is launched: what the words are."""
-    huge = build("ring_all_reduce", 2)
-    slots = {buffer.name: (Slot((1 << 46,), "int8"),) * 2 for buffer in huge.buffers}
-    try:
-        DeviceMemory(setting.gpu, huge, Workload(slots))
-        yield {"bad": True, "line": "WRONG: 2^46 bytes were given"}
-    except DovetailError as error:
-        for line in str(error).splitlines():
-            yield {"line": line}
-    wide = build("ring_all_reduce", 8, instances=32)
-    memory = DeviceMemory(setting.gpu, wide, Workload({b.name: (Slot((1,), "int8"),) * 8 for b in wide.buffers}))
-    try:
-        InterpretedRun(memory, Layout(threads=512))
-        yield {"line": "256 lanes of 512 threads are resident here"}
-    except DovetailError as error:
-        for line in str(error).splitlines():
-            yield {"line": line}
 
 
 def concluded(setting: Setting) -> Rows:
@@ -231,10 +220,17 @@ def plain_sums(setting: Setting, num_bytes: int) -> tuple[float, float | None]:
     return best_s, plain_add(sums)
 
 
+@cache
+def proved(name: str, ranks: int, instances: int) -> Program:
+    made = build(name, ranks, instances=instances)
+    verify(made).raise_if_bad()
+    return made
+
+
 def one_row(
     setting: Setting, name: str, instances: int, num_bytes: int, layout: Layout, plain_s: float, added_s: float | None
 ) -> dict[str, Any]:
-    asked = build(ALGORITHMS[name], 8, instances=instances)
+    asked = proved(ALGORITHMS[name], 8, instances)
     row = one_all_reduce(setting, asked, num_bytes, layout)
     line = (
         f"{name:9} x{instances:<2} {row['protocol']:6} {num_bytes:>10} B  {1e6 * row['seconds']:>9.1f} µs  "
@@ -245,7 +241,6 @@ def one_row(
 
 
 def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Layout) -> dict[str, Any]:
-    verify(asked).raise_if_bad()
     elements = max(num_bytes // 4 // asked.buffers[0].slots[0], 1)
     slots = {buffer.name: (Slot((elements,), "float32"),) * asked.num_ranks for buffer in asked.buffers}
     memory = DeviceMemory(setting.gpu, asked, Workload(slots))
@@ -265,7 +260,7 @@ def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Lay
         "num_bytes": num_bytes,
         "seconds": half,
         "per_step_s": half / steps,
-        "spread": (max(seconds) - min(seconds)) / half if half else 0.0,
+        "spread": spread(seconds),
         **about,
         "place_bytes": place_bytes,
         "slice_bytes": slice_bytes,
@@ -288,12 +283,16 @@ def tuned(setting: Setting, wish: Any, ranks: int, executor: CudaExecutor, budge
     where = setting.pages / name
     machine = setting.linked(executor, ranks)
     budget_s = 1.0 if setting.small else min(budget_s, max(setting.left_s - 5, 3))
-    found = tune(wish, ranks, out=where, executor=executor, machine=machine, rounds=5, budget_s=budget_s)
+    probing = Budget(1e-3 if setting.small else 0.03, 2, 20)
+    how: dict[str, Any] = {"executor": executor, "machine": machine, "probing": probing}
+    found = tune(wish, ranks, out=where, rounds=5, budget_s=budget_s, **how)
     document = write_tuning(found, where).to_json()
     keys = ("schedule", "serial_s", "measured_s", "ideal_s", "ideal_gain", "max_rel_error", "serial_spread")
     row = {"title": wish.title, "ranks": ranks, "compute_s": found.compute_s, "comm_s": found.comm_s}
     row |= {key: document[key] for key in keys}
-    return {**row, "line": line_of(row)}
+    row |= {"spread": document["measured_spread"], "bad": bool(found.judged.wrong)}
+    wrong = ", ".join(f"{schedule.family} in {count} places" for schedule, count in found.judged.wrong.items())
+    return {**row, "wrong": wrong, "line": line_of(row) + (f"; WRONG: {wrong}" if wrong else "")}
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -323,10 +322,16 @@ def pytorch(setting: Setting) -> Rows:
     """The same wishes and transfers by PyTorch, on two streams, in chunks."""
     for wish, ranks in balanced(setting):
         for chunks in CHUNKS:
-            seconds = two_streams(wish, ranks, chunks) if setting.left_s > 2 else None
-            if seconds is not None:
-                line = f"{wish.title}, {ranks} ranks: {1e3 * seconds:.3f} ms in chunks of 1/{chunks}"
-                yield {"title": wish.title, "ranks": ranks, "chunks": chunks, "seconds": seconds, "line": line}
+            if setting.left_s < 2:
+                yield {"line": f"{wish.title}, {ranks} ranks, in chunks of 1/{chunks}: no time was left"}
+            elif times := two_streams(wish, ranks, chunks):
+                half = statistics.median(times)
+                line = f"{wish.title}, {ranks} ranks: {1e3 * half:.3f} ms in chunks of 1/{chunks}"
+                about = {"title": wish.title, "ranks": ranks, "chunks": chunks}
+                yield {**about, "seconds": half, "spread": spread(times), "line": line}
+            else:
+                yield {"line": f"{NO_PYTORCH}: no rival was measured"}
+                return
 
 
 # In the order of their worth, should time run out.
@@ -338,8 +343,9 @@ SECTIONS = {
     "checks": Section(checks, 90),
     "corpus": Section(corpus, 45),
     "full_size": Section(full_size, 30),
+    "families": Section(families, 25),
     "interpreter": Section(interpreter, 50),
-    "alone": Section(alone, 90),
+    "alone": Section(alone, 110),
     "pytorch": Section(pytorch, 30),
     "planned_call": Section(planned_call, 20),
     "pieces": Section(pieces, 60),

@@ -187,4 +187,5 @@ def regrets(held: Sequence[Contest]) -> Rows:
         mean = math.exp(statistics.fmean(math.log1p(each) for each in lost)) - 1
         threshold = thresholds.get(name.removeprefix("FiCCO, "))
         line = f"{name}: regret {mean:.1%} by geometric mean, {max(lost):.1%} at worst, of {len(lost)} shapes"
-        yield {"chooser": name, "regret": mean, "worst": max(lost), "threshold_s": threshold, "line": line}
+        about = {"chooser": name, "regret": mean, "worst": max(lost), "shapes": len(lost)}
+        yield {**about, "threshold_s": threshold, "line": line}

@@ -11,6 +11,7 @@ from dovetail.core import Say, cache_dir, load_json, save_json
 from dovetail.ir import Wish
 from dovetail.machine import Machine
 from dovetail.probe import probe_links, probe_wish, spot_check, spot_check_wish
+from dovetail.probe.take import Budget
 from dovetail.run.job import Executor
 
 PROBE = 3  # raised when probes find out more, or find other numbers: what was kept of before is probed anew
@@ -46,7 +47,14 @@ def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say 
 
 
 def machine_for(
-    executor: Executor, machine: Machine, wish: Wish, ranks: int, *, fresh: bool = False, say: Say | None = None
+    executor: Executor,
+    machine: Machine,
+    wish: Wish,
+    ranks: int,
+    budget: Budget | None = None,
+    *,
+    fresh: bool = False,
+    say: Say | None = None,
 ) -> Machine:
     """The machine with the costs of this wish's own computations and collectives, kept beside it while the former take
     what they took."""
@@ -56,7 +64,7 @@ def machine_for(
         tell("checking the cached costs", 0.3)
         if spot_check_wish(executor, kept, wish, ranks):
             return kept
-    found = probe_wish(executor, machine, wish, ranks, say=say)
+    found = probe_wish(executor, machine, wish, ranks, budget, say)
     if path is not None:
         save_json(path, found.to_json())
     return found

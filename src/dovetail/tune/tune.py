@@ -22,6 +22,7 @@ from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.plan.search import plan, with_schedule
 from dovetail.plan.wishes import checked_wish
 from dovetail.plan.written import keep_program, keep_proof
+from dovetail.probe.take import Budget
 from dovetail.run.engine import needs_order
 from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
@@ -134,6 +135,7 @@ def tune(
     contention: float | None = None,
     rounds: int = 9,
     budget_s: float = 120.0,
+    probing: Budget | None = None,
     fresh: bool = False,
     seed: int | None = None,
     say: Say | None = None,
@@ -143,15 +145,15 @@ def tune(
 
     `executor`: what runs them, by MPI unless said; `machine`: what is planned for, probed (and kept) unless given.
     `schedule`, `contention` and `options` are those of `plan`; a family asked for by name is measured and kept,
-    whatever it takes. `budget_s`: what measuring may take, about. Writes plan and timelines to `out`; what was found
-    before a failure stays there.
+    whatever it takes. `budget_s`: what measuring may take, about; `probing`: what each cost may, of those that are
+    probed for this wish. Writes plan and timelines to `out`; what was found before a failure stays there.
     """
     wish, ranks = checked_wish(wish), parse_count(ranks, "ranks", least=1)
     _refuse_empty(wish, ranks)
     tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = in_folder(executor or default_executor(), place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
-    known = machine_for(runner, base, wish, ranks, fresh=fresh, say=tell)  # → with the costs of this wish
+    known = machine_for(runner, base, wish, ranks, probing, fresh=fresh, say=tell)  # → with the costs of this wish
     found = plan(  # → proved plan
         wish, known, ranks=ranks, schedule=schedule, contention=contention, extrapolate=True, **options
     )
