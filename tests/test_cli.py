@@ -704,14 +704,18 @@ def test_run_compare_show(document, call, planned):
     assert not (planned / "runs").exists()  # kept after a failure only
 
 
+def quickly(probe):
+    """A probe that takes little time for each cost, whatever it is told."""
+    return lambda *given, **more: probe(*given, **more | {"budget": Budget(each_s=0.02, most=12)})
+
+
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     """The main job, small: probe, plan from the cache, tune; the page's path comes last."""
     for name in ("probe_links", "probe_wish"):
-        quick = partial(getattr(machines, name), budget=Budget(each_s=0.02, most=12))
-        monkeypatch.setattr(machines, name, quick)
+        monkeypatch.setattr(machines, name, quickly(getattr(machines, name)))
     for name in ("spot_check", "spot_check_wish"):  # calm or busy, the machine is the same
         monkeypatch.setattr(machines, name, partial(getattr(machines, name), tolerance=9.0))
     machine = document("probe", "matmul_all_reduce", *SIZES, "--ranks", "2", "--out", tmp_path / "machine.json")

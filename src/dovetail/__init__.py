@@ -12,7 +12,7 @@ ranks)` measures the promising schedules on real ranks and keeps the fastest.
 from importlib import import_module
 from typing import Any
 
-from dovetail.core.supply import CALLS
+from dovetail.supply import CALLS
 
 __version__ = "0.1.0"
 

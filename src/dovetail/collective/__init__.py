@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
-from dovetail.core.supply import CALLS
+from dovetail.supply import CALLS
 
 # Who reads or proves a file needs no algorithms: these are imported when they are first asked for, as the calls are.
 # __init__.pyi says the same.

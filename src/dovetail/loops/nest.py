@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dovetail.core import WishError
-from dovetail.core.supply import CALLS
 from dovetail.loops.checks import check_nest
 from dovetail.loops.expressions import Read, names_of
 from dovetail.loops.levels import Levels, levels_of
 from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
 from dovetail.loops.types import DTYPES
+from dovetail.supply import CALLS
 
 if TYPE_CHECKING:
     from dovetail.loops.dependences import Dependence

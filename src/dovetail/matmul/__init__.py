@@ -5,7 +5,6 @@ The calls on arrays (`all_gather_matmul(a, b, comm)` and its kin) live in `dovet
 
 from typing import Any
 
-from dovetail.core.supply import CALLS
 from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
 from dovetail.matmul.all_reduce import MatmulAllReduce
@@ -17,6 +16,7 @@ from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import DTYPES, Product, RankArguments, shard
 from dovetail.matmul.reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
+from dovetail.supply import CALLS
 
 __all__ = [
     "DTYPES",

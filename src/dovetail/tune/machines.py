@@ -64,7 +64,7 @@ def machine_for(
         tell("checking the cached costs", 0.3)
         if spot_check_wish(executor, kept, wish, ranks):
             return kept
-    found = probe_wish(executor, machine, wish, ranks, budget, say)
+    found = probe_wish(executor, machine, wish, ranks, budget=budget, say=say)
     if path is not None:
         save_json(path, found.to_json())
     return found
