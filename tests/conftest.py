@@ -54,6 +54,18 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def call(capsys):
+    """Run a command line in this process: exit code, stdout, stderr."""
+    from dovetail.cli import main
+
+    def _call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return _call
+
+
+@pytest.fixture
 def own_cache(libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
     """A cache of the test's own, with nothing in it but libraries that tests before it have compiled."""
     place = tmp_path_factory.mktemp("cache")

@@ -63,17 +63,6 @@ def _cache(own_cache, monkeypatch):
 
 
 @pytest.fixture
-def call(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def _call(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return _call
-
-
-@pytest.fixture
 def document(call):
     """Run a command line with --json: the one document that it prints, `schema` first."""
 

@@ -7,7 +7,6 @@ import random
 import pytest
 
 import dovetail as dt
-from dovetail.cli import main
 from dovetail.core import DovetailError
 from dovetail.timeline import Timeline
 
@@ -21,17 +20,6 @@ VERBS = (
     ("compile", "FILE", "--to", "json"),
     ("run", "FILE", "--on", "numpy", "--rounds", "1"),
 )
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def _call(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return _call
 
 
 @pytest.fixture(scope="module")

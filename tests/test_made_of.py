@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 import dovetail as dt
-from dovetail.cli import main
 from dovetail.cli.made_of import with_made_of
 from dovetail.core import WishError, save_json, save_text
 from dovetail.ir import to_text
@@ -16,17 +15,6 @@ from dovetail.plan.wishes import BUILT_IN, wish_class
 
 OPERATORS = [name for name in BUILT_IN if issubclass(wish_class(name), Product)]
 TINY = "--m", "13", "--k", "9", "--n", "11"
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def _call(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return _call
 
 
 @pytest.fixture

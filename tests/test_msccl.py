@@ -14,7 +14,6 @@ import pytest
 from effort import assert_quick
 from msccl_files import index, verdict, xml
 
-from dovetail.cli import main
 from dovetail.collective import build
 from dovetail.collective.msccl import DIALECTS, FIFO_DEPTHS, certify, read, safe_up_to_bytes, write, write_file
 from dovetail.collective.msccl.lower import in_pieces, lower
@@ -719,15 +718,6 @@ def _mutated(rng: random.Random, text: str) -> str | bytes:
 
 
 # The command
-
-
-@pytest.fixture
-def call(capsys):
-    def _call(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return _call
 
 
 def test_verify_a_file(call, tmp_path):

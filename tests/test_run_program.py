@@ -10,24 +10,12 @@ import pytest
 from ir_programs import rebuilt, specs_of
 from run_programs import library_call
 
-from dovetail.cli import main
 from dovetail.collective import build, msccl
 from dovetail.core import WishError, save_json, save_text
 from dovetail.ir import Builder, Kind, Region, to_text
 from dovetail.run.job import JobResult, Outcome
 from dovetail.run.mpi import MpiExecutor
 from dovetail.run.timing import even_slots, held_bytes, measuring_job
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command line in this process: exit code, stdout, stderr."""
-
-    def _call(*words: object) -> tuple[int, str, str]:
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return _call
 
 
 def written(place, form):
