@@ -12,6 +12,7 @@ from dovetail.core import CostError, DovetailError, PlanError, ProgramError, Wis
 from dovetail.cost import Curve, Segment, price
 from dovetail.ir import Schedule, certificate
 from dovetail.machine import Link, Machine, load
+from dovetail.machine.presets import presets
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s
 from dovetail.plan import Plan, plan, search
 from dovetail.plan.costs import Costs
@@ -379,3 +380,15 @@ def test_a_family_that_has_no_such_schedule_says_what_was_asked():
         plan(AllGatherMatmul(64, 32, 16), "two-hosts-1gbit", **about)
     assert "all_gather_matmul 64 × 32 × 16 float32 on 2 ranks has none with" in str(refused.value)
     assert "by=messages" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if name != "atlas-a2-8"])
+def test_presets_plan_every_product_in_every_dtype_that_they_list(name):
+    """But for the one whose source printed the cost of all_reduce alone."""
+    machine = load(name)
+    listed = {key.rpartition(":")[2] for key in machine.costs if key.startswith("flops:matmul:")}
+    assert machine.facts["dtype"] in listed
+    for dtype in listed:
+        for product in (name for name in BUILT_IN if "matmul" in name):
+            made = plan(wish_class(product)(4096, 2048, 4096, dtype), machine, schedule="serial", extrapolate=True)
+            assert made.predicted_s > 0
