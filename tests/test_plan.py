@@ -390,5 +390,7 @@ def test_presets_plan_every_product_in_every_dtype_that_they_list(name):
     assert machine.facts["dtype"] in listed
     for dtype in listed:
         for product in (name for name in BUILT_IN if "matmul" in name):
-            made = plan(wish_class(product)(4096, 2048, 4096, dtype), machine, schedule="serial", extrapolate=True)
-            assert made.predicted_s > 0
+            wish = wish_class(product)(64, 32, 64, dtype)
+            costs, _ = Costs.of(wish, machine, 2, {}, None, True)
+            serial = next(each for each in wish.schedules(costs) if each.is_serial)
+            assert 0 < costs.predicted_s(serial) < np.inf
