@@ -461,11 +461,11 @@ def test_verify_a_target(call, swap):
     assert "msccl" in err
 
 
-@pytest.mark.parametrize(("text", "code"), [("program", 1), ("{", 2), ("{}", 2), ("", 1)])
-def test_verify_what_is_no_program(call, tmp_path, text, code):
+@pytest.mark.parametrize("text", ["program", "{", "{}", ""])
+def test_verify_what_is_no_program(call, tmp_path, text):
     (tmp_path / "x").write_text(text)
-    found, out, err = call("verify", tmp_path / "x")
-    assert (found, out) == (code, "")
+    code, out, err = call("verify", tmp_path / "x")
+    assert (code, out) == (2, "")
     assert err
 
 
