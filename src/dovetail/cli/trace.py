@@ -33,7 +33,7 @@ def run(
 ) -> int:
     """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
 
-    The command stands after `--`: a launcher, or a script, `make`, `ctest` that starts one. Its exit code and output are
+    The command stands after `--`: a launcher, or what starts one (a script, `make`, `ctest`). Its output and exit code are
     passed on; where the trace is goes to stderr. What a rank did before it was killed is kept.
     """
     from dovetail.trace.launch import run_traced

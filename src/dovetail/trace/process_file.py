@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -87,9 +88,9 @@ def read_process(path: str | Path) -> ProcessFile:
     """
     path = Path(path)
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             page = file.read(PAGE)
+            size = os.fstat(file.fileno()).st_size  # after what it declares: a process that still runs makes it longer
     except OSError as error:
         raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
     order, head = _head(path, page)
