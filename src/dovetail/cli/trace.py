@@ -33,8 +33,8 @@ def run(
 ) -> int:
     """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
 
-    The command stands after `--`: a launcher, or what starts one (a script, `make`, `ctest`). Its output and exit code are
-    passed on; where the trace is goes to stderr. What a rank did before it was killed is kept.
+    The command stands after `--`: a launcher, or what starts one (a script, `make`). Its output and exit code are kept;
+    where the trace is goes to stderr. What a rank did before it was killed is in the trace.
     """
     from dovetail.trace.launch import run_traced
 
