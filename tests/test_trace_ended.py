@@ -35,7 +35,7 @@ def test_signal_and_last_call_are_told(tmp_path):
     stuck = [*call(3, 0, 4), event("begin", 5 * 10**6, 3), event("begin", 6 * 10**6, 2)]
     for rank, events in enumerate((stuck, call(1, 4, 5), call(3, 0, 1), [])):
         left_open(write_process(tmp_path, rank, {1: events} if events else {}, num_ranks=4))
-    note(tmp_path, 0, signal=15)
+    note(tmp_path, 0, signal=15, real_ns=97)  # by the launcher, who saw it first
     note(tmp_path, 1, signal=11)  # earlier
     note(tmp_path, 2, exit=3)
     with (tmp_path / "ends.jsonl").open("a") as file:

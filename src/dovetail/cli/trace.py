@@ -213,6 +213,8 @@ def _merged(folder: Path) -> TraceFile:
 def _note_trace(trace: TraceFile) -> None:
     """Note how much a trace holds; warn of what is wrong with it."""
     output.note(f"{trace.num_rows} rows of {trace.num_ranks} ranks; `dovetail trace stats {trace.path}` adds them up")
+    if lost := trace.meta.get("lost"):
+        output.warn(f"{lost} events were lost: there was no room for them, or newer ones took their place")
     for fault in trace.meta.get("faults", ()):
         output.warn(fault)
 

@@ -15,6 +15,8 @@ from dovetail.trace.process_file import ProcessFile
 
 ENDS = "ends.jsonl"  # beside the processes' files: a line for each that its parent saw end badly
 _MOST = 8  # ranks that are told one by one
+_AT_ONCE_NS = 10**7  # launchers do not always see first who fell first
+_OF_LAUNCHERS = (int(signal.SIGKILL), int(signal.SIGTERM))
 
 
 class Ends:
@@ -48,9 +50,12 @@ class Ends:
         shown = ", ".join(rest[:_MOST]) + (", …" if len(rest) > _MOST else "")
         return [*told, *([f"{len(rest)} more ranks ended likewise: {shown}"] if rest else [])]
 
-    def _order(self, process: ProcessFile) -> tuple[bool, float, int]:
-        """Who aborts the job is named before those whom the launcher then ends."""
-        return process.rank not in self.aborting, float(self._note(process).get("real_ns", np.inf)), process.rank
+    def _order(self, process: ProcessFile) -> tuple[bool, float, bool, float, int]:
+        """Who aborts the job is named first, then by time; at one time whom a launcher may have ended comes last."""
+        note = self._note(process)
+        at = float(note.get("real_ns", np.inf))
+        is_later = note.get("signal") in _OF_LAUNCHERS
+        return process.rank not in self.aborting, at // _AT_ONCE_NS if note else np.inf, is_later, at, process.rank
 
     def _note(self, process: ProcessFile) -> Mapping[str, Any]:
         return self.seen.get((process.host, process.pid), {})
