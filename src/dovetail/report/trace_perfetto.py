@@ -11,31 +11,37 @@ import numpy as np
 
 from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, TraceFile
+from dovetail.trace.chrome_own import DEFAULTS, KEY
 from dovetail.trace.decode import KINDS
 from dovetail.trace.matching import Matcher, Messages
-from dovetail.trace.trace import thread_title
+from dovetail.trace.trace import SCHEMA, head_of, thread_title
 
 Event = dict[str, Any]
-_POINT = KINDS.index("point")
 
 
 def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
-    """Write spans (`X`), points (`i`) and messages (`s` → `f`), `ts` in µs with whole nanoseconds."""
-    target = Path(path)
+    """Write spans (`X`), points (`i`) and messages (`s` → `f`), `ts` in µs with whole nanoseconds.
+
+    Viewers pass over what they do not know: `otherData` holds names, communicators and meta, and metadata events named
+    `dovetail` the further rows of an interval, so that `trace import` makes the same trace of the file.
+    """
+    target, threads = Path(path), _Threads(trace.num_ranks)
     try:
         with target.open("w", encoding="utf-8") as file:
             file.write('{"displayTimeUnit":"ns","traceEvents":[')
-            for number, event in enumerate(_events(trace)):
+            for number, event in enumerate(_events(trace, threads)):
                 file.write((",\n" if number else "\n") + json.dumps(event, separators=(",", ":"), ensure_ascii=False))
-            file.write("\n]}\n")
+            head = head_of(trace.num_ranks, trace.names, trace.comms, trace.meta)
+            told = [[tid, rank, thread] for (rank, thread), tid in threads.known.items()]
+            file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": told}}) + "}\n")
     except OSError as error:
         raise EnvironmentFault(f"cannot write {target}", found=error.strerror) from error
     return target
 
 
-def _events(trace: Trace | TraceFile) -> Iterator[Event]:
+def _events(trace: Trace | TraceFile, threads: _Threads) -> Iterator[Event]:
     """Everything, the threads' names last. Threads have numbers of their own in the whole trace."""
-    matcher, threads = Matcher(), _Threads(trace.num_ranks)
+    matcher = Matcher()
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         matcher.take(part.columns)
         yield from _spans(part, threads)
@@ -65,36 +71,40 @@ class _Threads:
             yield {"ph": "M", "pid": rank + 1, "tid": tid, "name": "thread_name", "args": {"name": name}}
 
 
+_USED = ("kind", "name", "rank", "thread", *DEFAULTS)
+
+
 def _spans(part: Trace, threads: _Threads) -> Iterator[Event]:
+    """An event for each first row, and one that viewers pass over for each further row."""
     col = part.columns
-    rows = np.flatnonzero(col["part"] == 0)
-    start = np.rint(col["start_s"][rows] * 1e9).astype("i8")
-    end = np.rint(col["end_s"][rows] * 1e9).astype("i8")
-    used = ("kind", "name", "rank", "thread", "arg", "peer", "tag", "num_bytes", "received_bytes", "request", "repeats")
-    values = (col[name][rows].tolist() for name in used)
-    for ts, dur, kind, name, rank, thread, *told in zip(start / 1e3, (end - start) / 1e3, *values, strict=True):
-        head = {"name": part.names[name], "cat": KINDS[kind], **threads.at(rank, thread), "ts": float(ts)}
-        if kind == _POINT:
-            yield {**head, "ph": "i", "s": "t", "args": {"arg": told[0]}}
+    start = np.rint(col["start_s"] * 1e9).astype("i8")
+    end = np.rint(col["end_s"] * 1e9).astype("i8")
+    values = zip(*(col[name].tolist() for name in _USED), strict=True)
+    for ts, dur, row in zip((start / 1e3).tolist(), ((end - start) / 1e3).tolist(), values, strict=True):
+        told = dict(zip(_USED, row, strict=True))
+        kind, name, place = KINDS[told["kind"]], part.names[told["name"]], threads.at(told["rank"], told["thread"])
+        args = _args(kind, name, told)
+        if told["part"]:
+            yield {"name": KEY, "ph": "M", **place, "args": {"kind": kind, **args}}
+        elif kind == "point":
+            yield {"name": name, "cat": kind, **place, "ts": ts, "ph": "i", "s": "t", "args": {"arg": 0, **args}}
         else:
-            yield {**head, "ph": "X", "dur": float(dur), "args": _args(kind, part.names[name], told)}
+            yield {"name": name, "cat": kind, **place, "ts": ts, "ph": "X", "dur": dur, "args": args}
 
 
-def _args(kind: int, name: str, told: list[int]) -> dict[str, Any]:
-    """What is known of a call beside its name and times."""
-    arg, peer, tag, num_bytes, received, request, repeats = told
-    if KINDS[kind] == "interval" and not name.startswith("MPI_"):
-        return {"arg": arg} if arg else {}
-    args: dict[str, Any] = {"num_bytes": num_bytes, "called_from": hex(arg)}
-    if peer >= 0:
-        args["root" if KINDS[kind] == "collective" else "peer"] = peer
-    if KINDS[kind] in ("send", "recv", "done"):
-        args["tag"] = tag
-    if received:
-        args["received_bytes"] = received
-    if repeats:
-        args["calls"] = repeats + 1
-    return {**args, "request": request} if request >= 0 else args
+def _args(kind: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a row beside its name and times: what is not as in most rows, and what people look for."""
+    args = {key: told[key] for key, most in DEFAULTS.items() if told[key] != most}
+    if kind == "point" or (kind == "interval" and not name.startswith("MPI_")):
+        return args
+    if kind in ("send", "recv", "done"):
+        args["tag"] = told["tag"]
+    args |= {"num_bytes": told["num_bytes"], "called_from": hex(args.pop("arg", 0))}
+    if kind == "collective" and told["peer"] >= 0:
+        args["root"] = args.pop("peer")
+    if "repeats" in args:
+        args["calls"] = args.pop("repeats") + 1
+    return args
 
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[Event]:
