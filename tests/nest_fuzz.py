@@ -7,6 +7,7 @@ import faulthandler
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -99,7 +100,7 @@ def compared(case: Case, nest: Any) -> str | None:
 def judged(error: Exception, want: list[np.ndarray] | str, case: Case, recorded: bool = True) -> str:
     """A refusal, or what is wrong with this exception."""
     if isinstance(error, DovetailError):
-        return refused(error, want, case)
+        return refused(error, case)
     if isinstance(error, UnboundLocalError) and (isinstance(want, str) or not recorded):
         return "refused: a local variable has no value"  # Python says so: its loop has no index
     return f"{type(error).__name__}: {error}"
@@ -132,29 +133,34 @@ def live(case: Case) -> Case:
     return replace(case, body=kept(case.body))
 
 
-def refused(error: DovetailError, want: list[np.ndarray] | str, case: Case) -> str:
-    """A refusal; those that say something about the data's places are compared with the evaluation."""
+def refused(error: DovetailError, case: Case) -> str:
+    """A refusal; those that say something about where data lie or when it is ready are compared with the evaluation."""
     text = str(error)
-    said_bounds = "out of bounds" in text or "too small" in text
-    of_any_size = " where " not in text.splitlines()[0]
-    if said_bounds and not isinstance(want, str) and not is_out_of_bounds(case, of_any_size):
-        return f"refused without cause: {text}"
+    line = text.splitlines()[0]
     if "defect of ours" in text or isinstance(error, ProgramError):
         return f"{type(error).__name__}: {text}"
+    if ("out of bounds" in line or "too small" in line) and not is_so(case, "out of bounds", " where " not in line):
+        return f"refused without cause: {text}"
+    if "cyclic" in line and not is_so(case, "an element of the new level", True):
+        return f"refused without cause: {text}"
     return f"refused: {text}"
 
 
-def is_out_of_bounds(case: Case, of_any_size: bool) -> bool:
-    """Whether a read is, that of an unused local variable included; `of_any_size`: if not here, in larger arrays."""
-    larger = replace(
-        case, sizes=tuple((name, size + 9) for name, size in case.sizes), steps=None if case.steps is None else 2
-    )
-    for each in (case, larger) if of_any_size else (case,):
-        try:
-            Evaluation(each, cases.arguments(each)).results()
-        except cases.OutOfBoundsError:
-            return True
-    return False
+def is_so(case: Case, why: str, of_any_size: bool) -> bool:
+    """Whether there are no results for this reason; `of_any_size`: if not of these arrays, of larger ones."""
+    sizes = tuple((name, size + 9) for name, size in case.sizes)
+    larger = replace(case, sizes=sizes, steps=None if case.steps is None else 2)
+    return any(why in outcome(each) for each in ((case, larger) if of_any_size else (case,)))
+
+
+def outcome(case: Case) -> str:
+    """Why there are no results, with the reads of unused local variables made; "" where there are."""
+    evaluation = Evaluation(case, cases.arguments(case))
+    try:
+        evaluation.results()
+    except cases.OutOfBoundsError:
+        return "out of bounds"
+    return "an element of the new level" if evaluation.has_early_reads else ""
 
 
 def differ(have: Any, want: list[np.ndarray]) -> str | None:
@@ -276,11 +282,13 @@ def isolated(run: Run) -> Run:
     return within
 
 
-def fuzz(seed: int, indices: range, run: Run, kind: str | None = None) -> Tally:
-    """Run cases one after another."""
-    tally = Tally()
+def fuzz(seed: int, indices: range, run: Run, kind: str | None = None, seconds: float = float("inf")) -> Tally:
+    """Run cases one after another; those that `seconds` leave no time for are not counted."""
+    tally, end = Tally(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         for index in indices:
+            if time.monotonic() > end:
+                break
             case = drawn(seed, index, kind)
             tally.add(index, case, run(case, Path(folder)))
     return tally
@@ -293,6 +301,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=["stencil", "pipeline", "free"])
     parser.add_argument("--ranks", action="store_true", help="Programs on 1 to 5 ranks, in this process")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after these")
     parser.add_argument("--shrink", type=int, default=3, help="kinds of faults to shrink")
     parser.add_argument("--examples", action="store_true", help="show an example of each refusal")
     asked = parser.parse_args()
@@ -301,7 +310,7 @@ def main() -> int:
     if asked.ranks:
         from nest_programs import on_ranks as run  # type: ignore[assignment]
     run = isolated(run)
-    tally = fuzz(asked.seed, range(asked.first, asked.first + asked.cases), run, asked.kind)
+    tally = fuzz(asked.seed, range(asked.first, asked.first + asked.cases), run, asked.kind, asked.seconds)
     print(tally.report())
     if asked.examples:
         print(*(shown(*example) for example in tally.examples.values()), sep="\n")

@@ -120,7 +120,7 @@ def on_ranks(case: Case, folder: Path) -> str | None:
             verify(program, against=wish.plain(schedule, ranks)).raise_if_bad()
             found, places = found_by_rank(wish, kind, program, schedule, ranks, given)
     except DovetailError as error:
-        return refused(error, want, case)
+        return refused(error, case)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     if isinstance(want, str):

@@ -59,7 +59,7 @@ def run(case: Case, folder: Path, comm: Any, index: int) -> str | None:
             warnings.simplefilter("ignore")
             kind, here, found = on_communicator(case, cases.made(case, folder, f"case_{index}"), comm, given)
     except DovetailError as error:
-        return refused(error, want, case)
+        return refused(error, case)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     if isinstance(want, str):

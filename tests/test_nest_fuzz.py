@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nest_cases as cases
@@ -110,12 +111,14 @@ def test_signs_of_zero_and_nans_are_seen():
 
 
 def test_refusals_without_cause_are_seen():
-    """An index out of bounds must be refused, and only that; so must a read of a later value."""
+    """An index that is in bounds is called one that is not; a value that is ready, one that is not."""
     from dovetail.core import WishError
 
-    out = WishError("index out of bounds: u[i] lies 1 beyond n - 1 in axis 0 where n = 4")
-    assert nest_fuzz.refused(out, [np.zeros(4)], SHIFT).startswith("refused without cause")
-    assert nest_fuzz.refused(out, "out of bounds: 4 of 4", SHIFT).startswith("refused: ")
+    assert nest_fuzz.refused(WishError("index out of bounds: u[t, i - 1]"), SHIFT).startswith("refused without cause")
+    assert nest_fuzz.refused(WishError("cyclic statements: u[t, i - 1]"), SHIFT).startswith("refused without cause")
+    beyond = replace(SHIFT, body=(replace(SHIFT.body[0], body=(replace(SHIFT.body[0].body[0], high=plus("n")),)),))
+    assert nest_fuzz.refused(WishError("index out of bounds: v[i + 1]"), beyond).startswith("refused: ")
+    assert nest_fuzz.wanted(beyond, cases.arguments(beyond)).startswith("out of bounds")
 
 
 def test_cases_are_the_same_everywhere():
