@@ -301,6 +301,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=["stencil", "pipeline", "free"])
     parser.add_argument("--ranks", action="store_true", help="Programs on 1 to 5 ranks, in this process")
+    parser.add_argument("--tiles", action="store_true", help="programs of tiles by `dovetail tile --emit-c`")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after these")
     parser.add_argument("--shrink", type=int, default=3, help="kinds of faults to shrink")
     parser.add_argument("--examples", action="store_true", help="show an example of each refusal")
@@ -309,6 +310,8 @@ def main() -> int:
     run = serial
     if asked.ranks:
         from nest_programs import on_ranks as run  # type: ignore[assignment]
+    if asked.tiles:
+        from nest_tiles import in_tiles as run  # type: ignore[assignment]
     run = isolated(run)
     tally = fuzz(asked.seed, range(asked.first, asked.first + asked.cases), run, asked.kind, asked.seconds)
     print(tally.report())
