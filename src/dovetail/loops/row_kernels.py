@@ -64,7 +64,7 @@ class RowKernel:
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
         """The reference: whole columns of rows at once."""
         (out,) = writes
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             result = self._evaluate(self.value, reads)
         if not self.width:
             out[...] = result

@@ -14,6 +14,7 @@ from dovetail.loops.expressions import Read, Value
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import check_untaken
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -84,6 +85,7 @@ class Stencil:
 
 def stencil_of(nest: Nest) -> Stencil:
     """The stencil that a nest is, or a WishError that says why it is none."""
+    check_untaken(nest)
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
         if array.shape != shape:
