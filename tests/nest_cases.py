@@ -130,8 +130,6 @@ def tree_text(value: Tree) -> str:
     if name == "temporary":
         return str(rest[0])
     of = [tree_text(each) for each in rest]
-    if name == "square":
-        return f"({of[0]}) ** 2"
     if name.isalpha() and name not in PREFIX:
         return f"{name}({', '.join(of)})"
     return f"({PREFIX[name]}{of[0]})" if name in PREFIX else f"({of[0]} {name} {of[1]})"
@@ -245,7 +243,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "neg": lambda a: -a,
     "abs": abs,
     "sqrt": np.sqrt,
-    "square": lambda a: a * a,
     "minimum": minimum,
     "maximum": maximum,
     "where": lambda condition, a, b: a if condition else b,
@@ -306,8 +303,8 @@ class Evaluation:
     def begin_step(self) -> None:
         """A new level begins as a copy of the last one."""
         self.early.clear()
-        for name in self.case.written:
-            if self.specs[name].given:
+        for name, spec in self.specs.items():
+            if spec.given:
                 self.held[name].append(self.held[name][-1].copy())
 
     def affine(self, of: Affine) -> int:

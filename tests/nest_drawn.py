@@ -65,9 +65,9 @@ class Drawer:
         if depth == 0 or self.rng.random() < 0.15:
             return self.leaf(dtype, leaf)
         floats = np.dtype(dtype).kind == "f"
-        names = ["+"] * 4 + ["-"] * 3 + ["*"] * 3 + ["minimum", "maximum", "neg", "abs", "where", "square"]
+        names = ["+"] * 4 + ["-"] * 3 + ["*"] * 3 + ["minimum", "maximum", "neg", "abs", "where"]
         name = self.rng.choice(names + (["/", "/", "sqrt"] if floats else []))
-        if name in ("neg", "abs", "sqrt", "square"):
+        if name in ("neg", "abs", "sqrt"):
             return name, self.solid(dtype, leaf, depth - 1)
         if name == "where":
             condition = self.condition(leaf, min(depth, 2))

@@ -250,7 +250,7 @@ def suspects(case: Case) -> str:
     operators = {tree[0] for value in values_of(case) for tree in cases.trees(value)}
     found = ["locals"] if any(isinstance(node, Let) for node in cases.nodes(case.body)) else []
     found += ["minimum or maximum"] if {"minimum", "maximum"} & operators else []
-    return ", ".join(found + (["square"] if "square" in operators else []))
+    return ", ".join(found)
 
 
 def shown(index: int, found: str, case: Case) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 import nest_cases as cases
+from needs import MPIS
 from nest_cases import Case
 from nest_fuzz import refused
-from needs import MPIS
 
 from dovetail.core import DovetailError
 
