@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.core import CACHED, EnvironmentFault, cache_dir, compile_for_here, is_cached, save_json, save_text
+from dovetail.core import (
+    CACHED,
+    EnvironmentFault,
+    RunError,
+    cache_dir,
+    compile_for_here,
+    is_cached,
+    read_own,
+    save_json,
+    save_text,
+)
 from dovetail.core import cache as cache_module
 
 OTHER = 54321
@@ -224,6 +234,15 @@ def test_programs_and_proofs_that_others_wrote_are_not_believed(ending) -> None:
     with pytest.warns(RuntimeWarning, match=f"a cached file is not used, for everyone can write to .*{ending}"):
         again = written._read(path) if ending == "npz" else written.known_of(wish, schedule, made).is_proved
     assert not again
+
+
+@pytest.mark.needs("root")
+def test_a_pickle_of_others_is_not_read(tmp_path) -> None:
+    (tmp_path / "job.pkl").write_bytes(b"job")
+    assert read_own(tmp_path / "job.pkl") == b"job"
+    os.chown(tmp_path / "job.pkl", OTHER, -1)
+    with pytest.raises(RunError, match=f"uid {OTHER} owns it"):
+        read_own(tmp_path / "job.pkl")
 
 
 # The umask

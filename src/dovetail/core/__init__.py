@@ -14,6 +14,7 @@ from dovetail.core.errors import (
     WishError,
 )
 from dovetail.core.progress import Say
+from dovetail.core.trust import read_own
 from dovetail.core.units import parse_bytes, parse_count, parse_seconds, seconds_text, share_text
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "parse_count",
     "parse_seconds",
     "read_arrays",
+    "read_own",
     "reading",
     "replacing",
     "save_json",

@@ -9,6 +9,8 @@ import stat
 from functools import cache
 from pathlib import Path
 
+from dovetail.core.errors import RunError
+
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 
@@ -48,6 +50,19 @@ def file_danger(path: Path) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         return f"{path} is no regular file"
     return _danger(found, path)
+
+
+def read_own(path: Path) -> bytes:
+    """Return the bytes of a file that this user or root owns. Raises RunError for one of somebody else: what is in it
+    may be run, as pickles are."""
+    with path.open("rb") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in (os.geteuid(), ROOT):
+            hint = "choose a folder for the run that only you can write, with --out"
+            raise RunError(
+                f"{path} is not read: its content could run code", found=f"{_user(owner)} owns it", hint=hint
+            )
+        return file.read()
 
 
 def _danger(found: os.stat_result, path: Path) -> str | None:
