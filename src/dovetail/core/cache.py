@@ -33,7 +33,9 @@ def cache_dir(part: str = "") -> Path:
         return _usable(wanted, part)
     except _Unsafe as danger:
         place = _private()
-        _warn(f"nothing is loaded from the cache {wanted}, for {danger}: {place} serves instead. Try: {ADVICE}")
+        _warn(
+            f"nothing is loaded from the cache {wanted}, for {danger}: {place} serves instead, on this host only. Try: {ADVICE}"
+        )
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         if given:
@@ -41,7 +43,7 @@ def cache_dir(part: str = "") -> Path:
             hint = "free some space there, or set DOVETAIL_CACHE to another folder" if is_full else ADVICE
             raise EnvironmentFault(f"cannot write to the cache {given}", found=why, hint=hint) from error
         place = _private()
-        _warn(f"there is no cache folder to write ({why}): {place} serves instead. Try: {ADVICE}")
+        _warn(f"there is no cache folder to write ({why}): {place} serves instead, on this host only. Try: {ADVICE}")
     return _usable(place, part)
 
 
