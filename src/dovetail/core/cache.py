@@ -18,6 +18,7 @@ from dovetail.core.errors import EnvironmentFault
 from dovetail.core.trust import file_danger, folder_danger, link_danger
 
 ADVICE = "set DOVETAIL_CACHE to a folder that only you can write"
+INSTEAD = f"serves instead, on this host only. Try: {ADVICE}"
 
 
 def cache_dir(part: str = "") -> Path:
@@ -33,9 +34,7 @@ def cache_dir(part: str = "") -> Path:
         return _usable(wanted, part)
     except _Unsafe as danger:
         place = _private()
-        _warn(
-            f"nothing is loaded from the cache {wanted}, for {danger}: {place} serves instead, on this host only. Try: {ADVICE}"
-        )
+        _warn(f"nothing is loaded from the cache {wanted}, for {danger}: {place} {INSTEAD}")
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         if given:
@@ -43,7 +42,7 @@ def cache_dir(part: str = "") -> Path:
             hint = "free some space there, or set DOVETAIL_CACHE to another folder" if is_full else ADVICE
             raise EnvironmentFault(f"cannot write to the cache {given}", found=why, hint=hint) from error
         place = _private()
-        _warn(f"there is no cache folder to write ({why}): {place} serves instead, on this host only. Try: {ADVICE}")
+        _warn(f"there is no cache folder to write ({why}): {place} {INSTEAD}")
     return _usable(place, part)
 
 
