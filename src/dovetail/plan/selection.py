@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 
 from dovetail.collective.compile import PROTOCOLS
 from dovetail.collective.library import LIBRARY as LIBRARY
-from dovetail.core import DovetailError, PlanError, cache_dir, check_schema, load_json, reading, save_json
+from dovetail.core import (
+    CACHED,
+    DovetailError,
+    PlanError,
+    cache_dir,
+    check_schema,
+    is_cached,
+    load_json,
+    reading,
+    save_json,
+)
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.workload import DTYPE_BYTES
@@ -225,13 +235,14 @@ def selection_path(library: str, hosts: Sequence[str]) -> Path:
     if given := os.environ.get("DOVETAIL_SELECTION"):
         return Path(given)
     key = hashlib.sha256("\n".join([library, *hosts]).encode()).hexdigest()[:16]
-    return cache_dir() / "selections" / f"{key}.json"
+    return cache_dir("selections") / f"{key}.json"
 
 
 def selection_for(library: str, hosts: Sequence[str]) -> Selection | None:
     """What was measured for these ranks, None where nothing was. Raises DovetailError for a file that is broken."""
     path = selection_path(library, hosts)
-    return Selection.load(path) if path.exists() else None
+    is_there = path.exists() if os.environ.get("DOVETAIL_SELECTION") else is_cached(path)
+    return Selection.load(path) if is_there else None
 
 
 def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
@@ -240,7 +251,8 @@ def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
         known = selection_for(library, hosts)
     except DovetailError:  # broken: replaced whole
         known = None
-    return (known.merged(selection) if known else selection).save(selection_path(library, hosts))
+    merged = known.merged(selection) if known else selection
+    return save_json(selection_path(library, hosts), merged.to_json(), CACHED)
 
 
 def _read_row(place: int, document: Any) -> Row:
