@@ -167,7 +167,8 @@ def _with_contention(
     asked = [_streams(machine, wish, ranks, sample, size) for size in sizes]
     variants = tuple(stream.variant for streams in asked for stream in streams)
     result = calmest(executor, Job(variants, rounds=ROUNDS, keep_all=True))
-    outcomes, load = iter(result.outcomes), result.load.to_json()
+    outcomes = iter(result.outcomes)
+    load: dict[str, Any] = dict(result.load.to_json())
     found = [_beside(size, streams, list(islice(outcomes, 3))) for size, streams in zip(sizes, asked, strict=True)]
     curves = {}
     for key, parts in (("cil:compute", [f.compute for f in found]), ("cil:net", [f.net for f in found])):
