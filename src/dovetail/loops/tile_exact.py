@@ -1,13 +1,15 @@
-"""Every tile of a small volume that communicates less than a given one, by the formula: no set of directions is assumed.
+"""Every tile of a small volume that communicates less than a given one, by the formula.
 
-With R = V·P⁻¹ (the adjugate of the sides P, up to its sign), V_comm is the sum of R·D, P is legal where the rows of R lie
-in the tiling cone, and |det R| = V^(n-1). A tile of V_comm below C has rows whose costs r·Σd add up to less than C. Where
-the dependences span the space, these are finitely many whole vectors.
+No set of directions is assumed. With R = V·P⁻¹ (the adjugate of the sides P, up to its sign), V_comm is the sum of R·D,
+P is legal where the rows of R lie in the tiling cone, and |det R| = V^(n-1). A tile of V_comm below C has rows whose
+costs r·Σd add up to less than C: where the dependences span the space, finitely many whole vectors. Rows of one tile
+belong to one of the lattices {r : r·H ≡ 0 (mod V)}, H a Hermite normal form of determinant V: few sets are left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +17,12 @@ from numpy.typing import NDArray
 from dovetail.loops.matrices import Matrix, adjugate, determinant
 from dovetail.loops.tiling_cone import reach_of
 
-_MOST_ROWS = {2: 1 << 13, 3: 320}  # vectors, by dimension, whose sets are all looked at
+_MOST_WORK = 1 << 24  # pairs of a lattice and a vector that are looked at
 Rows = NDArray[np.int64]
 
 
 def cheaper_tiles(deps: Matrix, volume: int, most: int) -> Iterator[tuple[int, Matrix]] | None:
-    """Tiles with V_comm below `most`, each cheaper than the one before, with their V_comm; the last is the least of all.
+    """Tiles with V_comm below `most`, each cheaper than the one before; the last is the least.
 
     None where there are too many rows to look at, or nothing bounds them.
 
@@ -28,10 +30,8 @@ def cheaper_tiles(deps: Matrix, volume: int, most: int) -> Iterator[tuple[int, M
     [(20, ((2, 6), (4, 2)))]
     """
     n = len(deps)
-    if n not in _MOST_ROWS:
-        return None
-    found = _rows_below(deps, most)
-    if found is None or len(found[0]) > _MOST_ROWS[n]:
+    found = _rows_below(deps, most) if n in (2, 3) else None
+    if found is None or len(found[0]) * sum(1 for _ in normal_forms(volume, n)) > _MOST_WORK:
         return None
     return _cheaper(*found, volume, most)
 
@@ -52,16 +52,37 @@ def _rows_below(deps: Matrix, most: int) -> tuple[Rows, Rows] | None:
 
 
 def _cheaper(rows: Rows, costs: Rows, volume: int, most: int) -> Iterator[tuple[int, Matrix]]:
-    n = rows.shape[1]
-    for first in _starts(costs, n, lambda: most):
+    for form in normal_forms(volume, rows.shape[1]):
+        inside = np.all(rows @ np.array(form) % volume == 0, axis=1)
+        for cost, sides in _in_lattice(rows[inside], costs[inside], volume, most):
+            most = cost
+            yield cost, sides
+
+
+def _in_lattice(rows: Rows, costs: Rows, volume: int, most: int) -> Iterator[tuple[int, Matrix]]:
+    n, best = rows.shape[1], [most]
+    for first in _starts(costs, n, lambda: best[0]):
         spent, cross = int(costs[list(first)].sum()), _normal(rows[list(first)])
-        last = np.arange(first[-1], np.searchsorted(costs, most - spent))
-        for k in last[np.abs(rows[last] @ cross) == volume ** (n - 1)].tolist():
-            sides = _sides(rows[[*first, k]], volume)
-            if sides is not None:
-                most = spent + int(costs[k])
-                yield most, sides
-                break  # the rest cost as much, or more
+        last = np.arange(first[-1], np.searchsorted(costs, best[0] - spent))
+        found = last[np.abs(rows[last] @ cross) == volume ** (n - 1)]
+        if len(found):  # the first of them costs least
+            best[0] = spent + int(costs[found[0]])
+            yield best[0], _sides(rows[[*first, int(found[0])]], volume)
+
+
+def normal_forms(volume: int, n: int) -> Iterator[Matrix]:
+    """The lower triangular matrices of that determinant, one for each lattice of that many points a cell.
+
+    >>> [len(list(normal_forms(4, n))) for n in (1, 2, 3)]
+    [1, 7, 35]
+    """
+    if n == 1:
+        yield ((volume,),)
+        return
+    for last in (k for k in range(1, volume + 1) if volume % k == 0):
+        for form in normal_forms(volume // last, n - 1):
+            for row in product(range(last), repeat=n - 1):
+                yield (*((*each, 0) for each in form), (*row, last))
 
 
 def _starts(costs: Rows, n: int, below: Callable[[], int]) -> Iterator[tuple[int, ...]]:
@@ -85,11 +106,8 @@ def _normal(rows: Rows) -> Rows:
     return np.asarray(np.cross(rows[0], rows[1]))
 
 
-def _sides(rows: Rows, volume: int) -> Matrix | None:
-    """The sides P = V·R⁻¹, where they are whole: of two dimensions they always are."""
+def _sides(rows: Rows, volume: int) -> Matrix:
+    """The sides P = V·R⁻¹, which are whole: they span the lattice."""
     whole: Matrix = tuple(tuple(row) for row in rows.tolist())
     size = determinant(whole)
-    entries = [[volume * entry for entry in row] for row in adjugate(whole)]
-    if any(entry % size for row in entries for entry in row):
-        return None
-    return tuple(tuple(entry // size for entry in row) for row in entries)
+    return tuple(tuple(volume * entry // size for entry in row) for row in adjugate(whole))
