@@ -212,7 +212,7 @@ def test_small_volumes_are_proved_least(deps, volume) -> None:
             whole = (rows @ column == volume) & legal & legal[:, c][None] & legal[c][:, None]
             total = cost + cost[:, c][None] + cost[c][:, None]
             least.append(total[whole].min(initial=10**9))
-    assert found.cost <= min(least)
+    assert found.cost <= min(least) < 10**9
     assert found.cost == found.tiling.formula()
 
 
