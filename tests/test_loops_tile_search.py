@@ -12,6 +12,7 @@ from tilings import P2, SEED
 from dovetail.core import PlanError, WishError
 from dovetail.loops.matrices import Matrix, determinant, diagonal, dot, transposed
 from dovetail.loops.spaces import Space
+from dovetail.loops.tile_exact import cheaper_tiles
 from dovetail.loops.tile_points import traffic
 from dovetail.loops.tile_search import best_tile, continuous_bound, factorizations
 from dovetail.loops.tiling import Tiling
@@ -179,3 +180,46 @@ def test_the_bound_is_the_inequality_of_the_means():
     for volume in range(1, 60):
         assert continuous_bound(((1, 0), (0, 1)), volume) == ceil(2 * volume**0.5 - 1e-9)
         assert continuous_bound(UNITS, volume) == ceil(3 * volume ** (2 / 3) - 1e-9)
+
+
+EXACT = [  # dependences, volume, the least V_comm by looking at all whole sides in a box
+    (((1, 1, 0), (0, -1, 1), (-1, 0, 0)), 4),
+    (((0, 1, 1), (1, -1, -1), (-1, 1, 0)), 5),
+    (((1, 0, 1), (0, 1, 0), (-1, 0, 1)), 6),
+    (((5, 2), (-3, 7)), 13),
+]
+
+
+@pytest.mark.parametrize(("deps", "volume"), EXACT)
+def test_small_volumes_are_proved_least(deps, volume) -> None:
+    """Against all sides in a box, with no use of the cone, its directions or lattices."""
+    n, found = len(deps), best_tile(deps, volume)
+    assert found.is_proved
+    reach = 7 if n == 2 else 2
+    entries = np.arange(-reach, reach + 1)
+    columns = np.stack(np.meshgrid(*[entries] * n, indexing="ij"), axis=-1).reshape(-1, n)
+    rows = np.cross(columns[:, None], columns[None]) if n == 3 else np.stack([columns[:, 1], -columns[:, 0]], axis=-1)
+    flows = rows @ np.array(deps)
+    least = [np.inf]
+    if n == 2:
+        sizes = columns[:, :1] * columns[None, :, 1] - columns[:, 1:] * columns[None, :, 0]
+        legal = np.all(flows >= 0, axis=1)[None] & np.all(flows <= 0, axis=1)[:, None]
+        cost = flows.sum(axis=1)[None] - flows.sum(axis=1)[:, None]
+        least.append(cost[legal & (sizes == volume)].min())
+    else:
+        legal, cost = np.all(flows >= 0, axis=2), flows.sum(axis=2)
+        for c, column in enumerate(columns):
+            whole = (rows @ column == volume) & legal & legal[:, c][None] & legal[c][:, None]
+            total = cost + cost[:, c][None] + cost[c][:, None]
+            least.append(total[whole].min(initial=10**9))
+    assert found.cost <= min(least) < 10**9
+    assert found.cost == found.tiling.formula()
+
+
+def test_planted_fault_a_worse_tile_is_bettered() -> None:
+    """The exact search finds the least tile from any worse start, and nothing below the least."""
+    for deps, volume in EXACT:
+        least = best_tile(deps, volume).cost
+        *_, (cost, sides) = cheaper_tiles(deps, volume, least + 9)
+        assert (cost, Tiling(deps, sides).is_legal, Tiling(deps, sides).formula()) == (least, True, least)
+        assert list(cheaper_tiles(deps, volume, least)) == []

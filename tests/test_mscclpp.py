@@ -31,7 +31,7 @@ from needs import SHARED
 from dovetail.cli import main
 from dovetail.collective.mscclpp import certify, launched, read
 from dovetail.core import ProgramError
-from dovetail.ir import Certificate, Kind, Slot, Workload
+from dovetail.ir import Certificate, Check, Kind, Slot, Workload
 from dovetail.run import execute
 
 CORPUS = SHARED / "corpus" / "msccl" / "mscclpp-json"
@@ -52,6 +52,16 @@ def fails(document: dict[str, Any], check: str, *words: str) -> str:
     for word in words:
         assert word in text, text
     return text
+
+
+def lent(document: dict[str, Any]) -> Check:
+    """The warning of a valid plan whose port channels may still read when its kernels have ended."""
+    found = proved(document)
+    assert found.ok, found.checks
+    assert found.warning is not None
+    assert "may still read input[0] of gpu" in found.warning.message
+    assert "write pwsf for pws" in (found.warning.hint or "")
+    return found.warning
 
 
 def with_ops(change: Any, n: int = 2, document: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -273,6 +283,18 @@ class TestSemaphores:
 
 
 class TestPackets:
+    def test_shared_scratch_does_not_hide_another_fault(self) -> None:
+        """A sum of packets that nobody writes waits for ever, whatever its other chunks overlap."""
+        sums = move("repkt", [here("s", 0), here("s", 1)], here("s", 2), "none", reduce_op="sum")
+        document = plan("test", (1, 1, 3), [[[sums]]], protocol="LL", in_place=False)
+        fails(document, "deadlock", "op 0 (repkt) waits for ever: nobody writes the packets")
+        ops_of(document).insert(0, move("cpkt", here("i", 0), here("s", 1), "none"))  # now somebody does
+        with pytest.raises(ProgramError, match="packets and plain chunks share scratch of gpu 0"):
+            proved(document)
+        ops_of(document)[1]["dst_buff"] = [here("s", 5)]
+        document["gpus"][0]["scratch_chunks"] = 6
+        assert proved(document).ok
+
     def test_double_scratch_is_for_the_next_run(self) -> None:
         text = fails(all_gather(2, use_double_scratch_buffer=False), "races", "when it is called again", "(upkt)")
         assert "run 0" not in text.split("\n")[0]
@@ -295,7 +317,7 @@ class TestPackets:
     def test_packets_take_twice_the_room(self) -> None:
         mixed = [move("cpkt", here("i", 0), here("s", 0), "none"), move("copy", here("i", 0), here("s", 1), "none")]
         with pytest.raises(ProgramError, match="share scratch of gpu 0") as error:
-            read(plan("test", (1, 1, 4), [[mixed]], protocol="LL"), name="p")
+            certify(read(plan("test", (1, 1, 4), [[mixed]], protocol="LL", in_place=False), name="p"))
         assert error.value.where == "p, gpu 0, threadblock 0, op 1 (copy)"
         assert "cannot judge the plan, which may be right" in error.value.what
         mixed[1]["dst_buff"][0]["index"] = 2
@@ -314,10 +336,70 @@ class TestPorts:
     def test_a_put_is_over_when_it_is_flushed(self) -> None:
         """By its own flush: the executor does nothing for one that stands alone."""
         for ops in ((), (tell("flush", 0, by="port"), NOP)):  # the caller may write its input again
-            text = fails(self.plan(*ops), "races", "op 3 (pws)", "its kernel ends", "write pwsf for pws")
-            assert "reads" in text
-            assert ("a flush op of its own does nothing" in text) == bool(ops)
+            warning = lent(self.plan(*ops))
+            assert ("a flush op of its own does nothing" in (warning.hint or "")) == bool(ops)
             assert mscclpp_machine.verdicts(self.plan(*ops), 300)["wrong"] > 0
+
+    def test_the_caller_of_a_valid_plan_is_warned(self, tmp_path, capsys) -> None:
+        """Exit code 0: what is not right is what a caller may do next."""
+        (tmp_path / "p.json").write_text(json.dumps(self.plan()))
+        assert main(["verify", str(tmp_path / "p.json"), "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        check = said["checks"]["reuse"]
+        assert (said["ok"], check["ok"], "add a flush" in check["hint"]) == (True, False, True)
+        assert json.loads(json.dumps(Certificate.from_json(said).to_json())) == said
+        assert main(["verify", str(tmp_path / "p.json")]) == 0
+        text = capsys.readouterr().out
+        assert "WARNS" in text
+        assert "its caller must heed the warning on reuse" in text
+
+    def test_a_source_written_again_within_the_plan_is_a_race(self) -> None:
+        """By its own threadblock, before or after the wait for the other gpu; the next call's, too."""
+        over = move("copy", here("o", 0), here("i", 0), "none")
+        for at, n in ((4, 0), (6, 0), (4, 1)):
+            document = self.plan()
+            for gpu in (0, 1):
+                ops_of(document, gpu).insert(at, [over, NOP][n])
+                if n:
+                    ops_of(document, gpu).insert(at + 1, over)
+            fails(document, "races", "op 3 (pws)", "reads", "write pwsf for pws")
+        document = self.plan()
+        for gpu in (0, 1):  # before the put, in order with it; in the next call with nothing
+            ops_of(document, gpu)[:0] = [over, NOP]
+        fails(document, "races", "when it is called again", "op 5 (pws)", "write pwsf for pws")
+        for gpu in (0, 1):
+            ops_of(document, gpu)[5]["name"] = "pwsf"
+            ops_of(document, gpu).insert(6, NOP)
+        assert proved(document).failed == "result"  # it sends output, no race
+
+    def test_scratch_is_the_plans_own(self) -> None:
+        """The next call overwrites what a port channel still reads there: no flush is a race, whatever the caller."""
+        document = self.plan()
+        for gpu in (0, 1):
+            ops_of(document, gpu)[3]["src_buff"] = [here("s", 0)]
+            ops_of(document, gpu)[3:3] = fill = [move("copy", here("i", 0), here("s", 0), "none"), NOP]
+            document["gpus"][gpu]["scratch_chunks"] = 1
+        assert proved(document).ok  # the next call's greeting tells that the other gpu had all of this one
+        for gpu in (0, 1):
+            ops_of(document, gpu)[:5] = [*fill, *ops_of(document, gpu)[:3]]
+        fails(document, "races", "when it is called again", "op 5 (pws)", "scratch[0]")
+        for gpu in (0, 1):  # a later put of input does not flush the one of scratch
+            ops_of(document, gpu).insert(6, move("pws", here("i", 0), there(0, 0), "port", channel_ids=[0]))
+            ops_of(document, gpu)[-1:] = [tell("wait", 0, by="port"), NOP]
+            document["gpus"][gpu]["output_chunks"] = 1
+        fails(document, "races", "when it is called again", "op 5 (pws)", "scratch[0]")
+
+    def test_without_the_signal_it_is_a_race(self) -> None:
+        """The receiver no longer knows when its output is there."""
+        document = self.plan()
+        for gpu in (0, 1):
+            ops_of(document, gpu)[3]["name"] = "put"
+            del ops_of(document, gpu)[4:]
+        fails(document, "races", "op 3 (put)", "writes output[0]", "nothing orders the two")
+
+    def test_others_have_nothing_to_reuse(self) -> None:
+        assert proved(all_reduce(2)).checks["reuse"].message == "no port channel reads the caller's buffers"
+        assert not proved(plan("allreduce", (2, 2, 0), [[[]], [[]]])).checks["reuse"].ok  # not valid: not reached
 
     def test_with_a_flush_of_its_own(self) -> None:
         document = self.plan()
@@ -419,7 +501,11 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "no channel": (lambda d: ops_of(d)[0].update(channel_ids=[1]), "has no memory channel 1", "op 0"),
     "no buffer": (lambda d: ops_of(d)[3]["src_buff"][1].update(buffer_id=9), "no remote buffer 9", "op 3, src_buff 1"),
     "nowhere": (lambda d: d["gpus"][0]["channels"][0].update(connected_to=[2]), "connected_to", "gpu 0, channel 0"),
-    "itself": (lambda d: d["gpus"][0]["channels"][0].update(connected_to=[0]), "to itself", "gpu 0, channel 0"),
+    "itself": (
+        lambda d: d["gpus"][0]["channels"][0].update(connected_to=[0]),
+        "may be right.* to itself",
+        "gpu 0, channel 0",
+    ),
     "places": (lambda d: ops_of(d)[3]["dst_buff"].pop(), "takes places lr+", "op 3"),
     "order": (lambda d: d["gpus"].reverse(), "numbered in order", "gpu 0"),
     "no gpus": (lambda d: d.update(gpus=[]), "a plan of no gpus", "p"),

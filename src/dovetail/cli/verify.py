@@ -35,7 +35,10 @@ def verify(
     ] = None,
 ) -> int:
     """Prove a program: bounds, deadlock, races, result and limits. Exit code 0 if it holds, 1 if not, 2 where the file
-    cannot be read."""
+    cannot be read.
+
+    Of an MSCCL++ plan `reuse` warns where a caller must wait before it overwrites a buffer: exit code 0 all the same.
+    """
     from dovetail.ir import TARGETS
 
     name = None if target is None else nearest(target, TARGETS, "target")
@@ -90,11 +93,11 @@ def unreadable(place: str, error: FileError, target: str | None) -> Certificate:
 
 
 def render(certificate: Certificate) -> str:
-    """The five checks as a table, then what failed, with the ops that show it."""
+    """The checks as a table, then what failed or warns, with the ops that show it."""
     from dovetail.report import render_table
 
     rows = [
-        [name, ("ok" if check.ok else "FAILS") if not _skipped(check.message) else "–", check.message]
+        [name, _word(name, check.ok) if not _skipped(check.message) else "–", check.message]
         for name, check in certificate.checks.items()
     ]
     parts = [render_table(["check", "verdict", "finding"], rows, terminal=output.is_terminal(), width=output.width())]
@@ -105,6 +108,12 @@ def render(certificate: Certificate) -> str:
     return "\n\n".join(parts)
 
 
+def _word(name: str, is_ok: bool) -> str:
+    from dovetail.ir.certificate import REUSE
+
+    return "ok" if is_ok else "WARNS" if name == REUSE else "FAILS"
+
+
 def _verdict(certificate: Certificate) -> str:
     from dovetail.report.units import num_bytes
 
@@ -112,6 +121,8 @@ def _verdict(certificate: Certificate) -> str:
     if (limit := certificate.safe_up_to_bytes) is not None:
         text += f" up to {limit} bytes ({num_bytes(limit)}), not beyond"
     text += f"; it computes {certificate.collective_found}" if certificate.collective_found else ""
+    if certificate.warning:
+        return f"{text}; its caller must heed the warning on reuse"
     if certificate.min_fifo_depth:
         return f"{text}; least FIFO depth {certificate.min_fifo_depth}"
     deadlock = certificate.checks["deadlock"]

@@ -11,6 +11,7 @@ from dovetail.core import ProgramError, check_schema
 
 SCHEMA = "dovetail.certificate/1"
 CHECKS = ("bounds", "deadlock", "races", "result", "limits")
+REUSE = "reuse"  # of one-sided plans beside CHECKS: may the caller overwrite its buffers once a call has returned?
 
 
 class Fault(NamedTuple):
@@ -64,6 +65,8 @@ class Check:
 class Certificate:
     """The verdict of `verify` on the Program named `program`: five checks, all of which must hold.
 
+    A sixth one, `reuse`, of MSCCL++ plans, warns: the program is right, and what its caller does next may not be.
+
     `min_fifo_depth`: the least depth (the same for every channel, at least 1) at which it completes; None where
     no depth helps, or where that was not reached. `collective_found`: the collective that the outputs hold, if one.
     `safe_up_to_bytes`: the largest buffer for which an MSCCL file completes; None where every size that it is for is
@@ -78,17 +81,24 @@ class Certificate:
     safe_up_to_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        assert tuple(self.checks) == CHECKS, f"a certificate has the checks {CHECKS}, in this order"
+        known = tuple(self.checks) in (CHECKS, (*CHECKS, REUSE))
+        assert known, f"a certificate has the checks {CHECKS}, in this order, and at most '{REUSE}' after them"
         object.__setattr__(self, "checks", MappingProxyType(dict(self.checks)))
 
     @property
     def ok(self) -> bool:
-        return all(check.ok for check in self.checks.values())
+        return all(self.checks[name].ok for name in CHECKS)
 
     @property
     def failed(self) -> str | None:
         """The first check that failed."""
-        return next((name for name, check in self.checks.items() if not check.ok), None)
+        return next((name for name in CHECKS if not self.checks[name].ok), None)
+
+    @property
+    def warning(self) -> Check | None:
+        """The check `reuse`, where it found a hazard for the caller of a valid program."""
+        check = self.checks.get(REUSE)
+        return check if check and not check.ok and self.ok else None
 
     def raise_if_bad(self) -> None:
         """Raise a ProgramError for the first check that failed; do nothing when all hold."""
@@ -121,9 +131,13 @@ class Certificate:
         check_schema(document, SCHEMA)
         return cls(
             str(document["program"]),
-            {name: Check.from_json(document["checks"][name]) for name in CHECKS},
+            {name: Check.from_json(document["checks"][name]) for name in (*CHECKS, REUSE) if _has(document, name)},
             document.get("min_fifo_depth"),
             document.get("collective_found"),
             document.get("target"),
             document.get("safe_up_to_bytes"),
         )
+
+
+def _has(document: Mapping[str, Any], name: str) -> bool:
+    return name in CHECKS or name in document["checks"]

@@ -19,6 +19,7 @@ from dovetail.core import PlanError, WishError, parse_count
 from dovetail.loops.hyperplanes import check_dimension, num_processors
 from dovetail.loops.matrices import Matrix, Vector, adjugate, determinant, dot, transposed
 from dovetail.loops.spaces import Space, check_loops
+from dovetail.loops.tile_exact import cheaper_tiles
 from dovetail.loops.tile_points import traffic
 from dovetail.loops.tiling import Tiling, check_deps
 from dovetail.loops.tiling_cone import cone_rays, determinants, edges_of, generators, vectors_in_cone
@@ -154,6 +155,8 @@ class _Search:
                 formula = Tiling(self.deps, sides).formula()
                 self._try(sides, formula, formula)
         self._try_all()
+        if self.by == "formula" and not self.is_complete and not self._is_at_bound():
+            self._try_cheaper()
 
     def _is_at_bound(self) -> bool:
         return self.by == "formula" and self.most() == continuous_bound(self.deps, self.limits.volume)
@@ -172,6 +175,13 @@ class _Search:
             self._try_sets(directions)
         thin = self.by != "formula" and self.best[0] >= self.limits.volume
         self.is_complete = whole and self.may_count > 0 and not thin
+
+    def _try_cheaper(self) -> None:
+        """Every tile that is better, where rows of so little cost are few enough."""
+        found = cheaper_tiles(self.deps, self.limits.volume, self.most())
+        for cost, sides in found or ():
+            self._try(in_natural_order(sides), cost, cost)
+        self.is_complete = found is not None
 
     def most(self) -> int:
         """The formula's value that no better tile exceeds."""

@@ -69,7 +69,7 @@ def vectors_in_cone(deps: Matrix, most_cost: int, limit: int) -> tuple[list[Vect
     """
     always = generators(deps)
     total = tuple(map(sum, deps))
-    reach, whole = _reach(deps, total, most_cost)
+    reach, whole = reach_of(deps, total, most_cost)
     axes = [np.arange(-r, r + 1) for r in reach]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(deps))
     cost = grid @ np.array(total)
@@ -83,7 +83,7 @@ def vectors_in_cone(deps: Matrix, most_cost: int, limit: int) -> tuple[list[Vect
     return found, whole and len(cheap) <= limit
 
 
-def _reach(deps: Matrix, total: Vector, most_cost: int) -> tuple[list[int], bool]:
+def reach_of(deps: Matrix, total: Vector, most_cost: int) -> tuple[list[int], bool]:
     """How far from 0 each entry of a vector of at most that cost may be, and whether such a box is small enough."""
     rays = cone_rays(deps)
     if not rays:

@@ -11,7 +11,7 @@ from dovetail.cost import CostModel, EagerLimit, eager_limit, fit
 from dovetail.machine import SWITCH, Link, Machine
 from dovetail.probe import programs
 from dovetail.probe.programs import PAUSE_S, Measurement
-from dovetail.probe.take import Budget, take
+from dovetail.probe.take import Budget, should_probe_again, take
 from dovetail.run.job import Executor, Job
 
 Guess = Callable[[float], float]  # bytes -> seconds, roughly
@@ -64,6 +64,8 @@ def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) ->
     found = take(executor, [_tiny(machine.ranks), *asked], 1)
     facts = found["reduce"].provenance["facts"]
     if any(facts.get(key) != machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores")):
+        return False
+    if should_probe_again(machine.costs, found):
         return False
     model = CostModel.of(machine)
     expected = [float(model.seconds(ask.key, SPOT_BYTES, extrapolate=True)) for ask in asked]

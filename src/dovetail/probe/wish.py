@@ -15,7 +15,7 @@ from dovetail.ir import Sample, Subject, Wish, work_keys
 from dovetail.machine import Machine
 from dovetail.probe import programs
 from dovetail.probe.contention import stretch
-from dovetail.probe.take import ROUNDS, Budget, as_samples, medians_s, take
+from dovetail.probe.take import ROUNDS, Budget, as_samples, calmest, medians_s, should_probe_again, take
 from dovetail.run.job import Executor, Job, Outcome
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
@@ -68,6 +68,8 @@ def spot_check_wish(
     if any(each.key not in CostModel.of(machine) for each in asked):
         return False
     found = take(executor, [each._replace(key=f"kernel:{place}") for place, each in enumerate(asked)], rounds)
+    if should_probe_again(machine.costs, found):
+        return False
     taken, model = [float(found[f"kernel:{place}"].medians[0]) for place in range(len(asked))], CostModel.of(machine)
     expected = [float(model.seconds(each.key, each.x, extrapolate=True)) for each in asked]
     return all(abs(s - usual_s) <= tolerance * usual_s for s, usual_s in zip(taken, expected, strict=True))
@@ -164,13 +166,15 @@ def _with_contention(
     sizes = contention_sizes(machine, max((call.num_bytes for call in wish.collected(ranks)), default=0), budget)
     asked = [_streams(machine, wish, ranks, sample, size) for size in sizes]
     variants = tuple(stream.variant for streams in asked for stream in streams)
-    outcomes = iter(executor.execute(Job(variants, rounds=ROUNDS, keep_all=True)).outcomes)
+    result = calmest(executor, Job(variants, rounds=ROUNDS, keep_all=True))
+    outcomes = iter(result.outcomes)
+    load: dict[str, Any] = dict(result.load.to_json())
     found = [_beside(size, streams, list(islice(outcomes, 3))) for size, streams in zip(sizes, asked, strict=True)]
     curves = {}
     for key, parts in (("cil:compute", [f.compute for f in found]), ("cil:net", [f.net for f in found])):
         rows = [(x, s, r) for p in parts if p for x, s, r in zip(p.x, p.seconds, p.repeat, strict=True)]
         if rows:
-            curves[key] = fit_factor(as_samples(rows)).to_json()
+            curves[key] = fit_factor(as_samples(rows, **load)).to_json()
     return machine.with_costs(curves, overlap_fraction={str(f.num_bytes): f.overlap for f in found})
 
 

@@ -35,14 +35,15 @@ def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say 
     """The machine behind an executor: from the cache where a spot check says that it has not changed, else probed."""
     tell = say or (lambda what, done: None)
     path = machine_path(launch_of(executor), ranks)
+    cached = None
     if path is not None and is_cached(path) and not fresh:
         cached = Machine.from_json(load_json(path, "cached machine"))
         tell("checking the cached machine", 0.05)
-        if spot_check(executor, cached):
+        if not is_doubted(cached) and spot_check(executor, cached):
             return cached
     found = probe_links(executor, ranks, f"probed-{path.stem if path else 'machine'}", say=say)
     if path is not None:
-        save_json(path, found.to_json(), CACHED)
+        save_json(path, _after_doubt(found, cached).to_json(), CACHED)
     return found
 
 
@@ -59,15 +60,37 @@ def machine_for(
     """The machine with the costs of this wish's own computations and collectives, kept beside it while the former take
     what they took."""
     tell, path = say or (lambda what, done: None), costs_path(machine, wish, ranks) if launch_of(executor) else None
+    kept = None
     if path is not None and is_cached(path) and not fresh:
         kept = Machine.from_json(load_json(path, "cached costs"))
         tell("checking the cached costs", 0.3)
-        if spot_check_wish(executor, kept, wish, ranks):
+        if not is_doubted(kept) and spot_check_wish(executor, kept, wish, ranks):
             return kept
     found = probe_wish(executor, machine, wish, ranks, budget=budget, say=say)
     if path is not None:
-        save_json(path, found.to_json(), CACHED)
+        save_json(path, _after_doubt(found, kept).to_json(), CACHED)
     return found
+
+
+def is_doubted(kept: Machine) -> bool:
+    """Whether the final of a tune contradicted the kept costs, which were not probed again since."""
+    return kept.facts.get("doubted") == "yes"
+
+
+def doubt(path: Path | None) -> bool:
+    """Have the costs in a file of the cache probed again when they are next wanted, once; whether that is so."""
+    if path is None or not path.exists():
+        return False
+    kept = Machine.from_json(load_json(path, "cached costs"))
+    if "doubted" in kept.facts:
+        return False  # probed again already, and contradicted again: the model is at fault, or the machine changes
+    save_json(path, kept.with_costs({}, doubted="yes").to_json())
+    return True
+
+
+def _after_doubt(found: Machine, before: Machine | None) -> Machine:
+    """The costs to keep, which remember that they were probed again for doubt."""
+    return found.with_costs({}, doubted="probed again") if before and is_doubted(before) else found
 
 
 def launch_of(executor: Executor) -> str | None:

@@ -22,13 +22,23 @@ from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.plan.search import plan, with_schedule
 from dovetail.plan.wishes import checked_wish
 from dovetail.plan.written import keep_program, keep_proof
-from dovetail.probe.take import Budget
+from dovetail.probe.take import Budget, probed_beside_load
 from dovetail.run.engine import needs_order
 from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tune.contest import Contest, Judged, contest
-from dovetail.tune.machines import default_executor, hosts_of, in_folder, launch_of, machine_for, machine_of
+from dovetail.tune.doubts import contradictions, note_doubts
+from dovetail.tune.machines import (
+    costs_path,
+    default_executor,
+    hosts_of,
+    in_folder,
+    launch_of,
+    machine_for,
+    machine_of,
+    machine_path,
+)
 from dovetail.tune.measure import PATIENCE, Entry
 
 SCHEMA = "dovetail.tune/2"
@@ -175,7 +185,11 @@ def tune(
         keep_program(best.wish, best.schedule, ranks, best.program)
         if best.certificate.ok:
             keep_proof(best.wish, best.schedule, best.program, in_order=needs_order(best.program))
-    return explained(best, ended, known, place, seed)
+    own = costs_path(base, wish, ranks) if launch_of(runner) else None  # of computations and the library's calls
+    kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_path(launch_of(runner), ranks)}
+    wrong = note_doubts(contradictions(dict(sides(found)), ended.judged[0], known), kept)
+    notes = (*ended.notes, *probed_beside_load(known.costs), *wrong)
+    return explained(best, replace(ended, notes=notes), known, place, seed)
 
 
 def _refuse_empty(wish: Wish, ranks: int) -> None:

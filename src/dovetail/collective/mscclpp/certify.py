@@ -1,4 +1,4 @@
-"""certify: the verdict on an MSCCL++ plan, in the certificate's five checks."""
+"""certify: the verdict on an MSCCL++ plan, in the certificate's five checks, and `reuse`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from dovetail.collective.mscclpp.explain import ONLY_PACKETS, clash, explain
 from dovetail.collective.mscclpp.groups import joined
 from dovetail.collective.mscclpp.launch import launch, sweeps_of
 from dovetail.collective.mscclpp.lower import Lowering
+from dovetail.collective.mscclpp.memory import check_scratch
 from dovetail.collective.mscclpp.pieces import Pieces
 from dovetail.collective.mscclpp.plan import MscclppPlan
+from dovetail.collective.mscclpp.reuse import is_lending, reuse
 from dovetail.collective.mscclpp.seen import Unseen, unseen
 from dovetail.core.collector import paused
 from dovetail.ir import Certificate, Check, Program, verify
-from dovetail.ir.certificate import CHECKS
+from dovetail.ir.certificate import CHECKS, REUSE
 from dovetail.ir.verify import verify_order
+
+Found = tuple[Check, Lowering, Launched]  # a check, and the rows that its ops are
 
 
 @paused()
@@ -24,16 +28,22 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
     times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
 
-    The ops that checks name are rows of `launched(plan)`; those of races, with `loose`.
+    The check `reuse` says whether a caller may overwrite its buffers once the kernels have ended. It decides nothing
+    of `ok`. The ops that checks name are rows of `launched(plan)`; those of races and of `reuse`, with `loose`.
+
+    Raises ProgramError where the plan is right unless packets and plain chunks that share scratch disturb one another.
     """
-    once = columns.launched(plan.rows)
-    verdict = explain(verify(once.program, target), plan.rows, once)
+    rows, once = _once(plan)
+    verdict = explain(verify(once.program, target), rows, once)
     for name, remark in plan.rows.faults.items():
         if verdict.checks[name].ok:
             verdict = _replaced(verdict, name, Check(False, remark.what, where=remark.where))
     if verdict.checks["bounds"].ok and verdict.checks["deadlock"].ok:
-        verdict = _replaced(verdict, "races", _races(plan))
-    return replace(_with_limits(verdict, plan), min_fifo_depth=None)  # its channels hold no messages
+        verdict = _replaced(verdict, "races", taken_whole(plan) or _races(plan)[0])
+    verdict = _with_limits(verdict, plan)
+    if verdict.ok:  # what fails where packets and plain chunks lie apart fails where they share scratch, too
+        check_scratch(plan.document)
+    return replace(verdict, checks=_with_reuse(verdict, plan), min_fifo_depth=None)  # its channels hold no messages
 
 
 def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
@@ -41,21 +51,38 @@ def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
     output in place, which stand for what comes before and after. With `loose` threads run each at its own pace, and the
     plan several times in a row.
     """
-    return (_loose(plan)[1] if loose else columns.launched(plan.rows)).program
+    if not loose:
+        return _once(plan)[1].program
+    return (_races(plan) if is_lending(plan.document) else _loose(plan))[-1].program
 
 
-def _races(plan: MscclppPlan) -> Check:
-    if (whole := taken_whole(plan)) is not None:
-        return whole
+def _once(plan: MscclppPlan) -> tuple[Lowering, Launched]:
+    """One run, threads in step; where port channels read the caller's buffers, before the kernels end."""
+    rows = launch(plan.document, plan.rows.memory.how, is_lent=True) if is_lending(plan.document) else plan.rows
+    return rows, columns.launched(rows)
+
+
+def _races(plan: MscclppPlan) -> Found:
+    """Races of the plan's ops with one another, and with a caller who leaves alone what port channels still read."""
     lowering, several = _loose(plan)
+    found = _ordered(lowering, several)
+    if found[0].ok or not is_lending(plan.document):
+        return found
+    among = _ordered(lowering, _several(lowering, has_caller=False))
+    if not among[0].ok:
+        return among
+    return _ordered(*_loose(plan, is_lent=True))
+
+
+def _ordered(lowering: Lowering, several: Launched) -> Found:
     verdict = verify_order(several.program)
     if not verdict.checks["races"].ok:
-        return explain(verdict, lowering, several).checks["races"]
+        return explain(verdict, lowering, several).checks["races"], lowering, several
     lost = unseen(several)
     if lost.read:
         verdict = _replaced(verdict, "races", Check(False, ONLY_PACKETS, lost.read))
-        return explain(verdict, lowering, several).checks["races"]
-    return _remarked(verdict.checks["races"], lowering, several, lost)
+        return explain(verdict, lowering, several).checks["races"], lowering, several
+    return _remarked(verdict.checks["races"], lowering, several, lost), lowering, several
 
 
 def taken_whole(plan: MscclppPlan) -> Check | None:
@@ -79,16 +106,25 @@ def _remarked(check: Check, lowering: Lowering, several: Launched, lost: Unseen)
     return replace(check, message=f"{check.message}, if writes come in the order of packets: {what}")
 
 
-def _loose(plan: MscclppPlan) -> tuple[Lowering, Launched]:
-    lowering = launch(plan.document, plan.rows.memory.how, Pieces(plan.rows.sweeps))
+def _loose(plan: MscclppPlan, *, is_lent: bool = False) -> tuple[Lowering, Launched]:
+    lowering = launch(plan.document, plan.rows.memory.how, Pieces(plan.rows.sweeps), is_lent=is_lent)
     return lowering, _several(lowering)
 
 
-def _several(lowering: Lowering) -> Launched:
+def _several(lowering: Lowering, *, has_caller: bool = True) -> Launched:
     """As many runs as it takes to come back to the same scratch. All of a run but its races follows from a run before
     it: signals, waits and semaphores come out even.
     """
-    return columns.launched(lowering, 3 if lowering.document.double_scratch else 2)
+    return columns.launched(lowering, 3 if lowering.document.double_scratch else 2, has_caller=has_caller)
+
+
+def _with_reuse(verdict: Certificate, plan: MscclppPlan) -> dict[str, Check]:
+    """The checks, and `reuse` after them. Of a plan that is not valid nothing is said of its caller."""
+    if not verdict.ok:
+        return {**verdict.checks, REUSE: Check(False, f"not reached: the {verdict.failed} check failed")}
+    if not is_lending(plan.document):
+        return {**verdict.checks, REUSE: Check(True, "no port channel reads the caller's buffers")}
+    return {**verdict.checks, REUSE: reuse(*_loose(plan))}
 
 
 def _with_limits(verdict: Certificate, plan: MscclppPlan) -> Certificate:

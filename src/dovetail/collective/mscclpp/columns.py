@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.steps import End, Row
-from dovetail.ir import Buffer, Channel, Lane, Program, Region, check_columns
+from dovetail.ir import Buffer, Channel, Kind, Lane, Program, Region, check_columns
 from dovetail.ir.types import COLUMNS
 
 _DEPTH = 8  # of channels, as everywhere; those of a plan hold no messages
@@ -35,21 +35,23 @@ def alone(lowering: Lowering) -> Program:
     return _program(lowering, [row for row in _all(lowering) if row.lane != KERNEL], 1)
 
 
-def launched(lowering: Lowering, runs: int = 1) -> Launched:
-    """The plan launched once, or several times in a row; of double scratch, runs take one half in turn."""
+def launched(lowering: Lowering, runs: int = 1, *, has_caller: bool = True) -> Launched:
+    """The plan launched once, or several times in a row; of double scratch, runs take one half in turn. Without a
+    caller, nobody but its ops touches its buffers.
+    """
     rows = _all(lowering)
-    return Launched(_program(lowering, rows, runs), rows)
+    return Launched(_program(lowering, rows, runs, has_caller), rows)
 
 
 def _all(lowering: Lowering) -> list[Row]:
     return [row for each in lowering.rows for row in (*each.before, each, *each.behind)]
 
 
-def _program(lowering: Lowering, rows: Sequence[Row], runs: int) -> Program:
+def _program(lowering: Lowering, rows: Sequence[Row], runs: int, has_caller: bool = True) -> Program:
     """Of several runs, and of threads at their own pace, no result is asked."""
     buffers = _buffers(lowering)
     table = _Table(rows, {buffer.name: at for at, buffer in enumerate(buffers)})
-    columns = table.columns()
+    columns = table.columns(has_caller)
     if runs > 1:
         halves = [buffer for buffer in buffers if buffer.role == "scratch" and buffer.name != "temp"]
         halves = halves if lowering.document.double_scratch else []
@@ -90,10 +92,11 @@ class _Table:
         self.channels: dict[End, int] = {}
         self.lines: dict[str, int] = {}
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self, has_caller: bool) -> dict[str, NDArray[Any]]:
         rows, lanes, lines = self.rows, self.lanes, self.lines
+        bare = [not has_caller and row.lane == KERNEL for row in rows]
         found: dict[str, Any] = {
-            "kind": [row.kind for row in rows],
+            "kind": [Kind.nop if is_bare else row.kind for row, is_bare in zip(rows, bare, strict=True)],
             "rank": [row.rank for row in rows],
             "lane": [lanes.setdefault(row.lane, len(lanes)) for row in rows],
             "chan_in": [self._channel(row.chan_in) if row.chan_in else -1 for row in rows],
@@ -102,8 +105,8 @@ class _Table:
             "line": [lines.setdefault(row.line, len(lines)) for row in rows],
         }
         found |= self._dependencies()
-        found |= self._regions("read", [row.reads for row in rows])
-        found |= self._regions("write", [row.writes for row in rows])
+        found |= self._regions("read", [() if b else row.reads for row, b in zip(rows, bare, strict=True)])
+        found |= self._regions("write", [() if b else row.writes for row, b in zip(rows, bare, strict=True)])
         return {name: np.array(found[name], dtype=dtype) for name, dtype in COLUMNS.items()}
 
     def _channel(self, end: End) -> int:

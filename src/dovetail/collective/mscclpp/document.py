@@ -197,7 +197,8 @@ def _ends(item: Item, rank: int, num_gpus: int) -> _Ends:
             continue
         for peer in channel.numbers("connected_to", num_gpus - 1):
             if peer == rank:
-                channel.fail(f"gpu {rank} has a channel to itself")
+                hint = "its channels join two gpus; order a gpu's threadblocks by barriers or semaphores"
+                channel.fail(f"{UNJUDGED}: gpu {rank} has a channel to itself", hint=hint)
             ends.links[kind].append((peer, seen[kind, peer]))
             seen[kind, peer] += 1
     for remote in item.items("remote_buffers", "remote buffer"):

@@ -16,8 +16,10 @@ _PLACE = re.compile(r"gpu (\d+), threadblock (\d+), op (\d+)")
 def race_hint(lowering: Lowering, one: Row, other: Row, *, is_again: bool) -> str:
     """How to order two rows, the earlier one first."""
     step = _step(lowering, one)
-    if step and step.name != "pwsf" and one.kind == Kind.put and one.chan_out and one.chan_out.id >= PORT_IDS:
-        return _port_hint(lowering, one, step)
+    if step and step.name != "pwsf" and _is_port(one):
+        return f"a port channel reads its source later: {needs_flush(lowering, one)}"
+    if _is_port(other) and _is_earlier_op(other, one):
+        return f"a port channel reads its source later: {needs_flush(lowering, other)}"
     if is_again and "scratch" in _buffers(one, other):
         return "set use_double_scratch_buffer, or end with signals and waits after which nobody touches that scratch"
     if KERNEL in (one.lane, other.lane):
@@ -41,13 +43,26 @@ def _kernel_hint(one: Row, other: Row) -> str:
     )
 
 
-def _port_hint(lowering: Lowering, row: Row, step: Step) -> str:
-    found = _PLACE.search(row.line)
+def needs_flush(lowering: Lowering, row: Row) -> str:
+    """What waits until a port channel has read what the put `row` gave it."""
+    found, step = _PLACE.search(row.line), _step(lowering, row)
     block = lowering.document.gpus[int(found[1])].blocks[int(found[2])] if found else ()
     flushed = "; a flush op of its own does nothing in executor 0.9" if any(s.name == "flush" for s in block) else ""
-    if step.name == "pws":
-        return f"a port channel reads its source later: write pwsf for pws, and a nop after it{flushed}"
-    return f"a port channel reads its source later: let a pwsf follow on the same channel, and a nop after it{flushed}"
+    if step and step.name == "pws":
+        return f"write pwsf for pws, and a nop after it{flushed}"
+    return f"let a pwsf follow on the same channel, and a nop after it{flushed}"
+
+
+def _is_earlier_op(one: Row, other: Row) -> bool:
+    """Whether its op stands before that of the other in the same threadblock."""
+    first, second = (_PLACE.search(row.line) for row in (one, other))
+    return bool(first and second and first.groups()[:2] == second.groups()[:2] and int(first[3]) < int(second[3]))
+
+
+def _is_port(row: Row) -> bool:
+    """Whether a row is a put, or the read of one, by a port channel."""
+    is_put = row.kind == Kind.put and row.chan_out is not None and row.chan_out.id >= PORT_IDS
+    return is_put or (row.kind == Kind.copy and ".port" in row.lane)
 
 
 def _step(lowering: Lowering, row: Row) -> Step | None:

@@ -16,20 +16,21 @@ from dovetail.ir import Buffer, Kind, Region
 KERNEL = "kernel"  # the lane of a gpu's starts and ends
 
 
-def launch(document: Document, how: Cut, pieces: Pieces | None = None) -> Lowering:
+def launch(document: Document, how: Cut, pieces: Pieces | None = None, *, is_lent: bool = False) -> Lowering:
     """The rows of one run of a plan; threads in step, or, where there are `pieces`, each at its own pace.
 
     Gpus start and end their kernels at different times: what others do to a gpu's input and output must come after its
     kernel has started, and before it ends. The start and the end of a kernel are copies of both onto themselves.
+    `is_lent`: the caller touches neither until port channels have read what they were given.
     """
     memory = Memory(document, how)
-    lowering = Lowering(document, memory, pieces)
+    lowering = Lowering(document, memory, pieces, is_lent)
     hosts = [buffer for buffer in memory.buffers if buffer.role != "scratch"]
     for rank, gpu in enumerate(document.gpus):
         where = f"{document.place}, gpu {rank}"
         start = _touch(lowering.rows, hosts, rank, f"{where}: its kernel starts", [])
         blocks = [lowering.block(rank, number, start[-1:]) for number in range(len(gpu.blocks))]
-        ends = [row for block in blocks for row in block.ends()]
+        ends = [row for block in blocks for row in (*block.ends(), *block.lent)]
         _touch(lowering.rows, hosts, rank, f"{where}: its kernel ends", ends)
     if (total := sum(sum(buffer.slots) for buffer in memory.buffers) + sum(lowering.temp)) > MOST_SLOTS:
         what = f"{UNJUDGED}: it has more than {MOST_SLOTS} chunks, or parts of them"

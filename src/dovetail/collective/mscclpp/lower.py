@@ -67,11 +67,11 @@ class Move(NamedTuple):
 
 class Lowering:
     """Writes the rows of one threadblock after another: in step, or, where there are `pieces`, each thread at its own
-    pace.
+    pace. `is_lent`: port channels read the caller's buffers in rows of their own (`Block.lent`).
     """
 
-    def __init__(self, document: Document, memory: Memory, pieces: Pieces | None = None) -> None:
-        self.document, self.memory, self.pieces = document, memory, pieces
+    def __init__(self, document: Document, memory: Memory, pieces: Pieces | None = None, is_lent: bool = False) -> None:
+        self.document, self.memory, self.pieces, self.is_lent = document, memory, pieces, is_lent
         self.rows: list[Row] = []
         self.meetings = Meetings()
         self.sweeps: list[tuple[Span, ...]] = []  # what ops on packets touch together
@@ -242,6 +242,10 @@ class _Data:
         """A put by a port channel, and the signal and flush that may come with it."""
         link, move = self.step.links[thread], Move(Kind.put, source, self.at(write), self.step.links[thread].peer)
         strand = self.block.port(link, thread)
+        if self.to.is_lent and source.buffer in ("input", "output"):
+            held = self.temp(source)
+            strand.follow([self.block.lend(link, self.line, source, held)])
+            move = move._replace(source=held)
         pieces = self._pieces(self.spans(move)) if self.is_packets else ((0, source.count),)
         if len(pieces) == 1:
             row = self.add(strand, move, link)

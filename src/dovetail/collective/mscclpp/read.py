@@ -9,7 +9,7 @@ from typing import Any
 from dovetail.collective.mscclpp.document import load
 from dovetail.collective.mscclpp.launch import launch
 from dovetail.collective.mscclpp.limits import limits_of, notes_of
-from dovetail.collective.mscclpp.memory import check_scratch, cut
+from dovetail.collective.mscclpp.memory import cut
 from dovetail.collective.mscclpp.plan import MscclppPlan
 from dovetail.core.collector import paused
 
@@ -23,6 +23,5 @@ def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = N
     """
     document = load(source, name)
     how = cut(document)
-    check_scratch(document)
     lowering = launch(document, how)
     return MscclppPlan(document, lowering, limits_of(document), notes_of(document, how))

@@ -95,6 +95,8 @@ class Block:
         self.rows, self.rank, self.number, self.lane = rows, rank, number, f"tb{number}"
         self._start, self._main = list(start), Strand(rows, rank, self.lane, start)
         self._ports: dict[int, Strand] = {}
+        self._asked: dict[int, dict[Row, None]] = {}  # rows after which each port channel was given its requests
+        self.lent: list[Row] = []  # reads of the caller's buffers by port channels
 
     def _new(self, lane: str, after: Sequence[Row]) -> Strand:
         return Strand(self.rows, self.rank, lane, after)
@@ -114,8 +116,17 @@ class Block:
     def port(self, link: Link, thread: int) -> Strand:
         """The lane of a port channel, which serves requests later, in order; thread `thread` makes one now."""
         strand = self._ports.setdefault(link.local, self._new(f"{self.lane}.port{link.local}", ()))
-        strand.follow(self._passed(thread))
+        passed = self._passed(thread)
+        strand.follow(passed)
+        self._asked.setdefault(link.local, {}).update(dict.fromkeys(passed))
         return strand
+
+    def lend(self, link: Link, line: str, source: Region, held: Region) -> Row:
+        """The read of a port channel's last request, apart from its write; no earlier request orders it."""
+        lane = f"{self.lane}.port{link.local}.read{len(self.lent)}"
+        row = self._new(lane, [*self._asked[link.local]]).add(Kind.copy, line, reads=(source,), writes=(held,))
+        self.lent.append(row)
+        return row
 
     def sync(self, line: str) -> Row:
         """All threads meet."""

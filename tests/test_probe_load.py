@@ -1,0 +1,139 @@
+"""Probes beside other load: repeated while that helps, and not kept as truth. Loads are pretended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from sim_executor import SimExecutor, two_hosts
+
+from dovetail.core import load_json
+from dovetail.cost import Curve
+from dovetail.machine import Machine
+from dovetail.matmul import MatmulAllReduce
+from dovetail.probe import probe_links, probe_wish, programs, spot_check, spot_check_wish
+from dovetail.probe.take import AGAIN, Budget, load_beside, probed_beside_load, take
+from dovetail.run.job import Job, JobResult
+from dovetail.run.load import LIMIT, Load
+from dovetail.tune import machines, tune
+from dovetail.tune.tune import COMPUTE
+
+QUICK = Budget(each_s=0.02, most=12)
+WISH = MatmulAllReduce(512, 96, 64)
+ASKED = [programs.ping_pong(2, (0, 1), 1000, 4, "net")]
+
+
+@dataclass(frozen=True)
+class Beside(SimExecutor):
+    """Each job beside the next of the `loads`, the last for ever after; what runs so takes longer by that share."""
+
+    loads: list[float] = field(default_factory=list)
+    launched_by: str | None = None
+    jobs: list[Job] = field(default_factory=list)
+
+    def execute(self, job: Job) -> JobResult:
+        load = self.loads[min(len(self.jobs), len(self.loads) - 1)]
+        self.jobs.append(job)
+        found = super().execute(job)
+        stretched = tuple(
+            replace(o, seconds=tuple(s / (1 - load) for s in o.seconds), timelines=tuple(o.timelines))
+            for o in found.outcomes
+        )
+        return replace(found, outcomes=stretched, load=Load(load, 0.0, "core 0", "core 0"))
+
+
+@pytest.mark.parametrize(
+    ("loads", "jobs", "kept"),
+    [
+        ([0.0], 1, 0.0),
+        ([LIMIT], 1, LIMIT),
+        ([0.4, 0.0], 2, 0.0),  # gone
+        ([0.8, 0.3, 0.1], 3, 0.1),  # going
+        ([0.4, 0.39], 2, 0.39),  # it stays
+        ([0.4, 0.6, 0.0], 2, 0.4),  # it grows: the calmer one is kept
+        ([0.9, 0.4, 0.1, 0.0], 1 + AGAIN, 0.1),  # no more than so often
+    ],
+)
+def test_what_was_disturbed_is_repeated_while_that_helps(loads, jobs, kept) -> None:
+    executor = Beside(two_hosts(), loads=loads)
+    found = take(executor, ASKED)["p2p:net"]
+    assert len(executor.jobs) == jobs
+    assert found.provenance["foreign_load"] == kept
+
+
+def test_the_hypervisor_counts_like_other_programs() -> None:
+    class Stolen(Beside):
+        def execute(self, job: Job) -> JobResult:
+            found = super().execute(job)
+            return replace(found, load=Load(None, found.load.foreign, "", "core 0"))
+
+    executor = Stolen(two_hosts(), loads=[0.4, 0.0])
+    assert take(executor, ASKED)["p2p:net"].provenance["steal"] == 0.0
+    assert len(executor.jobs) == 2
+
+
+def probed(*loads: float) -> Machine:
+    executor = Beside(two_hosts(), loads=list(loads))
+    return probe_wish(executor, probe_links(executor, 2, "found", QUICK), WISH, 2, QUICK)
+
+
+def test_a_machine_carries_what_disturbed_its_costs() -> None:
+    calm, busy = probed(0.0), probed(0.3)
+    assert not load_beside(calm.costs)
+    assert not probed_beside_load(calm.costs)
+    again = Machine.from_json(json.loads(json.dumps(busy.to_json())))
+    found = load_beside(again.costs)
+    assert {load.foreign for load in found.values()} == {0.3}
+    assert {"p2p:net", "all_reduce:2", "cil:compute"} <= set(found)
+    assert any(key.startswith("kernel:") for key in found)
+    (text,) = probed_beside_load(again.costs)
+    assert "30 % of the cores" in text
+
+
+def test_costs_of_a_busy_time_are_probed_again_once_it_is_calm() -> None:
+    """Not while it stays as it is, which would take the time of a probe for nothing."""
+    busy, calm = Beside(two_hosts(), loads=[0.3]), Beside(two_hosts(), loads=[0.0])
+    for check in (
+        lambda executor, machine: spot_check(executor, machine, tolerance=9.0),
+        lambda executor, machine: spot_check_wish(executor, machine, WISH, 2, tolerance=9.0),
+    ):
+        assert [check(busy, probed(0.3)), check(calm, probed(0.3)), check(calm, probed(0.0))] == [True, False, True]
+
+
+def doubled(machine: Machine, key: str) -> Machine:
+    """The machine, one of its costs twice as large."""
+    curve = Curve.from_json(machine.costs[key])
+    segments = tuple(s._replace(seconds=2 * s.seconds, slope=2 * s.slope, bend=2 * s.bend) for s in curve.segments)
+    return machine.with_costs({key: replace(curve, segments=segments).to_json()})
+
+
+def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(machines, "spot_check", lambda *_: True)
+    monkeypatch.setattr(machines, "spot_check_wish", lambda *_: True)
+    executor, few = Beside(two_hosts(), loads=[0.0], launched_by="pretended"), {"max_tiles": 4, "seed": 7}
+    wish = MatmulAllReduce(2048, 512, 512)
+
+    def tuned(name: str, found=executor):
+        return tune(wish, 2, out=tmp_path / name, executor=found, probing=QUICK, **few)
+
+    assert not [note for note in tuned("right").notes if "probed costs" in note]
+    links = machines.machine_of(executor, 2)
+    path = machines.costs_path(links, wish, 2)
+    right = Machine.from_json(load_json(path, "costs"))
+    key = next(key for key in right.costs if key.startswith("kernel:"))
+    machines.save_json(path, doubled(right, key).to_json())
+
+    (said,) = [note for note in tuned("wrong").notes if COMPUTE in note]
+    assert said.endswith("the next tune probes anew")
+    assert not [note for note in tuned("anew").notes if "probed costs" in note]
+    kept = Machine.from_json(load_json(path, "costs"))
+    assert kept.facts["doubted"] == "probed again"
+
+    machines.save_json(path, doubled(kept, key).to_json())  # contradicted once more: it is not probed for ever
+    (said,) = [note for note in tuned("still").notes if COMPUTE in note]
+    assert said.endswith("with --fresh")
+    disturbed = Beside(two_hosts(), loads=[0.3], launched_by="pretended")
+    machines.save_json(path, doubled(right, key).to_json())
+    assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final tells nothing
