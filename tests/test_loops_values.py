@@ -412,3 +412,42 @@ def test_numpys_constants_have_their_dtype():
     with pytest.raises(WishError, match="float32 and float64"):
         scaled(np.ones(3, np.float32))
     assert scaled.numpy(np.ones(1))[0] == 0.1
+
+
+@nest(u=array("n"), v=array("n"), k=array("n", dtype="uint8"))
+def chosen(u, v, k):
+    for i in loop(u.shape[0]):
+        u[i] = v[i] * where(v[i] > 0.5, 0.1, 0.2) + where(u[i] > 1, 0.1, u[i])
+        v[i] = where(where(v[i] > 0.5, 1, 0) < where(u[i] > 0.5, 0.1, 0.7), v[i], -v[i])
+        k[i] = -where(k[i] > 3, k[i], 2)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_that_where_chooses(dtype):
+    rng = np.random.default_rng(1)
+    u, v = rng.random((2, 50)).astype(dtype)
+    assert_same(chosen, u, v, np.arange(50, dtype=np.uint8))
+
+
+def test_operators_on_numbers_that_where_chooses():
+    @nest(u=array("n"))
+    def added(u):
+        for i in loop(u.shape[0]):
+            u[i] = where(u[i] > 0, 0.1, 0.2) + where(u[i] > 1, 0.3, 0.4)
+
+    with pytest.raises(WishError, match="numbers that where chooses"):
+        added.numpy(np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("text", ["12345678901234567890,0;0,1", "4x12345678901234567890", "-12345678901234567890"])
+def test_entries_beyond_64_bits(text):
+    from dovetail.loops.matrices import parse_matrix
+    from dovetail.loops.spaces import Space
+
+    with pytest.raises(WishError, match="an entry of more than 18 digits"):
+        parse_matrix(text, "--deps")
+    with pytest.raises(WishError, match="an end of more than 15 digits"):
+        Space.parse("12345678901234567890x5")
+    with pytest.raises(WishError, match="not a matrix of whole numbers"):
+        parse_matrix("1,a;0,1", "--deps")

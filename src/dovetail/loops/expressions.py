@@ -269,7 +269,9 @@ def where(condition: Any, then: Any, otherwise: Any) -> Any:
     """`then` where the condition holds, else `otherwise`; both are computed."""
     if isinstance(condition, Value):
         return Apply("where", (condition, value_of(then), value_of(otherwise)))
-    return then if condition else otherwise
+    chosen = then if condition else otherwise
+    of = next((each.dtype for each in (then, otherwise) if isinstance(each, np.generic)), None)
+    return chosen if of is None else np.asarray(chosen).astype(of)[()]  # a number is of the dtype beside it
 
 
 def sqrt(a: Any) -> Any:

@@ -10,12 +10,13 @@ import numpy as np
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.checks import WRAPS
+from dovetail.loops.evaluate import compared_in
 from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Taken, Value, bracketed, rank
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.taken import Take
-from dovetail.loops.types import WHOLE, dtype_of, is_real, one_of
+from dovetail.loops.types import is_real
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -79,9 +80,7 @@ class Expressions:
             of = [self.expression(child, dtype) for child in value.of]
             return f"!({of[0]})" if value.name == "~" else bracketed(value, of)
         if value.name in COMPARISONS:
-            left, right = (dtype_of(child, self.dtypes) for child in value.of)
-            dtype = one_of(left, right, value)
-            dtype = "int64" if dtype == WHOLE else dtype
+            dtype = compared_in(value, self.dtypes)
         of = [self.expression(child, dtype) for child in value.of]
         if rank(value) == ATOM:
             return self._call(value.name, of, dtype)
