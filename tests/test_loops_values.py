@@ -451,3 +451,20 @@ def test_entries_beyond_64_bits(text):
         Space.parse("12345678901234567890x5")
     with pytest.raises(WishError, match="not a matrix of whole numbers"):
         parse_matrix("1,a;0,1", "--deps")
+
+
+@nest(
+    a=array("n", dtype="int32"), b=array("n", dtype="uint32"), c=array("n", dtype="int64"), d=array("n", dtype="uint64")
+)
+def constants_at_the_ends(a, b, c, d):
+    for i in loop(a.shape[0]):
+        a[i] = where(a[i] <= a[i] * (-(2**31)), 1, a[i] - (-(2**31)))
+        b[i] = where(b[i] < b[i] * (2**32 - 1), 1, b[i] + (2**32 - 1))
+        c[i] = where(c[i] <= c[i] * (-(2**63)), 1, c[i] - (-(2**63)))
+        d[i] = where(d[i] < d[i] * (2**64 - 1), 1, d[i] + (2**64 - 1))
+
+
+@compiled
+def test_constants_at_the_ends_of_a_dtype():
+    values = [0, 1, 2, 3, 2**31 - 1]
+    assert_same(constants_at_the_ends, *(np.array(values, dtype) for dtype in ("int32", "uint32", "int64", "uint64")))

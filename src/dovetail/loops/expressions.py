@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -327,3 +327,10 @@ def reads(value: Value) -> Iterator[Read]:
         yield value
     for child in value.children:
         yield from reads(child)
+
+
+def with_reads(value: Value, placed: Callable[[Read], Value]) -> Value:
+    """The expression with what `placed` makes of each element that it reads."""
+    if isinstance(value, Apply):
+        return Apply(value.name, tuple(with_reads(child, placed) for child in value.of))
+    return placed(value) if isinstance(value, Read) else value

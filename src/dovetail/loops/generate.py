@@ -107,7 +107,9 @@ def number_text(value: int | float, dtype: str) -> str:
         return f"{np.float32(value)!s}f"
     if dtype == "float64":
         return repr(float(value))
-    return f"INT64_C({value})" if dtype == "int64" else f"UINT64_C({value})" if dtype == "uint64" else str(value)
+    if dtype in ("int32", "int64") and value == np.iinfo(dtype).min:
+        return f"{dtype.upper()}_MIN"  # C has no negative constants: -2147483648 is a long
+    return f"{dtype.upper()}_C({value})" if dtype in ("int64", "uint32", "uint64") else str(value)
 
 
 class _Writer(Expressions):
