@@ -1,6 +1,7 @@
 """What a nest reads is taken when it is read, and what recording once cannot see is refused with its line."""
 
 import math
+import signal
 from itertools import count
 
 import numpy as np
@@ -468,3 +469,21 @@ def constants_at_the_ends(a, b, c, d):
 def test_constants_at_the_ends_of_a_dtype():
     values = [0, 1, 2, 3, 2**31 - 1]
     assert_same(constants_at_the_ends, *(np.array(values, dtype) for dtype in ("int32", "uint32", "int64", "uint64")))
+
+
+@compiled
+@pytest.mark.parametrize("way", ["compiled", "numpy"])
+def test_long_nests_can_be_interrupted(way):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    more(np.zeros(2), steps=1)  # compiled before the time runs
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            (more if way == "compiled" else more.numpy)(np.zeros(2), steps=10**12)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert more(np.zeros(2), steps=10**8).tolist() == [10**8] * 2  # in a thread, to its end

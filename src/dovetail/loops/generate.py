@@ -133,7 +133,8 @@ class _Writer(Expressions):
         fills = [text for name in self.nest.levels for text in self._fill_function(name)]
         start = [line for name in self.nest.arrays for line in self._start(name)]
         function = f"void {self.nest.name}({', '.join([*arrays, *numbers])})\n{{\n" + "\n".join([*start, *body]) + "\n}"
-        return "\n\n".join([head, includes, *self.helpers, *fills, function]) + "\n"
+        stop = "volatile int stop_;  // set where the caller is interrupted"
+        return "\n\n".join([head, includes, stop, *self.helpers, *fills, function]) + "\n"
 
     def element(self, read: Read) -> str:
         array = self.nest.arrays[read.array]
@@ -188,6 +189,8 @@ class _Writer(Expressions):
         if not in_turn:
             yield "#pragma GCC ivdep"
         yield f"{indent}for (int64_t {each.index} = {each.low}; {each.index} < {each.high}; ++{each.index}) {{"
+        if each in self.nest.body and _may_last(self.nest, each):
+            yield f"{indent}    if (stop_)\n{indent}        return;"
         if in_turn and (len(each.body) > 1 or isinstance(each.body[0], Loop)):
             yield f"{indent}    {IN_TURN}"
         for name in timed:
@@ -248,6 +251,12 @@ class _Writer(Expressions):
             yield f"{indent}u_{places[0]} = u_{places[1]};"
         if lines and len(shape) > 1:
             yield indent[:-4] + "}"
+
+
+def _may_last(nest: Nest, loop: Loop) -> bool:
+    """Whether a loop can run for long: it holds others, or its length is a parameter."""
+    counted = {*loop.low.names, *loop.high.names} & {*nest.parameters}
+    return bool(counted) or any(isinstance(each, Loop) for each in loop.body)
 
 
 def _targets(each: Loop | Statement | Take) -> set[str]:
