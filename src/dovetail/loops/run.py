@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, compile_for_here
+from dovetail.loops.affine import extreme
 from dovetail.loops.arguments import Call, bound, results
-from dovetail.loops.checks import extreme
 from dovetail.loops.generate import c_text, symbols_of
 from dovetail.loops.rings import held, memory
 from dovetail.loops.vectorised import carry_out

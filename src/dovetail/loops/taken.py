@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail.core import WishError
+from dovetail.loops.affine import extreme
 from dovetail.loops.expressions import Read, Taken, Value, reads, with_reads
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ def _between(statements: Sequence[Statement], number: int, moment: Moment) -> It
 
 def _overwrites(write: Statement, read: Read) -> bool:
     """Whether a statement may write this element; errs on the safe side."""
-    from dovetail.loops.checks import extreme
-
     if write.target.array != read.array:
         return False
     inner = write.loops[len(read.taken.loops) :]
