@@ -1,6 +1,7 @@
 """What a nest reads is taken when it is read, and what recording once cannot see is refused with its line."""
 
 import math
+import signal
 from itertools import count
 
 import numpy as np
@@ -412,3 +413,77 @@ def test_numpys_constants_have_their_dtype():
     with pytest.raises(WishError, match="float32 and float64"):
         scaled(np.ones(3, np.float32))
     assert scaled.numpy(np.ones(1))[0] == 0.1
+
+
+@nest(u=array("n"), v=array("n"), k=array("n", dtype="uint8"))
+def chosen(u, v, k):
+    for i in loop(u.shape[0]):
+        u[i] = v[i] * where(v[i] > 0.5, 0.1, 0.2) + where(u[i] > 1, 0.1, u[i])
+        v[i] = where(where(v[i] > 0.5, 1, 0) < where(u[i] > 0.5, 0.1, 0.7), v[i], -v[i])
+        k[i] = -where(k[i] > 3, k[i], 2)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_that_where_chooses(dtype):
+    rng = np.random.default_rng(1)
+    u, v = rng.random((2, 50)).astype(dtype)
+    assert_same(chosen, u, v, np.arange(50, dtype=np.uint8))
+
+
+def test_operators_on_numbers_that_where_chooses():
+    @nest(u=array("n"))
+    def added(u):
+        for i in loop(u.shape[0]):
+            u[i] = where(u[i] > 0, 0.1, 0.2) + where(u[i] > 1, 0.3, 0.4)
+
+    with pytest.raises(WishError, match="numbers that where chooses"):
+        added.numpy(np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("text", ["12345678901234567890,0;0,1", "4x12345678901234567890", "-12345678901234567890"])
+def test_entries_beyond_64_bits(text):
+    from dovetail.loops.matrices import parse_matrix
+    from dovetail.loops.spaces import Space
+
+    with pytest.raises(WishError, match="an entry of more than 18 digits"):
+        parse_matrix(text, "--deps")
+    with pytest.raises(WishError, match="an end of more than 15 digits"):
+        Space.parse("12345678901234567890x5")
+    with pytest.raises(WishError, match="not a matrix of whole numbers"):
+        parse_matrix("1,a;0,1", "--deps")
+
+
+@nest(
+    a=array("n", dtype="int32"), b=array("n", dtype="uint32"), c=array("n", dtype="int64"), d=array("n", dtype="uint64")
+)
+def constants_at_the_ends(a, b, c, d):
+    for i in loop(a.shape[0]):
+        a[i] = where(a[i] <= a[i] * (-(2**31)), 1, a[i] - (-(2**31)))
+        b[i] = where(b[i] < b[i] * (2**32 - 1), 1, b[i] + (2**32 - 1))
+        c[i] = where(c[i] <= c[i] * (-(2**63)), 1, c[i] - (-(2**63)))
+        d[i] = where(d[i] < d[i] * (2**64 - 1), 1, d[i] + (2**64 - 1))
+
+
+@compiled
+def test_constants_at_the_ends_of_a_dtype():
+    values = [0, 1, 2, 3, 2**31 - 1]
+    assert_same(constants_at_the_ends, *(np.array(values, dtype) for dtype in ("int32", "uint32", "int64", "uint64")))
+
+
+@compiled
+@pytest.mark.parametrize("way", ["compiled", "numpy"])
+def test_long_nests_can_be_interrupted(way):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    more(np.zeros(2), steps=1)  # compiled before the time runs
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            (more if way == "compiled" else more.numpy)(np.zeros(2), steps=10**12)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert more(np.zeros(2), steps=10**8).tolist() == [10**8] * 2  # in a thread, to its end

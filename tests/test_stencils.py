@@ -542,3 +542,21 @@ class TestSpace:
         second = sorted((p.step, p.low, p.high) for p in space.pieces if p.turn == 3)
         assert [(high - low) for _, low, high in second] == [4] * 4
         assert [low for _, low, _ in second] == [second[0][1] - each for each in range(4)]
+
+
+@pytest.mark.parametrize("boundary", ["fixed", "periodic"])
+def test_loops_in_any_order_and_direction(boundary):
+    edge = 1 if boundary == "fixed" else 0
+
+    @nest(u=array("n", "m", time=True, boundary=boundary), c=array("n", "m"))
+    def turned(u, c, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for j in loop(m - 1 - edge, edge - 1, -1):
+                for i in loop(edge + 2, n - edge + 2):
+                    near = u[t, i - 3, j] - 0.5 * u[t, i - 2, j + 1] * c[i - 2, j]
+                    u[t + 1, i - 2, j] = near - 0.25 * u[t, i - 1, j - 1]
+
+    wish = stencil_wish(turned)("9x8", 2, "float64")
+    check(wish, schedule((2,)))
+    check(wish, schedule((3,), 1, overlapped=True))

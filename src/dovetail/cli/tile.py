@@ -136,8 +136,9 @@ def _nest_code(
     wish: Any = wish_class(problem)
     if not hasattr(wish, "nest"):
         raise WishError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
-    made = wish(grid, steps) if wish.nest.parameters else wish(grid)
-    return nest_code(made.nest, sizes_of(made), dtype or "float64")
+    dtype = dtype or "float64"
+    made = wish(grid, steps, dtype=dtype) if wish.nest.parameters else wish(grid, dtype=dtype)
+    return nest_code(made.nest, sizes_of(made), dtype)
 
 
 def _check(

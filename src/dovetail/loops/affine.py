@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -150,6 +150,14 @@ class Affine:
         for place, (sign, text) in enumerate(shown):
             yield (" - " if sign < 0 else " + ") if place else "-" * (sign < 0)
             yield text
+
+
+def extreme(value: Affine, loops: Sequence[Any], sign: int) -> Affine:
+    """The greatest (sign 1) or least (-1) value that an index expression takes in these loops."""
+    for loop in reversed(loops):
+        up = value.factor(loop.index) * sign > 0
+        value = value.put(loop.index, loop.high - 1 if up else loop.low)
+    return value
 
 
 def _refuse(found: str, hint: str) -> NoReturn:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.core import WishError
-from dovetail.loops.affine import Affine
+from dovetail.loops.affine import Affine, extreme
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import time_offset
 from dovetail.loops.record import Array, Loop, Statement
@@ -58,14 +58,6 @@ def reaches(nest: Nest, statement: Statement, each: Read) -> list[Reach]:
         low, high = (extreme(subscript, statement.loops, sign) for sign in (-1, 1))
         found.append(Reach(-low, high - nest.recorder.symbol(size) + 1))
     return found
-
-
-def extreme(value: Affine, loops: Sequence[Loop], sign: int) -> Affine:
-    """The greatest (sign 1) or least (-1) value that an index expression takes in these loops."""
-    for loop in reversed(loops):
-        up = value.factor(loop.index) * sign > 0
-        value = value.put(loop.index, loop.high - 1 if up else loop.low)
-    return value
 
 
 def _check_axis(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from dovetail.core import WishError
 from dovetail.loops.expressions import Read
 from dovetail.loops.record import Loop, Statement
-from dovetail.loops.taken import check_untaken
+from dovetail.loops.taken import Take, check_untaken
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -136,7 +136,7 @@ def _moment(nest: Nest, each: _Access) -> list[str]:
     return [*words, str(int(each.writes))]
 
 
-def _place(body: Sequence[Loop | Statement], wanted: Loop | Statement) -> int:
+def _place(body: Sequence[Loop | Statement | Take], wanted: Loop | Statement | Take) -> int:
     return next(place for place, each in enumerate(body) if each is wanted)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -269,7 +269,9 @@ def where(condition: Any, then: Any, otherwise: Any) -> Any:
     """`then` where the condition holds, else `otherwise`; both are computed."""
     if isinstance(condition, Value):
         return Apply("where", (condition, value_of(then), value_of(otherwise)))
-    return then if condition else otherwise
+    chosen = then if condition else otherwise
+    of = next((each.dtype for each in (then, otherwise) if isinstance(each, np.generic)), None)
+    return chosen if of is None else np.asarray(chosen).astype(of)[()]  # a number is of the dtype beside it
 
 
 def sqrt(a: Any) -> Any:
@@ -325,3 +327,10 @@ def reads(value: Value) -> Iterator[Read]:
         yield value
     for child in value.children:
         yield from reads(child)
+
+
+def with_reads(value: Value, placed: Callable[[Read], Value]) -> Value:
+    """The expression with what `placed` makes of each element that it reads."""
+    if isinstance(value, Apply):
+        return Apply(value.name, tuple(with_reads(child, placed) for child in value.of))
+    return placed(value) if isinstance(value, Read) else value

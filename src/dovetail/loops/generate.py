@@ -10,12 +10,13 @@ import numpy as np
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.checks import WRAPS
+from dovetail.loops.evaluate import compared_in
 from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Taken, Value, bracketed, rank
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.taken import Take
-from dovetail.loops.types import WHOLE, dtype_of, is_real, one_of
+from dovetail.loops.types import is_real
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -79,9 +80,7 @@ class Expressions:
             of = [self.expression(child, dtype) for child in value.of]
             return f"!({of[0]})" if value.name == "~" else bracketed(value, of)
         if value.name in COMPARISONS:
-            left, right = (dtype_of(child, self.dtypes) for child in value.of)
-            dtype = one_of(left, right, value)
-            dtype = "int64" if dtype == WHOLE else dtype
+            dtype = compared_in(value, self.dtypes)
         of = [self.expression(child, dtype) for child in value.of]
         if rank(value) == ATOM:
             return self._call(value.name, of, dtype)
@@ -108,7 +107,9 @@ def number_text(value: int | float, dtype: str) -> str:
         return f"{np.float32(value)!s}f"
     if dtype == "float64":
         return repr(float(value))
-    return f"INT64_C({value})" if dtype == "int64" else f"UINT64_C({value})" if dtype == "uint64" else str(value)
+    if dtype in ("int32", "int64") and value == np.iinfo(dtype).min:
+        return f"{dtype.upper()}_MIN"  # C has no negative constants: -2147483648 is a long
+    return f"{dtype.upper()}_C({value})" if dtype in ("int64", "uint32", "uint64") else str(value)
 
 
 class _Writer(Expressions):
@@ -132,7 +133,8 @@ class _Writer(Expressions):
         fills = [text for name in self.nest.levels for text in self._fill_function(name)]
         start = [line for name in self.nest.arrays for line in self._start(name)]
         function = f"void {self.nest.name}({', '.join([*arrays, *numbers])})\n{{\n" + "\n".join([*start, *body]) + "\n}"
-        return "\n\n".join([head, includes, *self.helpers, *fills, function]) + "\n"
+        stop = "volatile int stop_;  // set where the caller is interrupted"
+        return "\n\n".join([head, includes, stop, *self.helpers, *fills, function]) + "\n"
 
     def element(self, read: Read) -> str:
         array = self.nest.arrays[read.array]
@@ -187,6 +189,8 @@ class _Writer(Expressions):
         if not in_turn:
             yield "#pragma GCC ivdep"
         yield f"{indent}for (int64_t {each.index} = {each.low}; {each.index} < {each.high}; ++{each.index}) {{"
+        if each in self.nest.body and _may_last(self.nest, each):
+            yield f"{indent}    if (stop_)\n{indent}        return;"
         if in_turn and (len(each.body) > 1 or isinstance(each.body[0], Loop)):
             yield f"{indent}    {IN_TURN}"
         for name in timed:
@@ -247,6 +251,12 @@ class _Writer(Expressions):
             yield f"{indent}u_{places[0]} = u_{places[1]};"
         if lines and len(shape) > 1:
             yield indent[:-4] + "}"
+
+
+def _may_last(nest: Nest, loop: Loop) -> bool:
+    """Whether a loop can run for long: it holds others, or its length is a parameter."""
+    counted = {*loop.low.names, *loop.high.names} & {*nest.parameters}
+    return bool(counted) or any(isinstance(each, Loop) for each in loop.body)
 
 
 def _targets(each: Loop | Statement | Take) -> set[str]:

@@ -19,13 +19,19 @@ def parse_matrix(text: str, name: str) -> Matrix:
     (((6, 2), (2, 4)), ((4, 0), (0, 5)))
     """
     if re.fullmatch(r"\s*\d+(\s*x\s*\d+)*\s*", text):
-        return diagonal([int(word) for word in text.split("x")])
+        return parse_matrix(";".join(_diagonal_row(text.split("x"), k) for k in range(text.count("x") + 1)), name)
     rows = [re.split(r"[,\s]+", row.strip(" ,")) for row in text.strip(" ;[]").split(";")]
     wrong = [word for row in rows for word in row if not re.fullmatch(r"[+-]?\d{1,18}", word)]
     if wrong:
+        if re.fullmatch(r"[+-]?\d+", wrong[0]):
+            raise WishError(f"{name} has an entry of more than 18 digits", found=wrong[0], hint="smaller entries")
         hint = 'write rows like "6,2;2,4": columns are vectors, entries are whole numbers'
         raise WishError(f"{name} '{text}' is not a matrix of whole numbers", found=f"'{wrong[0]}'", hint=hint)
     return as_matrix([[int(word) for word in row] for row in rows], name)
+
+
+def _diagonal_row(entries: Sequence[str], row: int) -> str:
+    return ",".join(entry.strip() if k == row else "0" for k, entry in enumerate(entries))
 
 
 def as_matrix(rows: Iterable[Iterable[int]], name: str) -> Matrix:

@@ -9,6 +9,7 @@ from dovetail.loops.checks import WRAPS
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import Take
 from dovetail.loops.types import is_real
 
 if TYPE_CHECKING:
@@ -104,11 +105,12 @@ class NestText(Expressions):
         """The loops as they were written."""
         return "\n".join(line for each in self.nest.body for line in self._lines(each, "    "))
 
-    def _lines(self, each: Loop | Statement, indent: str) -> Iterator[str]:
+    def _lines(self, each: Loop | Statement | Take, indent: str) -> Iterator[str]:
         if isinstance(each, Statement):
             number = self.nest.statements.index(each)
             yield f"{indent}S{number}({', '.join(loop.index for loop in each.loops)});"
             return
+        assert isinstance(each, Loop)
         ends = (self.found.affine(end, _Same()) for end in (each.low, each.high))
         yield f"{indent}for (int64_t {each.index} = {next(ends)}; {each.index} < {next(ends)}; {each.index}++) {{"
         for child in each.body:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import time_offset
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import Take
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -41,7 +42,7 @@ def place(nest: Nest, read: Read) -> tuple[str, int]:
     return read.array, 0
 
 
-def statements(each: Loop | Statement) -> Iterator[Statement]:
+def statements(each: Loop | Statement | Take) -> Iterator[Statement]:
     """All statements of a loop, in order."""
     if isinstance(each, Statement):
         yield each

@@ -16,7 +16,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.order import statements as statements_in
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.skews import least_lean
-from dovetail.loops.taken import check_untaken
+from dovetail.loops.taken import Take, check_untaken
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -174,7 +174,7 @@ def _backward(found: Pipelined) -> Iterator[tuple[TiledSweep, int, Inner]]:
             yield from ((sweep, axis, inner) for axis, by in enumerate(inner.by) if by < 0)
 
 
-def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement]]:
+def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
     """The loop of steps, whose index no subscript has, and what is in it."""
     if len(nest.body) == 1 and isinstance(only := nest.body[0], Loop):
         accesses = [a for statement in nest.statements for a in (*statement.reads, statement.target)]
@@ -185,13 +185,14 @@ def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement]]:
 
 def _phase(
     nest: Nest,
-    each: Loop | Statement,
+    each: Loop | Statement | Take,
     steps: Loop | None,
     shape: tuple[str | int, ...],
     axes: dict[str, tuple[int | None, ...]],
 ) -> TiledSweep | Single:
     if isinstance(each, Statement):
         return _single(nest, each, steps)
+    assert isinstance(each, Loop)
     loops, body = [each], each.body
     while len(body) == 1 and isinstance(body[0], Loop):
         loops.append(body[0])

@@ -25,10 +25,10 @@ RESERVED = frozenset(
     unix linux memcpy memmove memset memcmp memchr index rindex int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t
     uint64_t intmax_t uintmax_t intptr_t uintptr_t size_t float_t double_t NULL NAN INFINITY
     acos asin atan atan2 cos sin tan cosh sinh tanh acosh asinh atanh exp frexp ldexp log log10 modf expm1 log1p logb
-    exp2 log2 pow sqrt hypot cbrt ceil fabs floor fmod isinf finite drem significand copysign nan isnan j0 j1 jn y0 y1 yn
-    erf erfc lgamma tgamma gamma rint nextafter nexttoward remainder scalbn ilogb scalbln nearbyint round trunc remquo lrint
-    llrint lround llround fdim fmax fmin fma scalb signgam sqrtf expf sinf cosf fabsf powf fminf fmaxf signbit isfinite
-    isnormal fpclassify strlen strcpy strcat strcmp strncpy strdup""".split()  # noqa: SIM905
+    exp2 log2 pow sqrt hypot cbrt ceil fabs floor fmod isinf finite drem significand copysign nan isnan j0 j1 jn
+    y0 y1 yn erf erfc lgamma tgamma gamma rint nextafter nexttoward remainder scalbn ilogb scalbln nearbyint round trunc
+    remquo lrint llrint lround llround fdim fmax fmin fma scalb signgam sqrtf expf sinf cosf fabsf powf fminf fmaxf
+    signbit isfinite isnormal fpclassify strlen strcpy strcat strcmp strncpy strdup""".split()  # noqa: SIM905
 )
 BOUNDARIES = ("fixed", "periodic", "reflecting")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -12,13 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
+from dovetail.loops.evaluate import evaluated
 from dovetail.loops.expressions import (
-    COMPARISONS,
-    CONDITIONS,
     FUNCTIONS,
-    OPERATORS,
-    Apply,
-    Number,
     Read,
     Value,
     names_of,
@@ -26,7 +22,6 @@ from dovetail.loops.expressions import (
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.run import address
 from dovetail.loops.stencil import Source
-from dovetail.loops.types import DTYPES, dtype_of
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
@@ -117,21 +112,6 @@ class RowKernel:
 
     def c_text(self) -> str:
         return _RowWriter(self).text()
-
-
-def evaluated(value: Value, element: Callable[[Read], Any], dtypes: Mapping[str, str], dtype: str) -> Any:
-    """An expression on whole arrays of elements, as C computes it: every operation in its dtype; numbers alone are of
-    this one."""
-    if isinstance(value, Read):
-        return element(value)
-    if isinstance(value, Number):
-        return value.value
-    assert isinstance(value, Apply)
-    found = OPERATORS[value.name](*(evaluated(child, element, dtypes, dtype) for child in value.of))
-    if value.name in COMPARISONS or value.name in CONDITIONS:
-        return found
-    of = dtype_of(value, dtypes)
-    return np.asarray(found).astype(of if of in DTYPES else dtype, copy=False)
 
 
 def operations(value: Value) -> int:

@@ -6,12 +6,16 @@ import ctypes
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from math import prod
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, compile_for_here
+from dovetail.loops.affine import extreme
 from dovetail.loops.arguments import Call, bound, results
 from dovetail.loops.generate import c_text, symbols_of
 from dovetail.loops.rings import held, memory
@@ -21,17 +25,19 @@ if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
+LONG = 10**8  # iterations, of 0.1 s and more
 
 
 def by_best(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
     """The compiled C; NumPy, with a warning that says why, where it cannot be compiled."""
     call = bound(nest, arrays, parameters)
+    text = c_text(nest, _free_dtype(call))
     try:
-        function = compiled(c_text(nest, _free_dtype(call)), nest.name)
+        compiled(text, nest.name)
     except EnvironmentFault as fault:
         warnings.warn(f"{nest.name} runs by NumPy: {fault.what}", RuntimeWarning, stacklevel=3)
         return carry_out(call)
-    return _by_c(call, function)
+    return _by_c(call, text)
 
 
 def _free_dtype(call: Call) -> str:
@@ -43,10 +49,15 @@ def _free_dtype(call: Call) -> str:
 @lru_cache(maxsize=256)
 def compiled(text: str, name: str) -> Any:
     """The C function of that name in this text, compiled once (see `core.compile_for_here`)."""
-    library = ctypes.CDLL(os.fspath(compile_for_here(text, name, f"the loops of {name}")))
-    function = getattr(library, name)
+    function = getattr(library(text, name), name)
     function.restype = None
     return function
+
+
+@lru_cache(maxsize=256)
+def library(text: str, name: str) -> ctypes.CDLL:
+    """The library that this text is compiled to."""
+    return ctypes.CDLL(os.fspath(compile_for_here(text, name, f"the loops of {name}")))
 
 
 @lru_cache(maxsize=512)
@@ -59,8 +70,41 @@ def address(text: str, name: str) -> int:
         return 0
 
 
-def _by_c(call: Call, function: Any) -> Any:
+def _by_c(call: Call, text: str) -> Any:
+    function = compiled(text, call.nest.name)
     arrays = memory(call)
     pointers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in call.nest.arrays]
-    function(*pointers, *(ctypes.c_int64(call.sizes[name]) for name in symbols_of(call.nest)))
+    given = [*pointers, *(ctypes.c_int64(call.sizes[name]) for name in symbols_of(call.nest))]
+    if iterations(call) < LONG:
+        function(*given)
+    else:
+        _interruptibly(function, given, ctypes.c_int.in_dll(library(text, call.nest.name), "stop_"))
     return results(call, {name: held(call, name, array) for name, array in arrays.items()})
+
+
+def iterations(call: Call) -> int:
+    """How often statements are run, at most."""
+    lengths = (
+        [max(0, extreme(loop.high - loop.low, each.loops, 1).at(call.sizes)) for loop in each.loops]
+        for each in call.nest.statements
+    )
+    return sum(map(prod, lengths))
+
+
+def _interruptibly(function: Any, given: Sequence[Any], stop: ctypes.c_int) -> None:
+    """In a thread of its own, so that Ctrl-C ends it: Python runs no signal handler within C."""
+    done, stop.value = Event(), 0
+
+    def run() -> None:
+        function(*given)
+        done.set()
+
+    Thread(target=run, name="nest").start()
+    try:
+        done.wait()  # Thread.join, once interrupted, takes the thread for ended
+    except BaseException:
+        stop.value = 1
+        while not done.is_set():  # C still writes into the arrays: a second Ctrl-C waits, too
+            with suppress(KeyboardInterrupt):
+                done.wait()
+        raise

@@ -42,6 +42,8 @@ class Space:
             return space
         ends = [word.split(":") if ":" in word else ["0", word] for word in re.split(r"[x,]", text.replace(" ", ""))]
         if any(len(pair) != 2 or not all(re.fullmatch(r"-?\d{1,15}", end) for end in pair) for pair in ends):
+            if long := [end for pair in ends for end in pair if re.fullmatch(r"-?\d{16,}", end)]:
+                raise WishError("a space has an end of more than 15 digits", found=long[0], hint="a smaller space")
             raise WishError(f"'{text}' is no iteration space", hint=_HINT)
         return Space.box([(int(low), int(high)) for low, high in ends])
 

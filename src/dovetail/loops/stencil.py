@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.core import WishError
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
-from dovetail.loops.expressions import Read, Value
+from dovetail.loops.expressions import Read, Value, with_reads
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
@@ -121,6 +122,7 @@ def _none(nest: Nest, why: str, where: str | None, hint: str) -> WishError:
 
 
 def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Sweep:
+    statement = by_grid(nest, statement)
     loops = statement.loops[1:]
     target = statement.target
     space = target.at[nest.arrays[target.array].time :]
@@ -128,12 +130,7 @@ def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Swee
     if [each.key for each in space] != plain:
         hint = "write u[t + 1, i, j] = … with the loops over i and j in this order"
         raise _none(nest, f"{target} is not the point of its loops", statement.line, hint)
-    for loop in loops:
-        if carries(nest, loop):
-            hint = "a pipeline may be, in place or of two levels"
-            raise _none(nest, f"within a step, iterations of {loop.index} need one another", statement.line, hint)
-        if any(name in {each.index for each in loops} for name in (*loop.low.names, *loop.high.names)):
-            raise _none(nest, f"the bounds of {loop.index} change with other loops", statement.line, "use a box")
+    _check_free(nest, statement, statement.loops[1:])
     low, high = tuple(loop.low for loop in loops), tuple(loop.high for loop in loops)
     keeps = len(loops) > 1 and not (low[-1].key == ((), 0) and _is_size(nest, target, high[-1]))
     operands = dict.fromkeys([Operand(target.array, 1, (0,) * row_axes)] if keeps or not statement.reads else [])
@@ -144,6 +141,51 @@ def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Swee
         sources[str(read)] = Source([*operands].index(operand), along)
     name = f"{nest.name}_{statement.name}"
     return Sweep(name, target.array, statement.value, (*operands,), sources, low, high, keeps, statement.line)
+
+
+def _check_free(nest: Nest, statement: Statement, loops: Sequence[Loop]) -> None:
+    for loop in loops:
+        if loop in statement.loops and carries(nest, loop):
+            hint = "a pipeline may be, in place or of two levels"
+            raise _none(nest, f"within a step, iterations of {loop.index} need one another", statement.line, hint)
+        if _leans(loop, loops):
+            raise _none(nest, f"the bounds of {loop.index} change with other loops", statement.line, "use a box")
+
+
+def _leans(loop: Loop, loops: Sequence[Loop]) -> bool:
+    return any(name in {each.index for each in loops} for name in (*loop.low.names, *loop.high.names))
+
+
+def by_grid(nest: Nest, statement: Statement) -> Statement:
+    """The statement with its loops in the order of the grid's axes, each along its axis, where iterations are free."""
+    steps, *loops = statement.loops
+    if any(carries(nest, loop) or _leans(loop, loops) for loop in loops):
+        return statement
+    time = nest.arrays[statement.target.array].time
+    named = {loop.index: loop for loop in loops}
+    turned, found = list[Loop](), dict[str, Affine]()
+    for at in statement.target.at[time:]:
+        index = next((name for name in at.names if name in named), "")
+        if abs(at.factor(index)) != 1 or index in found:
+            return statement
+        loop, sign = named[index], at.factor(index)
+        ends = at.put(index, loop.low), at.put(index, loop.high - 1)
+        turned.append(Loop(index, ends[0] if sign > 0 else ends[1], (ends[1] if sign > 0 else ends[0]) + 1))
+        found[index] = (Affine(((index, 1),)) - at.put(index, Affine())) * sign
+    if len(turned) < len(loops):
+        return statement
+    place = partial(_moved, found)
+    value = with_reads(statement.value, place)
+    return replace(statement, target=place(statement.target), value=value, loops=(steps, *turned))
+
+
+def _moved(indices: Mapping[str, Affine], read: Read) -> Read:
+    """The element, by other indices."""
+    moved = []
+    for at in read.at:
+        rest = Affine(tuple(term for term in at.terms if term[0] not in indices), at.constant, at.owner)
+        moved.append(sum((indices[name] * factor for name, factor in at.terms if name in indices), rest))
+    return replace(read, at=tuple(moved))
 
 
 def _is_size(nest: Nest, target: Read, high: Affine) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail.core import WishError
-from dovetail.loops.expressions import Apply, Read, Taken, Value, reads
+from dovetail.loops.affine import extreme
+from dovetail.loops.expressions import Read, Taken, Value, reads, with_reads
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -44,23 +46,22 @@ def take_values(recorder: Recorder) -> None:
         stale = {id(read): read for read in reads(statement.value) if _is_stale(recorder, number, read)}
         if stale:
             own = {key: found.setdefault(key, Taken(f"t{len(found)}_", read)) for key, read in stale.items()}
-            _replace(recorder, number, replace(statement, value=_with(statement.value, own)))
+            value = with_reads(statement.value, partial(_taken_or_read, own))
+            _replace(recorder, number, replace(statement, value=value))
     for taken in sorted(found.values(), key=lambda each: -each.read.taken.place):
         moment = taken.read.taken
         _check_level(recorder, taken.read)
         moment.body.insert(moment.place, Take(taken.name, taken.read, moment.line))
 
 
+def _taken_or_read(taken: Mapping[int, Taken], read: Read) -> Value:
+    return taken.get(id(read), read)
+
+
 def _replace(recorder: Recorder, number: int, made: Statement) -> None:
     old, recorder.statements[number] = recorder.statements[number], made
     body = old.loops[-1].body if old.loops else recorder.body
     body[next(place for place, each in enumerate(body) if each is old)] = made
-
-
-def _with(value: Value, taken: Mapping[int, Taken]) -> Value:
-    if isinstance(value, Apply):
-        return Apply(value.name, tuple(_with(child, taken) for child in value.of))
-    return taken.get(id(value), value)
 
 
 def _is_stale(recorder: Recorder, number: int, read: Read) -> bool:
@@ -80,8 +81,6 @@ def _between(statements: Sequence[Statement], number: int, moment: Moment) -> It
 
 def _overwrites(write: Statement, read: Read) -> bool:
     """Whether a statement may write this element; errs on the safe side."""
-    from dovetail.loops.checks import extreme
-
     if write.target.array != read.array:
         return False
     inner = write.loops[len(read.taken.loops) :]

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work
 from dovetail.loops.blocks import Box
+from dovetail.loops.evaluate import evaluated
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.matrices import Vector
 from dovetail.loops.record import Statement
-from dovetail.loops.row_kernels import evaluated, operations
+from dovetail.loops.row_kernels import operations
 from dovetail.loops.run import address
 from dovetail.loops.skews import Lean, Need, mean_row, span_of
 from dovetail.loops.tile_text import INCLUDES, STRUCT, TileWriter

@@ -55,6 +55,9 @@ def dtype_of(value: Value, dtypes: Mapping[str, str]) -> str:
         raise _MixedError("a condition is not a number", str(value), "where(condition, 1, 0)")
     if value.name in COMPARISONS:
         return TRUTH
+    if found in (WHOLE, REAL):  # Python would compute it in other dtypes than C
+        hint = "write the results as numbers: where(condition, -1, -2)"
+        raise _MixedError("an operator on numbers that where chooses", str(value), hint)
     if (value.name == "/" or value.name in set(FUNCTIONS) - {"abs"}) and not is_real(found):
         raise _MixedError(f"{value.name} is for floating values", f"{value} of {found}", "use an array of floats")
     return found

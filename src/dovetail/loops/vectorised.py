@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import Call, bound, margins, results
 from dovetail.loops.checks import WRAPS
-from dovetail.loops.expressions import OPERATORS, Apply, Number, Read, Taken, Value
+from dovetail.loops.evaluate import evaluated
+from dovetail.loops.expressions import Read, Taken, Value
 from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.rings import held, inside, memory
@@ -52,7 +53,7 @@ class _Runner:
             self._assign(each, axes)
         elif isinstance(each, Take):
             if not self._is_empty(axes):
-                self.taken[each.name] = self._value(each.read, axes)  # subscripts are arrays: this copies
+                self.taken[each.name] = self._element(each.read, axes)  # subscripts are arrays: this copies
         elif self._is_free(each, axes):
             for child in each.body:
                 self.run(child, (*axes, each))
@@ -87,7 +88,7 @@ class _Runner:
         if self._is_empty(axes):
             return
         array, index = self._places(statement.target, axes)
-        value = self._value(statement.value, axes)
+        value = self._value(statement.value, axes, self.call.dtypes[statement.target.array])
         array[index] = value if not axes else np.broadcast_to(value, [self._length(loop) for loop in axes])
 
     def _is_empty(self, axes: tuple[Loop, ...]) -> bool:
@@ -96,20 +97,15 @@ class _Runner:
     def _length(self, loop: Loop) -> int:
         return loop.high.at(self.values) - loop.low.at(self.values)
 
-    def _value(self, value: Value, axes: tuple[Loop, ...]) -> Any:
-        if isinstance(value, Read):
-            array, index = self._places(value, axes)
-            return array[index]
-        if isinstance(value, Taken):
-            found = self.taken[value.name]  # of the outermost of these axes
+    def _value(self, value: Value, axes: tuple[Loop, ...], dtype: str) -> Any:
+        return evaluated(value, lambda each: self._element(each, axes), self.call.dtypes, dtype)
+
+    def _element(self, read: Read | Taken, axes: tuple[Loop, ...]) -> Any:
+        if isinstance(read, Taken):
+            found = self.taken[read.name]  # of the outermost of these axes
             return found.reshape(found.shape + (1,) * (len(axes) - found.ndim)) if found.ndim else found
-        if isinstance(value, Number):
-            return value.value
-        assert isinstance(value, Apply)
-        of = [self._value(child, axes) for child in value.of]
-        if value.name == "where":
-            return np.where(*of) if isinstance(of[0], np.ndarray) else of[1] if of[0] else of[2]
-        return OPERATORS[value.name](*of)
+        array, index = self._places(read, axes)
+        return array[index]
 
     def _places(self, read: Read, axes: tuple[Loop, ...]) -> tuple[Given, tuple[Any, ...]]:
         """The array of an access, and where in it the elements of all iterations of the axes lie."""
