@@ -79,12 +79,12 @@ def is_doubted(kept: Machine) -> bool:
 
 def doubt(path: Path | None) -> bool:
     """Have the costs in a file of the cache probed again when they are next wanted, once; whether that is so."""
-    if path is None or not path.exists():
+    if path is None or not is_cached(path):
         return False
     kept = Machine.from_json(load_json(path, "cached costs"))
     if "doubted" in kept.facts:
         return False  # probed again already, and contradicted again: the model is at fault, or the machine changes
-    save_json(path, kept.with_costs({}, doubted="yes").to_json())
+    save_json(path, kept.with_costs({}, doubted="yes").to_json(), CACHED)
     return True
 
 
