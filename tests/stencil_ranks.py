@@ -93,13 +93,63 @@ def test_results_in_place(comm):
     found = here(mine, out=out)
     assert np.shares_memory(found, out)
     assert np.array_equal(out, here(mine))
+    rows, columns = mine.shape
+    for there in (
+        np.zeros((rows, 2 * columns), "float32")[:, ::2],
+        np.zeros((columns, rows), "float32").T,
+        out[:, ::-1],
+    ):
+        assert here(mine, out=there) is there
+        assert np.array_equal(there, here(mine))
+    both = np.zeros((rows, 2 * columns), "float32")
+    both[:, 1::2] = mine  # interleaved with the result, of which it shares no element
+    assert np.array_equal(here(both[:, 1::2], out=both[:, ::2]), here(mine))
+
+
+def test_results_that_do_not_fit(comm):
+    here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
+    fixed = np.empty_like(mine)
+    fixed.flags.writeable = False
+    for wrong, words in (
+        (fixed, "is read-only"),
+        (mine, "shares memory with u"),
+        (mine[::-1], "shares memory with u"),
+        (np.empty_like(mine)[1:], "must be its block"),
+        (np.empty(mine.shape), "must be float32"),
+        ((np.empty_like(mine), np.empty_like(mine)), "takes 1 array: u"),
+        ((), "takes 1 array: u"),
+        (mine.tolist(), "takes 1 array: u"),
+    ):
+        out = wrong if comm.rank == comm.size - 1 else None
+        said = refusal(lambda out=out: here(mine, out=out))
+        assert f"rank {comm.size - 1} cannot run the plan" in said, said
+        assert words in said, said
 
 
 def test_arrays_that_do_not_fit(comm):
     here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
-    for wrong in (mine[1:], mine.astype("float64"), mine[:, 1:]):
+    shape = f"must be its block, of shape {mine.shape}"
+    for wrong, words in (
+        (mine[1:], shape),
+        (mine[:, 1:], shape),
+        (mine.reshape(-1), shape),
+        (mine.reshape(8, 5), shape),
+        (mine[None], shape),
+        (np.array(3.0, "float32"), shape),
+        (mine.astype("float64"), "must be float32"),
+        (mine.astype(">f4"), "order of another machine"),
+        (mine.astype(object), "must be float32"),
+        (mine.tolist(), "must be a NumPy array"),
+        (np.ma.masked_array(mine, mine > 0.5), "is a masked array"),
+    ):
         given = wrong if comm.rank == comm.size - 1 else mine
-        assert f"rank {comm.size - 1} cannot run the plan" in refusal(lambda given=given: here(given))
+        said = refusal(lambda given=given: here(given))
+        assert f"rank {comm.size - 1} cannot run the plan: 'u' of rank {comm.size - 1} " in said, said
+        assert words in said, said
+    assert "takes 1 array: u" in refusal(lambda: here(mine, mine))
+    assert "takes 1 array: u" in refusal(lambda: here())
+    box, (cube,) = check(comm, "heat3d", (2 * comm.size, 6, 5), "float32", cut=(comm.size, 1))
+    assert "must be its block, of shape (2, 6, 5)" in refusal(lambda: box(cube.transpose(1, 0, 2)))
 
 
 def test_shares(comm):
@@ -171,6 +221,7 @@ def test_proved_once_and_again_where_it_differs(comm):
 if __name__ == "__main__":
     for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
         each(COMM)
+    test_results_that_do_not_fit(COMM)
     test_ranks_that_ask_for_different_things(COMM)
     test_shares(COMM)
     test_until_it_has_converged(COMM)

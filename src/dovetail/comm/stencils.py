@@ -19,6 +19,7 @@ from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
 from dovetail.loops.wish import StencilWish
 from dovetail.plan.written import keep_proof, known_of, program_of
+from dovetail.run.arrays import left_in
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
@@ -54,14 +55,16 @@ class NestOnRanks:
         self.rank = world.rank
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
-        """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
+        """Every rank must call. `out`: a writable array for each result, in any memory layout, which is returned.
+
+        Raises WishError, on every rank, where some rank's arrays do not fit."""
         try:
             given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
         except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
             self._embedded.agree(str(error) or type(error).__name__)
             raise
         held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
-        return self.wish.result(self.program, self.rank, held)
+        return left_in(out, self.wish.result(self.program, self.rank, held))
 
 
 class PipelineOnRanks(NestOnRanks):
