@@ -68,6 +68,6 @@ def check_apart(inputs: dict[str, Any], outs: dict[str, Any]) -> None:
 def _share(one: Any, other: Any) -> bool:
     """Whether two arrays share an element; two that NumPy cannot tell apart are taken to."""
     try:
-        return np.shares_memory(one, other, max_work=_HARD)
+        return np.shares_memory(one, other, max_work=_HARD)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
