@@ -1,17 +1,19 @@
 """Run by the ranks of an MPI: stencils on blocks of arrays, called again and again, on parts of the ranks too."""
 
+import platform
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
 
 from dovetail.comm import stencils
-from dovetail.core import ProgramError, WishError
+from dovetail.core import DovetailError, ProgramError
 from dovetail.ir import Schedule
 from dovetail.loops import problems
 from dovetail.loops.blocks import cuts
-from dovetail.plan.kept import keep_schedule
+from dovetail.plan.kept import keep_schedule, kept_path
 from dovetail.run.embedded import ranks_of
 
 COMM = MPI.COMM_WORLD
@@ -21,7 +23,7 @@ def refusal(call):
     """What a call is refused with; pytest is not in every environment that ranks run in."""
     try:
         call()
-    except WishError as error:
+    except DovetailError as error:
         return str(error)
     return "nothing"
 
@@ -93,13 +95,63 @@ def test_results_in_place(comm):
     found = here(mine, out=out)
     assert np.shares_memory(found, out)
     assert np.array_equal(out, here(mine))
+    rows, columns = mine.shape
+    for there in (
+        np.zeros((rows, 2 * columns), "float32")[:, ::2],
+        np.zeros((columns, rows), "float32").T,
+        out[:, ::-1],
+    ):
+        assert here(mine, out=there) is there
+        assert np.array_equal(there, here(mine))
+    both = np.zeros((rows, 2 * columns), "float32")
+    both[:, 1::2] = mine  # interleaved with the result, of which it shares no element
+    assert np.array_equal(here(both[:, 1::2], out=both[:, ::2]), here(mine))
+
+
+def test_results_that_do_not_fit(comm):
+    here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
+    fixed = np.empty_like(mine)
+    fixed.flags.writeable = False
+    for wrong, words in (
+        (fixed, "is read-only"),
+        (mine, "shares memory with u"),
+        (mine[::-1], "shares memory with u"),
+        (np.empty_like(mine)[1:], "must be its block"),
+        (np.empty(mine.shape), "must be float32"),
+        ((np.empty_like(mine), np.empty_like(mine)), "takes 1 array: u"),
+        ((), "takes 1 array: u"),
+        (mine.tolist(), "takes 1 array: u"),
+    ):
+        out = wrong if comm.rank == comm.size - 1 else None
+        said = refusal(lambda out=out: here(mine, out=out))
+        assert f"rank {comm.size - 1} cannot run the plan" in said, said
+        assert words in said, said
 
 
 def test_arrays_that_do_not_fit(comm):
     here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
-    for wrong in (mine[1:], mine.astype("float64"), mine[:, 1:]):
+    shape = f"must be its block, of shape {mine.shape}"
+    for wrong, words in (
+        (mine[1:], shape),
+        (mine[:, 1:], shape),
+        (mine.reshape(-1), shape),
+        (mine.reshape(8, 5), shape),
+        (mine[None], shape),
+        (np.array(3.0, "float32"), shape),
+        (mine.astype("float64"), "must be float32"),
+        (mine.astype(">f4"), "order of another machine"),
+        (mine.astype(object), "must be float32"),
+        (mine.tolist(), "must be a NumPy array"),
+        (np.ma.masked_array(mine, mine > 0.5), "is a masked array"),
+    ):
         given = wrong if comm.rank == comm.size - 1 else mine
-        assert f"rank {comm.size - 1} cannot run the plan" in refusal(lambda given=given: here(given))
+        said = refusal(lambda given=given: here(given))
+        assert f"rank {comm.size - 1} cannot run the plan: 'u' of rank {comm.size - 1} " in said, said
+        assert words in said, said
+    assert "takes 1 array: u" in refusal(lambda: here(mine, mine))
+    assert "takes 1 array: u" in refusal(lambda: here())
+    box, (cube,) = check(comm, "heat3d", (2 * comm.size, 6, 5), "float32", cut=(comm.size, 1))
+    assert "must be its block, of shape (2, 6, 5)" in refusal(lambda: box(cube.transpose(1, 0, 2)))
 
 
 def test_shares(comm):
@@ -129,12 +181,65 @@ def test_what_was_tuned_is_used(comm):
     world = ranks_of(comm)
     found, hosts = Schedule.of("deep", cut=(comm.size,), depth=2), world.gather(MPI.Get_processor_name())
     if comm.rank == 0:
-        import platform
-
         keep_schedule(wish, found, world.library, [platform.node()] * len(hosts))
     comm.Barrier()
     here, _ = check(comm, "jacobi2d", (8 * comm.size, 7), "float32")
     assert here.schedule == found
+
+
+def test_a_broken_kept_schedule_is_left_aside(comm):
+    """No rank waits for one that refuses a file: all warn, and run what is usual."""
+    wish = problems.jacobi2d.wish(f"{7 * comm.size}x7", 4, "float32")
+    hosts = [platform.node()] * comm.size
+    for text in ("{", '{"schema": "wrong"}', None):
+        if comm.rank == 0:
+            keep_schedule(wish, Schedule.of("deep", cut=(comm.size + 1,), depth=2), ranks_of(comm).library, hosts)
+            if text:
+                kept_path(wish, ranks_of(comm).library, hosts).write_text(text)
+        comm.Barrier()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            here, _ = check(comm, "jacobi2d", (7 * comm.size, 7), "float32")
+        assert here.schedule == wish.usual(comm.size)
+        assert any("the tuned schedule is left aside" in str(each.message) for each in seen)
+
+
+def test_options_of_another_kind(comm):
+    """Each is refused on every rank; so it is where one rank asks for it alone."""
+    check(comm, "jacobi2d", (12, 9), "float32", cut=(comm.size,))  # which is remembered: (2.0,) equals (2,)
+    about = {"steps": 2}
+    for name, asked, words in (
+        ("jacobi2d", {}, "needs steps=…"),
+        ("gauss_seidel2d", {}, "needs steps=…"),
+        ("seidel1d", {}, "needs steps=…"),
+        ("lcs", about, "has no steps"),
+        *[("jacobi2d", {"steps": steps}, "steps must be") for steps in (True, 2.0, -1, "2", None)],
+        *[("jacobi2d", {"steps": steps}, "of so many steps would have") for steps in (10**9, 10**20)],
+        *[("gauss_seidel2d", {"steps": steps}, "of so many steps would have") for steps in (10**9, 10**20)],
+        *[("seidel1d", {"steps": steps}, "bands") for steps in (10**9, 10**20)],
+        ("jacobi2d", {"steps": 10**9, "depth": 10**8}, "begins again only after"),
+        *[("jacobi2d", about | {"cut": cut}, "must be several") for cut in (comm.size, "2", 2.0, {comm.size})],
+        *[("jacobi2d", about | {"cut": (cut,)}, "number of cut must be") for cut in (float(comm.size), "2", True, -1)],
+        ("gauss_seidel2d", about | {"cut": (1, float(comm.size))}, "number of cut must be"),
+        ("jacobi2d", about | {"overlapped": "yes"}, "must be True or False"),
+        ("gauss_seidel2d", about | {"overlapped": 1}, "must be True or False"),
+        *[("jacobi2d", about | {name: 2.0}, f"{name} must be") for name in ("depth", "tile", "test")],
+        *[("gauss_seidel2d", about | {name: True}, f"{name} must be") for name in ("grain", "mapped")],
+        *[("jacobi2d", about | {"shares": shares}, "shares must be several") for shares in (12, 1.5)],
+        ("jacobi2d", about | {"shares": (12.0,)}, "number of shares must be"),
+        *[("jacobi2d", about | {"dtype": dtype}, "dtype must be that of") for dtype in (None, 3)],
+    ):
+        made = getattr(problems, name)
+        grid = (50,) if name == "seidel1d" else (12, 9)
+        found = refusal(lambda: made.on(comm, grid, **asked))  # noqa: B023
+        assert words in found, (name, asked, found)
+    last = comm.rank == comm.size - 1
+    for grid in (None, (12, 9.0), {12, 9}, (12, True)):
+        given = grid if last else (12, 9)
+        assert refusal(lambda: problems.jacobi2d.on(comm, given, steps=1)) != "nothing"  # noqa: B023
+    for asked in ({"cut": np.array([comm.size])}, {"steps": np.int64(4)}, {"overlapped": np.True_}):
+        here = problems.jacobi2d.on(comm, np.array([12, 9]), dtype=np.float32, **({"steps": 4} | asked))
+        assert here.wish == problems.jacobi2d.wish("12x9", 4, "float32")
 
 
 def test_proved_once_and_again_where_it_differs(comm):
@@ -171,6 +276,9 @@ def test_proved_once_and_again_where_it_differs(comm):
 if __name__ == "__main__":
     for each in (test_every_way, test_a_part_of_the_ranks, test_results_in_place, test_arrays_that_do_not_fit):
         each(COMM)
+    test_results_that_do_not_fit(COMM)
+    test_options_of_another_kind(COMM)
+    test_a_broken_kept_schedule_is_left_aside(COMM)
     test_ranks_that_ask_for_different_things(COMM)
     test_shares(COMM)
     test_until_it_has_converged(COMM)

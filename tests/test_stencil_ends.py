@@ -4,6 +4,7 @@ import pytest
 from stencil_runs import check, native, schedule
 
 from dovetail.core import PlanError
+from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems
 
 
@@ -142,3 +143,22 @@ def test_loops_without_iterations(made, grid):
     """Nothing is computed, and nothing is written beyond a row."""
     cuts = [(1,), (2,)] if made is wide else [(1, 1), (2, 1), (1, 3)]
     check_ways(made, grid, cuts, ways=[(0, None), (2, None), (2, 1)], run=native)
+
+
+def test_a_loop_that_is_always_empty():
+    """It has no statement, wherever it stands in a pipeline."""
+
+    @nest(u=array("n", "m"), v=array("n", "m"))
+    def upwards(u, v, steps):
+        n, m = u.shape
+        for _ in loop(steps):
+            for i in loop(n):
+                for j in loop(0):
+                    v[i, j] = v[i, j]
+            for i in loop(1, n):
+                for j in loop(1, m):
+                    u[i, j] = u[i, j - 1] + u[i - 1, j]
+
+    wish = upwards.wish("6x5", steps=2)
+    how = wish.usual(2)
+    verify(wish.program(how, 2), against=wish.plain(how, 2)).raise_if_bad()

@@ -7,6 +7,7 @@ import inspect
 import json
 import platform
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dovetail.core import ProgramError, WishError
+from dovetail.comm.asked import points, read_asked
+from dovetail.core import DovetailError, ProgramError, WishError
 from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
 from dovetail.loops.wish import StencilWish
 from dovetail.plan.written import keep_proof, known_of, program_of
+from dovetail.run.arrays import left_in
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
@@ -54,14 +57,16 @@ class NestOnRanks:
         self.rank = world.rank
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
-        """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
+        """Every rank must call. `out`: a writable array for each result, in any memory layout, which is returned.
+
+        Raises WishError, on every rank, where some rank's arrays do not fit."""
         try:
             given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
         except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
             self._embedded.agree(str(error) or type(error).__name__)
             raise
         held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
-        return self.wish.result(self.program, self.rank, held)
+        return left_in(out, self.wish.result(self.program, self.rank, held))
 
 
 class PipelineOnRanks(NestOnRanks):
@@ -115,36 +120,36 @@ class StencilOnRanks(NestOnRanks):
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
     """See `Nest.on`."""
-    _check_same(ranks_of(comm, blas=False), f"{nest.name}, grid {_points(grid)}", asked, str(nest))
+    fault, words, read = "", str(grid), dict(asked)
+    try:
+        words, read = read_asked(nest, grid, asked)
+    except WishError as error:
+        fault = str(error)
+    _check_same(ranks_of(comm, blas=False), f"{nest.name}, grid {words}", read, str(nest), fault)
     kind: Any = nest.wish
     on_ranks: Any = stencil_on_ranks
     if not issubclass(kind, StencilWish):
         on_ranks = line_on_ranks if len(kind.pipelined.shape) == 1 else pipeline_on_ranks
     try:
-        inspect.signature(on_ranks).bind(nest, comm, grid, **asked)
+        inspect.signature(on_ranks).bind(nest, comm, words, **read)
     except TypeError as error:
         raise WishError(f"{nest.name} on ranks: {error}", hint="see Nest.on") from None
-    found: NestOnRanks = on_ranks(nest, comm, grid, **asked)
+    found: NestOnRanks = on_ranks(nest, comm, words, **read)
     return found
 
 
-def _check_same(world: World, what: str, asked: Mapping[str, Any], nest: str) -> None:
-    """WishError, on every rank, where they do not all ask for the same: they would wait for one another."""
+def _check_same(world: World, what: str, asked: Mapping[str, Any], nest: str, fault: str) -> None:
+    """WishError, on every rank, where they do not all ask for the same, for they would wait for one another; or where
+    what some rank asks for has a `fault`."""
     own = ", ".join([what, *(f"{name}={value}" for name, value in sorted(asked.items()))])
-    every = world.gather([own, nest], STALL_S)
-    other = next((rank for rank, each in enumerate(every) if each != every[0]), None)
+    every = world.gather([own, nest, fault], STALL_S)
+    other = next((rank for rank, each in enumerate(every) if each[:2] != every[0][:2]), None)
     found = "" if other is None else f"rank 0 {every[0][0]}; rank {other} {every[other][0]}"
-    if found := world.share(found, STALL_S):
+    found, fault = world.share([found, next((each[2] for each in every if each[2]), "")], STALL_S)
+    if found:
         raise WishError("ranks do not ask for the same", found=found, hint="the same nest, grid and options on all")
-
-
-def _points(grid: Sequence[int] | str | int) -> str:
-    """A grid as wishes have it, which may be given in their words, too.
-
-    >>> _points((512, 256)), _points("512x256"), _points(512)
-    ('512x256', '512x256', '512')
-    """
-    return str(grid) if isinstance(grid, str | int) else "x".join(map(str, grid))
+    if fault:
+        raise WishError(fault)
 
 
 def pipeline_on_ranks(
@@ -162,7 +167,7 @@ def pipeline_on_ranks(
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
     kind: Any = nest.wish
-    wish: PipelineWish = kind(_points(grid), steps, dtype)
+    wish: PipelineWish = kind(points(grid), steps, dtype)
     if all(each is None for each in (cut, mapped, grain, overlapped)):
         return PipelineOnRanks(wish, _schedule(wish, world), world)
     usual = wish.usual(world.size, mapped)
@@ -185,7 +190,7 @@ def line_on_ranks(
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
     kind: Any = nest.wish
-    wish: LineWish = kind(_points(grid), steps, dtype)
+    wish: LineWish = kind(points(grid), steps, dtype)
     asked = {"depth": depth, "grain": grain}
     if depth is None and grain is None:
         return LineOnRanks(wish, _schedule(wish, world), world)
@@ -210,7 +215,7 @@ def stencil_on_ranks(
     """See `Nest.on`."""
     world = ranks_of(comm, blas=False)
     kind: Any = nest.wish
-    wish: StencilWish = kind(_points(grid), parameters.pop("steps", 0), dtype, test)
+    wish: StencilWish = kind(points(grid), parameters.pop("steps", 0), dtype, test)
     if parameters:
         raise WishError(f"{nest.name} has no parameter '{next(iter(parameters))}'", hint="it has steps")
     if all(each is None for each in (cut, depth, overlapped, tile, shares)):
@@ -219,8 +224,6 @@ def stencil_on_ranks(
     own = tuple(cut) if cut is not None else slabs
     asked = Schedule.of("asked", cut=own, depth=0 if depth is None else depth, overlapped=overlapped or None, tile=tile)
     if shares is not None:
-        if isinstance(shares, str) and shares != "measured":
-            raise WishError("shares are rows of each part, or measured", found=shares, hint="(700, 324) or 'measured'")
         rows = measured_shares(wish, own, world) if shares == "measured" else tuple(map(int, shares))
         asked = asked.with_parameters(shares=rows)
     return StencilOnRanks(wish, asked, world)
@@ -276,6 +279,15 @@ def _schedule(wish: StencilWish | PipelineWish, world: World) -> Schedule:
     from dovetail.plan.kept import kept_schedule
 
     hosts = world.gather(platform.node())
-    found = kept_schedule(wish, world.library, hosts) if world.rank == 0 else None
-    text = world.share(json.dumps(found.to_json()) if found else "")
+    found, fault = None, ""
+    if world.rank == 0:
+        try:
+            found = kept_schedule(wish, world.library, hosts)
+            if found is not None:
+                program_of(wish, found, world.size)  # may be no schedule of this wish
+        except (DovetailError, KeyError, TypeError, ValueError) as error:
+            found, fault = None, str(error) or type(error).__name__
+    text, fault = world.share([json.dumps(found.to_json()) if found else "", fault])
+    if fault:
+        warnings.warn(f"the tuned schedule is left aside: {fault}", RuntimeWarning, stacklevel=5)
     return Schedule.from_json(json.loads(text)) if text else wish.usual(world.size)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import WishError, parse_count
 from dovetail.loops.checks import WRAPS, check_bounds, reaches
+from dovetail.loops.given import check_plain
 from dovetail.loops.types import DTYPES, check_types
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def _asked(shape: Sequence[str | int]) -> str:
 def _lengths(nest: Nest, name: str, given: Any) -> tuple[int, ...]:
     """The axes of an array, levels aside."""
     array, levels = nest.arrays[name], nest.levels[name].given if name in nest.levels else 1
-    if not isinstance(given, np.ndarray):
-        raise WishError(f"{name} must be a NumPy array", found=type(given).__name__)
+    check_plain(name, given)
     lead = (levels,) if levels > 1 else ()
     if given.ndim != len(lead) + len(array.shape) or given.shape[: len(lead)] != lead:
         first = f"{levels} levels (of the first steps), each " if lead else ""

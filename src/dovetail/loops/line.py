@@ -30,6 +30,9 @@ class Band(NamedTuple):
     rank: int
 
 
+MOST_BANDS = 1 << 20  # of a program
+
+
 @dataclass(frozen=True)
 class Line:
     """`depth` steps at a time on one rank after the other, round and round, in tiles of `grain` positions.
@@ -63,6 +66,9 @@ class Line:
     def bands(self) -> list[Band]:
         """In turn; the first one is short where they do not divide evenly."""
         count = -(-self.steps // self.depth)
+        if count > MOST_BANDS:
+            hint = "fewer steps, and several calls, or deeper bands"
+            raise PlanError(f"{self.steps} steps would be {count} bands", found=f"depth {self.depth}", hint=hint)
         depths = [self.steps - (count - 1) * self.depth, *[self.depth] * (count - 1)] if count else []
         return [Band(depth, number % self.ranks) for number, depth in enumerate(depths)]
 

@@ -18,6 +18,7 @@ from dovetail.loops.blocks import cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.counted import check_count
 from dovetail.loops.cutting import Cutting
+from dovetail.loops.given import check_apart, check_block, check_number, outs_of
 from dovetail.loops.pipeline_kernels import add_moves, add_tiles, workload_of
 from dovetail.loops.pipeline_program import How, pipeline_program, plain_program
 from dovetail.loops.pipelined import Pipelined, Single
@@ -299,32 +300,30 @@ class PipelineWish(OfFields):
         return [(one.shape(name, 0), dtype) for name, dtype in self.dtypes.items()]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A rank's blocks of the nest's arrays, in their order."""
-        if len(given) != len(self.nest.arrays):
-            takes = f"{self.name} takes {len(self.nest.arrays)} arrays: {', '.join(self.nest.arrays)}"
-            raise WishError(takes, found=str(len(given)))
+        """A rank's blocks of the nest's arrays, in their order. Results are computed in the arrays of `out` in which
+        positions come first and that are C-contiguous; for the others, see `run.arrays.left_in`."""
+        check_number(self.name, [*self.nest.arrays], given)
+        held = dict(zip(self.nest.arrays, given, strict=True))
+        outs = dict(zip(self.pipelined.written, outs_of(self.name, self.pipelined.written, out), strict=False))
+        for what, arrays in (("", held), ("`out` for ", outs)):
+            for name, array in arrays.items():
+                shape = self._block_shape(program, name, rank)
+                check_block(f"{what}'{name}' of rank {rank}", array, shape, self.dtypes[name])
+        check_apart(held, outs)
         cutting = self.cutting(*self._way_of(program))
-        pairs = zip(self.nest.arrays, given, strict=True)
-        held = {name: self._as_slots(program, name, rank, array) for name, array in pairs}
-        outs = () if out is None else out if isinstance(out, tuple) else (out,)
-        wanted = {}
-        for name, array in zip(self.pipelined.written, outs, strict=False):
-            if cutting.mapped_axis(name) != 0:
-                hint = f"leave it out, or ask for mapped=0 (axis {cutting.mapped} is)"
-                raise WishError(f"{self.name} cannot leave its result in a given array", hint=hint)
-            wanted[f"{name}_out"] = self._as_slots(program, name, rank, array)
-        return held, wanted
+        wanted = {
+            f"{name}_out": self._as_slots(cutting, name, array)
+            for name, array in outs.items()
+            if array.flags.c_contiguous and cutting.mapped_axis(name) == 0
+        }
+        return {name: self._as_slots(cutting, name, array) for name, array in held.items()}, wanted
 
     def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
         return self.cutting(*self._way_of(program)).shape(name, rank)
 
-    def _as_slots(self, program: Program, name: str, rank: int, given: Any) -> Any:
-        """A rank's block of an array, positions first."""
-        array, wanted = np.asarray(given), self._block_shape(program, name, rank)
-        if array.shape != wanted:
-            what = f"'{name}' of rank {rank} must be its block, {' × '.join(map(str, wanted))}"
-            raise WishError(what, found=f"an array of shape {array.shape}")
-        axis = self.cutting(*self._way_of(program)).mapped_axis(name)
+    def _as_slots(self, cutting: Cutting, name: str, array: Any) -> Any:
+        """A block of an array, positions first."""
+        axis = cutting.mapped_axis(name)
         return np.ascontiguousarray(array[None] if axis is None else np.moveaxis(array, axis, 0))
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:

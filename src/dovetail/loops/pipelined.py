@@ -137,6 +137,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     if nest.levels:
         nest = in_place(nest)
     steps, body = _steps(nest)
+    body = [each for each in body if not isinstance(each, Loop) or any(statements_in(each))]  # loop(0) has none
     first = next((each for each in body if isinstance(each, Loop)), None)
     if first is None:
         raise _none(nest, "it has no loops over a grid", None, "write a loop for every axis of the array")

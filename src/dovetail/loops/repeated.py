@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.core import PlanError
 from dovetail.ir import Program
 
 Ints = NDArray[np.int64]
@@ -18,6 +19,8 @@ LISTS = {
     "read": tuple(f"read_{part}" for part in ("buffer", "offset", "count", "stride", "blocks")),
     "write": tuple(f"write_{part}" for part in ("buffer", "offset", "count", "stride", "blocks")),
 }
+MOST_STEPS = 1 << 17  # that are written one by one
+MOST_OPS = 1 << 25  # of a program, some gigabytes
 FEW = 20  # periods; fewer steps are written as they are
 
 
@@ -32,14 +35,22 @@ def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Pro
     >>> wish.program(how, 2).num_ops - sync_p2p.wish("9x8", steps=39).program(how, 2).num_ops
     17
     """
+    if min(steps, 6 * period) > MOST_STEPS:
+        what = f"the schedule begins again only after {period} steps, and one of {steps} would be too long"
+        raise PlanError(what, hint=f"fewer steps between exchanges or tests, {MOST_STEPS // 6} at most")
     if steps <= FEW * period:
         return make(steps)
     first = 3 * period + steps % period
     short, longer, check = (make(first + more * period) for more in (1, 2, 3))
+    more = (steps - first) // period - 2
+    total = longer.num_ops + more * (longer.num_ops - short.num_ops)
+    if total > MOST_OPS:
+        hint = "fewer steps, and several calls, each on the results of the one before"
+        raise PlanError(f"a program of so many steps would have {total} ops", found=f"{steps} steps", hint=hint)
     grown = _grown(short, longer, 1, period)
     if grown is None or not is_same(grown, check):
         return make(steps)
-    return _grown(short, longer, (steps - first) // period - 2, period) or make(steps)
+    return _grown(short, longer, more, period) or make(steps)
 
 
 def _grown(short: Program, longer: Program, more: int, period: int) -> Program | None:

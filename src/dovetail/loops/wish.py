@@ -17,6 +17,7 @@ from dovetail.loops.blocks import Box, Range, boxes, cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.counted import check_count
+from dovetail.loops.given import check_apart, check_block, check_number, outs_of
 from dovetail.loops.halo import plain_program, stencil_program
 from dovetail.loops.parts import Decomposition, far_name, move_name, plane_name
 from dovetail.loops.row_kernels import RowKernel, moving
@@ -323,32 +324,35 @@ class StencilWish(OfFields):
         return found
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A rank's blocks of the nest's arrays, in their order; of one with levels, these first."""
-        if len(given) != len(self.nest.arrays):
-            takes = f"{self.name} takes {len(self.nest.arrays)} arrays: {', '.join(self.nest.arrays)}"
-            raise WishError(takes, found=str(len(given)))
-        held = dict(zip(self.nest.arrays, map(self._as_rows, given), strict=True))
-        outs = () if out is None else out if isinstance(out, tuple) else (out,)
-        return held, {f"{n}_out": self._as_rows(o) for n, o in zip(self.stencil.written, outs, strict=False)}
+        """A rank's blocks of the nest's arrays, in their order; of one with levels, these first. Results are computed
+        in the arrays of `out` that are C-contiguous; for the others, see `run.arrays.left_in`."""
+        check_number(self.name, [*self.nest.arrays], given)
+        held = dict(zip(self.nest.arrays, given, strict=True))
+        outs = dict(zip(self.stencil.written, outs_of(self.name, self.stencil.written, out), strict=False))
+        for what, arrays in (("", held), ("`out` for ", outs)):
+            for name, array in arrays.items():
+                shape = self._block_shape(program, name, rank)
+                check_block(f"{what}'{name}' of rank {rank}", array, shape, self._dtype(name))
+        check_apart(held, outs)
+        rows = {f"{n}_out": self._as_rows(o) for n, o in outs.items() if o.flags.c_contiguous}
+        return {name: self._as_rows(array) for name, array in held.items()}, rows
+
+    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
+        """Of a rank's block of an array, as the program has it: parts along the first axis may be of any length."""
+        cut, given = grid_of(program.name.rpartition("_")[2]), self.stencil.given[name]
+        rest = tuple(high - low for low, high in boxes(self.rows, cut)[rank][1:])
+        slots = next(buffer.slots[rank] for buffer in program.buffers if buffer.name == name)
+        shape = (slots // (given * prod(rest)), *rest, *((self.width,) if self.width else ()))
+        return (given, *shape) if given > 1 else shape
 
     def _as_rows(self, array: Any) -> Any:
-        array = np.ascontiguousarray(array)
-        if not self.width:
-            return array.reshape(-1)
-        return array.reshape(-1, self.width) if array.shape[-1:] == (self.width,) else array
+        return np.ascontiguousarray(array).reshape((-1, self.width) if self.width else -1)
 
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
         squares of what the step before it changed, on all ranks. Alone where it is one thing."""
-        cut = grid_of(program.name.rpartition("_")[2])
-        rest = tuple(high - low for low, high in boxes(self.rows, cut)[rank][1:])
-        name = self.stencil.written[0]
-        first = len(held[f"{name}_out"]) // (self.stencil.given[name] * prod(rest))
-        shape = (first, *rest, *((self.width,) if self.width else ()))
-        found = []
-        for name in self.stencil.written:
-            given = self.stencil.given[name]
-            found.append(held[f"{name}_out"].reshape((given, *shape) if given > 1 else shape))
+        written = self.stencil.written
+        found = [held[f"{name}_out"].reshape(self._block_shape(program, name, rank)) for name in written]
         if self.test:
             found.append(np.sqrt(held[CHANGE]))
         return found[0] if len(found) == 1 else tuple(found)

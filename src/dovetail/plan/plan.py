@@ -143,7 +143,9 @@ class Plan:
             inside.agree(str(error) or type(error).__name__)
             raise
         held = inside(given, wanted, allow_nonfinite=allow_nonfinite)
-        return self.wish.result(self.program, inside.rank, held)
+        from dovetail.run.arrays import left_in
+
+        return left_in(out, self.wish.result(self.program, inside.rank, held))
 
     def _embedded(self, comm: Any) -> Embedded:
         """This plan on a communicator, kept as long as that lives."""
