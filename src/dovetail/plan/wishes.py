@@ -113,7 +113,8 @@ def _others(group: str, ours: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for point in entry_points(group=group):
         if point.name in ours:
-            package = f" of package {point.dist.name}" if getattr(point, "dist", None) else ""
+            dist = getattr(point, "dist", None)
+            package = f" of package {dist.name}" if dist else ""
             warnings.warn(f"entry point {point.name!r}{package} is left aside: the name is ours", RuntimeWarning, 3)
         found[point.name] = point.value
     return found
