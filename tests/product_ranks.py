@@ -106,7 +106,9 @@ def test_tuned(dtype):
         keep_schedule(wish, schedule, world.library, hosts)
     a, b = (np.ones(shape, dtype) for shape in ((8 * RANKS, 6), (6, 4)))
     assert np.array_equal(all_gather_matmul(parts(a, (8,) * RANKS, 0), b, COMM), a @ b)
-    (embedded,) = [each.embedded for held in products._bound.values() for each in held.values() if each.wish == wish]
+    (embedded,) = [
+        each.embedded for kept in products._bound.values() for each in kept.held.values() if each.wish == wish
+    ]
     assert embedded.program == wish.program(schedule, RANKS)
     for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
         again = np.array(a)

@@ -55,12 +55,9 @@ class NestOnRanks:
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
         """Every rank must call. WishError, on every rank, where some rank's arrays do not fit."""
-        try:
-            given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
-        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
-            self._embedded.agree(str(error) or type(error).__name__)
-            raise
-        held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
+        held = self._embedded.call(
+            lambda: self.wish.arguments(self.program, self.rank, arrays, out), allow_nonfinite=allow_nonfinite
+        )
         return self.wish.result(self.program, self.rank, held)
 
 
@@ -115,7 +112,13 @@ class StencilOnRanks(NestOnRanks):
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
     """See `Nest.on`."""
-    _check_same(ranks_of(comm, blas=False), f"{nest.name}, grid {_points(grid)}", asked, str(nest))
+    world = ranks_of(comm, blas=False)
+    with world.together():
+        return _on_ranks(nest, world, comm, grid, asked)
+
+
+def _on_ranks(nest: Nest, world: World, comm: Any, grid: Sequence[int], asked: Mapping[str, Any]) -> NestOnRanks:
+    _check_same(world, f"{nest.name}, grid {_points(grid)}", asked, str(nest))
     kind: Any = nest.wish
     on_ranks: Any = stencil_on_ranks
     if not issubclass(kind, StencilWish):
@@ -237,7 +240,7 @@ def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tupl
     held, _ = alone.arguments(program, 0, given, None)
     taken = []
     for _ in range(MEASURED):
-        world.barrier(STALL_S)
+        world.share(world.gather(None, STALL_S)[:1], STALL_S)
         begin = time.perf_counter()
         run(held, allow_nonfinite=True)
         taken.append(time.perf_counter() - begin)
