@@ -159,18 +159,16 @@ class Embedded:
     def agree(self, fault: str, error: BaseException | None = None) -> None:
         """Go on together or not at all: raise on every rank where any has a fault, naming the first that does.
 
-        A rank with an `error` of its own raises that.
+        Its cause, on a rank with an `error` of its own, is that.
         """
         faults = {self.rank: fault} if fault else {}
         if self.world and self.world.sum(np.array([float(bool(fault))]), STALL_S)[0]:
             everyone = self.world.gather(fault)
             faults = self.world.share({rank: text for rank, text in enumerate(everyone) if text})
-        if error is not None:
-            raise error
         if faults:
             rank, text = min(faults.items())
             more = f"and {len(faults) - 1} other ranks refuse too" if len(faults) > 1 else None
-            raise WishError(f"rank {rank} cannot run the plan: {text}", found=more)
+            raise WishError(f"rank {rank} cannot run the plan: {text}", found=more) from error
 
     def _engine(self, arrays: dict[str, Array]) -> Any:
         """The engine on these arrays: bound once, then moved to where they lie now, unless it keeps arrays itself."""
