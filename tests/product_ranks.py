@@ -106,7 +106,9 @@ def test_tuned(dtype):
         keep_schedule(wish, schedule, world.library, hosts)
     a, b = (np.ones(shape, dtype) for shape in ((8 * RANKS, 6), (6, 4)))
     assert np.array_equal(all_gather_matmul(parts(a, (8,) * RANKS, 0), b, COMM), a @ b)
-    (embedded,) = [each.embedded for held in products._bound.values() for each in held.values() if each.wish == wish]
+    (embedded,) = [
+        each.embedded for kept in products._bound.values() for each in kept.held.values() if each.wish == wish
+    ]
     assert embedded.program == wish.program(schedule, RANKS)
     for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
         again = np.array(a)
@@ -233,7 +235,7 @@ def test_only_the_latest_are_kept(dtype):
     for tokens in range(products.MOST + 9):
         rows = np.full((tokens, 2), RANK + 1, dtype)
         assert all_to_all_matmul(rows, weights, COMM, counts=[tokens, *[0] * (RANKS - 1)]).shape[1] == 3
-    (held,) = products._bound.values()
+    held = next(iter(products._bound.values())).held
     kept = world.share(world.gather([each.wish for each in held.values()]))
     assert len(held) <= products.MOST
     assert all(each == kept[0] for each in kept)

@@ -183,6 +183,9 @@ bool may_reduce(int dtype, int op) {
     return dtype < DT_COMPLEX64 || op <= DT_PROD;
 }
 
+// Subclasses may hold more than their elements, as masked arrays do: the caller looks closer at those.
+bool is_array(nb::handle object) { return std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") == 0; }
+
 // Elements of a part, where source and result fit together; -1 where they do not.
 long long part_of(int kind, const Py_buffer& src, const Py_buffer& dst, int size) {
     const auto cut = [size](const Py_buffer& whole) { return whole.ndim > 0 && whole.shape[0] % size == 0; };
@@ -207,6 +210,7 @@ bool call(int kind, nb::handle comm, nb::handle array, nb::handle out, nb::handl
     Bound* bound = known(comm.ptr());
     if (!bound || (state().one_thread && std::this_thread::get_id() != state().main_thread)) return false;
     const bool same = array.is(out);
+    if (!is_array(array) || !(same || is_array(out))) return false;
     const View src(array.ptr(), same);
     if (!src) return false;
     std::optional<View> other;

@@ -24,16 +24,17 @@ from dovetail.matmul import DTYPES, RankArguments
 from dovetail.plan.kept import kept_schedule
 from dovetail.plan.wishes import wish_class
 from dovetail.run.arrays import Array
-from dovetail.run.comm import adopted
+from dovetail.run.comm import Communicator, adopted
 from dovetail.run.embedded import STALL_S, Embedded, overlap
 from dovetail.run.options import RunOptions
+from dovetail.run.together import words_of
 from dovetail.run.world import World
 
 MOST = 64  # products that a communicator keeps bound, by the arguments of all ranks; the least lately used go
 MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, for each of them
 _NEW = -1  # is no argument's hash: Python never gives it
 
-_bound: dict[int, dict[bytes, Bound]] = {}  # by communicator, and the hash of every rank's arguments
+Held = tuple[dict[str, Array], ...]  # the arrays that an engine is bound to
 
 
 class Bound(NamedTuple):
@@ -44,12 +45,52 @@ class Bound(NamedTuple):
     num_bytes: int
 
 
+class Kept:
+    """The products that a communicator keeps bound, by the hashes of all ranks' arguments; all ranks keep the same.
+
+    `guesses`: the latest by this rank's own hash. `ambiguous`: those that share a rank's hash with another, which that
+    rank cannot tell apart.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, Bound] = {}
+        self.guesses: dict[int, Bound] = {}
+        self.ambiguous: set[bytes] = set()
+
+    def take(self, key: bytes, number: int) -> Bound | None:
+        """What is kept for these hashes of all ranks, from now on the one used last; `number`: this rank's hash."""
+        found = self.held.pop(key, None)
+        if found is not None:
+            self.held[key] = self.guesses[number] = found
+        return found
+
+    def add(self, key: bytes, number: int, bound: Bound) -> None:
+        """Keep another product. Those used least lately go, where much is kept."""
+        total = bound.num_bytes + sum(each.num_bytes for each in self.held.values())
+        while self.held and (len(self.held) >= MOST or total > MOST_BYTES):
+            total -= self._drop(next(iter(self.held)))
+        numbers = np.frombuffer(key, np.int64)
+        alike = {other for other in self.held if (np.frombuffer(other, np.int64) == numbers).any()}
+        self.ambiguous |= {key, *alike} if alike else set()
+        self.held[key] = self.guesses[number] = bound
+
+    def _drop(self, key: bytes) -> int:
+        gone = self.held.pop(key)
+        self.ambiguous.discard(key)
+        self.guesses = {number: each for number, each in self.guesses.items() if each is not gone}
+        return gone.num_bytes
+
+
+_bound: dict[int, Kept] = {}  # by communicator
+
+
 class Asked(NamedTuple):
-    """What this rank asks: the arrays of `a` and `b`, those it wants results in, what else it said, and what of that
-    cannot be."""
+    """What this rank asks: the arrays of `a` and `b`, those it wants results in, `out` as it was given, what else it
+    said, and what of that cannot be."""
 
     given: tuple[Any, ...]
     outs: tuple[Any, ...]
+    out: Any
     said: Mapping[str, Any]
     fault: str
 
@@ -59,10 +100,9 @@ def product_call(name: str) -> Callable[..., Any]:
     kind = wish_class(name)
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
-        asked = asked_of(name, a, b, out, said)
-        wish, embedded, _ = look_up(name, comm, asked)
-        inputs, wanted = wish.arguments(embedded.program, embedded.rank, asked.given, out)
-        result = wish.result(embedded.program, embedded.rank, embedded.run_checked(inputs, wanted))
+        ranks = adopted(comm)
+        (wish, embedded, _), held = look_up(name, ranks, asked_of(name, a, b, out, said))
+        result = wish.result(embedded.program, embedded.rank, embedded.run_bound(held))
         return result if out is None else out
 
     call.__name__ = call.__qualname__ = name
@@ -71,39 +111,77 @@ def product_call(name: str) -> Callable[..., Any]:
     return call
 
 
-def look_up(name: str, comm: Any, asked: Asked) -> Bound:
-    """What these arguments of all ranks need to run on these ranks; made where they are new."""
-    ranks = adopted(comm)
-    key, held = ranks.gather_number(_key(name, asked)), _bound.setdefault(ranks.bound.key, {})
-    found = held.pop(key, None)
+def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
+    """What these arguments of all ranks need to run on these ranks, bound to them; made where they are new.
+
+    A rank examines its arguments before the one message of every call, by what ran when they were last the same.
+    """
+    kept = _bound.setdefault(ranks.bound.key, Kept())
+    number, guess, held = _NEW, None, None
+    try:
+        number = _key(name, asked)
+        guess = kept.guesses.get(number)
+        held = guess and _held(guess, asked)
+    except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+        number, asked = _NEW, asked._replace(fault=asked.fault or words_of(error))
+    key = ranks.gather_number(number)
+    found = kept.take(key, number)
     if found is None:
-        found = _bind(wish_class(name), ranks.world, asked)
-        _make_room(held, found.num_bytes)
-    held[key] = found  # the latest last
-    return found
+        with ranks.world.together():
+            found = _bind(wish_class(name), ranks.world, asked)
+            held = _held(found, asked)
+        kept.add(key, number, found)
+    elif key in kept.ambiguous:
+        held = _held_by_all(ranks, found, asked)
+    assert held is not None
+    return found, held
+
+
+def _held(bound: Bound, asked: Asked) -> Held:
+    inputs, wanted = bound.wish.arguments(bound.embedded.program, bound.embedded.rank, asked.given, asked.out)
+    return bound.embedded.bound_to(inputs, wanted)
+
+
+def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
+    """The same where a rank's own arguments do not tell its product: ranks exchange whether any has failed."""
+    held, fault = None, None
+    try:
+        held = _held(bound, asked)
+    except Exception as error:
+        fault = error
+    if any(ranks.gather_number(int(fault is not None))):
+        with ranks.world.together():
+            if fault is not None:
+                raise fault
+    assert held is not None
+    return held
 
 
 def asked_of(wish: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
-    """The arguments of a call on this rank."""
+    """The arguments of a call on this rank. What reading them raises becomes their fault."""
     kind = wish_class(wish)
-    given = (a, *b) if isinstance(b, list | tuple) else (a, b)
-    outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
-    read, fault = {}, ""
+    given, outs, read, fault = (a,), (), {}, ""
     try:
+        given = (a, *b) if isinstance(b, list | tuple) else (a, b)
+        outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
         for name, value in said.items():
             if name not in kind.said:
                 raise WishError(f"{kind.name} has no argument '{name}'")
             read[name] = kind.said[name].read(value)
     except (TypeError, ValueError) as error:
-        fault = str(error)
-    return Asked(given, outs, read, fault)
+        fault = str(error) or words_of(error)
+    except Exception as error:
+        fault = words_of(error)
+    return Asked(given, outs, out, read, fault)
 
 
 def _key(name: str, asked: Asked) -> int:
     """A number for all by which arguments differ; _NEW where they cannot be, for no rank may stay behind."""
     if asked.fault:
         return _NEW
-    given = tuple([(each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given])
+    given = tuple(
+        [(type(each), each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given]
+    )
     outs = tuple([_out_fault(asked, place) or (each.shape, each.dtype) for place, each in enumerate(asked.outs)])
     return hash((name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs))
 
@@ -173,6 +251,8 @@ def _fault(kind: Any, asked: Asked) -> str:
     given = asked.given
     for place, each in enumerate(given):
         what = "B" if place else "A"
+        if isinstance(each, np.ma.MaskedArray):
+            return f"{kind.name} would lose the mask of a masked array: {what}.filled(…), or {what}.data"
         if not isinstance(each, np.ndarray) or each.ndim != 2:
             shape = f"{each.ndim} axes" if isinstance(each, np.ndarray) else type(each).__name__
             return f"{kind.name} takes arrays of two axes, and its {what} has {shape}"
@@ -190,7 +270,7 @@ def _fault(kind: Any, asked: Asked) -> str:
 def _out_fault(asked: Asked, place: int) -> str:
     """What is wrong with an array for a result, but for its shape, which ranks must know of each other first."""
     out = asked.outs[place]
-    if not isinstance(out, np.ndarray):
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         return f"`out` takes NumPy arrays, not {type(out).__name__}"
     if not (out.flags.c_contiguous and out.flags.writeable):
         return "`out` must be C-contiguous and writeable"
@@ -235,16 +315,9 @@ def _num_bytes(wish: Wish, program: Program) -> int:
     return sum(sizes) // program.num_ranks
 
 
-def _make_room(held: dict[bytes, Bound], num_bytes: int) -> None:
-    """End what was used least lately, where much is kept. All ranks of a communicator keep the same."""
-    total = num_bytes + sum(each.num_bytes for each in held.values())
-    while held and (len(held) >= MOST or total > MOST_BYTES):
-        total -= held.pop(next(iter(held))).num_bytes
-
-
 def _drop_freed() -> None:
-    for key, held in list(_bound.items()):
-        if any(each.embedded.world and each.embedded.world.freed for each in held.values()):
+    for key, kept in list(_bound.items()):
+        if any(each.embedded.world and each.embedded.world.freed for each in kept.held.values()):
             del _bound[key]
 
 

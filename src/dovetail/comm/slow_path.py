@@ -17,7 +17,7 @@ from dovetail.comm.arguments import (
     whole_counts,
 )
 from dovetail.comm.rules import checks_calls, communicator
-from dovetail.core import DovetailError, WishError
+from dovetail.core import WishError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Request, call
@@ -32,15 +32,24 @@ def settle(
 ) -> Array:
     """Do the call and return its result (None where this rank has none); WishError where it cannot be."""
     made = communicator(comm)
-    if checks_calls() and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
-        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=np.array([counts_of(counts).ndim])))
+    checks = checks_calls()
     try:
-        src, dst, request = _asked(kind, made, array, out, op, root, counts)
-    except DovetailError:
-        if checks_calls():
+        given = None if counts is None else counts_of(counts)
+    except Exception:  # whatever it is, of the user's own class perhaps: with checks, the other ranks wait for this one
+        if checks:
+            made.agree(None)
+        elif kind == "all_to_all_v":
+            _refuse_counts(made)
+        raise
+    if checks and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
+        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=np.array([np.ndim(given)])))
+    try:
+        src, dst, request = _asked(kind, made, array, out, op, root, given)
+    except Exception:
+        if checks:
             made.agree(None)
         raise
-    if checks_calls():
+    if checks:
         made.agree(request)
     if counts is not None or not call(KINDS.index(kind), comm, src, dst, op, root):
         made.run(request)
@@ -50,6 +59,7 @@ def settle(
 def _asked(
     kind: str, made: Communicator, array: Array | None, out: Array | None, op: str, root: int, counts: Any
 ) -> tuple[Array | None, Array | None, Request]:
+    each = _all_counts(kind, made, counts) if kind.endswith("_v") else None  # first: ranks may exchange theirs
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < made.size:
         raise WishError(f"{kind} has no root {root!r}", found=f"ranks 0 to {made.size - 1}")
     if array is not None or kind != "scatter" or made.rank == root:
@@ -60,9 +70,8 @@ def _asked(
         src, dst = even_sides(kind, made.rank, made.size, array, out, int(root))
         dtype, width = _dtype(kind, op, src, dst)
         part, whole = part_of(kind, made.size, src, dst)
-        each = None
     else:
-        each = _all_counts(kind, made, counts)
+        assert each is not None
         src, dst = uneven_sides(kind, made.rank, array, out, each)
         dtype, width = _dtype(kind, op, src, dst)
         each = each * row_size(src) * width
@@ -89,14 +98,19 @@ def _all_counts(kind: str, made: Communicator, counts: Any) -> Counts:
         return whole_counts(kind, given, shape)
     try:
         own = whole_counts(kind, given, (made.size,))
-    except WishError:
-        made.gather(np.full(made.size, -1, np.int64))  # so that no rank waits
+    except Exception:
+        _refuse_counts(made)
         raise
     everyone = made.gather(own)
     refused = np.flatnonzero((everyone < 0).all(axis=1))
     if len(refused):
         raise WishError(f"rank {refused[0]} refuses its counts of {kind}", found="its error says why")
     return whole_counts(kind, everyone, shape)
+
+
+def _refuse_counts(made: Communicator) -> None:
+    """In place of this rank's counts, what tells the others that it has none."""
+    made.gather(np.full(made.size, -1, np.int64))
 
 
 def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[str, int]:
@@ -117,6 +131,8 @@ def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[st
 def _check_type(kind: str, array: Any) -> None:
     if not isinstance(array, np.ndarray):
         raise WishError(f"{kind} takes NumPy arrays", found=type(array).__name__, hint="numpy.asarray")
+    if isinstance(array, np.ma.MaskedArray):
+        raise WishError(f"{kind} would lose the mask of a masked array", hint="array.filled(…), or array.data")
 
 
 def _check_layout(kind: str, array: Array, *, written: bool) -> None:

@@ -60,12 +60,9 @@ class NestOnRanks:
         """Every rank must call. `out`: a writable array for each result, in any memory layout, which is returned.
 
         Raises WishError, on every rank, where some rank's arrays do not fit."""
-        try:
-            given, wanted = self.wish.arguments(self.program, self.rank, arrays, out)
-        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
-            self._embedded.agree(str(error) or type(error).__name__)
-            raise
-        held = self._embedded(given, wanted, allow_nonfinite=allow_nonfinite)
+        held = self._embedded.call(
+            lambda: self.wish.arguments(self.program, self.rank, arrays, out), allow_nonfinite=allow_nonfinite
+        )
         return left_in(out, self.wish.result(self.program, self.rank, held))
 
 
@@ -120,12 +117,14 @@ class StencilOnRanks(NestOnRanks):
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
     """See `Nest.on`."""
-    fault, words, read = "", str(grid), dict(asked)
-    try:
-        words, read = read_asked(nest, grid, asked)
-    except WishError as error:
-        fault = str(error)
-    _check_same(ranks_of(comm, blas=False), f"{nest.name}, grid {words}", read, str(nest), fault)
+    world = ranks_of(comm, blas=False)
+    with world.together():
+        return _on_ranks(nest, world, comm, grid, asked)
+
+
+def _on_ranks(nest: Nest, world: World, comm: Any, grid: Sequence[int], asked: Mapping[str, Any]) -> NestOnRanks:
+    words, read = read_asked(nest, grid, asked)
+    _check_same(world, f"{nest.name}, grid {words}", read, str(nest))
     kind: Any = nest.wish
     on_ranks: Any = stencil_on_ranks
     if not issubclass(kind, StencilWish):
@@ -138,18 +137,14 @@ def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> N
     return found
 
 
-def _check_same(world: World, what: str, asked: Mapping[str, Any], nest: str, fault: str) -> None:
-    """WishError, on every rank, where they do not all ask for the same, for they would wait for one another; or where
-    what some rank asks for has a `fault`."""
+def _check_same(world: World, what: str, asked: Mapping[str, Any], nest: str) -> None:
+    """WishError, on every rank, where they do not all ask for the same: they would wait for one another."""
     own = ", ".join([what, *(f"{name}={value}" for name, value in sorted(asked.items()))])
-    every = world.gather([own, nest, fault], STALL_S)
-    other = next((rank for rank, each in enumerate(every) if each[:2] != every[0][:2]), None)
+    every = world.gather([own, nest], STALL_S)
+    other = next((rank for rank, each in enumerate(every) if each != every[0]), None)
     found = "" if other is None else f"rank 0 {every[0][0]}; rank {other} {every[other][0]}"
-    found, fault = world.share([found, next((each[2] for each in every if each[2]), "")], STALL_S)
-    if found:
+    if found := world.share(found, STALL_S):
         raise WishError("ranks do not ask for the same", found=found, hint="the same nest, grid and options on all")
-    if fault:
-        raise WishError(fault)
 
 
 def pipeline_on_ranks(
@@ -240,7 +235,7 @@ def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tupl
     held, _ = alone.arguments(program, 0, given, None)
     taken = []
     for _ in range(MEASURED):
-        world.barrier(STALL_S)
+        world.share(world.gather(None, STALL_S)[:1], STALL_S)
         begin = time.perf_counter()
         run(held, allow_nonfinite=True)
         taken.append(time.perf_counter() - begin)

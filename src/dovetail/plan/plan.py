@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -137,26 +138,27 @@ class Plan:
         [[3.0, 4.0], [6.0, 8.0]]
         """
         inside = self._embedded(comm)
-        try:
-            given, wanted = self.wish.arguments(self.program, inside.rank, inputs, out)
-        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
-            inside.agree(str(error) or type(error).__name__)
-            raise
-        held = inside(given, wanted, allow_nonfinite=allow_nonfinite)
         from dovetail.run.arrays import left_in
 
+        held = inside.call(
+            lambda: self.wish.arguments(self.program, inside.rank, inputs, out), allow_nonfinite=allow_nonfinite
+        )
         return left_in(out, self.wish.result(self.program, inside.rank, held))
 
     def _embedded(self, comm: Any) -> Embedded:
         """This plan on a communicator, kept as long as that lives."""
-        from dovetail.run.embedded import STALL_S, Embedded, ranks_of
+        from dovetail.run.embedded import STALL_S, Embedded, check_size, ranks_of
 
-        options = RunOptions.of(self.schedule, stall_s=STALL_S)
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]
         world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
-            self._places[world] = Embedded(self.program, self.wish.workload(self.program), options, world)
+            if world:
+                check_size(world, self.program.num_ranks)  # the same on all ranks
+            with world.together() if world else nullcontext():
+                options = RunOptions.of(self.schedule, stall_s=STALL_S)
+                made = Embedded(self.program, self.wish.workload(self.program), options, world)
+            self._places[world] = made
         return self._places[world]
 
     @cached_property

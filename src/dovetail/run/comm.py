@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail import _native
-from dovetail.core import RunError, WishError
+from dovetail.core import EnvironmentFault, RunError, WishError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.machine import even_nodes
 from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
 from dovetail.run.mpi_library import Shim, build_shim
 from dovetail.run.reduce import REDUCE_OPS
+from dovetail.run.together import of_all
 from dovetail.run.world import World
 
 KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
@@ -66,10 +67,10 @@ class Communicator:
     It sends on a duplicate of theirs, keeps the engines of its latest calls, and ends when theirs is freed.
     """
 
-    def __init__(self, bound: _native.Communicator) -> None:
+    def __init__(self, bound: _native.Communicator, hosts: Sequence[str]) -> None:
         self.bound, self.rank, self.size = bound, bound.rank, bound.size
         self.prepare: Prepare | None = None
-        self.hosts = self._hosts()
+        self.hosts = tuple(hosts)
         self.nodes = even_nodes(self.hosts)
         self.has_rules = False
         self._choices: list[Any] = []
@@ -147,10 +148,6 @@ class Communicator:
         self.bound.library(KINDS.index("broadcast"), held.ctypes.data, held.ctypes.data, size)
         return held.tobytes()
 
-    def _hosts(self) -> tuple[str, ...]:
-        name = np.frombuffer(platform.node().encode()[-64:].ljust(64), np.uint8)
-        return tuple(bytes(row).decode(errors="replace").rstrip() for row in self.gather(name))
-
     def _words(self, request: Request) -> tuple[Any, ...]:
         sides, all_counts = [], b""
         if request.counts is not None:
@@ -190,14 +187,30 @@ def world_of(comm: Any) -> World:
 
 def adopted(comm: Any) -> Communicator:
     """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs."""
-    fortran, table = _fortran(comm), _table()
-    bound = _native.comm_find(table, fortran)
-    if bound is None:
-        for key in [key for key, old in _known.items() if old.bound.freed]:
-            del _known[key]
-        bound = _native.comm_adopt(table, fortran)
-        _known[bound.key] = Communicator(bound)
+    fortran, table, bound, fault = _fortran(comm), 0, None, None
+    try:
+        table = _table()
+        bound = _native.comm_find(table, fortran)
+    except EnvironmentFault as error:  # no compiler on one host, say: its ranks know no communicator yet
+        fault = error
+    if bound is not None and bound.key in _known:
+        return _known[bound.key]
+    hosts = of_all(comm, platform.node, fault)
+    bound = _native.comm_adopt(table, fortran) if bound is None else bound
+    try:
+        of_all(comm, lambda: _remember(bound, hosts))
+    except Exception:
+        _known.pop(bound.key, None)  # on all ranks, which begin again the next time
+        raise
     return _known[bound.key]
+
+
+def _remember(bound: _native.Communicator, hosts: Sequence[str]) -> None:
+    for key in [key for key, old in _known.items() if old.bound.freed]:
+        del _known[key]
+    made = Communicator(bound, hosts)
+    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure is told
+    _known[bound.key] = made
 
 
 def _numbers(request: Request) -> list[int]:

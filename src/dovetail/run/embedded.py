@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from dovetail.run.comm import world_of
 from dovetail.run.engine import bind, run_engines
 from dovetail.run.mpi_library import build_shim
 from dovetail.run.options import RunOptions
+from dovetail.run.together import words_of
 from dovetail.run.world import World
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -51,7 +52,7 @@ class Embedded:
         self._in_order = in_order
         self.rank = self.world.rank if self.world else 0
         if self.world:
-            _check_size(self.world, program.num_ranks)
+            check_size(self.world, program.num_ranks)
             if self.world.provided < THREAD_MULTIPLE and options.progress == "thread":
                 self.options = replace(options, progress="poll")
         self._hub = _native.LocalHub(1)  # kept: the transport refers to it
@@ -83,14 +84,27 @@ class Embedded:
         Shapes, dtypes and finiteness are checked before anything moves, and a rank that refuses is named on all:
         WishError. RunError where a rank stalls, naming what each of its lanes waits for.
         """
+        return self.call(lambda: (inputs, out or {}), allow_nonfinite=allow_nonfinite)
+
+    def call(
+        self, read: Callable[[], tuple[Mapping[str, Array], Mapping[str, Array]]], *, allow_nonfinite: bool = False
+    ) -> dict[str, Array]:
+        """The same, of the inputs and outputs that `read` returns. Whatever it raises on one rank is raised on all."""
         if self.world and self.world.freed:
             raise RunError("the communicator was freed", hint="its plan ends with it: run on another one")
-        given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-        results = dict(out or {})
-        self.agree(self.fault(given, results, allow_nonfinite))
-        for name in self._outputs:
-            if name not in results:
-                results[name] = self.empty(name)
+        given, results, fault, error = {}, dict[str, Array](), "", None
+        try:
+            inputs, out = read()
+            given, results = {name: np.ascontiguousarray(array) for name, array in inputs.items()}, dict(out)
+            fault = self.fault(given, results, allow_nonfinite)
+            if not fault:
+                results |= {name: self.empty(name) for name in self._outputs if name not in results}
+                self._engine(given | results)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as failure:
+            fault, error = words_of(failure), failure
+        self.agree(fault, error)
         return self._run(given, results)
 
     def new_outputs(self) -> dict[str, Array]:
@@ -99,8 +113,19 @@ class Embedded:
 
     def run_checked(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
         """The same for arrays that are known to fit, on every rank; new outputs are not poisoned first."""
+        return self.run_bound(self.bound_to(inputs, out))
+
+    def bound_to(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
+        """Inputs and outputs as they go to the engine, which is bound to them: all that can fail on this rank alone."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-        return self._run(given, self.new_outputs() | dict(out) if out else self.new_outputs())
+        results = self.new_outputs() | dict(out) if out else self.new_outputs()
+        self._engine(given | results)
+        return given, results
+
+    def run_bound(self, held: tuple[dict[str, Array], ...]) -> dict[str, Array]:
+        """Run on what `bound_to` returned."""
+        given, results = held
+        return self._run(given, results)
 
     def _run(self, given: dict[str, Array], results: dict[str, Array]) -> dict[str, Array]:
         (failure,) = run_engines([self._engine(given | results)], self.options)
@@ -131,8 +156,11 @@ class Embedded:
                 return f"'{name}' must be C-contiguous and writeable"
         return overlap(inputs, outputs)
 
-    def agree(self, fault: str) -> None:
-        """Go on together or not at all: raise on every rank where any has a fault, naming the first that does."""
+    def agree(self, fault: str, error: BaseException | None = None) -> None:
+        """Go on together or not at all: raise on every rank where any has a fault, naming the first that does.
+
+        Its cause, on a rank with an `error` of its own, is that.
+        """
         faults = {self.rank: fault} if fault else {}
         if self.world and self.world.sum(np.array([float(bool(fault))]), STALL_S)[0]:
             everyone = self.world.gather(fault)
@@ -140,7 +168,7 @@ class Embedded:
         if faults:
             rank, text = min(faults.items())
             more = f"and {len(faults) - 1} other ranks refuse too" if len(faults) > 1 else None
-            raise WishError(f"rank {rank} cannot run the plan: {text}", found=more)
+            raise WishError(f"rank {rank} cannot run the plan: {text}", found=more) from error
 
     def _engine(self, arrays: dict[str, Array]) -> Any:
         """The engine on these arrays: bound once, then moved to where they lie now, unless it keeps arrays itself."""
@@ -225,7 +253,8 @@ def _end(world: World) -> None:
     world.finalize()
 
 
-def _check_size(world: World, ranks: int) -> None:
+def check_size(world: World, ranks: int) -> None:
+    """WishError where a plan is for another number of ranks."""
     if world.size == ranks:
         return
     what = f"the plan is for {ranks} ranks"

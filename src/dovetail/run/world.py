@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import pickle
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,13 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi_library import ON_COMM, Shim
+from dovetail.run.together import Fault, Told, Unanswered, fault_of, first_of
 
 if TYPE_CHECKING:
     from dovetail.trace.clocks import Meeting
 
 CONTROL_TAG = 20000
+ANSWER_S = 600.0  # a rank that says nothing for so long inside `together` is taken for one that never will
 _ANYHOW = 0  # a send may end before the receiver has asked for it
 
 
@@ -40,6 +44,7 @@ class World:
             self._comm, self.transport = ctypes.c_void_p(bound.address), bound.transport
             self.provided, _ = _native.comm_setup(self._shim.address, reduce)
         self.rank, self.size = self._call("rank"), self._call("size")
+        self._faults: dict[int, Fault] = {}
 
     @property
     def has_all(self) -> bool:
@@ -81,15 +86,55 @@ class World:
         if self.rank:
             self.send(payload, 0, limit_s)
             return []
-        return [payload, *(self.recv(src, limit_s) for src in range(1, self.size))]
+        return [payload, *(self._heard(src, limit_s) for src in range(1, self.size))]
 
     def share(self, payload: Any, limit_s: float = 60.0) -> Any:
         """Rank 0's payload, on every rank."""
         if self.rank:
-            return self.recv(0, limit_s)
+            return self._heard(0, limit_s)
         for dst in range(1, self.size):
             self.send(payload, dst, limit_s)
         return payload
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All ranks come to the end of the block, or all raise: their own error, or that of the first rank with one.
+
+        Inside, ranks exchange by `gather` and `share` alone. At the end they agree that none has failed.
+        """
+        self._faults.clear()
+        try:
+            yield
+            self.share(self.gather(None, ANSWER_S)[:1], ANSWER_S)
+        except (KeyboardInterrupt, Unanswered):
+            raise
+        except Told:
+            self._tell(Fault(self.rank))
+            raise first_of(self._faults).raised() from None
+        except BaseException as error:
+            self._tell(fault_of(self.rank, error))
+            raise
+
+    def _tell(self, own: Fault) -> None:
+        """Each rank sends rank 0, and rank 0 each rank, one fault as its last message; earlier messages are dropped."""
+        if self.rank == 0 and own.text:
+            self._faults[0] = own
+        others = range(1, self.size) if self.rank == 0 else (0,)
+        last = own if self.rank else first_of(self._faults)
+        for other in others:
+            self.send(last, other, ANSWER_S)
+        for other in others:
+            while other not in self._faults:
+                found = self.recv(other, ANSWER_S)
+                if isinstance(found, Fault):
+                    self._faults[other] = found
+
+    def _heard(self, src: int, limit_s: float) -> Any:
+        found = self.recv(src, limit_s)
+        if isinstance(found, Fault):
+            self._faults[src] = found
+            raise Told(found)
+        return found
 
     def barrier(self, limit_s: float = 60.0) -> None:
         """All ranks arrive, or a RunError that names one that did not within the limit."""
@@ -139,7 +184,7 @@ class World:
             waited_s = time.monotonic() - begin
             if waited_s > limit_s:
                 who = f"rank {peer}" if peer is not None else "some rank"
-                raise RunError(
+                raise Unanswered(
                     f"{who} did not answer rank {self.rank} within {limit_s:.0f} s", hint="look at that rank's output"
                 )
             if waited_s > 2e-4:

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, RunError, WishError, compile_c, find_tool
+from dovetail.run.together import of_all, words_of
 
 FOLDER = Path(__file__).parent  # of dovetail_pipeline.h and its sources
 Array = NDArray[Any]
@@ -48,23 +50,24 @@ class Pipeline:
     def __init__(
         self, comm: Any, length: int, tile: Callable[[int, int], Any], receives: Faces, sends: Faces, grain: int | None
     ) -> None:
-        self._library, self._pipeline = library(), None
-        open_one = self._library.dovetail_pipeline_open_fortran
+        self._pipeline, fortran = None, comm.py2f()
+        self._library = _library_on_all(comm)
         try:
-            faces = [_faces(sides, length, what) for sides, what in ((receives, "from"), (sends, "to"))]
-        except WishError:
-            open_one(comm.py2f(), length, None, -1, None, -1)  # so that the others refuse too
+            length, grain = index(length), None if grain is None else _checked_grain(grain)
+            faces = [_faces(each, length, what) for each, what in ((receives, "from"), (sends, "to"))]
+            self._held = faces  # the arrays live as long
+            sides = (*_counted(faces[0][0]), *_counted(faces[1][0]))
+            self._tile, self._failure = tile, list[BaseException]()
+            self._kernel = _TILE(self._compute)
+        except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+            self._library.dovetail_pipeline_refuse_fortran(fortran, words_of(error).encode())
             raise
-        self._held = faces  # the arrays live as long
-        (into, _), (out, _) = faces
-        made = open_one(comm.py2f(), length, *_counted(into), *_counted(out))
+        made = self._library.dovetail_pipeline_open_fortran(fortran, length, *sides)
         if not made:
-            raise WishError(f"no pipeline: {self._library.dovetail_pipeline_error().decode()}")
+            raise WishError(f"no pipeline: {self._library.dovetail_pipeline_error().decode(errors='replace')}")
         self._pipeline = ctypes.c_void_p(made)
-        self._tile, self._failure = tile, list[BaseException]()
-        self._kernel = _TILE(self._compute)
         if grain is not None:
-            self.fix(grain)
+            self._library.dovetail_pipeline_fix(self._pipeline, grain, 0)
 
     def __call__(self) -> None:
         """One pass. What `tile` raises is raised here, after the pass: the others are not kept waiting."""
@@ -86,9 +89,7 @@ class Pipeline:
         """Positions at once from now on, the same on every rank; 0 has it chosen again. Sends are waited for at once
         or `overlapped` steps later: 1 or 2.
         """
-        if grain < 0:
-            raise WishError("a grain is a number of positions", found=str(grain), hint="0 has it chosen")
-        self._library.dovetail_pipeline_fix(self._open(), grain, overlapped)
+        self._library.dovetail_pipeline_fix(self._open(), _checked_grain(grain), overlapped)
 
     @property
     def choice(self) -> Choice:
@@ -132,6 +133,18 @@ def pipeline(
     return Pipeline(comm, length, tile, receives, sends, grain)
 
 
+def _library_on_all(comm: Any) -> Any:
+    """The C library, once every rank has it; where one cannot compile it, all raise."""
+    of_all(comm, lambda: library() and None)
+    return library()
+
+
+def _checked_grain(grain: int) -> int:
+    if index(grain) < 0:
+        raise WishError("a grain is a number of positions", found=str(grain), hint="0 has it chosen")
+    return index(grain)
+
+
 class _Face(ctypes.Structure):
     _fields_ = [
         *(("peer", ctypes.c_int), ("first", ctypes.c_void_p), ("bytes", ctypes.c_size_t)),
@@ -163,6 +176,8 @@ def library() -> Any:
     sides = (ctypes.c_void_p, ctypes.c_int)
     found.dovetail_pipeline_open_fortran.argtypes = [ctypes.c_int, ctypes.c_int64, *sides, *sides]
     found.dovetail_pipeline_open_fortran.restype = ctypes.c_void_p
+    found.dovetail_pipeline_refuse_fortran.argtypes = [ctypes.c_int, ctypes.c_char_p]
+    found.dovetail_pipeline_refuse_fortran.restype = None
     found.dovetail_pipeline_run.argtypes = [ctypes.c_void_p, _TILE, ctypes.c_void_p]
     found.dovetail_pipeline_fix.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
     found.dovetail_pipeline_close.argtypes, found.dovetail_pipeline_close.restype = [ctypes.c_void_p], None

@@ -45,6 +45,11 @@ dovetail_pipeline* dovetail_pipeline_open(MPI_Comm comm, int64_t length, const d
 dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length, const dovetail_face* from,
                                                   int num_from, const dovetail_face* to, int num_to);
 
+/* In place of dovetail_pipeline_open on a rank that cannot say what it exchanges: it is NULL on the others, with this
+ * reason. */
+void dovetail_pipeline_refuse(MPI_Comm comm, const char* why);
+void dovetail_pipeline_refuse_fortran(MPI_Fint comm, const char* why);
+
 /* One pass over all positions; every rank calls it, as often as it likes. 0, or what MPI returned. */
 int dovetail_pipeline_run(dovetail_pipeline* pipeline, dovetail_tile* tile, void* context);
 

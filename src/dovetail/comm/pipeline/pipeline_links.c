@@ -105,8 +105,10 @@ static int shared(const dovetail_pipeline* p, char* fault) {
 
 static void local_fault(const dovetail_pipeline* p, const dovetail_face* from, int num_from, const dovetail_face* to,
                         int num_to, char* fault) {
-    int64_t lengths[2] = {p->length, -p->length}, most[2];
+    const int refuses = fault[0] != 0; /* its length is none */
+    int64_t lengths[2] = {refuses ? INT64_MIN : p->length, refuses ? INT64_MIN : -p->length}, most[2];
     MPI_Allreduce(lengths, most, 2, MPI_INT64_T, MPI_MAX, p->comm);
+    if (refuses) return;
     if (p->length < 1)
         snprintf(fault, TEXT, "a pipeline of %lld positions", (long long)p->length);
     else if (most[0] != p->length || most[0] != -most[1])

@@ -177,9 +177,11 @@ int dovetail_pipeline_run(dovetail_pipeline* p, dovetail_tile* tile, void* conte
     return pass(p, &rest, p->choice.overlapped, tile, context, NULL);
 }
 
-dovetail_pipeline* dovetail_pipeline_open(MPI_Comm comm, int64_t length, const dovetail_face* from, int num_from,
-                                          const dovetail_face* to, int num_to) {
+/* `why`: what is wrong on this rank beyond its faces, NULL where nothing is. */
+static dovetail_pipeline* open_one(MPI_Comm comm, int64_t length, const dovetail_face* from, int num_from,
+                                   const dovetail_face* to, int num_to, const char* why) {
     char fault[TEXT] = "";
+    if (why) snprintf(fault, TEXT, "%s", *why ? why : "it refuses");
     dovetail_pipeline* p = calloc(1, sizeof *p);
     if (!p || MPI_Comm_dup(comm, &p->comm) != MPI_SUCCESS) {
         snprintf(last_error, TEXT, "the communicator cannot be duplicated");
@@ -198,6 +200,17 @@ dovetail_pipeline* dovetail_pipeline_open(MPI_Comm comm, int64_t length, const d
     p->choice.grain = p->length, p->choice.tiles = 1, p->choice.settled = !p->num_links;
     dovetail_pipeline_probe(p);
     return p;
+}
+
+dovetail_pipeline* dovetail_pipeline_open(MPI_Comm comm, int64_t length, const dovetail_face* from, int num_from,
+                                          const dovetail_face* to, int num_to) {
+    return open_one(comm, length, from, num_from, to, num_to, NULL);
+}
+
+void dovetail_pipeline_refuse(MPI_Comm comm, const char* why) { open_one(comm, 0, NULL, 0, NULL, 0, why ? why : ""); }
+
+void dovetail_pipeline_refuse_fortran(MPI_Fint comm, const char* why) {
+    dovetail_pipeline_refuse(MPI_Comm_f2c(comm), why);
 }
 
 dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length, const dovetail_face* from,

@@ -1,0 +1,82 @@
+"""together: what one rank raises before a transfer is raised on all ranks, so that none waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dovetail import core
+from dovetail.core import DovetailError, RunError, WishError
+
+MOST_LETTERS = 1000  # of an error's words: a message so short is sent without waiting for its receiver
+
+
+class Unanswered(RunError):
+    """A rank sent nothing within the time limit."""
+
+
+class Fault(NamedTuple):
+    """What a rank raised: its rank, the name of the error's class, its words. No words: it heard of another's."""
+
+    rank: int
+    kind: str = ""
+    text: str = ""
+
+    def raised(self) -> DovetailError:
+        """The error for the other ranks: of the same class, where that is one of ours."""
+        kind = getattr(core, self.kind, WishError)
+        made: DovetailError = kind(f"rank {self.rank}: {self.text}")
+        return made
+
+
+class Told(Exception):
+    """Another rank reports a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+def fault_of(rank: int, error: BaseException) -> Fault:
+    """What a rank tells the others of an error."""
+    ours = type(error).__name__ if isinstance(error, DovetailError) else ""
+    return Fault(rank, ours if hasattr(core, ours) else "", words_of(error))
+
+
+def words_of(error: BaseException) -> str:
+    """An error in words: those of ours as they are, others after the name of their class.
+
+    >>> words_of(WishError("no such root")), words_of(RuntimeError("boom")), words_of(SystemExit())
+    ('no such root', 'RuntimeError: boom', 'SystemExit')
+    """
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # of a class of the user's
+        text = ""
+    if isinstance(error, DovetailError) and text:
+        return text[:MOST_LETTERS]
+    return (f"{name}: {text}" if text else name)[:MOST_LETTERS]
+
+
+def first_of(faults: Mapping[int, Fault]) -> Fault:
+    """The fault of the lowest rank that has one; an empty one where none has."""
+    return next((fault for _, fault in sorted(faults.items()) if fault.text), Fault(-1))
+
+
+def of_all(comm: Any, own: Callable[[], Any], fault: BaseException | None = None) -> list[Any]:
+    """What `own` returns on every rank of the user's communicator; where it fails on one, all raise."""
+    found = None
+    if fault is None:
+        try:
+            found = own()
+        except Exception as error:  # whatever it is: the other ranks wait for this one
+            fault = error
+    told = fault_of(comm.Get_rank(), fault) if fault else Fault(-1)
+    everyone = comm.allgather((told, found))
+    if fault is not None:
+        raise fault
+    first = first_of({rank: each for rank, (each, _) in enumerate(everyone)})
+    if first.text:
+        raise first.raised()
+    return [each for _, each in everyone]

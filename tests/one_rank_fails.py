@@ -1,0 +1,192 @@
+"""Run by the ranks of an MPI: one rank raises at its n-th call of a function of ours, before the transfer; all must."""
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import dovetail as dt
+import dovetail.collective as dc
+from dovetail.comm.pipeline import pipeline
+from dovetail.comm.products import Kept, asked_of, look_up
+from dovetail.comm.slow_path import _asked
+from dovetail.loops import problems
+from dovetail.matmul import MatmulAllReduce, all_gather_matmul, all_to_all_matmul, matmul_all_reduce
+from dovetail.run import comm as ranks_module
+from dovetail.run import mpi_library, together, world
+from dovetail.run.embedded import Embedded, check_size
+
+WORLD = MPI.COMM_WORLD
+RANK, RANKS = WORLD.rank, WORLD.size
+PACKAGE = str(Path(dt.__file__).parent)
+HUNG_S = float(os.environ.get("HUNG_S", 100))  # a trial that takes longer hangs: the job ends with every rank's stack
+DENSE, STRIDE = 30, 1.35  # every call of the first so many, then of ever fewer
+# What carries the faults themselves, and what moves nothing and cannot fail on one rank.
+CARRIERS = {world.__file__, together.__file__, mpi_library.__file__}
+SAFE = {
+    look_up,
+    check_size,
+    Kept.__init__,
+    Kept.take,
+    Kept.add,
+    Kept._drop,
+    ranks_module.Communicator.gather_number,
+    ranks_module.adopted,
+}
+SAFE |= {ranks_module._fortran, ranks_module._table, ranks_module.shim.__wrapped__}
+# From here on a rank can tell the others; before, there is no call in which they would wait for it.
+BEGINNINGS = {together.of_all, asked_of, Embedded.call, _asked, world.World.together.__wrapped__}
+BEGINNINGS = {function.__code__ for function in BEGINNINGS}
+TRANSFERS = {Embedded._run.__code__, Embedded.run_bound.__code__, Embedded.agree.__code__}
+TRANSFERS |= {ranks_module.Communicator.agree.__code__, ranks_module.Communicator.gather.__code__}
+
+
+class Planted(Exception):
+    """What a user's own code may raise."""
+
+
+class RaisesAt:
+    """While it is in force, the n-th call of a function of ours raises; none after the transfer has begun."""
+
+    def __init__(self, n: int) -> None:
+        self.left, self.fired, self.begun = n, "", False
+        self.codes = {function.__code__ for function in SAFE}
+
+    def __call__(self, frame, event, _) -> None:
+        code = frame.f_code
+        self.begun = self.begun or code in BEGINNINGS
+        if (
+            event != "call"
+            or not self.begun
+            or not code.co_filename.startswith(PACKAGE)
+            or code.co_filename in CARRIERS
+        ):
+            return
+        if code in TRANSFERS:
+            sys.setprofile(None)
+        elif code not in self.codes | BEGINNINGS and code.co_name not in ("<genexpr>", "__del__"):
+            self.left -= 1
+            if not self.left:
+                sys.setprofile(None)
+                self.fired = f"{Path(code.co_filename).name}:{code.co_name}"
+                raise Planted(self.fired)
+
+
+def trial(door: Callable[[], object], failing: int, n: int) -> bool:
+    """Whether the fault was raised, on all ranks then."""
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)
+    planted, raised = RaisesAt(n), ""
+    if failing == RANK:
+        sys.setprofile(planted)
+    try:
+        door()
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    finally:
+        sys.setprofile(None)
+    everyone = WORLD.allgather((raised, planted.fired))
+    faulthandler.cancel_dump_traceback_later()
+    fired = everyone[failing][1]
+    assert all(said for said, _ in everyone) or not any(said for said, _ in everyone), (n, everyone)
+    if raised:
+        assert fired, everyone
+        assert fired in raised or "refuses its" in raised, everyone
+    return bool(fired)
+
+
+def every_point(name: str, door: Callable[[], object]) -> None:
+    """Fail at every point that a run of the door passes before its transfer, on either end of the ranks."""
+    for failing in sorted({0, RANKS - 1}):
+        n, trials = 1, 0
+        while trial(door, failing, n):
+            n, trials = (n + 1 if n < DENSE else int(n * STRIDE)), trials + 1
+        assert trials >= 3, f"{name}: only {trials} points"
+        if RANK == 0:
+            print(f"{name}: rank {failing} failed at {trials} points of its first {n - 1} calls", flush=True)
+
+
+def in_new(door: Callable[[MPI.Comm], object]) -> Callable[[], None]:
+    """The door on a communicator that Dovetail does not know yet."""
+
+    def call() -> None:
+        own = WORLD.Dup()
+        try:
+            door(own)
+        finally:
+            own.Free()
+
+    return call
+
+
+def products() -> None:
+    a, b = np.ones((4, 4 * RANKS), "f4"), np.ones((4 * RANKS, 3), "f4")
+    tokens, counts = np.ones((RANKS, 3), "f4"), [1] * RANKS
+    every_point("product, new", in_new(lambda own: all_gather_matmul(a, b, own)))
+    every_point("product, known", lambda: matmul_all_reduce(a, b, WORLD))
+    out = np.zeros((RANKS, 2), "f4")
+    weight = np.ones((3, 2), "f4")
+    every_point("product, counts and out", lambda: all_to_all_matmul(tokens, weight, WORLD, counts=counts, out=out))
+    assert np.array_equal(all_to_all_matmul(tokens, weight, WORLD, counts=counts, out=out), np.full_like(out, 3))
+
+
+def products_alike() -> None:
+    """Two products that a rank cannot tell apart by its own arguments: the right one runs, and a fault is told."""
+    rows = [2 + (RANK == 1), 2 + 2 * (RANK == 1)]
+    pairs = [(np.ones((n, 3), "f4"), np.ones((3, 2), "f4")) for n in rows]
+    for _ in range(3):
+        for a, b in pairs:
+            total = sum(WORLD.allgather(a.shape[0]))
+            assert all_gather_matmul(a, b, WORLD).shape == (total, 2)
+    every_point("product, alike", lambda: all_gather_matmul(*pairs[0], WORLD))
+
+
+def plans() -> None:
+    made = dt.plan(MatmulAllReduce(8, 4, 6), "shared-memory-2", ranks=RANKS, extrapolate=True)
+    part = np.array_split(np.arange(4), RANKS)[RANK].size
+    given = [np.ones((8, part), "f4"), np.ones((part, 6), "f4")]
+    every_point("plan", lambda: made.run(*given, comm=WORLD))
+    every_point("plan, new", in_new(lambda own: made.run(*given, comm=own)))
+
+
+def nests() -> None:
+    every_point("nest.on", lambda: problems.jacobi2d.on(WORLD, (8, 6), steps=2))
+    run = problems.jacobi2d.on(WORLD, (8, 6), steps=2)
+    own = np.ones((8, 6), "f4")[run.block].copy()
+    every_point("nest", lambda: run(own))
+    every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7)))
+
+
+def pipelines() -> None:
+    face = np.zeros((6, 2))
+    sides = {"receives": [(RANK - 1, face)]} if RANK else {}
+    sides |= {"sends": [(RANK + 1, face)]} if RANK + 1 < RANKS else {}
+    every_point("pipeline()", lambda: pipeline(WORLD, 6, lambda low, high: None, grain=2, **sides))
+
+
+def collectives() -> None:
+    os.environ["DOVETAIL_CHECK_CALLS"] = "1"
+    x, out = np.ones(4 * RANKS, "f4"), np.zeros(4 * RANKS, "f4")
+    for kind in ("all_reduce", "all_gather_v"):
+        given = [] if kind == "all_reduce" else [[4] * RANKS]
+        part = x if kind != "all_gather_v" else x[:4]
+        call = getattr(dc, kind)
+        call(part.copy(), *given, WORLD, out=out)
+        every_point(kind, lambda call=call, part=part, given=given: call(part, *given, WORLD, out=out))
+    del os.environ["DOVETAIL_CHECK_CALLS"]
+
+
+def planted_silent() -> None:
+    """A door without its agreement: the others wait, and the job is ended."""
+    global HUNG_S
+    HUNG_S = 3
+    world.World._tell = lambda self, own: None
+    every_point("nest.on", lambda: problems.jacobi2d.on(WORLD, (8, 6), steps=2))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        globals()[name]()
