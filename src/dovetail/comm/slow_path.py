@@ -42,7 +42,7 @@ def settle(
             _refuse_counts(made)
         raise
     if checks and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
-        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=np.array([np.ndim(given)])))
+        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=np.array([0 if given is None else given.ndim])))
     try:
         src, dst, request = _asked(kind, made, array, out, op, root, given)
     except Exception:
