@@ -27,6 +27,9 @@ class Messages(NamedTuple):
     sent_s: Array  # the sending call begins
     sent_end_s: Array  # and ends
     away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
+    away_from_s: Array  # and begins
+    away_thread: Array
+    away_name: Array
     posted_s: Array  # the call that asks for it begins
     waited_s: Array  # the call in which it was found to be there begins
     taken_s: Array  # and ends
@@ -122,10 +125,14 @@ def _sides(
     sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
     sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
-    away = np.where(rows["request"] >= 0, np.nan, rows["end_s"])
     over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
-    away[started[over]] = rows["end_s"][over]
-    sends["away_s"] = away[sent]
+    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that finds a send to be over
+    ended_by[started[over]] = over
+    by_end, known = ended_by[sent], ended_by[sent] >= 0
+    for name, column in (("away_s", "end_s"), ("away_from_s", "start_s")):
+        sends[name] = np.where(known, rows[column][by_end], np.nan)
+    for name, column in (("away_thread", "thread"), ("away_name", "name")):
+        sends[name] = np.where(known, rows[column][by_end], -1)
     taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
     takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
     asked = np.where(started[taken] >= 0, started[taken], taken)
@@ -187,6 +194,9 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
             sends["at_s"],
             sends["end_s"],
             sends["away_s"],
+            sends["away_from_s"],
+            sends["away_thread"],
+            sends["away_name"],
         ),
         *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
         *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),

@@ -14,9 +14,10 @@ from dovetail.trace.delays import delays_of
 from dovetail.trace.flights import Log
 from dovetail.trace.matching import Matcher, Messages, of_name
 from dovetail.trace.meetings import Gatherer
+from dovetail.trace.polls import POLLS, Polls
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
-from dovetail.trace.waits import STATES, Waits, critical_path, waits
+from dovetail.trace.waits import STATES, CallWaits, by_call, critical_path, waits
 
 SCHEMA = "dovetail.trace_stats/1"
 _MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
@@ -39,7 +40,8 @@ class CallStats:
 
 @dataclass(frozen=True)
 class WaitStats:
-    """All waits of a kind in a call: how often, how long, the rank that waited most, and whom most was waited for."""
+    """Waits of one kind in calls of one name: how many calls waited, seconds, the rank that waited most, and the rank
+    that caused most. A call that waits for several messages waits for the last of them."""
 
     state: str
     name: str
@@ -127,19 +129,23 @@ class Stats:
 def stats(trace: Trace | TraceFile) -> Stats:
     """Add up a trace; one on disk is read a chunk at a time."""
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
+    is_poll = of_name(trace.names, lambda name: name in POLLS)
     sums, matcher, gatherer, log = _Sums(trace.num_ranks, is_mpi), Matcher(), Gatherer(), Log()
+    polls: list[Polls] = []
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         sums.add(part.columns)
         matcher.take(part.columns)
         gatherer.take(part.columns)
         log.take(part.columns, is_mpi)
+        polls.append(Polls.of(part.columns, is_poll))
     sums.forget_unseen()
     found, _ = matcher.messages(trace.names, trace.comms)
-    waited = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
-    path = critical_path(waited, sums.first, sums.last).seconds_of(trace.num_ranks)
+    seen = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
+    path = critical_path(by_call(seen).waits, sums.first, sums.last).seconds_of(trace.num_ranks)
+    waited = by_call(seen, Polls.joined(polls) if polls else None)
     hidden = log.hidden(trace.names, trace.num_ranks)
     pure = _pure(found, trace.num_ranks)
-    spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
+    spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
     sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
     told = _told(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
@@ -167,14 +173,15 @@ def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.i
     return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
 
 
-def _told(found: Waits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
-    """Waits by kind and call."""
+def _told(waited: CallWaits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
+    """Waits by kind and name of the call."""
+    found, seconds = waited
     key = found.state * len(trace.names) + found.name
     told = []
     for one in np.unique(key).tolist():
         at = key == one
-        by_rank = np.bincount(found.rank[at], found.seconds[at], trace.num_ranks)
-        by_cause = np.bincount(found.cause[at], found.seconds[at], trace.num_ranks)
+        by_rank = np.bincount(found.rank[at], seconds[at], trace.num_ranks)
+        by_cause = np.bincount(found.cause[at], seconds[at], trace.num_ranks)
         most, cause = int(np.argmax(by_rank)), int(np.argmax(by_cause))
         state, name = divmod(one, len(trace.names))
         head = (STATES[state], trace.names[name], int(np.count_nonzero(at)), float(by_rank.sum()))
