@@ -116,7 +116,7 @@ def advise(
     from dovetail.report.advice import advice_text
 
     with output.progress("weighing changes"):
-        runs = [_open(run).read() for run in (trace, *(again or ()))]
+        runs = [_open(run) for run in (trace, *(again or ()))]
         found = advised(runs[0], None if machine is None else find(machine), runs[1:])
     if json:
         output.emit(found.to_json())

@@ -77,7 +77,7 @@ class Trace:
         first = self.columns["part"] == 0
         return int(np.count_nonzero(first) + self.columns["repeats"][first].sum())
 
-    def rows(self, chosen: NDArray[Any]) -> Trace:
+    def rows(self, chosen: NDArray[Any] | slice) -> Trace:
         """The same with the chosen rows only."""
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return Trace(self.num_ranks, self.names, self.comms, columns, self.meta)

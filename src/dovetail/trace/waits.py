@@ -64,7 +64,7 @@ def waits(found: Messages, met: Meetings, names: Sequence[str]) -> Waits:
 
 
 def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
-    """The union of the waits of each call: the one that ends last, since all begin with the call. With `polls`, the tests
+    """The union of the waits of each call: the one that ends last, since all begin with the call. With `polls`, tests
     in vain before a test that finds something waited too."""
     seconds = found.until_s - found.start_s
     if polls is not None:
