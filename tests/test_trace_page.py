@@ -86,7 +86,7 @@ def test_search_fades_what_is_not_found_and_goes_from_one_to_the_next(browser, t
     assert "MPI_Isend to 1, tag 7" in browser.run("detail.innerText")
     browser.page.press("#find", "Enter")
     assert "MPI_Isend to 0, tag 7" in browser.run("detail.innerText")
-    assert browser.run("legend.innerText").strip() == "send, put"
+    assert browser.run("legend.innerText").strip() == "send"
     browser.page.press("#find", "Escape")
     assert "receive" in browser.run("legend.innerText")
 

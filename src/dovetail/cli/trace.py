@@ -72,7 +72,7 @@ def view(
     from dovetail.report.trace_page import write_trace_page
 
     titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
-    opened = [_open(path).read() for path in traces]
+    opened = [_open(path) for path in traces]
     print(write_trace_page(out, opened, titles))
 
 
