@@ -69,7 +69,7 @@ def test_lanes_messages_and_sums(browser, tmp_path):
     browser.open(write_trace_page(tmp_path / "page.html", [trace, trace], ["before", "after"]))
     assert (browser.complaints, len(browser.requests)) == ([], 1)
     text = browser.run("document.body.innerText")
-    for words in ("before and after", "late sender", "MPI_Recv", "of all ranks", "from \\ to", "4 KiB"):
+    for words in ("before and after", "late sender", "MPI_Recv", "share of run", "from \\ to", "4 KiB"):
         assert words in text
     assert shown(browser) == 0
     browser.page.click("#messages")

@@ -34,8 +34,8 @@ def replay_text(replay: Replay) -> str:
     """How long a trace takes in the simulator, beside what was traced."""
     how = f"on machine '{replay.machine}'" if replay.machine else "as it was"
     times = f"takes {seconds(replay.replayed_s)}; traced were {seconds(replay.traced_s)}"
-    off = percent(abs(replay.off))
-    share = "equal" if off == percent(0.0) else f"{off} {'longer' if replay.off >= 0 else 'shorter'}"
+    off = f"{percent(abs(replay.off))} {'longer' if replay.off >= 0 else 'shorter'}"
+    share = "less than 1 % apart" if abs(replay.off) < 0.01 else off
     return f"Replayed {how}, the program {times} ({share})."
 
 

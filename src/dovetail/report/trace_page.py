@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.plan.advise import Advice, advise
+from dovetail.report.advice import advice_text
 from dovetail.report.html import write_page
 from dovetail.report.op_details import OpDetails
 from dovetail.report.trace_tables import Table, remarks, tables
@@ -35,7 +37,8 @@ def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titl
     shown = [_shown(trace) for trace in traces]
     timelines = [_named(timeline, title) for (timeline, _, _), title in zip(shown, titles, strict=True)]
     further = "".join(
-        _section(title, stats(trace), note) for title, trace, (_, _, note) in zip(titles, traces, shown, strict=True)
+        _section(title, stats(trace), advise(trace), note)
+        for title, trace, (_, _, note) in zip(titles, traces, shown, strict=True)
     )
     details = [details for _, details, _ in shown]
     return write_page(path, title=" and ".join(titles), timelines=timelines, program=details, further=further)
@@ -60,10 +63,8 @@ def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
     ]
     start = np.zeros(count + 1, "i8")
     details = OpDetails("trace", (), texts, np.full(count, -1), none, none, start, none, found.classes)
-    note = (
-        f"The timeline shows sums of {found.num_calls} calls: the time by class of call in every {seconds(found.bin_s)} "
-        "of each thread. Single calls and messages are not drawn."
-    )
+    note = f"The timeline shows sums of {found.num_calls} calls: of each thread, the time by class of call in every "
+    note += f"{seconds(found.bin_s)}. Single calls and messages are not drawn."
     return found.timeline, details, note
 
 
@@ -154,12 +155,20 @@ def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> s
     return f" {arg}" if kind == "interval" and arg else more
 
 
-def _section(title: str, found: Stats, note: str = "") -> str:
-    """What the timeline leaves out, the tables of `trace stats`, then what a reader should know."""
+def _section(title: str, found: Stats, advice: Advice, note: str = "") -> str:
+    """What the timeline leaves out, the findings of `trace advise`, the tables of `trace stats`, then what a reader
+    should know."""
     shown = "".join(_table(table) for table in tables(found))
     notes = "".join(f"<p>{escape(remark)}</p>" for remark in remarks(found))
     left_out = f"<p>{escape(note)}</p>" * bool(note)
-    return f'<section class="notes"><h2>{escape(title)}</h2>{left_out}<div class="sums">{shown}</div>{notes}</section>'
+    head = f"<h2>{escape(title)}</h2>{left_out}{_advice(advice)}"
+    return f'<section class="notes">{head}<div class="sums">{shown}</div>{notes}</section>'
+
+
+def _advice(advice: Advice) -> str:
+    """The findings, the first to be done first."""
+    paragraphs = (escape(text) for text in advice_text(advice).split("\n\n"))
+    return "<h2>What to change</h2>" + "".join(f'<p class="lines">{text}</p>' for text in paragraphs)
 
 
 def _table(table: Table) -> str:
