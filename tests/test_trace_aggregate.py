@@ -47,7 +47,7 @@ def test_sums_are_those_of_the_calls(tmp_path):
             mine = (spans["rank"] == rank) & (found.classes == kind)
             traced_s = (col["end_s"] - col["start_s"])[calls].sum()
             assert (spans["end_s"] - spans["start_s"])[mine].sum() == pytest.approx(traced_s, rel=1e-3)
-            assert found.count[mine].sum() == np.count_nonzero(calls)
+            assert found.calls[mine].sum() == np.count_nonzero(calls)
         mine = np.flatnonzero(spans["rank"] == rank)
         mine = mine[np.argsort(spans["start_s"][mine])]
         assert (spans["start_s"][mine][1:] >= spans["end_s"][mine][:-1] - 1e-6 * found.bin_s).all()

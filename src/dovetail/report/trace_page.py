@@ -59,7 +59,7 @@ def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
     lasted = (col["end_s"] - col["start_s"]).tolist()
     texts = [
         f"{CLASSES[kind]}: {calls} calls begin in these {seconds(found.bin_s)}, {seconds(lasts)} in such calls"
-        for kind, calls, lasts in zip(found.classes.tolist(), found.count.tolist(), lasted, strict=True)
+        for kind, calls, lasts in zip(found.classes.tolist(), found.calls.tolist(), lasted, strict=True)
     ]
     start = np.zeros(count + 1, "i8")
     details = OpDetails("trace", (), texts, np.full(count, -1), none, none, start, none, found.classes)

@@ -20,11 +20,11 @@ _POINT = KINDS.index("point")
 
 
 class Aggregate(NamedTuple):
-    """A timeline whose spans stand for the calls of one class (`classes`) in one of `bin_s` seconds; `count` calls."""
+    """A timeline whose spans stand for the calls of one class (`classes`) in one of `bin_s` seconds; `calls`: how many."""
 
     timeline: Timeline
     classes: Array
-    count: Array
+    calls: Array
     bin_s: float
     num_calls: int
 
