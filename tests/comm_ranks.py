@@ -1,11 +1,13 @@
 """Run by every rank of an MPI: the calls of dovetail.comm on communicators of 1 to 4 ranks, held against NumPy."""
 
+import json
 import os
 import sys
 import threading
 import time
 import warnings
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -398,7 +400,7 @@ def test_arguments_compared(comm):
 
 
 def test_table_is_found(comm):
-    """A communicator begins with the selection file of rank 0; a broken one is told, and left aside."""
+    """A communicator begins with the selection file of rank 0; all ranks warn of a broken one, and go without it."""
     path = os.environ["DOVETAIL_SELECTION"]
     if MPI.COMM_WORLD.rank == 0:
         forced(comm, "ring_all_reduce", low=16).save(path)
@@ -407,17 +409,44 @@ def test_table_is_found(comm):
     assert choice_for(made, "all_reduce", 16).algorithm == "ring_all_reduce"
     even(made, "all_reduce", 3, "float64")
     made.Free()
-    if MPI.COMM_WORLD.rank == 0:
-        with open(path, "w") as file:
-            file.write("{}")
-    made = comm.Dup()
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    for damage, words in DAMAGES:
+        if MPI.COMM_WORLD.rank == 0:
+            document = forced(comm, "ring_all_reduce", low=16).to_json()
+            damage(document)
+            Path(path).write_text(json.dumps(document), encoding="utf-8")
+        made = comm.Dup()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            even(made, "all_reduce", 3, "float64")
         assert choice_for(made, "all_reduce", 16) is None
-    assert len(told) == (comm.rank == 0), [str(w.message) for w in told]
+        assert [path in str(w.message) and words in str(w.message) for w in seen] == [True], [str(w) for w in seen]
+        made.Free()
     if MPI.COMM_WORLD.rank == 0:
         os.remove(path)
-    made.Free()
+
+
+# What is done to a table, and words of the warning.
+DAMAGES = (
+    (dict.clear, "schema"),
+    (lambda table: table.update(facts=[{}]), "`facts` is an object"),
+    (lambda table: table["rows"][0].update(dtype="bool"), "row 0: no dtype 'bool'"),
+    (lambda table: table["rows"][0].update(algorithm={}), "row 0: no algorithm {}"),
+    (lambda table: table["rows"][0].update(protocol=[]), "row 0: no protocol []"),
+    (lambda table: table["rows"].append(7), "row 1"),
+)
+
+
+def test_what_is_no_selection(comm):
+    """Whatever rank 0 gives: every rank says that it is none, and none waits."""
+
+    class Broken(Selection):
+        def to_json(self):
+            raise RuntimeError("cannot be written")
+
+    for given, words in (("table.json", "no Selection, but str"), (Broken({}, ()), "cannot be written")):
+        said = refusal(lambda given=given: use(comm, None if comm.rank else given))
+        assert words in said, said
+    even(comm, "all_reduce", 3, "float64")
 
 
 def refusal(call, kind=WishError):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -179,8 +180,8 @@ def test_a_wish_of_another_package_has_its_command(monkeypatch, request):
     table = importlib.import_module("dovetail.plan.wishes")
     monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(Bare=Bare))
     monkeypatch.setattr(table, "entry_points", lambda group: [SimpleNamespace(name="bare", value="elsewhere:Bare")])
-    table.wishes.cache_clear()
-    request.addfinalizer(table.wishes.cache_clear)
+    forget_wishes(table)
+    request.addfinalizer(lambda: forget_wishes(table))
     heard = []
 
     def listen(said: Said, ranks: int = 2) -> None:
@@ -194,6 +195,46 @@ def test_a_wish_of_another_package_has_its_command(monkeypatch, request):
         Verb(listen).command("bear")
     with pytest.raises(WishError, match="did you mean 'wild'"):
         command(["--schedule", "mild"], standalone_mode=False)
+
+
+def forget_wishes(table):
+    for found in (table.wishes, table.usable_wishes, table.wish_class):
+        found.cache_clear()
+
+
+BROKEN = {
+    "absent": ("no_such_package:Wish", "ModuleNotFoundError: No module named 'no_such_package'"),
+    "nameless": ("elsewhere:Missing", "AttributeError"),
+    "raising": ("raises:Wish", "RuntimeError: at import"),
+    "plain": ("elsewhere:number", "7"),
+    "poor": ("elsewhere:Poor", "it lacks options"),
+}
+
+
+def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path, call):
+    """Every operator but its own plans as before; asked for by name, it is told why it cannot be had."""
+    (tmp_path / "raises.py").write_text("raise RuntimeError('at import')")
+    monkeypatch.syspath_prepend(tmp_path)
+    table = importlib.import_module("dovetail.plan.wishes")
+    poor = type("Poor", (), {"name": "poor", "families": ("serial",), "by_size": False})
+    monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(number=7, Poor=poor))
+    points = [SimpleNamespace(name=name, value=place) for name, (place, _) in BROKEN.items()]
+    points.append(SimpleNamespace(name="matmul_all_reduce", value="elsewhere:Poor", dist=SimpleNamespace(name="thief")))
+    monkeypatch.setattr(table, "entry_points", lambda group: points)
+    forget_wishes(table)
+    request.addfinalizer(lambda: forget_wishes(table))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        said = call("plan", "matmul_all_reduce", "--m", 64, "--k", 32, "--n", 64, "--machine", "shared-memory-2")
+    assert said[0] == 0, said
+    words = " ".join(str(each.message) for each in seen)
+    assert "'matmul_all_reduce' of package thief is left aside" in words
+    for name, (place, cause) in BROKEN.items():
+        assert f"'{name}' of another package" in words
+        code, _, errors = call("plan", name)
+        assert code == 2
+        assert place in errors
+        assert cause in errors
 
 
 def test_what_was_not_said_is_as_the_machine_has_it():
@@ -420,11 +461,11 @@ def test_verify_a_target(call, swap):
     assert "msccl" in err
 
 
-@pytest.mark.parametrize(("text", "code"), [("program", 1), ("{", 2), ("{}", 2), ("", 1)])
-def test_verify_what_is_no_program(call, tmp_path, text, code):
+@pytest.mark.parametrize("text", ["program", "{", "{}", ""])
+def test_verify_what_is_no_program(call, tmp_path, text):
     (tmp_path / "x").write_text(text)
-    found, out, err = call("verify", tmp_path / "x")
-    assert (found, out) == (code, "")
+    code, out, err = call("verify", tmp_path / "x")
+    assert (code, out) == (2, "")
     assert err
 
 

@@ -751,12 +751,12 @@ def test_verify_a_malformed_file(call, tmp_path, text):
     place = tmp_path / "x.xml"
     place.write_text(text)
     code, out, err = call("verify", place)
-    assert (code, out) == (1, "")
-    assert err.startswith("ProgramError: ")
+    assert (code, out) == (2, "")
+    assert err.startswith("FileError: ")
     assert str(place) in err
     code, out, _ = call("verify", place, "--json")
     found = json.loads(out)
-    assert (code, found["ok"], found["checks"]["bounds"]["ok"]) == (1, False, False)
+    assert (code, found["ok"], found["checks"]["bounds"]["ok"]) == (2, False, False)
 
 
 def test_show_and_diff(call, tmp_path):

@@ -12,9 +12,11 @@ from dovetail.core import CostError, DovetailError, PlanError, ProgramError, Wis
 from dovetail.cost import Curve, Segment, price
 from dovetail.ir import Schedule, certificate
 from dovetail.machine import Link, Machine, load
-from dovetail.matmul import MatmulAllReduce, pipeline_s
+from dovetail.machine.presets import presets
+from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s
 from dovetail.plan import Plan, plan, search
 from dovetail.plan.costs import Costs
+from dovetail.plan.wishes import BUILT_IN, wish_class
 from dovetail.report.explain import explain
 from dovetail.sim import simulate
 
@@ -353,3 +355,42 @@ def test_a_malformed_document_is_told(tmp_path):
     wrong = {**document, "choices": {**choices, "parameters": {**choices["parameters"], "tiles": [63]}}}
     with pytest.raises(PlanError, match="do not add up"):
         Plan.from_json(wrong)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if "matmul" in name])
+def test_every_family_and_every_way_on_offer_can_be_had(name):
+    """By every way to communicate that the options offer there is a plan, and every family has a schedule by one."""
+    wanted = wish_class(name)
+    ways = next(option.choices for option in wanted.options if option.name == "by")
+    machine = pair(**{f"{kind}:2": line(20e-6, 1e-9) for kind in ("all_gather", "all_to_all", "reduce_scatter")})
+    for sizes in ((64, 32, 16), (0, 8, 8)):
+        for by in ways:
+            assert plan(wanted(*sizes, "float32"), machine, ranks=2, extrapolate=True, by=by).ranks == 2
+    costs, _ = Costs.of(wanted(64, 32, 16, "float32"), machine, 2, {}, None, True)
+    offered = {each.family for each in costs.wish.schedules(costs)}
+    assert offered >= {family for family in wanted.families if family not in ASKED_FOR}
+
+
+ASKED_FOR = ("ficco-heuristic", "optimal")  # one is made where it is asked for, the other where tiles differ
+
+
+def test_a_family_that_has_no_such_schedule_says_what_was_asked():
+    about = {"ranks": 2, "extrapolate": True, "schedule": "shard-ring", "by": "messages"}
+    with pytest.raises(PlanError, match="no shard-ring schedule fits") as refused:
+        plan(AllGatherMatmul(64, 32, 16), "two-hosts-1gbit", **about)
+    assert "all_gather_matmul 64 × 32 × 16 float32 on 2 ranks has none with" in str(refused.value)
+    assert "by=messages" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if name != "atlas-a2-8"])
+def test_presets_plan_every_product_in_every_dtype_that_they_list(name):
+    """But for the one whose source printed the cost of all_reduce alone."""
+    machine = load(name)
+    listed = {key.rpartition(":")[2] for key in machine.costs if key.startswith("flops:matmul:")}
+    assert machine.facts["dtype"] in listed
+    for dtype in listed:
+        for product in (name for name in BUILT_IN if "matmul" in name):
+            wish = wish_class(product)(64, 32, 64, dtype)
+            costs, _ = Costs.of(wish, machine, 2, {}, None, True)
+            serial = next(each for each in wish.schedules(costs) if each.is_serial)
+            assert 0 < costs.predicted_s(serial) < np.inf

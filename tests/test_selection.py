@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -86,6 +88,20 @@ def test_json_round_trip(tmp_path):
         ("slice_bytes", -1),
         ("colour", 1),
         ("points", [{"x": 1}]),
+        ("points", [{"num_bytes": 4096, "measured_s": float("nan")}]),
+        ("points", [{"num_bytes": 4096, "measured_s": "soon"}]),
+        ("points", 7),
+        ("ranks", True),
+        ("ranks", 2.0),
+        ("max_bytes", 1 << 80),
+        ("collective", "all_reduced"),
+        ("collective", []),
+        ("algorithm", {}),
+        ("algorithm", None),
+        ("protocol", []),
+        ("protocol", "simple"),
+        ("dtype", "bool"),
+        ("dtype", None),
     ],
 )
 def test_broken_documents_are_refused(change, value):
@@ -93,6 +109,31 @@ def test_broken_documents_are_refused(change, value):
     document["rows"][0][change] = value
     with pytest.raises(PlanError):
         Selection.from_json(document)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"facts": [{}]},
+        {"facts": None},
+        {"rows": None},
+        {"rows": {}},
+        {"rows": [None]},
+        {"rows": [[]]},
+        {"rows": [{"collective": "all_reduce"}]},
+        {"rows": "rows"},
+    ],
+)
+def test_damaged_tables_are_refused_with_their_file(damage, tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(table((RING, 4096)).to_json() | damage), encoding="utf-8")
+    with pytest.raises(PlanError, match=re.escape(f"selection {path}: ")):
+        Selection.load(path)
+
+
+def test_rows_of_dtypes_that_nothing_reduces_are_refused():
+    with pytest.raises(PlanError, match="no dtype 'bool'"):
+        Selection({}, (replace(table((RING, 4096)).rows[0], dtype="bool"),))
 
 
 def test_overlapping_rows_are_refused():

@@ -1,9 +1,9 @@
 /* The recorder from many threads, signal handlers and forks at once; for the sanitizers, and as a source of events.
 
-   trace FOLDER THREADS EVENTS [look|again]: each thread, and a second one after it, records EVENTS intervals with a
-   point inside each, or looks as often for something three times, in vain but for the last; `again`: four hundred such
-   threads come and go, one after the other; a timer's signal records points;
-   a forked child records a point into a file of its own. Prints what was dropped. */
+   trace FOLDER THREADS EVENTS [look|again|calm]: each thread, and a second one after it, records EVENTS intervals with
+   a point inside each, or looks as often for something three times, in vain but for the last; `again`: four hundred
+   such threads come and go, one after the other; `calm`: threads begin and end together, and no signal comes; else a
+   timer's signal records points; a forked child records a point into a file of its own. Prints what was dropped. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +17,8 @@
 #include "trace/dovetail_trace.h"
 
 static int step, mid, look, alarm_name, child_name, num_events, looks;
-static int num_signals;
+static int num_signals, is_calm;
+static pthread_barrier_t together;
 
 static void on_signal(int number) {
     (void)number;
@@ -31,7 +32,7 @@ static void look_thrice(void) {
     dovetail_trace_end(many ? 0 : look, many);
 }
 
-static void* work(void* unused) {
+static void record_all(void) {
     for (int i = 0; i < num_events; ++i) {
         if (looks) {
             look_thrice();
@@ -41,11 +42,18 @@ static void* work(void* unused) {
         dovetail_trace_point(mid, -i);
         dovetail_trace_end(step, 0);
     }
+}
+
+static void* work(void* unused) {
+    if (is_calm) pthread_barrier_wait(&together);
+    record_all();
+    if (is_calm) pthread_barrier_wait(&together);
     return unused;
 }
 
 static void in_threads(int count) {
     pthread_t threads[64];
+    pthread_barrier_init(&together, NULL, (unsigned)count);
     for (int i = 0; i < count; ++i) pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < count; ++i) pthread_join(threads[i], NULL);
 }
@@ -81,7 +89,8 @@ int main(int argc, char** argv) {
     alarm_name = dovetail_trace_name("alarm"), child_name = dovetail_trace_name("child");
     signal(SIGALRM, on_signal);
     const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
-    setitimer(ITIMER_REAL, &often, NULL);
+    is_calm = argc > 4 && !strcmp(argv[4], "calm");
+    if (!is_calm) setitimer(ITIMER_REAL, &often, NULL);
     for (int i = 0; i < num_rounds; ++i) in_threads(num_threads);
     const int status = in_child(argv[1]);
     in_threads(num_threads);

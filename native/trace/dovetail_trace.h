@@ -1,8 +1,8 @@
 /* Tracing for any C, C++ or Fortran program: 16-byte events in ring buffers that are a file, some 20 ns each.
 
    Link with -ldovetail_trace. No function throws, or ends the program. Those marked [fast] take no lock, allocate
-   nothing and make no system call; they may be called in signal handlers. What there is no room for is counted and left
-   out. */
+   nothing and make no system call; they may be called in signal handlers. Only where a thread needs further room before
+   the background thread has made it, it waits until that has. What there is no room for is counted and left out. */
 #ifndef DOVETAIL_TRACE_H
 #define DOVETAIL_TRACE_H
 

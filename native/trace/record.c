@@ -39,13 +39,24 @@ static uint64_t about(int kind, int field, int64_t arg) {
 
 static void count_lost(void) { __atomic_fetch_add(&dvt_writer.header->dropped, 1, __ATOMIC_RELAXED); }
 
+/* A segment with room for `needed` events. Of those that come all at once, some wait for the helper to make more. */
+static dvt_segment* segment_with_room(int needed) {
+    for (;;) {
+        dvt_segment* fresh = dvt_take();
+        if (!fresh) fresh = dvt_wait();
+        if (!fresh || fresh->count + (uint64_t)needed <= dvt_writer.limit) return fresh;
+        dvt_discard(fresh);
+    }
+}
+
 /* Gives this thread a segment with room for `needed` events; false where there is none to be had. */
 static int next_segment(int needed) {
     if (mine.generation != generation) mine.segment = mine.before = NULL;
-    dvt_segment* fresh = dvt_take();
-    while (fresh && fresh->count + (uint64_t)needed > dvt_writer.limit) {
-        dvt_discard(fresh);
-        fresh = dvt_take();
+    const dvt_segment* held = mine.segment;
+    dvt_segment* fresh = segment_with_room(needed);
+    if (mine.generation == generation && mine.segment && mine.segment != held) { /* a signal's handler has got one */
+        if (fresh) dvt_give_back(fresh);
+        return 1;
     }
     if (!fresh) return 0;
     if (mine.generation != generation || !mine.thread) {
@@ -70,11 +81,13 @@ static inline uint32_t recorded_in(void) { return __atomic_load_n(&on, __ATOMIC_
 
 /* A place in a new segment, or NULL after counting the event as lost. `full`: where it is counted already, or NULL. */
 __attribute__((noinline, cold)) static dvt_event* place_in_next(dvt_segment* full) {
+    if (full) --full->count; /* what was counted there goes into the new one */
     if (next_segment(2)) {
-        if (full) --full->count; /* what was counted there goes into the new one */
         dvt_segment* segment = mine.segment;
         const uint64_t at = dvt_next(&segment->count);
         if (at < dvt_writer.limit) return &segment->events[at & dvt_writer.mask];
+    } else if (full && mine.segment == full) {
+        dvt_next(&full->count); /* lost after what is there */
     }
     count_lost();
     return NULL;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "dovetail_trace_meet.h"
@@ -24,11 +26,14 @@ enum { PAUSE_NS = 5000 };              /* what advice too takes for calls that f
 enum { MADV_POPULATE_WRITE = 23 }; /* Linux 5.14; before it a ring's first lap is slower */
 #endif
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
+enum { NAP_NS = 50000, MAX_NAPS = 40000 }; /* of a thread that waits for room: 2 s and more */
 
 static struct {
     int fd, lines;
     int num_spares; /* kept ready */
     int stop, helps;
+    int has_no_room;    /* the helper found none, or nobody has seen it for long: nobody waits */
+    uint32_t num_asked; /* times that the helper was asked for room: a futex */
     uint64_t segment_bytes;
     off_t end; /* of the file; the helper's, once it runs */
     pthread_t helper;
@@ -162,6 +167,7 @@ static int make_spares(uint64_t ready_bytes) {
     for (int i = 0; i < file.num_spares; ++i) {
         if (__atomic_load_n(&file.spare[i], __ATOMIC_RELAXED)) continue;
         dvt_segment* fresh = make_segment(file.end, ready_bytes);
+        __atomic_store_n(&file.has_no_room, !fresh, __ATOMIC_RELAXED);
         if (!fresh) return made;
         remember_ring(fresh, ready_bytes);
         file.spare_at[i] = file.end;
@@ -183,12 +189,13 @@ static void unmap_full(void) {
 static void* help(void* unused) {
     int quiet = 0;
     while (!__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) {
+        const uint32_t seen = __atomic_load_n(&file.num_asked, __ATOMIC_ACQUIRE);
         quiet = make_spares(PIECE) ? 0 : quiet + 1;
         while (ready_more() && !__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) make_spares(PIECE);
         unmap_full();
         dvt_writer.header->last = read_anchor();
         const struct timespec pause = {0, quiet < ROUNDS_TO_IDLE ? BUSY_NS : IDLE_NS};
-        nanosleep(&pause, NULL);
+        syscall(SYS_futex, &file.num_asked, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0); /* or until it is asked */
     }
     return unused;
 }
@@ -327,8 +334,10 @@ static void cut_spares(void) {
             cut = 1;
         }
     }
-    if (ftruncate(file.fd, file.end) == 0)
-        dvt_writer.header->num_segments = (uint32_t)((uint64_t)(file.end - DVT_PAGE) / file.segment_bytes);
+    /* told before it is done: a process that is killed in between must not seem to lack what nobody used */
+    dvt_writer.header->num_segments = (uint32_t)((uint64_t)(file.end - DVT_PAGE) / file.segment_bytes);
+    const int code = ftruncate(file.fd, file.end);
+    (void)code; /* spares that stay are empty */
 }
 
 void dvt_close(void) {
@@ -349,7 +358,7 @@ void dvt_forget(void) {
     if (file.fd >= 0) close(file.fd);
     if (file.lines >= 0) close(file.lines);
     file.fd = file.lines = -1;
-    file.helps = 0;
+    file.helps = file.has_no_room = 0;
     for (int i = 0; i < MAX_SPARES; ++i) file.spare[i] = NULL;
     for (int i = 0; i < MAX_FULL; ++i) file.full[i] = NULL;
     for (int i = 0; i < MAX_RINGS; ++i) file.ring[i].segment = NULL;
@@ -375,6 +384,27 @@ dvt_segment* dvt_take(void) {
         }
     }
     return take_of(file.spare, file.num_spares);
+}
+
+/* Whether the helper will make more. */
+static int may_come(void) {
+    const int helps = __atomic_load_n(&file.helps, __ATOMIC_RELAXED) && !__atomic_load_n(&file.stop, __ATOMIC_RELAXED);
+    return helps && !__atomic_load_n(&file.has_no_room, __ATOMIC_RELAXED);
+}
+
+dvt_segment* dvt_wait(void) {
+    const struct timespec nap = {0, NAP_NS};
+    const int before = errno;
+    dvt_segment* taken = NULL;
+    for (int i = 0; i < MAX_NAPS && !(taken = dvt_take()) && may_come(); ++i) {
+        __atomic_fetch_add(&file.num_asked, 1, __ATOMIC_RELEASE);
+        syscall(SYS_futex, &file.num_asked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        nanosleep(&nap, NULL);
+    }
+    if (!taken) taken = dvt_take();
+    if (!taken) __atomic_store_n(&file.has_no_room, 1, __ATOMIC_RELAXED);
+    errno = before;
+    return taken;
 }
 
 void dvt_give_back(dvt_segment* part) {

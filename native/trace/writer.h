@@ -29,6 +29,7 @@ void dvt_close(void);
 void dvt_forget(void); /* in a forked child: the file is the parent's */
 
 dvt_segment* dvt_take(void);           /* one with room, or NULL; any thread, signal handlers too */
+dvt_segment* dvt_wait(void);           /* the same, once the helper has made one; NULL where there is no room for it */
 void dvt_give_back(dvt_segment* part); /* with room left, for another thread */
 void dvt_discard(dvt_segment* full);   /* need not stay in memory */
 

@@ -186,9 +186,9 @@ def tiny() -> tuple[Program, Workload]:
     """A small wish of the first kind that knows one, in tiles on two ranks, by our own messages where it has such."""
     from dovetail.machine import load
     from dovetail.plan.costs import Costs
-    from dovetail.plan.wishes import wish_class, wishes
+    from dovetail.plan.wishes import usable_wishes, wish_class
 
-    kind = next(found for found in map(wish_class, wishes()) if hasattr(found, "pilot"))
+    kind = next(found for found in map(wish_class, usable_wishes()) if hasattr(found, "pilot"))
     costs, _ = Costs.of(kind.pilot(2, "float32"), load("shared-memory-2"), 2)
     *_, schedule = costs.wish.schedules(costs)
     program = costs.wish.program(schedule, 2)

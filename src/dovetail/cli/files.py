@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core import DovetailError, PlanError, ProgramError
+from dovetail.core import DovetailError, FileError, PlanError
 
 if TYPE_CHECKING:
     from dovetail.collective.msccl import MscclFile
@@ -33,7 +33,8 @@ class Kind:
 
     def read(self, content: Any) -> Any:
         """What a document of this kind holds."""
-        return found(self.type).from_json(content)
+        with understood(DovetailError):
+            return found(self.type).from_json(content)
 
     def described(self, content: Any) -> str:
         """A document of this kind in words."""
@@ -56,6 +57,23 @@ KINDS = {
 ANEW = "it was cut, or changed by hand: write it anew"
 PLANNED = ("plan", "tune")  # kinds that say what was wished for, and how it is done
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
+
+
+@contextmanager
+def understood(*kinds: type[DovetailError]) -> Iterator[None]:
+    """While a file is read: errors of these kinds say that it is damaged, which is misuse (exit code 2) in every verb.
+
+    >>> with understood(DovetailError):
+    ...     raise DovetailError("expected 'program'", found="an empty text")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FileError: expected 'program'
+      found       an empty text
+    """
+    try:
+        yield
+    except kinds as error:
+        raise FileError(error.what, where=error.where, found=error.found, hint=error.hint) from error
 
 
 def found(place: str) -> Any:
@@ -104,22 +122,25 @@ def program_from(kind: str, content: Any, place: str) -> Program:
     """The Program in what `read` found at a place."""
     if kind not in PROGRAM_READERS:
         hint = "give a program (JSON or text), an algorithm (MSCCL XML, MSCCL++ JSON) or a plan"
-        raise ProgramError(f"{place} holds no program", found=f"a {kind}", hint=hint)
-    return PROGRAM_READERS[kind](content, place)
+        raise FileError(f"{place} holds no program", found=f"a {kind}", hint=hint)
+    with understood(DovetailError):
+        return PROGRAM_READERS[kind](content, place)
 
 
 def msccl_of(place: str, content: Any) -> MscclFile:
     """The MSCCL XML file that `read` found at a place."""
     from dovetail.collective import msccl
 
-    return msccl.read(content, name="stdin" if place == "-" else place)
+    with understood(DovetailError):
+        return msccl.read(content, name="stdin" if place == "-" else place)
 
 
 def mscclpp_of(place: str, content: Any) -> MscclppPlan:
     """The MSCCL++ plan that `read` found at a place."""
     from dovetail.collective import mscclpp
 
-    return mscclpp.read(content, name="stdin" if place == "-" else place)
+    with understood(DovetailError):
+        return mscclpp.read(content, name="stdin" if place == "-" else place)
 
 
 def planned_program(document: dict[str, Any], place: str = "") -> Program:
@@ -166,7 +187,8 @@ def plan_from(kind: str, content: Any, place: str) -> Plan:
         raise DovetailError(
             f"{place} is not a plan", found=f"a {kind}", hint="`dovetail plan … --out FOLDER` writes one"
         )
-    return Plan.from_json(content)
+    with understood(PlanError):  # a ProgramError says that its Program no longer holds
+        return Plan.from_json(content)
 
 
 def timeline_of(place: str) -> Timeline:
@@ -176,11 +198,12 @@ def timeline_of(place: str) -> Timeline:
     kind, content = read(place)
     if kind == "plan":
         if not isinstance(content.get("predicted"), dict):
-            raise PlanError("malformed plan document", found=f"no predicted timeline in {place}")
-        return Timeline.from_json(content["predicted"])
-    if kind != "timeline":
+            raise FileError("malformed plan document", found=f"no predicted timeline in {place}")
+        content = content["predicted"]
+    elif kind != "timeline":
         raise DovetailError(f"{place} is not a timeline", found=f"a {kind}", hint="`dovetail run` writes one")
-    return Timeline.from_json(content)
+    with understood(DovetailError):
+        return Timeline.from_json(content)
 
 
 def drop_if_empty(folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core import DovetailError, MachineError, cache_dir, load_json
+from dovetail.core import DovetailError, MachineError, cache_dir, is_cached, load_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Wish
@@ -47,12 +47,12 @@ def load(path: Path | None) -> Machine | None:
     """The machine in a file of the cache; None where there is none. Raises DovetailError for a broken file."""
     from dovetail.machine import Machine
 
-    return Machine.from_json(load_json(path, "cached machine")) if path and path.exists() else None
+    return Machine.from_json(load_json(path, "cached machine")) if path and is_cached(path) else None
 
 
 def cached() -> Iterator[tuple[Path, Machine]]:
     """Every probed machine in the cache, newest first; broken files are passed over."""
-    paths = list((cache_dir() / "machines").glob("*.json"))
+    paths = list(cache_dir("machines").glob("*.json"))
     for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
         try:
             found = load(path)

@@ -60,7 +60,9 @@ def summary(program: Program) -> str:
     from dovetail.ir import SENDS, Kind, verify
     from dovetail.ir.op_lists import message_slots
 
-    found = verify(program).collective_found or "no standard collective"
+    certificate = verify(program)
+    found = certificate.collective_found or "no standard collective"
+    fault = next((f"; NOT valid: {check.message}" for check in certificate.checks.values() if not check.ok), "")
     lanes, steps, messages, slots = (dict.fromkeys(range(program.num_ranks), 0) for _ in range(4))
     for rank, _ in program.queues():
         lanes[rank] += 1
@@ -74,7 +76,7 @@ def summary(program: Program) -> str:
     factor = f", {most[3] / whole:.4g} × the buffer" if whole else ""
     return (
         f"{program.name}: {found}, {program.num_ranks} ranks; at most {most[0]} lanes and {most[1]} steps a rank; "
-        f"it moves {most[2]} messages{factor}"
+        f"it moves {most[2]} messages{factor}{fault}"
     )
 
 
@@ -83,11 +85,12 @@ def _write_page(page: Path, kind: str, content: Any, place: str) -> None:
     from dovetail.timeline import Timeline
 
     if kind == "plan":
-        from dovetail.plan import Plan
         from dovetail.report.explain import write_plan_page
 
-        write_plan_page(Plan.from_json(content), page, f"dovetail show {place} --page {page}")
+        write_plan_page(files.plan_from(kind, content, place), page, f"dovetail show {place} --page {page}")
     elif kind == "timeline":
-        write_page(page, title=place, timelines=[Timeline.from_json(content)])
+        with files.understood(DovetailError):
+            timeline = Timeline.from_json(content)
+        write_page(page, title=place, timelines=[timeline])
     else:
         raise DovetailError(f"a {kind} has no page", hint="`dovetail machines NAME --plot FILE` plots a machine")

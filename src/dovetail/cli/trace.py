@@ -26,10 +26,15 @@ def run(
     python: Annotated[
         bool, typer.Option("--python", help="Note the Python line of each MPI call, at some 0.2 us a call.")
     ] = False,
+    mpi: Annotated[
+        str | None,
+        typer.Option("--mpi", help="Trace programs of this MPI only: mpich, openmpi, abi, or the path of an mpicc."),
+    ] = None,
 ) -> int:
     """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
 
-    The command stands after `--`. Its exit code is passed on; what a rank did before it was killed is kept.
+    The command stands after `--`: a launcher, or what starts one (a script, `make`). Its output and exit code are kept;
+    where the trace is goes to stderr. What a rank did before it was killed is in the trace.
     """
     from dovetail.trace.launch import run_traced
 
@@ -37,8 +42,13 @@ def run(
     if not command:
         raise DovetailError("no command to trace", hint="dovetail trace run -- mpirun -n 4 ./a.out")
     refuse_another(out)
-    code = run_traced(command, out, python=python)
-    _note_trace(_merged(out))
+    code = run_traced(command, out, python=python, mpi=mpi)
+    if code and not any(out.glob("*.dvt")):
+        output.warn(f"the command ended with exit code {code} before any process of it called MPI: there is no trace")
+        return code
+    trace = _merged(out)
+    output.note(str(trace.path))
+    _note_trace(trace)
     return code
 
 
@@ -49,7 +59,9 @@ def merge(
     """Merge what the processes of a run left in a folder, on one clock, into one file."""
     from dovetail.trace import merge as merged
 
-    _note_trace(merged(folder, out))
+    trace = merged(folder, out)
+    print(trace.path)
+    _note_trace(trace)
 
 
 def stats(trace: TraceArgument, json: Json = False) -> None:
@@ -165,7 +177,9 @@ def take(
     alone = readers.get(files[0].suffix)
     if alone and len(files) > 1:
         raise DovetailError(f"{files[0].suffix} files hold all ranks", hint="give one of them")
-    _note_trace(save_trace(out, alone(files[0]) if alone else read_chrome(files)))
+    trace = save_trace(out, alone(files[0]) if alone else read_chrome(files))
+    print(trace.path)
+    _note_trace(trace)
 
 
 def refuse_another(folder: Path) -> None:
@@ -197,9 +211,10 @@ def _merged(folder: Path) -> TraceFile:
 
 
 def _note_trace(trace: TraceFile) -> None:
-    """Where the trace is, on stdout; what is wrong with it, as a warning."""
-    print(trace.path)
+    """Note how much a trace holds; warn of what is wrong with it."""
     output.note(f"{trace.num_rows} rows of {trace.num_ranks} ranks; `dovetail trace stats {trace.path}` adds them up")
+    if lost := trace.meta.get("lost"):
+        output.warn(f"{lost} events were lost: there was no room for them, or newer ones took their place")
     for fault in trace.meta.get("faults", ()):
         output.warn(fault)
 

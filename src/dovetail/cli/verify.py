@@ -9,7 +9,7 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Json, nearest
-from dovetail.core import ProgramError
+from dovetail.core import FileError
 from dovetail.core.collector import paused
 
 if TYPE_CHECKING:
@@ -34,16 +34,17 @@ def verify(
         Path | None, typer.Option("--out", help="Folder for a page with the counterexample.", file_okay=False)
     ] = None,
 ) -> int:
-    """Prove a program: bounds, deadlock, races, result and limits. Exit code 0 if it holds, 1 if not."""
+    """Prove a program: bounds, deadlock, races, result and limits. Exit code 0 if it holds, 1 if not, 2 where the file
+    cannot be read."""
     from dovetail.ir import TARGETS
 
     name = None if target is None else nearest(target, TARGETS, "target")
     try:
         programs, certificate = proved(file, name, fifo_depth)
-    except ProgramError as error:
-        if not json:
-            raise
-        programs, certificate = [], unreadable(file, error, name)
+    except FileError as error:
+        if json:
+            output.emit(unreadable(file, error, name).to_json())
+        raise
     page = None if out is None else _write_page(out, programs, certificate, file)
     if json:
         output.emit(certificate.to_json() | ({"page": str(page)} if page else {}))
@@ -78,7 +79,7 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
     return [program], prove(program, target, against=files.plain_of(content) if kind == "plan" else None)
 
 
-def unreadable(place: str, error: ProgramError, target: str | None) -> Certificate:
+def unreadable(place: str, error: FileError, target: str | None) -> Certificate:
     """The verdict on a file that holds no program: nothing of it fits."""
     from dovetail.ir import Certificate, Check
     from dovetail.ir.certificate import CHECKS

@@ -120,9 +120,9 @@ class Verb:
 
     def names(self) -> list[str]:
         """Everything that may be wished for."""
-        from dovetail.plan.wishes import wish_class, wishes
+        from dovetail.plan.wishes import usable_wishes, wish_class
 
-        known = [name for name in wishes() if self.balances or not wish_class(name).by_size]
+        known = [name for name in usable_wishes() if self.balances or not wish_class(name).by_size]
         return [*([self.alone] if self.alone else []), *self.subjects(), *known]
 
     def subjects(self) -> list[str]:
@@ -140,6 +140,7 @@ class Verb:
         if name in self.subjects():
             return subject_class(name)
         if name in wishes() and name not in self.names():
+            wish_class(name)  # whose error says why it cannot be had
             raise _by_size(name)
         return wish_class(name if is_in_file(name) or name.endswith(".py") else nearest(name, self.names(), "wish"))
 

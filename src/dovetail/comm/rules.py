@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from dovetail.collective import algorithms_for
 from dovetail.comm.prepare import prepare
-from dovetail.core import DovetailError, WishError
+from dovetail.core import WishError
 from dovetail.plan.selection import LIBRARY, Choice, Row, Selection, selection_for
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
 
@@ -18,9 +19,26 @@ from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_
 def use(comm: Any, selection: Selection | None) -> None:
     """From now on calls on `comm` go by `selection`, or by the library's own calls where it is None.
 
-    All ranks of `comm` call it together; rank 0's selection counts.
+    All ranks of `comm` call it together; rank 0's selection counts. WishError, on every rank, where that is none.
     """
-    _go_by(communicator(comm), selection)
+    made = communicator(comm)
+    found, fault = _rank_0s(made, lambda: checked_selection(selection))
+    if fault:
+        raise WishError(f"rank 0 gives no selection: {fault}", hint="Selection.load(path), or None")
+    _set_rules(made, found)
+
+
+def checked_selection(selection: Any) -> Selection | None:
+    """What was given, where it is a selection or None; else WishError.
+
+    >>> checked_selection("table.json")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.WishError: no Selection, but str
+    """
+    if selection is None or isinstance(selection, Selection):
+        return selection
+    raise WishError(f"no Selection, but {type(selection).__name__}")
 
 
 def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = None) -> Choice | None:
@@ -83,20 +101,26 @@ def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, 
 
 
 def _begin(made: Communicator) -> None:
-    _go_by(made, None if made.rank else _measured(made))
+    """Every rank goes by the table that was measured for these ranks; all warn of one that cannot be read."""
+    found, fault = _rank_0s(made, lambda: selection_for(shim().library, made.hosts))
+    if fault:
+        warnings.warn(f"no selection table is used: {fault}", RuntimeWarning, stacklevel=5)
+    _set_rules(made, found)
 
 
-def _measured(made: Communicator) -> Selection | None:
-    """What was measured for these ranks; a broken table is left aside, with a warning."""
-    try:
-        return selection_for(shim().library, made.hosts)
-    except DovetailError as error:
-        warnings.warn(f"no selection table is used: {error}", RuntimeWarning, stacklevel=2)
-        return None
+def _rank_0s(made: Communicator, read: Callable[[], Selection | None]) -> tuple[Selection | None, str]:
+    """What `read` returns on rank 0, or what it raises there, in words; on every rank."""
+    document: dict[str, Any] = {}
+    if made.rank == 0:
+        try:
+            found = read()
+            document = {"table": found and found.to_json()}
+        except Exception as error:  # whatever it is: the other ranks wait for this one
+            document = {"fault": str(error) or type(error).__name__}
+    document = json.loads(made.share(json.dumps(document).encode()))
+    table = document.get("table")
+    return Selection.from_json(table) if table else None, document.get("fault", "")
 
 
-def _go_by(made: Communicator, selection: Selection | None) -> None:
-    """Rank 0's selection, on every rank."""
-    document = json.loads(made.share(json.dumps(selection.to_json() if selection else None).encode()))
-    shared = Selection.from_json(document) if document else None
-    made.set_rules(rules_of(shared, made.size, made.nodes), dtypes_of(shared, made.size, made.nodes))
+def _set_rules(made: Communicator, selection: Selection | None) -> None:
+    made.set_rules(rules_of(selection, made.size, made.nodes), dtypes_of(selection, made.size, made.nodes))

@@ -1,12 +1,13 @@
 """Core: errors that teach, units, the JSON codec, the cache folder, C builds. Imports nothing of ours."""
 
-from dovetail.core.cache import cache_dir
-from dovetail.core.codec import check_schema, load_json, read_arrays, reading, save_json, save_text
+from dovetail.core.cache import cache_dir, is_cached
+from dovetail.core.codec import CACHED, check_schema, load_json, read_arrays, reading, replacing, save_json, save_text
 from dovetail.core.compiler import compile_c, compile_for_here, find_tool
 from dovetail.core.errors import (
     CostError,
     DovetailError,
     EnvironmentFault,
+    FileError,
     MachineError,
     PlanError,
     ProgramError,
@@ -14,12 +15,15 @@ from dovetail.core.errors import (
     WishError,
 )
 from dovetail.core.progress import Say
+from dovetail.core.trust import read_own
 from dovetail.core.units import parse_bytes, parse_count, parse_seconds, seconds_text, share_text
 
 __all__ = [
+    "CACHED",
     "CostError",
     "DovetailError",
     "EnvironmentFault",
+    "FileError",
     "MachineError",
     "PlanError",
     "ProgramError",
@@ -31,12 +35,15 @@ __all__ = [
     "compile_c",
     "compile_for_here",
     "find_tool",
+    "is_cached",
     "load_json",
     "parse_bytes",
     "parse_count",
     "parse_seconds",
     "read_arrays",
+    "read_own",
     "reading",
+    "replacing",
     "save_json",
     "save_text",
     "seconds_text",

@@ -1,23 +1,135 @@
-"""The cache folder: where what was built or measured once is kept."""
+"""The cache folder: where what was built or measured once is kept, and nobody else can put anything."""
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
+import pwd
+import secrets
+import shutil
+import tempfile
+import warnings
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from dovetail.core.errors import EnvironmentFault
+from dovetail.core.trust import file_danger, folder_danger, link_danger
+
+ADVICE = "set DOVETAIL_CACHE to a folder that only you can write"
+INSTEAD = f"serves instead, on this host only. Try: {ADVICE}"
 
 
-def cache_dir() -> Path:
-    """Where built libraries and measurements are kept: $DOVETAIL_CACHE, else the user's cache folder."""
-    root = os.environ.get("DOVETAIL_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    place = Path(root).expanduser() / ("" if "DOVETAIL_CACHE" in os.environ else "dovetail")
+def cache_dir(part: str = "") -> Path:
+    """Return the cache folder, or its subfolder `part`, made where it is missing.
+
+    It is $DOVETAIL_CACHE, else `dovetail` in $XDG_CACHE_HOME, else in ~/.cache. A folder that somebody else owns or can
+    write is left aside with a warning, for a private one in the folder of temporary files; so is a default folder that
+    cannot be made or written. Raises EnvironmentFault where $DOVETAIL_CACHE itself cannot be written.
+    """
+    given = os.environ.get("DOVETAIL_CACHE")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        probe = place / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink(missing_ok=True)  # threads of one process may ask at once
-    except OSError as error:
-        hint = "set DOVETAIL_CACHE to a folder that you may write"
-        raise EnvironmentFault(f"cannot write to the cache {place}", found=error.strerror, hint=hint) from error
+        wanted = Path(given).expanduser() if given else _default()
+        return _usable(wanted, part)
+    except _Unsafe as danger:
+        place = _private()
+        _warn(f"nothing is loaded from the cache {wanted}, for {danger}: {place} {INSTEAD}")
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        if given:
+            is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            hint = "free some space there, or set DOVETAIL_CACHE to another folder" if is_full else ADVICE
+            raise EnvironmentFault(f"cannot write to the cache {given}", found=why, hint=hint) from error
+        place = _private()
+        _warn(f"there is no cache folder to write ({why}): {place} {INSTEAD}")
+    return _usable(place, part)
+
+
+def is_cached(path: Path) -> bool:
+    """Whether the cache holds the file `path`; False, with a warning, for one that somebody else could have written."""
+    try:
+        danger = file_danger(path)
+    except OSError:
+        return False
+    if danger:
+        _warn(f"a cached file is not used, for {danger}: it is made anew")
+    return danger is None
+
+
+class _Unsafe(Exception):
+    """A folder that somebody else could change."""
+
+
+def _default() -> Path:
+    """`dovetail` in the user's cache folder. OSError without a home folder."""
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):  # others are to be ignored, says the XDG Base Directory Specification
+        return Path(shared) / "dovetail"
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(home):
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            raise OSError(f"no home folder of uid {os.getuid()}") from None
+    return Path(home) / ".cache" / "dovetail"
+
+
+def _usable(wanted: Path, part: str) -> Path:
+    """The folder, resolved, made and found writable and safe. Raises _Unsafe or OSError."""
+    wanted = Path(os.path.abspath(wanted))
+    place = wanted.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _make(place)
+    if danger := link_danger(wanted) or folder_danger(place):
+        raise _Unsafe(danger)
+    if part:
+        place = place / part
+        _make(place)
+        if danger := link_danger(place) or folder_danger(place.resolve()):
+            raise _Unsafe(danger)
+    probe = place / f".writable-{secrets.token_hex(4)}"
+    probe.touch()
+    probe.unlink(missing_ok=True)
     return place
+
+
+def _make(place: Path) -> None:
+    """Make a folder which the umask may close further, and which no group can write."""
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o755)
+    if not place.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+
+def _private() -> Path:
+    """A folder of this user's own among temporary files; one for this process alone where somebody took its name."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    named = Path(tempfile.gettempdir()) / f"dovetail-{os.geteuid()}"
+    for place in [Path(runtime) / "dovetail"] * os.path.isabs(runtime) + [named]:
+        with suppress(OSError):
+            place.mkdir(mode=0o700, exist_ok=True)
+            if not place.is_symlink() and not folder_danger(place.resolve()) and os.access(place, os.W_OK):
+                return place
+    return _temporary(os.getpid())
+
+
+@cache
+def _temporary(process: int) -> Path:
+    try:
+        place = Path(tempfile.mkdtemp(prefix="dovetail-"))
+    except OSError as error:
+        raise EnvironmentFault("no cache folder can be made", found=error.strerror, hint=ADVICE) from error
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(place, ignore_errors=True)
+
+    atexit.register(remove)
+    return place
+
+
+@cache
+def _warn(text: str) -> None:
+    """Warn once in a process."""
+    warnings.warn(text, RuntimeWarning, stacklevel=4)

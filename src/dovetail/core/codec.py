@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,31 +14,48 @@ import numpy as np
 
 from dovetail.core.errors import DovetailError, EnvironmentFault
 
+CACHED = 0o644  # mode of files in the cache: whoever else could write them could have them believed
 
-def save_text(path: str | Path, text: str) -> Path:
-    """Write `text` to `path` in one step: readers see the old file or the new one, never half."""
+
+def save_text(path: str | Path, text: str, mode: int = 0o666) -> Path:
+    """Write `text` to `path` in one step: readers see the old file or the new one, never half. `mode` is that of a new
+    file, less what the umask takes.
+
+    A device or a pipe, /dev/stdout say, is written to and not replaced; of a symbolic link, the file it leads to is.
+    """
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, 0o644)
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot write {target}", found=error.strerror or str(error), hint="choose another place with --out"
-        ) from error
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+        else:
+            with replacing(target.resolve(), mode) as partial:
+                partial.write_text(text, encoding="utf-8")
+    except (OSError, RuntimeError) as error:
+        found = getattr(error, "strerror", None) or str(error)
+        hint = "free some space, or choose another place: --out, or for the cache DOVETAIL_CACHE"
+        raise EnvironmentFault(f"cannot write {target}", found=found, hint=hint) from error
     return target
 
 
-def save_json(path: str | Path, document: Mapping[str, Any]) -> Path:
+@contextmanager
+def replacing(target: Path, mode: int = CACHED) -> Iterator[Path]:
+    """Yield an empty file beside `target`, of a name that no other process uses; it becomes `target` at the end.
+
+    Its mode is `mode` less what the umask takes. It is removed where what is done with it fails.
+    """
+    partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_json(path: str | Path, document: Mapping[str, Any], mode: int = 0o666) -> Path:
     """Write a JSON document; numpy numbers and arrays become plain ones."""
-    return save_text(path, json.dumps(document, default=_plain) + "\n")
+    return save_text(path, json.dumps(document, default=_plain) + "\n", mode)
 
 
 def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:

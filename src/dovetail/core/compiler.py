@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -14,7 +15,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from dovetail.core.cache import cache_dir
+from dovetail.core.cache import cache_dir, is_cached
+from dovetail.core.codec import replacing
 from dovetail.core.errors import EnvironmentFault
 
 
@@ -47,15 +49,31 @@ def compile_c(
     target = cache_dir() / f"{name}-{key}.so"
     with _one_at_a_time(target, sources[0]) as is_missing:
         if is_missing:
-            partial = target.with_suffix(f".{os.getpid()}")
-            units = [source for source in sources if source.suffix == ".c"]
-            command = [compiler, "-shared", "-fPIC", "-o", str(partial), *map(str, units), *flags, "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                found = done.stderr.strip().splitlines()[-1:] or ["no message"]
-                raise EnvironmentFault(f"{compiler} could not compile {what}", found=found[0], hint="is gcc installed?")
-            partial.replace(target)
+            try:
+                with replacing(target, 0o755) as partial:
+                    _compile(compiler, sources, flags, partial, what)
+            except OSError as error:
+                raise _no_room(target, error) from error
     return target
+
+
+def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], target: Path, what: str) -> None:
+    """Run the compiler into the file `target`, which keeps its mode. EnvironmentFault where the compiler fails."""
+    mode = target.stat().st_mode
+    units = [str(source) for source in sources if source.suffix == ".c"]
+    command = [compiler, "-shared", "-fPIC", "-o", str(target), *units, *flags, "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        full = next((line for line in lines if os.strerror(errno.ENOSPC) in line), None)
+        hint = f"free some space in {target.parent}, or for temporary files" if full else "is gcc installed?"
+        raise EnvironmentFault(f"{compiler} could not compile {what}", found=full or lines[-1], hint=hint)
+    target.chmod(mode)  # which a linker may change
+
+
+def _no_room(target: Path, error: OSError) -> EnvironmentFault:
+    hint = "free some space there, or set DOVETAIL_CACHE to another folder"
+    return EnvironmentFault(f"cannot write {target}", found=error.strerror or str(error), hint=hint)
 
 
 @contextmanager
@@ -64,13 +82,13 @@ def _one_at_a_time(target: Path, source: Path) -> Iterator[bool]:
 
     Where the file system has no locks, each compiles its own.
     """
-    if target.exists():
+    if is_cached(target):
         yield False
         return
     with source.open("rb") as held:
         with suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_EX)
-        yield not target.exists()
+        yield not is_cached(target)
 
 
 def compile_for_here(text: str, name: str, what: str) -> Path:
@@ -82,10 +100,12 @@ def compile_for_here(text: str, name: str, what: str) -> Path:
     if compiler is None:
         raise EnvironmentFault(f"no C compiler to compile {what}", hint="install gcc or clang")
     source = cache_dir() / f"{name}-{_key(text.encode())}.c"
-    if not source.exists():
-        partial = source.with_suffix(f".{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(source)
+    if not is_cached(source):
+        try:
+            with replacing(source) as partial:
+                partial.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _no_room(source, error) from error
     flags = ("-O3", "-march=native", "-ffp-contract=off", "-fwrapv", f'-DDOVETAIL_CPU="{_cpu()}"')
     return compile_c(compiler, [source], name, what, flags=flags)
 

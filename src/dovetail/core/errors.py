@@ -49,3 +49,7 @@ class RunError(DovetailError):
 
 class EnvironmentFault(DovetailError):
     """Something outside us is missing or broken: an MPI, a compiler, a writable disk."""
+
+
+class FileError(DovetailError):
+    """A file that is damaged, cut short, or not of the kind that was expected."""

@@ -57,8 +57,9 @@ def rank_written(program: Program, op: Op) -> int:
 
 
 def message_slots(op: Op) -> int:
-    """Slots of the message that a sending or receiving op moves."""
-    return (op.reads or op.writes)[0].num_slots
+    """Slots of the message that a sending or receiving op moves; 0 where it names none, which `verify` refuses."""
+    regions = op.reads or op.writes
+    return regions[0].num_slots if regions else 0
 
 
 def total_slots(regions: Sequence[Region]) -> int:

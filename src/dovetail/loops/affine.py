@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from dovetail.core import WishError
@@ -16,9 +17,16 @@ _HERE = Path(__file__).parent
 def caller() -> str:
     """File and line of the user's code that is running: the innermost frame outside this room, problems aside."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == _HERE:
+    while frame.f_back is not None and not _is_users(frame):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether neither this room, nor NumPy, nor what dataclasses write for both runs there."""
+    code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+    written = code.co_filename == "<string>" and code.co_name == "__init__"
+    return not (Path(code.co_filename).parent == _HERE or written or module.partition(".")[0] == "numpy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +41,14 @@ class Affine:
     terms: tuple[tuple[str, int], ...] = ()
     constant: int = 0
     owner: Any = field(default=None, repr=False)
+    within: frozenset[Any] = field(default=frozenset(), repr=False)  # the loops whose indices it was made of
 
     @staticmethod
     def of(value: Any, owner: Any = None) -> Affine:
         """A subscript or bound as it was written; WishError where it is none."""
         if isinstance(value, Affine):
             return value
-        if hasattr(value, "__index__") and not isinstance(value, bool):
+        if hasattr(value, "__index__") and not isinstance(value, bool) and not hasattr(value, "children"):
             return Affine((), int(value.__index__()), owner)
         what = "an index must be a sum of loop indices, sizes and whole numbers"
         hint = "data cannot say where data lies" if hasattr(value, "children") else "write i, i + 1, 2 * i or n - 1 - i"
@@ -65,9 +74,19 @@ class Affine:
             _refuse(f"({self}) * ({other})", "one of two factors must be a number")
         k = factor.constant
         terms = tuple((name, k * f) for name, f in whole.terms if k)
-        return Affine(terms, k * whole.constant, whole.owner or factor.owner)
+        return Affine(terms, k * whole.constant, whole.owner or factor.owner, whole.within | factor.within)
 
     __radd__, __rmul__ = __add__, __mul__
+
+    def __pos__(self) -> Affine:
+        return self
+
+    def _unknown(self, *other: Any) -> NoReturn:
+        _refuse(f"an operator on {self}", "an index is a sum of loop indices, sizes and whole numbers")
+
+    __pow__ = __rpow__ = __abs__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _unknown
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __divmod__ = __rdivmod__ = __matmul__ = _unknown
+    __iter__ = __len__ = __getitem__ = __round__ = __float__ = _unknown
 
     def __floordiv__(self, other: Any) -> NoReturn:
         _refuse(f"({self}) // {other}", "indices cannot be divided: let the loop run over the quotient")
@@ -96,7 +115,8 @@ class Affine:
         for name, factor in other.terms:
             sums[name] = sums.get(name, 0) + sign * factor
         terms = tuple((name, factor) for name, factor in sums.items() if factor)
-        return Affine(terms, self.constant + sign * other.constant, self.owner or other.owner)
+        within = self.within | other.within
+        return Affine(terms, self.constant + sign * other.constant, self.owner or other.owner, within)
 
     @property
     def names(self) -> tuple[str, ...]:

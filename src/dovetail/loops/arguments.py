@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
+LARGEST = 1 << 53  # sizes and parameters: sums of some of them are within 64 bits
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,19 @@ def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -
     if strange := [name for name in parameters if name not in nest.parameters]:
         names = ", ".join(nest.parameters) or "none"
         raise WishError(f"{nest.name} has no parameter '{strange[0]}'", hint=f"it has {names}")
-    return sizes | {name: parse_count(value, name) for name, value in parameters.items()}
+    return sizes | {name: parse_size(value, name) for name, value in parameters.items()}
+
+
+def parse_size(value: object, name: str) -> int:
+    """A size, or a number of steps, that C can count to, or a WishError that names it.
+
+    >>> parse_size(3, "steps")
+    3
+    """
+    count = parse_count(value, name)
+    if count > LARGEST:
+        raise WishError(f"{name} must be at most 2**53", found=str(count), hint="call the nest several times")
+    return count
 
 
 def _asked(shape: Sequence[str | int]) -> str:

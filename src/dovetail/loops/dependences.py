@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from dovetail.core import WishError
 from dovetail.loops.expressions import Read
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import check_untaken
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -45,6 +46,7 @@ def dependences(nest: Nest, among: Sequence[Statement] = ()) -> tuple[Dependence
 
     WishError where a distance depends on the iteration or on sizes, with the pair of accesses.
     """
+    check_untaken(nest)
     accesses = {each.name: each for each in _accesses(nest) if not among or each.statement in among}
     writes = [each for each in accesses.values() if each.writes]
     reads = [each for each in accesses.values() if not each.writes]

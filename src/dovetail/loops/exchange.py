@@ -9,9 +9,9 @@ from itertools import product
 from dovetail.ir import Kind
 from dovetail.loops.blocks import Box, Range, meet, replaced, volume
 from dovetail.loops.ghosts import runs
-from dovetail.loops.needs import Block, Key, Widths
+from dovetail.loops.needs import Block, Key, Widths, stays
 from dovetail.loops.parts import Decomposition, Part, Parts
-from dovetail.loops.stencil import Stencil
+from dovetail.loops.stencil import Stencil, Sweep
 
 Rows = Mapping[tuple[int, int], frozenset[int]]  # by axis, and the place of a part along it
 
@@ -88,16 +88,27 @@ class Exchange(Parts):
 
     def _read(self, block: Block, key: Key, part: Part, axis: int) -> Iterator[int]:
         for event, beyond in zip(block.events, block.beyond, strict=True):
-            name, box = event.sweep.target, self.how.boxes[event.sweep.name][axis]
+            name = event.sweep.target
             along = self.along(part, name, axis)
             low, high = along.span(beyond.low[axis], beyond.high[axis])
+            swept = along.turned(self.how.boxes[event.sweep.name][axis], low, high)
             if key == (name, event.version - 1) and self.keeps(event):
                 yield from along.outside(low, high)
-            if along.boundary != "periodic":
-                low, high = max(low, box[0]), min(high, box[1])
-            for operand, version in zip(event.sweep.operands, event.reads, strict=True):
-                if key == (operand.array, version):
-                    yield from along.outside(low + operand.shift[axis], high + operand.shift[axis])
+            if key == (name, event.version - 1) and stays(self.stencil, self.edged, event):
+                yield from along.outside(low, high) - self._overwritten(event.sweep, axis, swept)
+            shifts = [
+                o.shift[axis] for o, v in zip(event.sweep.operands, event.reads, strict=True) if key == (o.array, v)
+            ]
+            for by, (first, end) in product(shifts, swept):
+                yield from along.outside(first + by, end + by)
+
+    def _overwritten(self, sweep: Sweep, axis: int, swept: Sequence[Range]) -> set[int]:
+        """The rows along an axis of which a sweep computes everything."""
+        box = self.how.boxes[sweep.name]
+        others = [place for place in range(self.axes) if place != axis]
+        if any(box[place] != (0, self.how.rows[place]) for place in others):
+            return set()
+        return {row for first, end in swept for row in range(first, end)}
 
     def _pass_on(
         self, part: Part, key: Key, rows: Collection[int], width: Widths, axis: int, side: int, line: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,6 +31,8 @@ _RANKS = dict.fromkeys((*COMPARISONS, "&", "|"), 1) | {"+": 2, "-": 2, "*": 3, "
 _UFUNCS = {function: name for name, function in OPERATORS.items()}
 _UFUNCS |= {np.bitwise_and: "&", np.bitwise_or: "|", np.invert: "~"}
 ATOM = 5
+MOST_OPERATORS = 10_000
+DEEPEST = 200
 
 
 class Value:
@@ -104,17 +106,28 @@ class Value:
         hint = "where(condition, a, b), maximum(a, b) and minimum(a, b) choose element by element"
         raise WishError("a statement cannot branch on data", where=caller(), found=str(self), hint=hint)
 
-    def __pow__(self, power: Any) -> Value:
-        if power == 2:
-            return self * self
-        raise WishError("only squares are powers here", where=caller(), found=f"{self} ** {power}", hint="multiply")
+    def __pow__(self, power: Any) -> NoReturn:
+        hint = "multiply: u[i] * u[i]"  # NumPy's powers of scalars are rounded otherwise
+        raise WishError("loops have no powers", where=caller(), found=f"{self} ** {power}", hint=hint)
+
+    def _number(self, *_: Any) -> NoReturn:
+        hint = "sqrt, exp, sin, cos, abs, minimum and maximum of dovetail.loops take elements; Python's math does not"
+        raise WishError("an element is no plain number yet", where=caller(), found=str(self), hint=hint)
+
+    __float__ = __int__ = __index__ = __complex__ = __round__ = __trunc__ = __floor__ = __ceil__ = _number
+
+    def _single(self, *_: Any) -> NoReturn:
+        hint = "write all subscripts in one pair of brackets: u[i, j]"
+        raise WishError("an element has no elements", where=caller(), found=str(self), hint=hint)
+
+    __getitem__ = __setitem__ = __iter__ = __len__ = __contains__ = _single
 
     def _unknown(self, other: Any) -> NoReturn:
         hint = "+ - * /, comparisons, & | ~ of conditions, and the functions of dovetail.loops"
         raise WishError("an operator that loops do not have", where=caller(), found=f"of {self} and {other}", hint=hint)
 
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __rpow__ = __xor__ = __rxor__ = _unknown
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = _unknown
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = __divmod__ = _unknown
 
     def __array_ufunc__(self, function: Any, method: str, *of: Any, **options: Any) -> Value:
         """NumPy's functions are recorded where they are among those of loops."""
@@ -124,6 +137,10 @@ class Value:
             found = f"np.{function.__name__}"
             raise WishError("a function that loops do not have", where=caller(), found=found, hint=hint)
         return Apply(name, tuple(map(value_of, of)))
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        hint = "where, sqrt, exp, sin, cos, abs, maximum and minimum of dovetail.loops are there"
+        raise WishError("a function that loops do not have", where=caller(), found=f"np.{function.__name__}", hint=hint)
 
     @property
     def children(self) -> tuple[Value, ...]:
@@ -136,6 +153,7 @@ class Number(Value):
     """A number, written in the program or known when it was recorded."""
 
     value: int | float
+    dtype: str = ""  # of a NumPy scalar of floats, which NumPy does not compute in another dtype
 
     def __str__(self) -> str:
         return str(self.value)
@@ -147,9 +165,25 @@ class Read(Value):
 
     array: str
     at: tuple[Affine, ...]
+    taken: Any = field(default=None, repr=False)  # the Moment at which the user's function read it
 
     def __str__(self) -> str:
         return f"{self.array}[{', '.join(map(str, self.at))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Taken(Value):
+    """A temporary: an element as it was before a statement overwrote it."""
+
+    name: str
+    read: Read
+
+    @property
+    def children(self) -> tuple[Value, ...]:
+        return (self.read,)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +192,16 @@ class Apply(Value):
 
     name: str
     of: tuple[Value, ...]
+    size: int = field(init=False, repr=False)  # operators in it
+    depth: int = field(init=False, repr=False)  # operators within one another
+
+    def __post_init__(self) -> None:
+        for name, many, most in (("size", sum, MOST_OPERATORS), ("depth", max, DEEPEST)):
+            count = 1 + many(getattr(each, name) if isinstance(each, Apply) else 0 for each in self.of)
+            object.__setattr__(self, name, count)
+            if count > most:
+                what = f"an expression of more than {most} operators{' within one another' * (name == 'depth')}"
+                raise WishError(what, where=caller(), hint="write parts of it into arrays, and read those")
 
     @property
     def children(self) -> tuple[Value, ...]:
@@ -198,8 +242,8 @@ def value_of(given: Any) -> Value:
         raise WishError("an index is where data lies, not data", where=caller(), found=str(given), hint=hint)
     if isinstance(given, bool | int | float | np.integer | np.floating):
         number = given.item() if isinstance(given, np.generic) else int(given) if isinstance(given, bool) else given
-        if math.isfinite(number):
-            return Number(number)
+        if abs(number) <= sys.float_info.max:  # not of NaN, nor of integers beyond any float
+            return Number(number, given.dtype.name if isinstance(given, np.floating) else "")
     raise WishError("a statement takes elements and finite numbers", where=caller(), found=repr(given))
 
 

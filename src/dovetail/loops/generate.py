@@ -10,10 +10,11 @@ import numpy as np
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.checks import WRAPS
-from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Value, bracketed, rank
+from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Taken, Value, bracketed, rank
 from dovetail.loops.levels import time_offset
-from dovetail.loops.order import carries
+from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import Take
 from dovetail.loops.types import WHOLE, dtype_of, is_real, one_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ IN_TURN = '__asm__ volatile("");  // one after the other: GCC 12 makes vectors o
 NARROW = ("int8", "uint8", "int16", "uint16")  # C would compute in int
 _MATH = {"sqrt": "sqrt", "exp": "exp", "sin": "sin", "cos": "cos", "abs": "fabs"}
 _HELPERS = {
-    "maximum": "static inline {c} maximum_{d}({c} a, {c} b) {{ return a > b ? a : b; }}",
-    "minimum": "static inline {c} minimum_{d}({c} a, {c} b) {{ return a < b ? a : b; }}",
+    "maximum": "static inline {c} maximum_{d}({c} a, {c} b) {{ return a > b{nan} ? a : b; }}",
+    "minimum": "static inline {c} minimum_{d}({c} a, {c} b) {{ return a < b{nan} ? a : b; }}",
     "abs": "static inline {c} abs_{d}({c} a) {{ return a < 0 ? ({c})-a : a; }}",
 }
 
@@ -65,6 +66,8 @@ class Expressions:
         """An expression, its numbers of this dtype."""
         if isinstance(value, Read):
             return self.element(value)
+        if isinstance(value, Taken):
+            return value.name
         if isinstance(value, Number):
             return number_text(value.value, dtype)
         assert isinstance(value, Apply)
@@ -90,7 +93,8 @@ class Expressions:
     def _call(self, name: str, of: Sequence[str], dtype: str) -> str:
         if name in _MATH and is_real(dtype):
             return f"{_MATH[name]}{'f' * (dtype == 'float32')}({', '.join(of)})"
-        self.helpers[_HELPERS[name].format(c=c_type(dtype), d=dtype)] = None
+        nan = " || a != a" if is_real(dtype) else ""  # NaN of either is NaN, as NumPy has it
+        self.helpers[_HELPERS[name].format(c=c_type(dtype), d=dtype, nan=nan)] = None
         return f"{name}_{dtype}({', '.join(of)})"
 
 
@@ -170,10 +174,13 @@ class _Writer(Expressions):
             yield f"    for (int64_t l_ = 0; l_ < {given}; ++l_)"
             yield f"        fill_{name}({', '.join([f'{name}_data + l_ * {count}', *symbols_of(self.nest)])});"
 
-    def _lines(self, each: Loop | Statement, indent: str) -> Iterator[str]:
+    def _lines(self, each: Loop | Statement | Take, indent: str) -> Iterator[str]:
         if isinstance(each, Statement):
             dtype = self.dtypes[each.target.array]
             yield f"{indent}{self.element(each.target)} = {self.expression(each.value, dtype)};"
+            return
+        if isinstance(each, Take):
+            yield f"{indent}const {c_type(self.dtypes[each.read.array])} {each.name} = {self.element(each.read)};"
             return
         timed = [name for name, levels in self.nest.levels.items() if levels.loop is each]
         in_turn = carries(self.nest, each)
@@ -242,7 +249,5 @@ class _Writer(Expressions):
             yield indent[:-4] + "}"
 
 
-def _targets(each: Loop | Statement) -> set[str]:
-    if isinstance(each, Statement):
-        return {each.target.array}
-    return set[str]().union(*(_targets(child) for child in each.body))
+def _targets(each: Loop | Statement | Take) -> set[str]:
+    return {statement.target.array for statement in statements(each)}

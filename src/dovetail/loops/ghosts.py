@@ -49,6 +49,16 @@ class Along(NamedTuple):
             return first + (row - first) % self.size
         return -row if row < 0 else 2 * (self.size - 1) - row
 
+    def turned(self, box: Range, low: int, high: int) -> list[Range]:
+        """What a box of the grid has from `low` to before `high`: of a periodic array around the ends, too.
+
+        >>> [Along((0, 5), 5, boundary).turned((1, 4), -3, 3) for boundary in ("fixed", "periodic")]
+        [[(1, 3)], [(-3, -1), (1, 3)]]
+        """
+        turns = range(low // self.size * self.size, high, self.size) if self.boundary == "periodic" else (0,)
+        found = [(max(low, box[0] + by), min(high, box[1] + by)) for by in turns]
+        return [(first, end) for first, end in found if first < end]
+
     def outside(self, low: int, high: int) -> set[int]:
         """The rows from `low` to before `high` that the part does not own."""
         return {*range(low, min(high, self.own[0])), *range(max(low, self.own[1]), high)}

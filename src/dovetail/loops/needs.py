@@ -43,7 +43,7 @@ def _block(stencil: Stencil, some: list[Event], edged: Collection[str]) -> Block
     for event in reversed(some):
         wide = needs.pop((event.sweep.target, event.version), none)
         beyond.insert(0, wide)
-        if keeps(stencil, edged, event):
+        if keeps(stencil, edged, event) or stays(stencil, edged, event):
             key = event.sweep.target, event.version - 1
             needs[key] = wider(needs.get(key, none), wide)
         for operand, version in zip(event.sweep.operands, event.reads, strict=True):
@@ -60,6 +60,11 @@ def keeps(stencil: Stencil, edged: Collection[str], event: Event, leaving: Mappi
     name = event.sweep.target
     is_new = event.version < stencil.given[name] + stencil.depth[name] or (leaving or {}).get(name) == event.version
     return event.sweep.name in edged and stencil.depth[name] > 1 and is_new
+
+
+def stays(stencil: Stencil, edged: Collection[str], event: Event) -> bool:
+    """Whether a sweep leaves rows of an array in place as the version before has them."""
+    return event.sweep.name in edged and stencil.depth[event.sweep.target] == 1
 
 
 def wider(one: Widths, other: Widths) -> Widths:

@@ -7,15 +7,19 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from dovetail.core import WishError
+from dovetail.loops.affine import caller
+from dovetail.loops.arguments import LARGEST
 from dovetail.loops.checks import check_nest
 from dovetail.loops.expressions import Read, names_of
 from dovetail.loops.levels import Levels, levels_of
 from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
+from dovetail.loops.taken import Take
 from dovetail.loops.types import DTYPES
 from dovetail.supply import CALLS
 
@@ -34,6 +38,7 @@ def array(*shape: str | int, dtype: str | None = None, time: bool = False, bound
     elements that no statement writes keep what the level before has (`boundary` "fixed"), subscripts outside wrap
     around ("periodic") or are mirrored at the outermost element ("reflecting": u[-1] is u[1]).
     """
+    _check_axes(shape)
     if dtype is not None and dtype not in DTYPES:
         raise WishError(f"no loop computes in dtype '{dtype}'", hint=f"one of {', '.join(DTYPES)}")
     if boundary is not None and boundary not in BOUNDARIES:
@@ -42,6 +47,18 @@ def array(*shape: str | int, dtype: str | None = None, time: bool = False, bound
         hint = "an array without a time axis has only the elements that are in it: give it time=True"
         raise WishError(f"boundary '{boundary}' of an array without a time axis", hint=hint)
     return Array(shape, dtype, time, boundary)
+
+
+def _check_axes(shape: Sequence[object]) -> None:
+    hint = 'array("n", "m") for axes of sizes n and m, array("n", 3) where one has 3 elements'
+    if not shape:
+        raise WishError("an array has at least one axis", where=caller(), hint=hint)
+    for axis in shape:
+        is_name = isinstance(axis, str) and axis.isidentifier() and not iskeyword(axis)
+        is_length = isinstance(axis, int) and not isinstance(axis, bool) and 0 < axis <= LARGEST
+        if not (is_name or is_length):
+            what = "an axis is the name of its size, or a whole number of at least 1"
+            raise WishError(what, where=caller(), found=repr(axis), hint=hint)
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,7 @@ class Nest:
         check_nest(self)
 
     @property
-    def body(self) -> Sequence[Loop | Statement]:
+    def body(self) -> Sequence[Loop | Statement | Take]:
         return self.recorder.body
 
     @property
@@ -157,7 +174,7 @@ class Nest:
         return "\n".join(_lines(self.body, ""))
 
 
-def _lines(body: Sequence[Loop | Statement], indent: str) -> Iterator[str]:
+def _lines(body: Sequence[Loop | Statement | Take], indent: str) -> Iterator[str]:
     for each in body:
         yield f"{indent}{each}{':' if isinstance(each, Loop) else ''}"
         if isinstance(each, Loop):
@@ -183,7 +200,13 @@ def nest(**arrays: Array) -> Callable[[Callable[..., Any]], Nest]:
 
 
 def _made(arrays: Mapping[str, Array], function: Callable[..., Any]) -> Nest:
-    named = list(inspect.signature(function).parameters)
+    found = inspect.signature(function).parameters
+    named = list(found)
+    if strange := [each for each in found.values() if each.kind != each.POSITIONAL_OR_KEYWORD]:
+        hint = "name each array and each parameter, without * or /"
+        raise WishError(f"{function.__name__} takes '{strange[0]}'", where=caller(), hint=hint)
+    if other := [each for each in arrays.values() if not isinstance(each, Array)]:
+        raise WishError("a nest declares its arrays by array(…)", where=caller(), found=repr(other[0]))
     if missing := [name for name in arrays if name not in named]:
         raise WishError(f"{function.__name__} takes no argument '{missing[0]}'", hint="declare its arrays by name")
     ordered = {name: arrays[name] for name in named if name in arrays}

@@ -23,6 +23,7 @@ from dovetail.loops.dependences import Dependence
 from dovetail.loops.matrices import Matrix, Vector
 from dovetail.loops.record import Statement
 from dovetail.loops.spaces import Space
+from dovetail.loops.taken import check_untaken
 from dovetail.loops.types import check_types
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> N
 
     WishError for others, and where no dependence asks for an order.
     """
+    check_untaken(nest)
     from dovetail.loops.closed_code import closed_of, closing_text
     from dovetail.loops.nest_text import NestText
 

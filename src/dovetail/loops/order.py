@@ -45,6 +45,6 @@ def statements(each: Loop | Statement) -> Iterator[Statement]:
     """All statements of a loop, in order."""
     if isinstance(each, Statement):
         yield each
-    else:
+    elif isinstance(each, Loop):
         for child in each.body:
             yield from statements(child)

@@ -64,6 +64,7 @@ class Parts:
         self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
         self.edged = {name for name, box in how.boxes.items() if box != tuple((0, rows) for rows in how.rows)}
         self.blocks = list(blocks_of(stencil, how.steps, how.sweeps, how.test, self.edged))
+        self._check_ends()
         own = how.owned
         places = product(*map(range, how.cut))
         self.parts = [Part(rank, place, box) for rank, place, box in zip(owners, places, own, strict=True)]
@@ -74,6 +75,19 @@ class Parts:
         self._entered: dict[tuple[int, str, int], list[Box]] = {}
         for name in stencil.depth:
             self._declare(name)
+
+    def _check_ends(self) -> None:
+        """Refuse to compute ghost rows of a periodic array beyond the ends of the grid from a reflecting array: what
+        lies beyond its ends is mirrored."""
+        boundary = self.stencil.boundary
+        for block in self.blocks:
+            for event, beyond in zip(block.events, block.beyond, strict=True):
+                name, wide = event.sweep.target, any(beyond.low) or any(beyond.high)
+                source = next((o.array for o in event.sweep.operands if boundary[o.array] == "reflecting"), None)
+                if wide and source and boundary[name] == "periodic":
+                    what = f"ghost rows of {name} go around the ends, and those of {source} are mirrored there"
+                    hint = "depth=0, which exchanges ghost rows before every sweep"
+                    raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
 
     def _padded(self) -> set[str]:
         """The arrays whose rows have margins in planes."""

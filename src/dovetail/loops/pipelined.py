@@ -16,6 +16,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.order import statements as statements_in
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.skews import least_lean
+from dovetail.loops.taken import check_untaken
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -132,6 +133,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     >>> [phase.name for phase in pipelined_of(sync_p2p).phases], pipelined_of(gauss_seidel2d).forward
     (['sync_p2p_S0', 'sync_p2p_S1'], (0, 1))
     """
+    check_untaken(nest)
     if nest.levels:
         nest = in_place(nest)
     steps, body = _steps(nest)

@@ -5,20 +5,30 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from dovetail.core import WishError
 from dovetail.loops.affine import Affine, caller
 from dovetail.loops.expressions import Read, Value, reads, value_of
+from dovetail.loops.iterations import check_alike, check_same, state_now
+from dovetail.loops.taken import Moment, Take, take_values
 
 MOST_STATEMENTS = 1000
-# Names that mean something else in C.
+_HERE = Path(__file__).parent
+# Names that mean something else in C: keywords, and what math.h, stdint.h and string.h declare.
 RESERVED = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if inline int long register
-    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while main memcpy
-    sqrt sqrtf exp expf sin sinf cos cosf fabs fabsf y0 y1 j0 j1 yn jn""".split()  # noqa: SIM905
+    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while main asm typeof
+    unix linux memcpy memmove memset memcmp memchr index rindex int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t
+    uint64_t intmax_t uintmax_t intptr_t uintptr_t size_t float_t double_t NULL NAN INFINITY
+    acos asin atan atan2 cos sin tan cosh sinh tanh acosh asinh atanh exp frexp ldexp log log10 modf expm1 log1p logb
+    exp2 log2 pow sqrt hypot cbrt ceil fabs floor fmod isinf finite drem significand copysign nan isnan j0 j1 jn y0 y1 yn
+    erf erfc lgamma tgamma gamma rint nextafter nexttoward remainder scalbn ilogb scalbln nearbyint round trunc remquo lrint
+    llrint lround llround fdim fmax fmin fma scalb signgam sqrtf expf sinf cosf fabsf powf fminf fmaxf signbit isfinite
+    isnormal fpclassify strlen strcpy strcat strcmp strncpy strdup""".split()  # noqa: SIM905
 )
 BOUNDARIES = ("fixed", "periodic", "reflecting")
 
@@ -48,7 +58,7 @@ class Loop:
     index: str
     low: Affine
     high: Affine
-    body: list[Loop | Statement] = field(default_factory=list)
+    body: list[Loop | Statement | Take] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"for {self.index} in loop({self.low}, {self.high})"
@@ -78,15 +88,17 @@ class Recorder:
 
     def __init__(self, arrays: Mapping[str, Array], symbols: Sequence[str]) -> None:
         self.arrays, self.symbols = arrays, set(symbols)
-        self.body: list[Loop | Statement] = []
+        self.body: list[Loop | Statement | Take] = []
         self.statements: list[Statement] = []
         self._open: list[Loop] = []
+        self._lines: list[str] = []  # of the open loops
+        self._repeats = 0  # how many of them are in the iteration that is compared with the first
         self.left_early = ""  # where there is a loop that something broke out of
 
     def symbol(self, name: str | int) -> Affine:
         return Affine((), name, self) if isinstance(name, int) else Affine(((name, 1),), 0, self)
 
-    def enter(self, index: str, low: Affine, high: Affine) -> Loop:
+    def enter(self, index: str, low: Affine, high: Affine, where: str) -> Loop:
         taken = {loop.index for loop in self._open} | self.symbols | set(self.arrays) | RESERVED
         name, number = index, 1
         while name in taken:
@@ -95,16 +107,55 @@ class Recorder:
         for bound in (low, high):
             self._check_names(bound, f"a bound of loop {name}")
         made = Loop(name, low, high)
-        (self._open[-1].body if self._open else self.body).append(made)
+        self._inside.append(made)
         self._open.append(made)
+        self._lines.append(where)
         return made
 
-    def leave(self) -> None:
-        self._open.pop()
+    def leave(self, loop: Loop) -> None:
+        where = self._lines.pop()
+        if self._open.pop() is not loop:
+            hint = "write one loop, and use its index for both"
+            raise WishError("loops go on side by side, as in zip(loop(…), loop(…))", where=where, hint=hint)
+        if not loop.body:
+            hint = "a loop is recorded once: its iterations can write elements, and nothing else"
+            raise WishError("a loop writes nothing", where=where, found=str(loop), hint=hint)
+
+    def iterations(self, index: str, low: Affine, high: Affine, where: str) -> Iterator[Affine]:
+        """The index, twice: what the second iteration does must be what the first did, and is dropped."""
+        first, before = self.enter(index, low, high, where), len(self.statements)
+        yield self._index(first)
+        made, state = len(self.statements), state_now()
+        self.leave(first)
+        again = self.enter(index, low, high, where)
+        self._repeats += 1
+        yield self._index(again)
+        check_same(where, state, state_now())
+        self.leave(again)
+        self._repeats -= 1
+        check_alike(self.statements[before:made], self.statements[made:])
+        del self.statements[made:]
+        self._inside.pop()
+
+    def _index(self, loop: Loop) -> Affine:
+        return Affine(((loop.index, 1),), 0, self, frozenset({loop}))
+
+    @property
+    def _inside(self) -> list[Loop | Statement | Take]:
+        """The body that is being recorded."""
+        return self._open[-1].body if self._open else self.body
+
+    def finish(self) -> None:
+        """Check what the function left behind, and keep the values that it used after they were overwritten."""
+        if where := self.left_early or (self._lines and self._lines[0]):
+            hint = "a loop goes through all its iterations: narrow its bounds"
+            raise WishError("a loop is left early", where=where, hint=hint)
+        take_values(self)
 
     def read(self, array: str, given: Any) -> Read:
         at = tuple(Affine.of(each) for each in (given if isinstance(given, tuple) else (given,)))
-        found = Read(array, at)
+        inside = self._inside
+        found = Read(array, at, Moment(tuple(self._open), len(self.statements), inside, len(inside), caller()))
         if len(at) != self.arrays[array].subscripts:
             asked = self.arrays[array]
             hint = f"{asked.subscripts} subscripts" + ", the first of them the time step" * asked.time
@@ -117,15 +168,21 @@ class Recorder:
         target = self.read(array, at)
         name = f"S{len(self.statements)}"
         made = Statement(name, target, value_of(given), tuple(self._open), caller())
-        (self._open[-1].body if self._open else self.body).append(made)
+        for read in reads(made.value):
+            if read.taken is None or read.taken.loops != made.loops[: len(read.taken.loops)]:
+                hint = "keep it in an array, and read that after the loop"
+                what = f"{read} is used after the iteration that read it"
+                raise WishError(what, where=made.line, found=str(made), hint=hint)
+        self._inside.append(made)
         self.statements.append(made)
-        if len(self.statements) > MOST_STATEMENTS:
+        if len(self.statements) > MOST_STATEMENTS and not self._repeats:
             hint = "take bounds from u.shape or from parameters; loops over plain numbers are written out"
             raise WishError(f"more than {MOST_STATEMENTS} statements", where=caller(), hint=hint)
 
     def _check_names(self, value: Affine, what: str) -> None:
         known = {loop.index for loop in self._open} | self.symbols
-        if strange := [name for name in value.names if name not in known]:
+        ended = [loop.index for loop in value.within if loop not in self._open]
+        if strange := [*ended, *(name for name in value.names if name not in known)]:
             hint = "indices hold within their loop only"
             raise WishError(f"index {strange[0]} outside its loop, in {what}", where=caller(), hint=hint)
 
@@ -136,6 +193,7 @@ class Symbolic:
     def __init__(self, name: str, recorder: Recorder) -> None:
         self._name, self._recorder = name, recorder
         self.shape = tuple(map(recorder.symbol, recorder.arrays[name].shape))
+        self.ndim = len(self.shape)
 
     def __getitem__(self, at: Any) -> Read:
         return self._recorder.read(self._name, at)
@@ -143,37 +201,66 @@ class Symbolic:
     def __setitem__(self, at: Any, value: Any) -> None:
         self._recorder.write(self._name, at, value)
 
+    def _whole(self, *_: Any) -> NoReturn:
+        hint = "write loops over the elements, for i in loop(u.shape[0]): … u[i] …"
+        raise WishError("a nest works on elements, not on whole arrays", where=caller(), found=self._name, hint=hint)
 
-def loop(*bounds: Any) -> Iterator[Any]:
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._whole()
+
+    __iter__ = __len__ = __contains__ = __array__ = __array_ufunc__ = __bool__ = __float__ = _whole
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _whole
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __abs__ = _whole
+
+
+def loop(*bounds: Any) -> Iterable[Any]:
     """`for i in loop(high)`, `loop(low, high)` or `loop(high - 1, low - 1, -1)`: like range, and where a nest is
     recorded over one symbolic index. A loop that goes back is recorded as one that counts its iterations.
 
     >>> list(loop(2, 5)), list(loop(4, 1, -1))
     ([2, 3, 4], [4, 3, 2])
     """
-    step = Affine.of(bounds[2]) if len(bounds) == 3 else Affine((), 1)
+    checked = [Affine.of(each) for each in bounds]
+    step = checked[2] if len(bounds) == 3 else Affine((), 1)
     if len(bounds) not in (1, 2, 3) or step.terms or abs(step.constant) != 1:
         found, hint = ", ".join(map(str, bounds)), "a loop over every second element can be one over i with u[2 * i]"
         raise WishError("a loop has one or two bounds, and a step of 1 or -1", where=caller(), found=found, hint=hint)
-    owner = next((b.owner for b in bounds if isinstance(b, Affine) and b.owner is not None), None)
+    owner = next((b.owner for b in checked if b.owner is not None), None)
     if owner is None:
-        return iter(range(*bounds))
-    first, end = (Affine.of(each, owner) for each in (bounds[:2] if len(bounds) > 1 else (0, *bounds)))
-    return _back(owner, _index_name(), first, end) if step.constant < 0 else _once(owner, _index_name(), first, end)
+        return range(*bounds)
+    first, end = checked[:2] if len(bounds) > 1 else (Affine((), 0, owner), checked[0])
+    return _Iterations(owner, _index_name(), first, end, step.constant, caller())
 
 
-def _once(recorder: Recorder, index: str, low: Affine, high: Affine) -> Iterator[Affine]:
-    where = caller()
-    try:
-        yield recorder.symbol(recorder.enter(index, low, high).index)
-    except GeneratorExit:
-        recorder.left_early = recorder.left_early or where
-    else:
-        recorder.leave()
+@dataclass(frozen=True, eq=False)
+class _Iterations:
+    """The iterations of a recorded loop; like a range, they can be gone through several times."""
 
+    recorder: Recorder
+    index: str
+    first: Affine
+    end: Affine
+    step: int
+    where: str
 
-def _back(recorder: Recorder, index: str, first: Affine, end: Affine) -> Iterator[Affine]:
-    yield from (first - count for count in _once(recorder, index, Affine((), 0, recorder), first - end))
+    def __iter__(self) -> Iterator[Affine]:
+        if self.step > 0:
+            return self._once(self.first, self.end)
+        return (self.first - count for count in self._once(Affine((), 0, self.recorder), self.first - self.end))
+
+    def _once(self, low: Affine, high: Affine) -> Iterator[Affine]:
+        try:
+            yield from self.recorder.iterations(self.index, low, high, self.where)
+        except GeneratorExit:
+            self.recorder.left_early = self.recorder.left_early or self.where
+
+    def _refused(self, *_: Any) -> NoReturn:
+        hint = "write `for i in loop(…)`, without list or len; to go back, loop(n - 1, -1, -1)"
+        raise WishError("only `for` goes through a recorded loop", where=caller(), hint=hint)
+
+    __len__ = __reversed__ = __getitem__ = __contains__ = __next__ = _refused
 
 
 def _index_name() -> str:
@@ -191,10 +278,31 @@ def record(function: Callable[..., Any], arrays: Mapping[str, Array], parameters
         raise WishError(f"'{strange[0]}' cannot be a name in C", where=caller(), hint="call it otherwise")
     recorder = Recorder(arrays, [*sizes, *parameters])
     given = {name: Symbolic(name, recorder) for name in arrays}
-    function(**given, **{name: recorder.symbol(name) for name in parameters})
-    if recorder.left_early:
-        hint = "a loop goes through all its iterations: narrow its bounds"
-        raise WishError("a loop is left early", where=recorder.left_early, hint=hint)
+    record_once(function, given | {name: recorder.symbol(name) for name in parameters})
+    recorder.finish()
     if not recorder.statements:
         raise WishError(f"{function.__name__} has no statement", hint="write u[i] = … within its loops")
     return recorder
+
+
+def record_once(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Run the function; what Python cannot do with symbols becomes a WishError with the user's line."""
+    try:
+        function(**given)
+    except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, NameError, RecursionError) as error:
+        if isinstance(error, WishError):
+            raise
+        where = _line_of(error)
+        hint = "what a nest may be is in docs/stencils.md"
+        found = f"{type(error).__name__}: {error}"
+        raise WishError(f"{function.__name__} cannot be recorded", where=where, found=found, hint=hint) from error
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the user's code that an error went through."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        found = f"{path.name}:{trace.tb_lineno}" if path.parent != _HERE else found
+        trace = trace.tb_next
+    return found

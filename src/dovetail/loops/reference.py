@@ -20,7 +20,7 @@ def by_function(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, in
     """What the function makes of copies of the arrays, one element after the other."""
     call = bound(nest, arrays, parameters)
     views = {name: Timed(call, name) if array.time else Plain(call, name) for name, array in nest.arrays.items()}
-    with np.errstate(over="ignore"):  # integers wrap around, as they do in every executor
+    with np.errstate(all="ignore"):  # integers wrap around, as they do in every executor
         nest.function(**views, **{name: call.sizes[name] for name in nest.parameters})
     return results(call, {name: view.result() for name, view in views.items()})
 

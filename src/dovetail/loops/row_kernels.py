@@ -64,7 +64,7 @@ class RowKernel:
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
         """The reference: whole columns of rows at once."""
         (out,) = writes
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             result = self._evaluate(self.value, reads)
         if not self.width:
             out[...] = result
@@ -91,7 +91,7 @@ class RowKernel:
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         """Rows, on the curve of this sweep for rows of this width."""
         rows = writes[0].slots
-        points = rows * max(self.high - self.low, 1)
+        points = rows * (self.high - self.low if self.width else 1)
         arrays = len({text.split("[")[0] for text in self.sources}) + 1
         num_bytes = arrays * points * dtype_bytes(self.dtype)
         key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"

@@ -14,6 +14,7 @@ from dovetail.loops.expressions import Read, Value
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import check_untaken
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -84,6 +85,7 @@ class Stencil:
 
 def stencil_of(nest: Nest) -> Stencil:
     """The stencil that a nest is, or a WishError that says why it is none."""
+    check_untaken(nest)
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
         if array.shape != shape:
@@ -105,11 +107,12 @@ def stencil_of(nest: Nest) -> Stencil:
 
 
 def _boundaries(nest: Nest, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
-    """By array. What goes into a periodic one goes around with it: parts compute rows of it beyond the ends, too."""
+    """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid: what it
+    computes them from, in place or fixed, must go around the ends, too."""
     found = {name: array.boundary for name, array in nest.arrays.items()}
     for _ in sweeps:  # a sweep a turn is found at least, where there is any left
         around = {o.array for sweep in sweeps if found[sweep.target] == "periodic" for o in sweep.operands}
-        found |= {name: "periodic" for name in around if found[name] is None}
+        found |= {name: "periodic" for name in around if found[name] != "reflecting"}
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dovetail.core import WishError
-from dovetail.loops.expressions import COMPARISONS, CONDITIONS, FUNCTIONS, Apply, Number, Read, Value
+from dovetail.loops.expressions import COMPARISONS, CONDITIONS, FUNCTIONS, Apply, Number, Read, Taken, Value
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -36,10 +36,10 @@ class _MixedError(Exception):
 
 def dtype_of(value: Value, dtypes: Mapping[str, str]) -> str:
     """The dtype of an expression; WHOLE or REAL of one of numbers only, TRUTH of a condition."""
-    if isinstance(value, Read):
-        return dtypes[value.array]
+    if isinstance(value, Read | Taken):
+        return dtypes[(value.read if isinstance(value, Taken) else value).array]
     if isinstance(value, Number):
-        return REAL if isinstance(value.value, float) else WHOLE
+        return value.dtype or (REAL if isinstance(value.value, float) else WHOLE)
     assert isinstance(value, Apply)
     of = [dtype_of(child, dtypes) for child in value.of]
     if value.name == "where":
@@ -80,9 +80,11 @@ def one_of(left: str, right: str, value: Value) -> str:
 
 def _check_range(value: Value, dtype: str) -> None:
     """Numbers must be ones of the dtype."""
+    if dtype not in DTYPES:
+        return
+    info = np.finfo(dtype) if is_real(dtype) else np.iinfo(dtype)
+    kind = float if is_real(dtype) else int
+    least, most = kind(info.min), kind(info.max)
     for number in value.of if isinstance(value, Apply) else (value,):
-        if isinstance(number, Number) and not is_real(dtype):
-            info = np.iinfo(dtype)
-            if not info.min <= number.value <= info.max:
-                hint = f"{info.min} to {info.max}"
-                raise _MixedError(f"{number} is no {dtype}", str(value), hint)
+        if isinstance(number, Number) and not least <= number.value <= most:
+            raise _MixedError(f"{number} is no {dtype}", str(value), f"{least} to {most}")

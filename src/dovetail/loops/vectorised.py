@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import Call, bound, margins, results
 from dovetail.loops.checks import WRAPS
-from dovetail.loops.expressions import OPERATORS, Apply, Number, Read, Value
+from dovetail.loops.expressions import OPERATORS, Apply, Number, Read, Taken, Value
 from dovetail.loops.order import carries, statements
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.rings import held, inside, memory
+from dovetail.loops.taken import Take
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -29,7 +30,7 @@ def by_numpy(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int])
 def carry_out(call: Call) -> Any:
     """Run a call."""
     runner = _Runner(call)
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         for each in call.nest.body:
             runner.run(each)
     return results(call, {name: held(call, name, array) for name, array in runner.memory.items()})
@@ -41,13 +42,17 @@ class _Runner:
     def __init__(self, call: Call) -> None:
         self.call, self.memory, self.values = call, memory(call), dict(call.sizes)
         self.margins = {name: margins(call.nest, name) for name in call.nest.arrays}
+        self.taken = dict[str, Any]()
         for name, levels in call.nest.levels.items():
             for level in range(levels.given):
                 self._fill(name, level)
 
-    def run(self, each: Loop | Statement, axes: tuple[Loop, ...] = ()) -> None:
+    def run(self, each: Loop | Statement | Take, axes: tuple[Loop, ...] = ()) -> None:
         if isinstance(each, Statement):
             self._assign(each, axes)
+        elif isinstance(each, Take):
+            if not self._is_empty(axes):
+                self.taken[each.name] = self._value(each.read, axes)  # subscripts are arrays: this copies
         elif self._is_free(each, axes):
             for child in each.body:
                 self.run(child, (*axes, each))
@@ -79,11 +84,14 @@ class _Runner:
                     self._fill(name, value + levels.ahead)
 
     def _assign(self, statement: Statement, axes: tuple[Loop, ...]) -> None:
-        if any(loop.low.at(self.values) >= loop.high.at(self.values) for loop in axes):
+        if self._is_empty(axes):
             return
         array, index = self._places(statement.target, axes)
         value = self._value(statement.value, axes)
         array[index] = value if not axes else np.broadcast_to(value, [self._length(loop) for loop in axes])
+
+    def _is_empty(self, axes: tuple[Loop, ...]) -> bool:
+        return any(loop.low.at(self.values) >= loop.high.at(self.values) for loop in axes)
 
     def _length(self, loop: Loop) -> int:
         return loop.high.at(self.values) - loop.low.at(self.values)
@@ -92,6 +100,9 @@ class _Runner:
         if isinstance(value, Read):
             array, index = self._places(value, axes)
             return array[index]
+        if isinstance(value, Taken):
+            found = self.taken[value.name]  # of the outermost of these axes
+            return found.reshape(found.shape + (1,) * (len(axes) - found.ndim)) if found.ndim else found
         if isinstance(value, Number):
             return value.value
         assert isinstance(value, Apply)

@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.core import PlanError, WishError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, Workload, dtype_bytes
 from dovetail.ir.wish import Arrays, Collected, Costs, OfFields
-from dovetail.loops.blocks import Box, boxes, cuts, grid_of
+from dovetail.loops.blocks import Box, Range, boxes, cuts, grid_of
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.loops.counted import check_count
@@ -230,10 +230,13 @@ class StencilWish(OfFields):
     def _boxes(self) -> dict[str, Box]:
         """The rows that each sweep computes."""
         axes = range(self.stencil.row_axes)
-        return {
-            sweep.name: tuple((sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)) for axis in axes)
-            for sweep in self.stencil.sweeps
-        }
+        return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
+
+    def _range(self, sweep: Sweep, axis: int) -> Range:
+        """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
+        size = self.points_by_axis[axis]
+        low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
+        return (low, high) if low < high else (min(max(low, 0), size),) * 2
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return _program(self, schedule.parameters, ranks, None, False)
@@ -291,7 +294,7 @@ class StencilWish(OfFields):
         return tuple(found)
 
     def _kernel(self, sweep: Sweep) -> RowKernel:
-        low, high = (sweep.low[-1].at(self.sizes), sweep.high[-1].at(self.sizes)) if self.width else (0, 0)
+        low, high = self._range(sweep, -1) if self.width else (0, 0)
         margins = [self.stencil.margins[operand.array] for operand in sweep.operands]
         return RowKernel(
             sweep.name,
@@ -301,7 +304,7 @@ class StencilWish(OfFields):
             self._dtype(sweep.target),
             self.width,
             low,
-            max(low, high),
+            high,
             (*margins, self.stencil.margins[sweep.target]),
             sweep.keeps,
             self.stencil.boundary[sweep.target],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dovetail.ir import Option, Studied, dtype_bytes
+from dovetail.matmul.blockwise import without_rings
 from dovetail.matmul.ficco import EXPERTS, GPUS, MI300X, SCENARIOS
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import balance, ways_of
@@ -26,6 +27,7 @@ class AllToAllMatmul(Exchanging, Gathering):
     """
 
     name: ClassVar[str] = "all_to_all_matmul"
+    families: ClassVar[tuple[str, ...]] = without_rings(Gathering)
     options: ClassVar[tuple[Option, ...]] = ways_of(Gathering, "library", "messages")
     ways: ClassVar[tuple[str, ...]] = ("library", "messages")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dovetail.ir import Option, dtype_bytes
+from dovetail.matmul.blockwise import without_rings
 from dovetail.matmul.product import balance, ways_of
 from dovetail.matmul.scattering import Scattering
 from dovetail.matmul.token_counts import Exchanging
@@ -21,6 +22,7 @@ class MatmulAllToAll(Exchanging, Scattering):
     """
 
     name: ClassVar[str] = "matmul_all_to_all"
+    families: ClassVar[tuple[str, ...]] = without_rings(Scattering)
     options: ClassVar[tuple[Option, ...]] = ways_of(Scattering, "library", "messages")
 
     @classmethod

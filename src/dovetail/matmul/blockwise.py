@@ -20,8 +20,18 @@ from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
 
 OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
 MC2 = Heuristic("MC²", "mc2")
+AT_ONCE = ("library", "messages")  # ways to travel in which all blocks go at once: those of serial schedules
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
 MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
+
+
+def without_rings(kind: type[Product]) -> tuple[str, ...]:
+    """The families of `kind` in which no block goes round a ring.
+
+    >>> without_rings(Product)
+    ('serial',)
+    """
+    return tuple(family for family in kind.families if family not in (SHARDS["ring"], SHARDS["two_rings"]))
 
 
 @dataclass(frozen=True)
@@ -72,8 +82,8 @@ class Blockwise(Product):
 
     def _schedules(self, costs: Costs) -> Iterator[Schedule]:
         ranks, longest, ways = costs.ranks, self.blocks(costs.ranks).longest, self.known_ways(costs)
-        at_once = [by for by in ways if by in ("library", "messages")]
-        yield from (self._serial(by, ranks) for by in at_once)
+        at_once = [by for by in ways if by in AT_ONCE]
+        yield from (self._serial(by, ranks) for by in at_once or self._known(costs, AT_ONCE))
         if ranks == 1:
             return
         whole = (longest,) if longest else ()
@@ -156,11 +166,15 @@ class Blockwise(Product):
 
     def known_ways(self, costs: Costs) -> tuple[str, ...]:
         """Ways to travel that the machine has costs for, out of those asked for; CostError if there are none."""
-        asked = self.ways if costs.options["by"] == "auto" else (costs.options["by"],)
+        asked = costs.options["by"]
+        return self._known(costs, self.ways if asked == "auto" else (asked,))
+
+    def _known(self, costs: Costs, ways: Sequence[str]) -> tuple[str, ...]:
+        """Those of `ways` that the machine has costs for; CostError if there are none."""
         if costs.ranks == 1:
             return ("library",)
         known = tuple(
-            by for by in asked if (costs.knows_collective(self.kind) if by == "library" else costs.knows_messages())
+            by for by in ways if (costs.knows_collective(self.kind) if by == "library" else costs.knows_messages())
         )
         if not known:
             raise costs.unknown(self.kind)

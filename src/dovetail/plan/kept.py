@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dovetail.core import DovetailError, cache_dir, check_schema, load_json, save_json
+from dovetail.core import CACHED, DovetailError, cache_dir, check_schema, is_cached, load_json, save_json
 from dovetail.ir import Schedule, Wish
 
 SCHEMA = "dovetail.kept/1"
@@ -16,19 +16,19 @@ SCHEMA = "dovetail.kept/1"
 def kept_path(wish: Wish, library: str, hosts: Sequence[str]) -> Path:
     """Where the schedule for a wish is kept: by the MPI library's name and version, and the host of every rank."""
     text = "\n".join([library, *hosts, json.dumps(wish.to_json(), sort_keys=True)])
-    return cache_dir() / "schedules" / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+    return cache_dir("schedules") / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def keep_schedule(wish: Wish, schedule: Schedule, library: str, hosts: Sequence[str]) -> Path:
     """Put a schedule into the cache; returns the file."""
     document = {"schema": SCHEMA, "wish": wish.to_json(), "schedule": schedule.to_json()}
-    return save_json(kept_path(wish, library, hosts), document)
+    return save_json(kept_path(wish, library, hosts), document, CACHED)
 
 
 def kept_schedule(wish: Wish, library: str, hosts: Sequence[str]) -> Schedule | None:
     """What was kept for a wish on these ranks, None where nothing was. DovetailError for a file that is broken."""
     path = kept_path(wish, library, hosts)
-    if not path.exists():
+    if not is_cached(path):
         return None
     document = load_json(path, "kept schedule")
     check_schema(document, SCHEMA)

@@ -111,13 +111,18 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
         failed = next(check.message for check in certificate.checks.values() if not check.ok)
         refused.append(f"{label(each.schedule, several=several)} was refused by its certificate: {failed}")
     if asked.family not in ("auto", SERIAL):
-        raise PlanError(
-            f"no {asked.family} schedule fits", found="; ".join(refused) or "no candidate", hint="try 'auto'"
-        )
+        raise PlanError(f"no {asked.family} schedule fits", found="; ".join(refused) or _none(costs), hint="try 'auto'")
     program = costs.wish.program(serial.schedule, costs.ranks)
     certificate = prove(costs.wish, serial.schedule, program)
     certificate.raise_if_bad()
     return Proved(costs.exactly(serial, program), program, certificate, tuple(refused))
+
+
+def _none(costs: Costs) -> str:
+    """That there is no candidate, and what was asked of it."""
+    asked = [f"{name}={value}" for name, value in costs.options.items() if value not in (None, "auto")]
+    where = f"{costs.wish.title} on {costs.ranks} rank{'s' * (costs.ranks > 1)}"
+    return f"{where} has none{' with ' * bool(asked)}{', '.join(asked)}"
 
 
 def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:

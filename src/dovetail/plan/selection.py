@@ -6,18 +6,33 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
-from math import isqrt
+from math import inf, isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dovetail.collective.compile import PROTOCOLS
 from dovetail.collective.library import LIBRARY as LIBRARY
-from dovetail.core import DovetailError, PlanError, cache_dir, check_schema, load_json, save_json
+from dovetail.core import (
+    CACHED,
+    DovetailError,
+    PlanError,
+    cache_dir,
+    check_schema,
+    is_cached,
+    load_json,
+    reading,
+    save_json,
+)
 from dovetail.ir import Schedule
+from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.workload import DTYPE_BYTES
 
 SCHEMA = "dovetail.selection/1"
+DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
+MOST = 1 << 62  # of any count or size, so that sums of two still fit 64 bits
 
 
 class Choice(NamedTuple):
@@ -119,9 +134,8 @@ class Selection:
     rows: tuple[Row, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: (*row.group, row.min_bytes))))
-        for row in self.rows:
-            _check_row(row)
+        rows = sorted(map(_checked_row, self.rows), key=lambda row: (*row.group, row.min_bytes))
+        object.__setattr__(self, "rows", tuple(rows))
         for one, other in pairwise(self.rows):
             if one.group == other.group and other.min_bytes < one.max_bytes:
                 found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
@@ -160,20 +174,22 @@ class Selection:
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
         """Read what `to_json` wrote, or raise a PlanError that says what is wrong with it."""
         check_schema(document, SCHEMA)
-        try:
-            rows = [
-                {**row, "points": tuple(Point(**point) for point in row.get("points", ()))} for row in document["rows"]
-            ]
-            return cls(dict(document["facts"]), tuple(Row(**row) for row in rows))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise PlanError("malformed selection document", found=f"{type(error).__name__}: {error}") from error
+        with reading("selection document", PlanError):
+            if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):
+                raise PlanError("malformed selection document", found="`facts` is an object, `rows` is a list")
+            return cls(facts, tuple(_read_row(place, row) for place, row in enumerate(document["rows"])))
 
     def save(self, path: str | Path) -> Path:
         return save_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Selection:
-        return cls.from_json(load_json(path, "selection"))
+        """Read a file that `save` wrote. DovetailError names the file and what is wrong with it."""
+        document = load_json(path, "selection")
+        try:
+            return cls.from_json(document)
+        except DovetailError as error:
+            raise PlanError(f"selection {path}: {error.what}", found=error.found, hint=error.hint) from error
 
 
 def rows_of(
@@ -219,13 +235,14 @@ def selection_path(library: str, hosts: Sequence[str]) -> Path:
     if given := os.environ.get("DOVETAIL_SELECTION"):
         return Path(given)
     key = hashlib.sha256("\n".join([library, *hosts]).encode()).hexdigest()[:16]
-    return cache_dir() / "selections" / f"{key}.json"
+    return cache_dir("selections") / f"{key}.json"
 
 
 def selection_for(library: str, hosts: Sequence[str]) -> Selection | None:
     """What was measured for these ranks, None where nothing was. Raises DovetailError for a file that is broken."""
     path = selection_path(library, hosts)
-    return Selection.load(path) if path.exists() else None
+    is_there = path.exists() if os.environ.get("DOVETAIL_SELECTION") else is_cached(path)
+    return Selection.load(path) if is_there else None
 
 
 def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
@@ -234,11 +251,41 @@ def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
         known = selection_for(library, hosts)
     except DovetailError:  # broken: replaced whole
         known = None
-    return (known.merged(selection) if known else selection).save(selection_path(library, hosts))
+    merged = known.merged(selection) if known else selection
+    return save_json(selection_path(library, hosts), merged.to_json(), CACHED)
 
 
-def _check_row(row: Row) -> None:
-    counts = (row.ranks, row.nodes, row.channels, row.instances)
-    whole = all(isinstance(n, int) for n in (*counts, row.min_bytes, row.max_bytes, row.slice_bytes))
-    if not whole or min(counts) < 1 or row.slice_bytes < 0 or not 0 <= row.min_bytes < row.max_bytes:
-        raise PlanError(f"a row of {row.collective} is out of range", found=str(replace(row, points=())))
+def _read_row(place: int, document: Any) -> Row:
+    """Row number `place` of a document. PlanError names the row and, where one field is wrong, that field."""
+    try:
+        with reading(f"row {place} of a selection", PlanError):
+            points = tuple(Point(**point) for point in document.get("points", ()))
+            return _checked_row(Row(**{**document, "points": points}))
+    except PlanError as error:
+        raise PlanError(f"row {place}: {error.what}", found=error.found, hint=error.hint) from error
+
+
+def _checked_row(row: Row) -> Row:
+    """The row itself. PlanError where a field has a wrong type or value."""
+    for name, known in (("collective", tuple(COLLECTIVES)), ("protocol", PROTOCOLS), ("dtype", ("", *DTYPES))):
+        if not isinstance(value := getattr(row, name), str) or value not in known:
+            raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
+    if not isinstance(row.algorithm, str):
+        raise PlanError(f"no algorithm {row.algorithm!r}", hint="a name, such as ring_all_reduce")
+    counts = ("ranks", "nodes", "channels", "instances")
+    for name in (*counts, "min_bytes", "max_bytes", "slice_bytes"):
+        value, least = getattr(row, name), int(name in counts)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST:
+            raise PlanError(f"`{name}` of a row of {row.collective} is out of range", found=repr(value))
+    if row.min_bytes >= row.max_bytes:
+        found = f"{row.min_bytes} to {row.max_bytes} bytes"
+        raise PlanError(f"a row of {row.collective} is out of range: it serves no size", found=found)
+    for point in row.points:
+        if not all(_is_time(value) for value in point):
+            raise PlanError(f"a row of {row.collective} has a malformed point", found=str(point))
+    return row
+
+
+def _is_time(value: Any) -> bool:
+    """Whether a value can be a time, a size or a spread: a finite number that is not negative, or None."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf)

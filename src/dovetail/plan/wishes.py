@@ -4,6 +4,7 @@ theirs by an entry point."""
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -57,6 +58,7 @@ SUBJECT_GROUP = "dovetail.subjects"
 SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
 
 
+PARTS = ("name", "options", "families", "by_size")  # that every class of wishes has
 KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the wish
 
 
@@ -73,7 +75,7 @@ def kernel_form(name: str) -> KernelForm:
 @cache
 def subjects() -> Mapping[str, str]:
     """The place of every subject, by name, likewise."""
-    return {**{point.name: point.value for point in entry_points(group=SUBJECT_GROUP)}, **SUBJECTS}
+    return {**_others(SUBJECT_GROUP, SUBJECTS), **SUBJECTS}
 
 
 def subject_class(name: str) -> Any:
@@ -88,8 +90,33 @@ def subject_class(name: str) -> Any:
 @cache
 def wishes() -> Mapping[str, str]:
     """The place of every wish, by name; those of other packages may not replace ours."""
-    others = {point.name: point.value for point in entry_points(group=GROUP)}
-    return {**others, **BUILT_IN}
+    return {**_others(GROUP, BUILT_IN), **BUILT_IN}
+
+
+@cache
+def usable_wishes() -> tuple[str, ...]:
+    """Names of the wishes whose classes can be had. A package whose class cannot be is named in a warning, and left
+    aside: it is no reason for all others to fail."""
+    usable = [*BUILT_IN]
+    for name in (name for name in wishes() if name not in BUILT_IN):
+        try:
+            wish_class(name)
+        except WishError as error:
+            warnings.warn(f"a package's wish is left aside: {error}", RuntimeWarning, stacklevel=2)
+        else:
+            usable.append(name)
+    return tuple(usable)
+
+
+def _others(group: str, ours: Mapping[str, str]) -> dict[str, str]:
+    """The places that other packages give, by name. A RuntimeWarning names a package that takes one of our names."""
+    found = {}
+    for point in entry_points(group=group):
+        if point.name in ours:
+            package = f" of package {point.dist.name}" if getattr(point, "dist", None) else ""
+            warnings.warn(f"entry point {point.name!r}{package} is left aside: the name is ours", RuntimeWarning, 3)
+        found[point.name] = point.value
+    return found
 
 
 @cache
@@ -113,13 +140,26 @@ def wish_class(name: str) -> Any:
     if place is None:
         near = difflib.get_close_matches(name, wishes(), 1, cutoff=0.4)
         raise WishError(f"no wish '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(wishes())))
-    return _at(place)
+    return _at(place) if name in BUILT_IN else _of_package(name, place)
 
 
 def _at(place: str) -> Any:
     """What is at "package.module:Name"."""
     module, _, found = place.partition(":")
     return getattr(import_module(module), found)
+
+
+def _of_package(name: str, place: str) -> Any:
+    """The class of a wish of another package. WishError where it cannot be imported or is none."""
+    try:
+        found = _at(place)
+    except Exception as error:  # whatever that package raises
+        cause = f"{type(error).__name__}: {error}"
+        raise WishError(f"the wish '{name}' of another package cannot be imported", where=place, found=cause) from error
+    if not isinstance(found, type) or (lacks := [part for part in PARTS if not hasattr(found, part)]):
+        cause = f"{found!r}" if not isinstance(found, type) else f"it lacks {', '.join(lacks)}"
+        raise WishError(f"the wish '{name}' of another package is no class of wishes", where=place, found=cause)
+    return found
 
 
 def is_in_file(name: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dovetail
-from dovetail.core import DovetailError, cache_dir
+from dovetail.core import DovetailError, cache_dir, is_cached, replacing
 from dovetail.ir import Program, Schedule
 from dovetail.ir.native import compiled_library
 from dovetail.ir.types import COLUMNS
@@ -55,8 +55,9 @@ class Known(NamedTuple):
 
 def known_of(wish: Any, schedule: Schedule, program: Program) -> Known:
     """What this very library found of this very Program, op by op; nothing of any other."""
+    note = _note(wish, schedule, program)
     with suppress(OSError, ValueError):
-        content, order = _note(wish, schedule, program).read_text().split()
+        content, order = note.read_text().split() if is_cached(note) else ("", "")
         if content == _content(program):
             return Known(True, order == ORDERS[True])
     return Known()
@@ -67,11 +68,8 @@ def keep_proof(wish: Any, schedule: Schedule, program: Program, *, in_order: boo
     if not hasattr(wish, "nest") or program.num_ops < MANY:
         return
     place = _note(wish, schedule, program)
-    partial = place.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        place.parent.mkdir(exist_ok=True)
+    with suppress(OSError), replacing(place) as partial:
         partial.write_text(f"{_content(program)} {ORDERS[in_order]}\n")
-        partial.replace(place)
     _thin(place)
 
 
@@ -90,7 +88,7 @@ def _content(program: Program) -> str:
 
 
 def _folder() -> Path:
-    return cache_dir() / "programs"
+    return cache_dir("programs")
 
 
 def _key(wish: Any, schedule: Schedule, ranks: int) -> str:
@@ -109,7 +107,9 @@ def _sources() -> str:
 
 
 def _read(place: Path) -> Program | None:
-    """None where there is no such file, or a broken one."""
+    """None where there is no such file, or a broken one, or one that somebody else could have written."""
+    if not is_cached(place):
+        return None
     try:
         with place.open("rb") as file, np.load(file) as held:
             columns = {name: held[name] for name in COLUMNS}
@@ -126,15 +126,10 @@ def _keep(place: Path, program: Program) -> None:
     """Written beside and moved there, since other ranks may do the same; without room for it, nothing is kept."""
     tables = np.frombuffer(json.dumps(program.tables_json([])).encode(), np.uint8)
     arrays: dict[str, Any] = {**program.columns, TABLES: tables}
-    partial = place.with_suffix(f".{os.getpid()}")
     if len(program.posts):
         return
-    with suppress(OSError):
-        place.parent.mkdir(exist_ok=True)
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        partial.replace(place)
-    partial.unlink(missing_ok=True)
+    with suppress(OSError), replacing(place) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)
     _thin(place)
 
 

@@ -22,12 +22,21 @@ _OPS = {
     "Reduce_scatter": "REDUCE_SCATTER", "Reduce_scatter_block": "REDUCE_SCATTER_BLOCK", "Scan": "SCAN",
     "Exscan": "EXSCAN",
 }  # fmt: skip
+_ATOMICS = {
+    "Accumulate": ("ACCUMULATE", False), "Raccumulate": ("ACCUMULATE", False),
+    "Get_accumulate": ("FETCH_AND_ACCUMULATE", True), "Rget_accumulate": ("FETCH_AND_ACCUMULATE", True),
+    "Fetch_and_op": ("FETCH_AND_ACCUMULATE", True), "Compare_and_swap": ("COMPARE_AND_SWAP", True),
+}  # fmt: skip
 
 
 def write_trace_otf2(folder: str | Path, trace: Trace) -> Path:
-    """Write calls and intervals as regions, messages that were received, and collectives; returns `traces.otf2`.
+    """Write calls and intervals as regions, messages that were received, collectives and one-sided calls.
 
-    A message is told in the call that sends it and in the one that takes it, whether these block or not.
+    Returns the archive's `traces.otf2`. Raises EnvironmentFault where the folder is there already.
+
+    A message is told in the call that sends it and in the one that takes it, whether these block or not. Points are
+    regions of no length. Attributes tell what OTF2 has no word for: numbers of the program's own, and of polls that are
+    one region how many they were, and the pauses between them.
     """
     otf2 = otf2_package()
     target = Path(folder)
@@ -56,12 +65,20 @@ class _Writer:
             for rank, thread in self.threads
         }
         mpi, user = otf2.Paradigm.MPI, otf2.Paradigm.USER
-        self.calls = made.attribute("calls", "in this one region: each but the last looked in vain", otf2.Type.UINT64)
+        meant = {
+            "calls": "in this one region: each but the last looked in vain",
+            "pause_ns": "between these calls, all together",
+            "is_point": "something happened, and took no time",
+            "arg": "the program's own number",
+        }
+        self.told = {name: made.attribute(name, text, otf2.Type.INT64) for name, text in meant.items()}
         self.regions = [made.region(name, paradigm=mpi if name.startswith("MPI_") else user) for name in trace.names]
         main = [min((at for at in self.threads if at[0] == r), default=None) for r in range(trace.num_ranks)]
         self.mains = [self.locations[at] for at in main if at is not None]
         made.group("", group_type=otf2.GroupType.COMM_LOCATIONS, paradigm=mpi, members=self.mains)
         self.comms = [self._comm(i) for i in range(len(trace.comms))]
+        windows = [i for i, comm in enumerate(trace.comms) if comm.is_window]
+        self.windows = {i: made.rma_win(f"window {i}", comm=self.comms[i]) for i in windows}
 
     def _comm(self, number: int) -> Any:
         mpi, made = self.otf2.Paradigm.MPI, self.archive.definitions
@@ -74,6 +91,7 @@ class _Writer:
         self._regions(told)
         self._messages(told)
         self._collectives(told)
+        self._one_sided(told)
         for at, events in told.items():
             writer = self.archive.event_writer_from_location(self.locations[at])
             for time_ns, _, _, name, args in sorted(events, key=lambda event: event[:3]):
@@ -81,14 +99,20 @@ class _Writer:
 
     def _regions(self, told: Any) -> None:
         col = self.trace.columns
-        rows = np.flatnonzero((col["part"] == 0) & ~self.trace.of_kind("point"))
+        rows = np.flatnonzero(col["part"] == 0)
         start, end = (np.rint(col[name][rows] * 1e9).astype("i8").tolist() for name in ("start_s", "end_s"))
-        values = (col[name][rows].tolist() for name in ("rank", "thread", "name", "repeats"))
-        for a, b, rank, thread, name, repeats in zip(start, end, *values, strict=True):
-            region, length = self.regions[name], max(b, a + 1) - a
-            more = ({self.calls: repeats + 1},) if repeats else ()
-            told[rank, thread].append((a, _ENTER, -length, "enter", (region, *more)))
-            told[rank, thread].append((a + length, _LEAVE, length, "leave", (region,)))
+        points = self.trace.of_kind("point")[rows].tolist()
+        values = (col[name][rows].tolist() for name in ("rank", "thread", "name", "repeats", "pause_s", "arg"))
+        for a, b, is_point, rank, thread, name, repeats, pause_s, arg in zip(start, end, points, *values, strict=True):
+            region, length = self.regions[name], 0 if is_point else max(b, a + 1) - a
+            about = {"calls": repeats + 1, "pause_ns": round(pause_s * 1e9)} if repeats else {}
+            about |= {"is_point": 1} if is_point else {}
+            if arg and (is_point or not self.trace.names[name].startswith("MPI_")):
+                about["arg"] = arg
+            more = ({self.told[key]: value for key, value in about.items()},) if about else ()
+            first, last = (_DETAIL, _DETAIL) if is_point else (_ENTER, _LEAVE)
+            told[rank, thread].append((a, first, -length, "enter", (region, *more)))
+            told[rank, thread].append((a + length, last, length, "leave", (region,)))
 
     def _messages(self, told: Any) -> None:
         col, found = self.trace.columns, messages(self.trace)
@@ -106,17 +130,66 @@ class _Writer:
             told[dst, int(found.dst_thread[i])].append((at, _LEAVE - 1, 0, "mpi_recv", (ranks.index(src), *about)))
 
     def _collectives(self, told: Any) -> None:
+        """Blocking ones in their call; others asked for in theirs, and over in the one that waits for them."""
         col, kinds = self.trace.columns, self.otf2.CollectiveOp
+        over = self._over()
         for row in np.flatnonzero(col["kind"] == KINDS.index("collective")).tolist():
-            name = self.trace.names[col["name"][row]].removeprefix("MPI_").removesuffix("_c")
+            name, is_blocking = _operation(self.trace.names[col["name"][row]])
             op = getattr(kinds, _OPS.get(name, ""), None)
             number = int(col["comm"][row])
             if op is None or number < 0:
                 continue
             ranks, root = self.trace.comms[number].ranks, int(col["peer"][row])
             known = ranks.index(root) if root in ranks else self.otf2.CollectiveRoot.NONE
+            given = (op, self.comms[number], known, int(col["num_bytes"][row]), int(col["received_bytes"][row]))
             at = (int(col["rank"][row]), int(col["thread"][row]))
             start, end = round(float(col["start_s"][row]) * 1e9), round(float(col["end_s"][row]) * 1e9)
-            told[at].append((start, _ENTER + 1, 0, "mpi_collective_begin", ()))
-            given = (op, self.comms[number], known, int(col["num_bytes"][row]), int(col["received_bytes"][row]))
-            told[at].append((max(end, start + 1), _LEAVE - 1, 0, "mpi_collective_end", given))
+            request = int(col["request"][row])
+            if is_blocking:
+                told[at].append((start, _ENTER + 1, 0, "mpi_collective_begin", ()))
+                told[at].append((max(end, start + 1), _LEAVE - 1, 0, "mpi_collective_end", given))
+            elif request in over:
+                told[at].append((start, _ENTER + 1, 0, "non_blocking_collective_request", (request,)))
+                where, when = over[request]
+                told[where].append((when, _LEAVE - 1, 0, "non_blocking_collective_complete", (*given, request)))
+
+    def _over(self) -> dict[int, tuple[tuple[int, int], int]]:
+        """By request: the thread that found it to be over, and when it knew."""
+        col = self.trace.columns
+        rows = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0))
+        ends = np.maximum(np.rint(col["end_s"][rows] * 1e9), np.rint(col["start_s"][rows] * 1e9) + 1).astype("i8")
+        places = zip(col["rank"][rows].tolist(), col["thread"][rows].tolist(), strict=True)
+        return dict(zip(col["request"][rows].tolist(), zip(places, ends.tolist(), strict=True), strict=True))
+
+    def _one_sided(self, told: Any) -> None:
+        """Puts and gets; accumulates, of which some fetch too."""
+        col, otf2 = self.trace.columns, self.otf2
+        put, get = KINDS.index("put"), KINDS.index("get")
+        for row in np.flatnonzero(np.isin(col["kind"], (put, get))).tolist():
+            window, peer, num_bytes = (int(col[name][row]) for name in ("comm", "peer", "num_bytes"))
+            name = self.trace.names[col["name"][row]].removeprefix("MPI_").removesuffix("_c")
+            is_put = col["kind"][row] == put
+            if window not in self.windows or peer not in self.trace.comms[window].ranks:
+                continue
+            to = self.windows[window], self.trace.comms[window].ranks.index(peer)
+            record: tuple[str, tuple[Any, ...]] = ("rma_put" if is_put else "rma_get", (*to, num_bytes, row))
+            if name in _ATOMICS:
+                if not is_put:
+                    continue  # told with what it put
+                kind, fetches = _ATOMICS[name]
+                moved = (num_bytes, num_bytes if fetches else 0)
+                record = "rma_atomic", (*to, getattr(otf2.RmaAtomicType, kind), *moved, row)
+            at, start = (int(col["rank"][row]), int(col["thread"][row])), round(float(col["start_s"][row]) * 1e9)
+            told[at].append((start, _ENTER + 1, 0, *record))
+
+
+def _operation(name: str) -> tuple[str, bool]:
+    """The blocking form of a collective's name, and whether this is it.
+
+    >>> _operation("MPI_Ireduce_scatter"), _operation("MPI_Reduce_scatter_c"), _operation("MPI_Scan")
+    (('Reduce_scatter', False), ('Reduce_scatter', True), ('Scan', True))
+    """
+    plain = name.removeprefix("MPI_").removesuffix("_c")
+    if plain in _OPS or not plain.startswith("I"):
+        return plain, True
+    return plain[1:].capitalize(), False

@@ -12,32 +12,38 @@ from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, TraceFile
+from dovetail.trace.chrome_own import DEFAULTS, KEY
 from dovetail.trace.decode import KINDS
 from dovetail.trace.matching import Matcher, Messages
-from dovetail.trace.trace import thread_title
+from dovetail.trace.trace import SCHEMA, head_of, thread_title
 
 Event = dict[str, Any]
-_POINT = KINDS.index("point")
 _BATCH = 1 << 16  # messages that are written at a time
 
 
 def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
-    """Write spans (`X`), points (`i`) and messages (`s` → `f`), `ts` in µs with whole nanoseconds."""
-    target = Path(path)
+    """Write spans (`X`), points (`i`) and messages (`s` → `f`), `ts` in µs with whole nanoseconds.
+
+    Viewers pass over what they do not know: `otherData` holds names, communicators and meta, and metadata events named
+    `dovetail` the further rows of an interval, so that `trace import` makes the same trace of the file.
+    """
+    target, threads = Path(path), _Threads(trace.num_ranks)
     try:
         with target.open("w", encoding="utf-8") as file:
             file.write('{"displayTimeUnit":"ns","traceEvents":[')
-            for number, batch in enumerate(filter(None, _batches(trace))):
+            for number, batch in enumerate(filter(None, _batches(trace, threads))):
                 file.write((",\n" if number else "\n") + ",\n".join(batch))
-            file.write("\n]}\n")
+            head = head_of(trace.num_ranks, trace.names, trace.comms, trace.meta)
+            told = [[tid, rank, thread] for (rank, thread), tid in threads.known.items()]
+            file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": told}}) + "}\n")
     except OSError as error:
         raise EnvironmentFault(f"cannot write {target}", found=error.strerror) from error
     return target
 
 
-def _batches(trace: Trace | TraceFile) -> Iterator[list[str]]:
+def _batches(trace: Trace | TraceFile, threads: _Threads) -> Iterator[list[str]]:
     """The text of every event, the threads' names last. Threads have numbers of their own in the whole trace."""
-    matcher, threads = Matcher(), _Threads(trace.num_ranks)
+    matcher = Matcher()
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         matcher.take(part.columns)
         yield list(_spans(part, threads))
@@ -71,55 +77,71 @@ class _Threads:
             yield {"ph": "M", "pid": rank + 1, "tid": tid, "name": "thread_name", "args": {"name": name}}
 
 
+_USED = ("kind", "name", *(name for name in DEFAULTS if name != "request"))
+
+
 def _spans(part: Trace, threads: _Threads) -> Iterator[str]:
-    """The text of a row: what rows share is made once."""
+    """The text of an event for each first row, and of one that viewers pass over for each further row; what rows share
+    is made once."""
     col = part.columns
-    rows = np.flatnonzero(col["part"] == 0)
-    start = np.rint(col["start_s"][rows] * 1e9).astype("i8")
-    end = np.rint(col["end_s"][rows] * 1e9).astype("i8")
-    heads: dict[tuple[int, ...], str] = {}
-    tails: dict[tuple[int, ...], str] = {}
-    of_head = zip(*(col[name][rows].tolist() for name in ("kind", "name", "rank", "thread")), strict=True)
-    used = ("kind", "name", "arg", "peer", "tag", "num_bytes", "received_bytes", "repeats")
-    of_tail = zip(*(col[name][rows].tolist() for name in used), strict=True)
-    times = (start / 1e3).tolist(), ((end - start) / 1e3).tolist(), col["request"][rows].tolist()
+    start = np.rint(col["start_s"] * 1e9).astype("i8")
+    end = np.rint(col["end_s"] * 1e9).astype("i8")
+    heads: dict[tuple[int, ...], tuple[str, str]] = {}
+    tails: dict[tuple[Any, ...], str] = {}
+    of_head = zip(*((col[name] > 0 if name == "part" else col[name]).tolist() for name in _OF_HEAD), strict=True)
+    of_tail = zip(*(col[name].tolist() for name in _USED), strict=True)
+    times = (start / 1e3).tolist(), ((end - start) / 1e3).tolist(), col["request"].tolist()
     for head, tail, ts, dur, request in zip(of_head, of_tail, *times, strict=True):
-        begin, args = heads.get(head), tails.get(tail)
-        if begin is None:
-            begin = heads[head] = _head(part.names, threads, *head)
-        if args is None:
-            args = tails[tail] = _tail(part.names, *tail)
-        length = "" if head[0] == _POINT else f',"dur":{dur!r}'
-        about = f'{args},"request":{request}' if request >= 0 and head[0] != _POINT and args[-1] != "{" else args
-        yield f"{begin}{ts!r}{length}{about}}}}}"
+        if head not in heads:
+            heads[head] = _head(part.names, threads, *head)
+        if tail not in tails:
+            tails[tail] = _tail(part.names, tail)
+        (begin, form), args = heads[head], tails[tail]
+        if request != -1:
+            args += f'{"" if args[-1] == "{" else ","}"request":{request}'
+        yield f"{begin}{form % (ts, dur) if form else ''},{args}}}}}"
 
 
-def _head(names: Sequence[str], threads: _Threads, kind: int, name: int, rank: int, thread: int) -> str:
-    """The text of an event up to its `ts`."""
-    how = {"ph": "i", "s": "t"} if kind == _POINT else {"ph": "X"}
-    return _text({"name": names[name], "cat": KINDS[kind], **threads.at(rank, thread), **how})[:-1] + ',"ts":'
+_OF_HEAD = ("kind", "name", "rank", "thread", "part")
 
 
-def _tail(names: Sequence[str], kind: int, name: int, *told: int) -> str:
-    """The text of an event's `args`, but for its request and the brackets that close it."""
-    args = {"arg": told[0]} if kind == _POINT else _args(kind, names[name], told)
-    return ',"args":' + _text(args)[:-1]
+def _head(
+    names: Sequence[str], threads: _Threads, kind: int, name: int, rank: int, thread: int, part: int
+) -> tuple[str, str]:
+    """The text of an event up to its times, without its last bracket, and a form that takes `ts` and `dur`."""
+    place = threads.at(rank, thread)
+    if part:
+        return _text({"name": KEY, "ph": "M", **place})[:-1], ""
+    head = {"name": names[name], "cat": KINDS[kind], **place}
+    if KINDS[kind] == "point":
+        return _text({**head, "ph": "i", "s": "t"})[:-1], ',"ts":%r%.0s'
+    return _text({**head, "ph": "X"})[:-1], ',"ts":%r,"dur":%r'
 
 
-def _args(kind: int, name: str, told: Sequence[int]) -> dict[str, Any]:
-    """What is known of a call beside its name and times."""
-    arg, peer, tag, num_bytes, received, repeats = told
-    if KINDS[kind] == "interval" and not name.startswith("MPI_"):
-        return {"arg": arg} if arg else {}
-    args: dict[str, Any] = {"num_bytes": num_bytes, "called_from": hex(arg)}
-    if peer >= 0:
-        args["root" if KINDS[kind] == "collective" else "peer"] = peer
-    if KINDS[kind] in ("send", "recv", "done"):
-        args["tag"] = tag
-    if received:
-        args["received_bytes"] = received
-    if repeats:
-        args["calls"] = repeats + 1
+def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
+    """The text of an event's `args`, but for its request and last bracket."""
+    told = dict(zip(_USED, row, strict=True))
+    kind = KINDS[told["kind"]]
+    args = _args(kind, names[told["name"]], told)
+    if told["part"]:
+        args = {"kind": kind, **args}
+    elif kind == "point":
+        args = {"arg": 0, **args}
+    return '"args":' + _text(args)[:-1]
+
+
+def _args(kind: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a row beside its name and times: what is not as in most rows, and what people look for."""
+    args = {key: told[key] for key, most in DEFAULTS.items() if key in told and told[key] != most}
+    if kind == "point" or (kind == "interval" and not name.startswith("MPI_")):
+        return args
+    if kind in ("send", "recv", "done"):
+        args["tag"] = told["tag"]
+    args |= {"num_bytes": told["num_bytes"], "called_from": hex(args.pop("arg", 0))}
+    if kind == "collective" and told["peer"] >= 0:
+        args["root"] = args.pop("peer")
+    if "repeats" in args:
+        args["calls"] = args.pop("repeats") + 1
     return args
 
 

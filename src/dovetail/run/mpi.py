@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import EnvironmentFault, RunError, find_tool, load_json
+from dovetail.core import EnvironmentFault, RunError, find_tool, load_json, read_own
 from dovetail.run.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
 from dovetail.run.job import Job, JobResult, verify_job
 from dovetail.run.mpi_library import build_shim
@@ -99,7 +99,7 @@ class MpiExecutor:
         result = place / "result.pkl"
         if code or not result.exists():
             raise failure(place, num_ranks, code, died)
-        loaded: JobResult = pickle.loads(result.read_bytes())
+        loaded: JobResult = pickle.loads(read_own(result))
         shutil.rmtree(place, ignore_errors=True)
         return loaded
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dovetail import _native
-from dovetail.core import RunError, save_json
+from dovetail.core import RunError, read_own, save_json
 from dovetail.ir import Agreement, Buffer, Slot, kernel_calls, op_works
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.check import check_rank, near
@@ -45,7 +45,7 @@ def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int
         if trace is not None:
             init(trace)
             _native.trace_rank(world.rank, world.size)
-        job = pickle.loads((place / "job.pkl").read_bytes())
+        job = pickle.loads(read_own(place / "job.pkl"))
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
         rank = _Rank(world, job, place)

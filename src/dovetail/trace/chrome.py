@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import DovetailError
+from dovetail.trace.chrome_own import is_own, read_own
 from dovetail.trace.decode import KINDS
 from dovetail.trace.trace import COLUMNS, Comm, Trace
 
@@ -20,12 +21,14 @@ _NUM_BYTES = {"Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Long
 def read_chrome(paths: Sequence[str | Path]) -> Trace:
     """One trace of some files. A file that tells its rank (Kineto's do) is one rank; of the others each process is one.
 
-    Spans (`X`, and `B` with its `E`) and points (`i`) are read; of Kineto's collectives also bytes and ranks. Raises
-    DovetailError for a file of another kind.
+    A single file that we exported comes back whole. Of others spans (`X`, and `B` with its `E`) and points (`i`) are
+    read; of Kineto's collectives also bytes and ranks. Raises DovetailError for a file of another kind.
     """
     table = _Table()
     for path in map(Path, paths):
         document = _document(path)
+        if is_own(document) and len(paths) == 1:
+            return read_own(document, str(path))
         events = document.get("traceEvents", []) if isinstance(document, dict) else document
         if not isinstance(events, list) or not any(isinstance(e, dict) and "ph" in e for e in events):
             raise DovetailError(f"{path} is no trace in Chrome's format", hint="it has a list `traceEvents`")

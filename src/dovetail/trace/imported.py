@@ -30,6 +30,13 @@ class Events:
         self.words.append(word & 0xFFFFFFFFFFFFFFFF)
         self.abouts.append((arg << 16 | field << 4 | int(kind)) & 0xFFFFFFFFFFFFFFFF)
 
+    def insert(self, at: int, *events: tuple[EventKind, int, int, int]) -> None:
+        """Put events before the one at a place."""
+        others = Events()
+        for event in events:
+            others.add(*event)
+        self.words[at:at], self.abouts[at:at] = others.words, others.abouts
+
     def array(self) -> Any:
         found = np.zeros(len(self.words), EVENT)
         found["word"], found["about"] = self.words, self.abouts
@@ -44,7 +51,7 @@ def pair(high: int, low: int) -> int:
 def trace_of(
     threads: Mapping[tuple[int, int], Events], names: Sequence[str], comms: Sequence[Comm], meta: dict[str, Any]
 ) -> Trace:
-    """The trace of events by (rank, thread); clocks are nanoseconds, fields are rows of names and of comms."""
+    """The trace of events by (rank, thread); clocks are nanoseconds, fields rows of comms, or of names from 1 on."""
     parts = [_columns(rank, thread, events) for (rank, thread), events in threads.items()]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS} if parts else no_columns()
     order = np.argsort(columns["end_s"], kind="stable")
@@ -65,6 +72,7 @@ def _columns(rank: int, thread: int, events: Events) -> dict[str, Any]:
     rows = joined([rows, decoder.rest(last)])
     count = len(rows["kind"])
     columns = no_columns() | {name: rows[name] for name in COLUMNS if name in RAW}
+    columns["name"] = rows["name"] - 1
     columns |= {"rank": np.full(count, rank, "i4"), "thread": np.full(count, thread, "i4")}
     times = {f"{name}_s": (rows[name] * 1e-9).astype(COLUMNS[f"{name}_s"]) for name in ("start", "end", "pause")}
     return columns | times

@@ -1,18 +1,24 @@
-"""Tracing a program as it stands: the wrappers for its MPI library, preloaded into the ranks of a command."""
+"""Trace an unmodified program: every process of a command loads the gate, which loads the wrappers for its MPI."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail import _native
 from dovetail.core import EnvironmentFault, compile_c, find_tool
+from dovetail.trace.ended import ENDS
+from dovetail.trace.gate import build_gate
 from dovetail.trace.mpi_wrappers import wrappers
 
 SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
@@ -72,31 +78,79 @@ def trace_folder() -> Path:
     return Path(str(_native._core.__file__)).parent
 
 
-def environment(wrapped: Path, folder: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment in which ranks are traced into `folder`."""
+def environment(preloaded: Path, folder: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which processes load `preloaded`, wrappers or the gate, and are traced into `folder`."""
     before = base.get("LD_PRELOAD")
-    preload = f"{wrapped}:{before}" if before else str(wrapped)
+    preload = f"{preloaded}:{before}" if before else str(preloaded)
     return {**base, "LD_PRELOAD": preload, "DOVETAIL_TRACE_DIR": str(folder.resolve())}
 
 
-def run_traced(command: Sequence[str], folder: Path, *, python: bool = False) -> int:
-    """Run a command with its MPI ranks traced into `folder`, Python's lines among it if wanted; its exit code."""
-    library = library_of(command)
-    launcher = _executable(command[0])
-    wrapped = build_wrappers(library, launcher.parent if launcher else None, python=python)
+def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mpi: str | None = None) -> int:
+    """Run a command with its MPI ranks traced into `folder`; return its exit code.
+
+    Each process loads the wrappers for the MPI library that it has loaded itself. `python`: note the lines of Python.
+    `mpi`: trace programs of this library only, a row of `TITLES` or an mpicc. Raises EnvironmentFault.
+    """
+    settings = _settings(command, python, mpi)
+    gate = build_gate(trace_folder())
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         hint = "-o DIR writes elsewhere"
         raise EnvironmentFault(f"cannot make the folder {folder}", found=error.strerror, hint=hint) from error
+    env = environment(gate, folder) | settings
     try:
-        done = subprocess.run(forwarded(command), env=environment(wrapped, folder), check=False)
+        process = subprocess.Popen(forwarded(command, settings), env=env)
+        code = process.wait()
     except OSError as error:
         raise EnvironmentFault(f"cannot run {command[0]}", found=error.strerror) from error
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+    finally:
+        for note in folder.glob(".wrappers-*"):
+            note.unlink(missing_ok=True)
+    if code < 0:
+        note_end(folder, process.pid, -code)
+    return code if code >= 0 else 128 - code
 
 
-def forwarded(command: Sequence[str]) -> list[str]:
+def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str, str]:
+    """What the gate is told: wrappers that are compiled already, and how others are."""
+    settings = {"DOVETAIL_TRACE_BUILD": sys.executable, **({"DOVETAIL_TRACE_PYTHON": "1"} if python else {})}
+    launcher = _executable(command[0])
+    near = launcher.parent if launcher else None
+    if mpi is not None:
+        kind, beside = _chosen(mpi)
+        settings["DOVETAIL_TRACE_ONLY"] = kind
+        library: Library | None = Library(kind, beside)
+    else:
+        library = next((found for word in command if (path := _executable(word)) and (found := _used_by(path))), None)
+    if library is not None:  # compiled before ranks begin, and where it cannot be, none begins
+        built = build_wrappers(library, near, python=python)
+        settings[f"DOVETAIL_TRACE_{library.kind.upper()}"] = str(built)
+    return settings
+
+
+def _chosen(mpi: str) -> tuple[str, Path | None]:
+    """The kind of a library that a user names, and a folder beside its mpicc's."""
+    if mpi in TITLES:
+        return mpi, None
+    path = _executable(mpi)
+    kind = flavour(str(path)) if path else None
+    if path is None or kind is None:
+        hint = f"--mpi {', --mpi '.join(TITLES)}, or the path of an mpicc"
+        raise EnvironmentFault(
+            f"--mpi {mpi} names no MPI", found="no such compiler" if path is None else None, hint=hint
+        )
+    return kind, path.parent.parent / "lib"
+
+
+def note_end(folder: Path, pid: int, signal: int) -> None:
+    """Note which signal ended a process, as the gate of its parent does where that is traced."""
+    line = json.dumps({"pid": pid, "signal": signal, "host": socket.gethostname(), "real_ns": time.time_ns()})
+    with (folder / ENDS).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]:
     """The command, told to pass our variables on to other hosts where its launcher must be: Open MPI's."""
     launcher = _executable(command[0])
     if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
@@ -105,7 +159,7 @@ def forwarded(command: Sequence[str]) -> list[str]:
     if "Open MPI" not in asked.stdout and "prte" not in asked.stdout.lower():
         return list(command)
     names = ["LD_PRELOAD", "DOVETAIL_TRACE_DIR", *(name for name in os.environ if name.startswith("DOVETAIL_TRACE_"))]
-    told = [word for name in dict.fromkeys(names) for word in ("-x", name)]
+    told = [word for name in dict.fromkeys([*names, *settings]) for word in ("-x", name)]
     return [command[0], *told, *command[1:]]
 
 
@@ -182,3 +236,17 @@ def _libraries(text: str) -> Iterator[Library]:
     """
     found = [Library(SONAMES[name], Path(folder) if folder else None) for folder, name in _LIBRARY.findall(text)]
     yield from sorted(found, key=lambda library: library.folder is None)
+
+
+def _main(kind: str, folder: str, lines: str) -> int:
+    """Print the path of the wrappers for a library of `kind` that lies in `folder`: what the gate asks for."""
+    try:
+        sys.stdout.write(f"{build_wrappers(Library(kind, Path(folder)), python=lines == 'python')}\n")
+    except EnvironmentFault as error:
+        sys.stderr.write(f"dovetail trace: programs of {TITLES[kind]} are not traced: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dovetail.core import DovetailError
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
+from dovetail.trace.ended import Ends
 from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
 from dovetail.trace.matching import DONE, RECV, Matcher, check
@@ -94,7 +95,7 @@ class _Merge:
         starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
         self.start_ns = min(starts)
         self.unmatched = 0
-        self.requests, self.matcher = Requests(), Matcher()
+        self.requests, self.matcher, self.ends = Requests(), Matcher(), Ends(processes, self.names.rows)
         self.quickest: Quickest | None = None  # messages, where some came before they were sent
 
     def write(self, target: Path) -> TraceFile:
@@ -103,6 +104,7 @@ class _Merge:
                 self.requests.settle(batch)
                 name_peers(batch, list(self.comms.rows))
                 self.matcher.take(batch)
+                self.ends.take(batch)
                 writer.add(batch)
             comms = tuple(self.comms.rows)
             num_ranks = max(process.rank for process in self.processes) + 1
@@ -118,7 +120,7 @@ class _Merge:
             **meta,
             "lost": sum(p.lost for p in self.processes),
             "ends_without_begin": self.unmatched,
-            "faults": self.faults,
+            "faults": [*self.faults, *self.ends.faults()],
         }
 
     def _lanes(self, index: int) -> Iterator[Iterator[Columns]]:

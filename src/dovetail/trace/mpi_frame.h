@@ -51,17 +51,31 @@ static int dm_try(struct dl_phdr_info* object, size_t size, void* found) {
     return 1;
 }
 
-/* A constant of the library may have moved into the program itself; a call is the one after ours. */
+static void* dm_library;                      /* handed over by the gate, which has found it */
+static void* (*dm_next_of)(const char* name); /* the process's own definition, likewise */
+
+__attribute__((visibility("default"))) void dovetail_trace_use_mpi(void* library, void* (*next)(const char*)) {
+    dm_library = library;
+    dm_next_of = next;
+}
+
+static inline void* dm_next(const char* name) { return dm_next_of ? dm_next_of(name) : dlsym(RTLD_NEXT, name); }
+
+/* A constant of the library may have moved into the program itself. A call is the library's, or the one after ours. */
 static void* dm_symbol(void* library, const char* name) {
-    void* found = dlsym(strncmp(name, "PMPI_", 5) == 0 ? RTLD_NEXT : RTLD_DEFAULT, name);
+    if (strncmp(name, "PMPI_", 5)) {
+        void* found = dlsym(RTLD_DEFAULT, name);
+        return found || !library ? found : dlsym(library, name);
+    }
+    void* found = dm_library ? NULL : dlsym(RTLD_NEXT, name);
     return found || !library ? found : dlsym(library, name);
 }
 
 static void dm_find(void) {
     pthread_mutex_lock(&dm_lock);
     if (!dm_is_ready) {
-        void* library = NULL;
-        if (!dlsym(RTLD_NEXT, "PMPI_Comm_rank")) dl_iterate_phdr(dm_try, &library);
+        void* library = dm_library;
+        if (!library && !dlsym(RTLD_NEXT, "PMPI_Comm_rank")) dl_iterate_phdr(dm_try, &library);
         for (size_t i = 0; i < sizeof dm_table / sizeof *dm_table; ++i)
             *dm_table[i].real = dm_symbol(library, dm_table[i].name);
         if (!real_Comm_rank) {
@@ -82,24 +96,34 @@ static inline int dm_leave_alone(void) {
 
 /* ---- calls from Fortran ---- */
 
-/* Where the program calls MPI from Fortran, within such a call. */
+/* Where the program calls MPI from Fortran, within such a call; and whether the library has come to its call in C. */
 static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
+static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 
+#define DM_PROGRAM (dm_fortran_site ? (dm_came_to_c = 1, dm_fortran_site) : DM_SITE)
 #ifdef DM_PYTHON
-#define DM_CALLER dm_place(dm_fortran_site ? dm_fortran_site : DM_SITE)
+#define DM_CALLER dm_place(DM_PROGRAM)
 #else
-#define DM_CALLER (dm_fortran_site ? dm_fortran_site : DM_SITE)
+#define DM_CALLER DM_PROGRAM
 #endif
 
+/* A call from Fortran that the library answers by itself: Open MPI does where there are no requests to wait for. */
+static void dm_only_fortran(int number) {
+    dovetail_trace_begin(dm_name[number], dm_fortran_site);
+    dovetail_trace_end(dm_name[number], 0);
+}
+
 /* A call from Fortran: notes its place and goes on to the library's, whose call in C is then traced. */
-#define DM_FORTRAN(name, typed, told)                        \
-    __attribute__((visibility("default"))) void name typed { \
-        static void(*real) typed;                            \
-        if (!real) *(void**)&real = dlsym(RTLD_NEXT, #name); \
-        const int64_t before = dm_fortran_site;              \
-        if (!before) dm_fortran_site = DM_SITE;              \
-        real told;                                           \
-        dm_fortran_site = before;                            \
+#define DM_FORTRAN(number, name, typed, told)                                     \
+    __attribute__((visibility("default"))) void name typed {                      \
+        static void(*real) typed;                                                 \
+        if (!real) *(void**)&real = dm_next(#name);                               \
+        const int64_t before = dm_fortran_site;                                   \
+        const int is_traced = dm_is_tracing && !dm_inside && !before;             \
+        if (!before) dm_fortran_site = DM_SITE, dm_came_to_c = 0;                 \
+        real told;                                                                \
+        if (is_traced && !dm_came_to_c && dm_is_tracing) dm_only_fortran(number); \
+        dm_fortran_site = before;                                                 \
     }
 
 /* Whether a call of PMPI is how the library's Fortran calls get on, not what a program asks not to be traced. */

@@ -44,7 +44,7 @@ static MPI_Status* dm_ask(dm_wait* wait, int count, const MPI_Request* requests,
         const size_t aligned = (bytes + sizeof(MPI_Status) - 1) / sizeof(MPI_Status);
         if (wait->statuses == wait->few_statuses) wait->statuses = (MPI_Status*)wait->asked + aligned;
     }
-    memcpy(wait->asked, requests, (size_t)count * sizeof(MPI_Request));
+    if (count > 0) memcpy(wait->asked, requests, (size_t)count * sizeof(MPI_Request));
     return wait->statuses;
 }
 

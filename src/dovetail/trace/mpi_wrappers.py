@@ -44,7 +44,7 @@ def wrappers(header: str) -> str:
         raise EnvironmentFault("this mpi.h declares no MPI_Send", found=f"{len(declared)} calls")
     chosen = [(name, call) for call in calls() for name in (call.name, f"{call.name}_c") if name in declared]
     made = [wrapper(i, name, call, declared[name]) for i, (name, call) in enumerate(chosen)]
-    made += [text for name, call in chosen for text in fortran_wrappers(name, call)]
+    made += [text for i, (name, call) in enumerate(chosen) for text in fortran_wrappers(i, name, call)]
     return "\n".join([*_head([name for name, _ in chosen], [h for h in HELPERS if h in declared]), *made, ""])
 
 
@@ -85,8 +85,15 @@ def _for_fortran(name: str, typed: str, params: list[str]) -> str:
     return f"{head}\n    return dm_in_fortran() ? MPI_{name}({told}) : real_{name}({told});\n}}"
 
 
-def fortran_wrappers(name: str, call: Call) -> Iterator[str]:
-    """The call's entries from Fortran, as compilers and modules spell them: they note the place in the program.
+def fortran_wrappers(number: int, name: str, call: Call) -> Iterator[str]:
+    """The call's entries from Fortran: they note the place in the program."""
+    for entry, count in fortran_entries(name, call):
+        typed, told = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
+        yield f"DM_FORTRAN({number}, {entry}, ({typed}), ({told}))"
+
+
+def fortran_entries(name: str, call: Call) -> Iterator[tuple[str, int]]:
+    """The call's entries from Fortran, as compilers and modules spell them, and the number of their arguments.
 
     All arguments are addresses, with one more for the error code. Calls with texts, whose lengths follow them, are left
     out: in these the place is the library's.
@@ -95,9 +102,7 @@ def fortran_wrappers(name: str, call: Call) -> Iterator[str]:
     if name.endswith("_c") or _TEXTS.intersection(params):
         return
     count = 1 if name == "Init" else len(params) + 1
-    typed, told = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
-    for entry in (f"mpi_{name.lower()}{end}_" for end in ("", "_f08", "_f08ts")):
-        yield f"DM_FORTRAN({entry}, ({typed}), ({told}))"
+    yield from ((f"mpi_{name.lower()}{end}_", count) for end in ("", "_f08", "_f08ts"))
 
 
 def _renamed(declared: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ MAGIC = b"dovetrc1"
 PAGE = 4096
 KEEP_NEWEST = 1
 REPEAT_BITS = 20
+_MOST_NAMES, _MOST_COMMS, _MOST_RANKS = 1 << 12, 1 << 24, 1 << 24
 _HEAD = "8s8I2iQQqqQqq64s256s"
 
 
@@ -87,9 +89,9 @@ def read_process(path: str | Path) -> ProcessFile:
     """
     path = Path(path)
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
             page = file.read(PAGE)
+            size = os.fstat(file.fileno()).st_size  # after what it declares: a process that still runs makes it longer
     except OSError as error:
         raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
     order, head = _head(path, page)
@@ -97,6 +99,8 @@ def read_process(path: str | Path) -> ProcessFile:
     event_type = np.dtype([("word", f"{order}u8"), ("about", f"{order}u8")])
     if header_bytes != PAGE or segment_bytes <= PAGE or (segment_bytes - PAGE) % event_type.itemsize:
         raise DovetailError(f"the trace {path} has a broken header", found=f"segments of {segment_bytes} bytes")
+    if not (-1 <= rank < max(num_ranks, 1) and -1 <= num_ranks <= _MOST_RANKS):
+        raise DovetailError(f"the trace {path} has a broken header", found=f"rank {rank} of {num_ranks}")
     faults = []
     if PAGE + declared * segment_bytes > size:
         faults.append(f"{path.name} is cut short: {size} bytes of {PAGE + declared * segment_bytes}")
@@ -192,13 +196,44 @@ def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], dict[int, str
     for line in text.splitlines():
         try:
             note = json.loads(line)
+            if not isinstance(note, dict):
+                raise ValueError("no object")
             if "name" in note:
-                names[int(note["name"])] = str(note["text"])
-                lanes |= {int(note["name"]): str(note["lane"])} if "lane" in note else {}
+                number = _whole(note, "name", _MOST_NAMES)
+                names[number] = str(note["text"])
+                lanes |= {number: str(note["lane"])} if "lane" in note else {}
             else:
+                _check(note)
                 notes.append(note)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             bad += 1
     if bad:
         faults.append(f"{path.name} has {bad} broken lines")
     return names, lanes, tuple(notes)
+
+
+def _whole(note: dict[str, Any], key: str, end: int = 1 << 64) -> int:
+    """A whole number of a note, from 0 to below `end`; a ValueError or KeyError where it is none."""
+    number = note[key]
+    if type(number) is not int or not 0 <= number < end:
+        raise ValueError(f"{key} is {number!r}")
+    return int(number)
+
+
+def _check(note: dict[str, Any]) -> None:
+    """Raise a ValueError or KeyError where a note lacks what those who read it need."""
+    if "comm" in note:
+        _whole(note, "comm", _MOST_COMMS)
+        if "ranks" not in note:
+            _whole(note, "size", _MOST_RANKS)
+        for ranks in (note.get("ranks", []), note.get("remote", [])):
+            if not isinstance(ranks, list) or not all(type(rank) is int and -1 <= rank < 1 << 31 for rank in ranks):
+                raise ValueError("ranks that are none")
+        note["number"] = _whole({"number": 0, **note}, "number", 1 << 31)
+    if "site" in note:
+        _whole(note, "site"), _whole(note, "line"), str(note["file"])
+    if "map" in note:
+        _whole(note, "start"), _whole(note, "end"), _whole(note, "offset"), str(note["map"])
+    if "clock" in note:
+        for key in ("mine_ns", "peer_ns", "half_trip_ns"):
+            _whole(note["clock"], key, 1 << 63)

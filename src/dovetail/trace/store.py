@@ -3,17 +3,21 @@
 8 bytes   "dovetrac"
 chunks    columns one after the other, in the order and with the types of the index, little-endian
 index     JSON: schema, num_ranks, names, comms, meta, columns (name → type),
-          chunks [[offset, rows, least start_s, greatest end_s], …]
+          chunks [[offset, rows, least start_s, greatest end_s, CRC-32 of its bytes], …]
 16 bytes  length of the index as a little-endian number, "dovetrac"
+
+Before the index stand 12 bytes, "dovecrc1" and its CRC-32. Older files have no checksums.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from errno import ENOSPC
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +26,16 @@ from numpy.typing import NDArray
 
 from dovetail.core import DovetailError, EnvironmentFault, check_schema
 from dovetail.trace.decode import KINDS
-from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, head_of, no_columns, read_head
+from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, check_meta, head_of, no_columns, read_head
 
 MAGIC = b"dovetrac"
 CHUNK_ROWS = 1 << 16
 LATER = ("repeats", "pause_s")  # columns that files of before lack
-_TAIL = "<Q8s"
+_TAIL, _CHECK = struct.Struct("<Q8s"), struct.Struct("<8sI")
+_CHECKED = b"dovecrc1"
+_ANEW = "merge it anew: `dovetail trace merge`"
+_FAR_S = 1e9  # some thirty years
+_MOST_UNSEEN = 4096  # ranks beyond the rows, of a file without checksums: more are no ranks but damage
 Columns = dict[str, NDArray[Any]]
 
 
@@ -38,6 +46,7 @@ class Chunk(NamedTuple):
     num_rows: int
     start_s: float
     end_s: float
+    checksum: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,66 +88,141 @@ class TraceFile:
         return Trace(self.num_ranks, self.names, self.comms, columns, self.meta)
 
     def _columns(self, chunk: Chunk) -> Columns:
-        with self.path.open("rb") as file:
-            file.seek(chunk.offset)
-            found = {
-                name: np.fromfile(file, np.dtype(t).newbyteorder("<"), chunk.num_rows) for name, t in self.types.items()
-            }
-        found = {name: np.zeros(chunk.num_rows, COLUMNS[name]) for name in LATER} | found
-        if any(len(column) != chunk.num_rows for column in found.values()):
-            raise DovetailError(f"the trace {self.path} is cut short", hint="merge it anew: `dovetail trace merge`")
+        types = {name: np.dtype(kind).newbyteorder("<") for name, kind in self.types.items()}
+        data = self._bytes(chunk, sum(kind.itemsize for kind in types.values()) * chunk.num_rows)
+        found = {name: np.zeros(chunk.num_rows, COLUMNS[name]) for name in LATER}
+        at = 0
+        for name, kind in types.items():
+            found[name] = np.frombuffer(data, kind, chunk.num_rows, at)
+            at += kind.itemsize * chunk.num_rows
         told = {name: found[name].astype(COLUMNS[name], copy=False) for name in COLUMNS}
+        broken = self._broken(told)
+        if broken is None and chunk.checksum is None:
+            broken = _doubtful(told)
+        if broken is not None:
+            raise DovetailError(f"the trace {self.path} has broken rows", found=f"column {broken}", hint=_ANEW)
+        return told
+
+    def _bytes(self, chunk: Chunk, num_bytes: int) -> bytes:
+        """What a chunk holds, unchanged since it was written."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(chunk.offset)
+                data = file.read(num_bytes)
+        except OSError as error:
+            raise DovetailError(f"cannot read the trace {self.path}", found=error.strerror) from error
+        if len(data) != num_bytes:
+            raise DovetailError(f"the trace {self.path} is cut short", hint=_ANEW)
+        if chunk.checksum is not None and zlib.crc32(data) != chunk.checksum:
+            found = f"the checksum of the rows at byte {chunk.offset} differs"
+            raise DovetailError(f"the trace {self.path} is damaged", found=found, hint=_ANEW)
+        return data
+
+    def _broken(self, columns: Columns) -> str | None:
+        """A column with values that the trace has no room for; None where there is none."""
         limits = {"kind": len(KINDS), "rank": self.num_ranks, "name": len(self.names), "comm": len(self.comms)}
         for name, limit in limits.items():
-            if len(told[name]) and (told[name].max() >= limit or int(told[name].min()) < -(name == "comm")):
-                hint = "merge it anew: `dovetail trace merge`"
-                raise DovetailError(f"the trace {self.path} has broken rows", found=f"column {name}", hint=hint)
-        return told
+            column = columns[name]
+            if len(column) and (column.max() >= limit or int(column.min()) < -(name == "comm")):
+                return name
+        return None
+
+
+def _doubtful(columns: Columns) -> str | None:
+    """A column with values that nobody writes, of a file without checksums; None where there is none."""
+    for name in ("start_s", "end_s", "pause_s"):
+        if not (np.abs(columns[name]) < _FAR_S).all():  # nor are they no numbers
+            return name
+    for name in ("part", "thread", "repeats"):
+        if (columns[name] < 0).any():
+            return name
+    later = np.flatnonzero(columns["part"][1:] > 0)
+    return "part" if (columns["part"][later + 1] != columns["part"][later] + 1).any() else None
 
 
 def open_trace(path: str | Path) -> TraceFile:
-    """A trace on disk. Raises DovetailError for a file of another kind, or one that is cut short."""
+    """Open a trace on disk. Raises DovetailError for a file of another kind, or one that is cut short or damaged."""
     path = Path(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
             if start != MAGIC:
                 hint = "`dovetail trace run` and `trace merge` write traces"
-                raise DovetailError(f"{path} is no trace", found=f"it opens with {start!r}", hint=hint)
-            document = _index(path, file)
+                found = f"it opens with {start!r}" if start else "an empty file"
+                raise DovetailError(f"{path} is no trace", found=found, hint=hint)
+            at, document, is_checked = _index(path, file)
     except OSError as error:
         raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
     try:
         check_schema(document, SCHEMA)
-        return _file(path, document)
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise DovetailError(f"the trace {path} has a broken index", found=str(error), hint="merge it anew") from error
+        return _file(path, document, at, is_checked)
+    except DovetailError as error:
+        found = error.found or error.what
+        raise DovetailError(f"the trace {path} has a broken index", found=found, hint=_ANEW) from error
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise DovetailError(f"the trace {path} has a broken index", found=found, hint=_ANEW) from error
 
 
-def _file(path: Path, document: dict[str, Any]) -> TraceFile:
-    """The trace that an index tells of; a ValueError, or its like, where that is none."""
-    chunks = tuple(Chunk(*chunk) for chunk in document["chunks"])
-    types = {str(name): np.dtype(kind).str for name, kind in document["columns"].items()}
-    found = TraceFile(path, *read_head(document), document["meta"], chunks, types)
+def _file(path: Path, document: dict[str, Any], rows_end: int, is_checked: bool) -> TraceFile:
+    """The trace that an index tells of, whose rows end before byte `rows_end`; a ValueError, or its like, where that is
+    none."""
+    chunks = tuple(_chunk(*chunk) for chunk in document["chunks"])
+    types = {str(name): _plain_type(kind) for name, kind in document["columns"].items()}
+    found = TraceFile(path, *read_head(document), check_meta(document["meta"]), chunks, types)
     missing = COLUMNS.keys() - types.keys() - set(LATER)
-    if missing or not isinstance(found.meta, dict) or found.num_ranks < 0 or found.num_rows < 0:
-        raise ValueError(f"no {', '.join(sorted(missing))}" if missing else "impossible numbers")
+    if missing:
+        raise ValueError(f"no column {', '.join(sorted(missing))}")
+    row_bytes = sum(np.dtype(kind).itemsize for kind in types.values())
+    for chunk in chunks:
+        if chunk.offset < len(MAGIC) or chunk.num_rows < 0 or chunk.offset + chunk.num_rows * row_bytes > rows_end:
+            raise ValueError(f"{chunk.num_rows} rows at byte {chunk.offset}, which the file does not hold")
+    if found.num_ranks < 0 or (not is_checked and found.num_ranks > found.num_rows + _MOST_UNSEEN):
+        raise ValueError(f"{found.num_ranks} ranks")
     return found
 
 
-def _index(path: Path, file: Any) -> dict[str, Any]:
+def _chunk(offset: int, num_rows: int, start_s: float, end_s: float, checksum: int | None = None) -> Chunk:
+    whole = all(type(number) is int for number in (offset, num_rows, checksum or 0))
+    if not whole or not isfinite(start_s) or not isfinite(end_s):
+        raise ValueError("a chunk without whole numbers")
+    return Chunk(offset, num_rows, float(start_s), float(end_s), checksum)
+
+
+def _plain_type(kind: Any) -> str:
+    """The type of a column: numbers of at most 8 bytes."""
+    found = np.dtype(kind) if isinstance(kind, str) else None
+    if found is None or found.kind not in "biuf" or found.itemsize > 8:
+        raise ValueError(f"a column of type {kind!r}")
+    return str(found.str)
+
+
+def _index(path: Path, file: Any) -> tuple[int, dict[str, Any], bool]:
+    """Where the rows end, the index, and whether it has a checksum."""
     size = file.seek(0, 2)
-    file.seek(max(size - struct.calcsize(_TAIL), 0))
+    file.seek(max(size - _TAIL.size, 0))
     tail = file.read()
-    length, magic = struct.unpack(_TAIL, tail) if len(tail) == struct.calcsize(_TAIL) else (0, b"")
-    if magic != MAGIC or length > size:
-        raise DovetailError(f"the trace {path} is cut short", found=f"{size} bytes", hint="merge it anew")
-    file.seek(size - len(tail) - length)
+    length, magic = _TAIL.unpack(tail) if len(tail) == _TAIL.size else (0, b"")
+    if magic != MAGIC or size < len(MAGIC) + _TAIL.size:
+        found = f"its {size} bytes do not end as a trace does"
+        raise DovetailError(f"the trace {path} is cut short", found=found, hint=_ANEW)
+    at = size - _TAIL.size - length
+    if at < len(MAGIC):
+        found = f"an index of {length} bytes in a file of {size}"
+        raise DovetailError(f"the trace {path} has a broken index", found=found, hint=_ANEW)
+    file.seek(max(at - _CHECK.size, 0))
+    mark, checksum = _CHECK.unpack(file.read(_CHECK.size))
+    file.seek(at)
+    text = file.read(length)
+    if mark == _CHECKED and zlib.crc32(text) != checksum:
+        raise DovetailError(f"the trace {path} has a broken index", found="its checksum differs", hint=_ANEW)
     try:
-        document: dict[str, Any] = json.loads(file.read(length))
-    except ValueError as error:
-        raise DovetailError(f"the trace {path} has a broken index", found=str(error)) from error
-    return document
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError("it is no object")
+    except (ValueError, RecursionError) as error:
+        raise DovetailError(f"the trace {path} has a broken index", found=str(error), hint=_ANEW) from error
+    return at, document, mark == _CHECKED
 
 
 class TraceWriter:
@@ -183,7 +267,7 @@ class TraceWriter:
         self._flush()
         head = head_of(num_ranks, names, comms, meta)
         index = json.dumps({"schema": SCHEMA, **head, "columns": COLUMNS, "chunks": self._chunks}).encode()
-        self._file.write(index + struct.pack(_TAIL, len(index), MAGIC))
+        self._file.write(_CHECK.pack(_CHECKED, zlib.crc32(index)) + index + _TAIL.pack(len(index), MAGIC))
         self._file.close()
         self._partial.replace(self.path)
         return open_trace(self.path)
@@ -193,9 +277,12 @@ class TraceWriter:
             return
         columns = {name: np.concatenate([part[name] for part in self._waiting]) for name in COLUMNS}
         bounds = float(columns["start_s"].min()), float(columns["end_s"].max())
-        self._chunks.append(Chunk(self._file.tell(), self._num_waiting, *bounds))
+        at, checksum = self._file.tell(), 0
         for name, dtype in COLUMNS.items():
-            self._file.write(np.ascontiguousarray(columns[name], np.dtype(dtype).newbyteorder("<")).data)
+            data = np.ascontiguousarray(columns[name], np.dtype(dtype).newbyteorder("<")).data
+            checksum = zlib.crc32(data, checksum)
+            self._file.write(data)
+        self._chunks.append(Chunk(at, self._num_waiting, *bounds, checksum))
         self._waiting, self._num_waiting = [], 0
 
 

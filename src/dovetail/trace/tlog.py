@@ -2,6 +2,8 @@
 
 records of 16 bytes, big-endian: rank (16 bits), event (8), arg1 (8), arg2 (32), seconds (64), in blocks of 1 KiB
 whose rest is zero; intervals 1 to 9 are events 10 and 11, 12 and 13, …; single events 1 to 9 are 31 to 39
+
+The format has no names. They stand beside it, in `trace.log.names`: lines like `interval 1 MPI_Send`, `event 2 saved`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dovetail.trace.trace import COLUMNS, Trace, no_columns
 RECORD = np.dtype([("rank", ">u2"), ("event", "u1"), ("arg1", "u1"), ("arg2", ">i4"), ("time_s", ">f8")])
 BLOCK = 1024
 FIRST_IN, FIRST_SINGLE, COUNT, END = 10, 31, 9, 2
+MOST_S = 1e10  # nanoseconds of it fit 64 bits
 
 
 def read_tlog(path: str | Path) -> Trace:
@@ -32,17 +35,35 @@ def read_tlog(path: str | Path) -> Trace:
         raise DovetailError(f"cannot read {path}", found=error.strerror) from error
     records = np.frombuffer(data[: len(data) // RECORD.itemsize * RECORD.itemsize], RECORD)
     records = records[records["event"] != 0]
-    sound = (records["event"] < FIRST_SINGLE + COUNT) & np.isfinite(records["time_s"]) & (records["time_s"] >= 0)
+    sound = (records["event"] < FIRST_SINGLE + COUNT) & (records["time_s"] >= 0) & (records["time_s"] < MOST_S)
     if not len(records) or not sound.all():
         raise DovetailError(f"{path} is no trace.log of tlog", found=f"{np.count_nonzero(~sound)} impossible records")
-    faults = [f"{path.name} is cut short: {len(data)} bytes, not whole blocks"] if len(data) % BLOCK else []
+    is_cut = bool(len(data) % RECORD.itemsize or (len(data) % BLOCK and records["event"][-1] != END))
+    faults = [f"{path.name} is cut short: {len(data)} bytes, not whole blocks"] if is_cut else []
     ranks = np.unique(records["rank"]).tolist()
     parts = [_columns_of(records[records["rank"] == rank], rank) for rank in ranks]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
     order = np.argsort(columns["end_s"], kind="stable")
-    names = tuple(f"{what} {n + 1}" for what in ("interval", "event") for n in range(COUNT))
+    plain = [f"{what} {n + 1}" for what in ("interval", "event") for n in range(COUNT)]
+    told = _names(_beside(path))
+    names = tuple(told.get(name, name) for name in plain)
     meta = {"source": str(path), "faults": faults}
     return Trace(max(ranks) + 1, names, (), {name: column[order] for name, column in columns.items()}, meta)
+
+
+def _beside(path: Path) -> Path:
+    """The file of the names."""
+    return path.with_name(path.name + ".names")
+
+
+def _names(path: Path) -> dict[str, str]:
+    """The names in such a file, by `interval 1`, `event 2`; none where there is no file."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return {}
+    words = [line.split(" ", 2) for line in lines]
+    return {f"{three[0]} {three[1]}": three[2] for three in words if len(three) == 3}
 
 
 def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
@@ -54,7 +75,8 @@ def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
     field = np.where(is_single, COUNT + event - FIRST_SINGLE, (event - FIRST_IN) // 2)
     events = np.zeros(len(records), [("word", "u8"), ("about", "u8")])
     events["word"] = np.rint(records["time_s"] * 1e9).astype("u8")
-    events["about"] = (records["arg2"].astype("i8") << 16 | field << 4 | kind).view("u8")
+    arg = np.where(kind == EventKind.end, 0, records["arg2"].astype("i8"))  # of an end it would be a request
+    events["about"] = (arg << 16 | field << 4 | kind).view("u8")
     decoder = ThreadDecoder()
     chosen = events[is_single | nested]
     rows = decoder.take(chosen)
@@ -70,11 +92,16 @@ def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
 
 def write_tlog(path: str | Path, trace: Trace) -> dict[str, int]:
     """Write intervals and points as a `trace.log`. It has room for nine names of each: those that take most time, and
-    those that come most often. Returns which number each of them got."""
+    those that come most often; their names go into a file beside it. Returns which number each of them got."""
     chosen = {**_longest(trace), **_commonest(trace)}
     blocks = [block for rank in range(trace.num_ranks) for block in _blocks(trace, rank, chosen)]
+    lines = [
+        f"{'event' if is_point else 'interval'} {number} {trace.names[name]}".replace("\n", " ")
+        for (is_point, name), number in chosen.items()
+    ]
     try:
         Path(path).write_bytes(b"".join(blocks))
+        _beside(Path(path)).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise EnvironmentFault(f"cannot write {path}", found=error.strerror) from error
     return {trace.names[name]: number for (_, name), number in chosen.items()}

@@ -112,11 +112,36 @@ def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], met
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
-    """What `head_of` tells, but for the meta."""
-    comms = (
-        Comm(tuple(c["ranks"]), int(c["number"]), tuple(c["remote"]), bool(c["window"])) for c in document["comms"]
+    """What `head_of` tells, but for the meta. Raises ValueError, TypeError or KeyError where that is malformed."""
+    num_ranks = document["num_ranks"]
+    if type(num_ranks) is not int or not isinstance(document["names"], list):
+        raise ValueError("no number of ranks, or no list of names")
+    comms = tuple(
+        Comm(_ranks(c["ranks"]), int(c["number"]), _ranks(c["remote"]), bool(c["window"])) for c in document["comms"]
     )
-    return int(document["num_ranks"]), tuple(map(str, document["names"])), tuple(comms)
+    return num_ranks, tuple(map(str, document["names"])), comms
+
+
+def _ranks(told: Any) -> tuple[int, ...]:
+    if not isinstance(told, list) or not all(type(rank) is int and -1 <= rank < 1 << 31 for rank in told):
+        raise ValueError("a communicator of what are no ranks")
+    return tuple(told)
+
+
+def check_meta(meta: Any) -> dict[str, Any]:
+    """A trace's meta, where those who read it find what they need; otherwise a ValueError."""
+    if not isinstance(meta, dict):
+        raise ValueError("its meta is no object")
+    ranks, faults = meta.get("ranks", []), meta.get("faults", [])
+    kinds = {"rank": int, "host": str, "maps": list, "lanes": dict, "lines": dict, "event_s": list}
+    is_sound = isinstance(ranks, list) and isinstance(faults, list) and all(isinstance(text, str) for text in faults)
+    is_sound = is_sound and isinstance(meta.get("clocks", {}), dict) and isinstance(meta.get("lost", 0), int)
+    for about in ranks if is_sound else []:
+        is_sound = is_sound and isinstance(about, dict) and {"rank", "host"} <= about.keys()
+        is_sound = is_sound and all(isinstance(about[name], kind) for name, kind in kinds.items() if name in about)
+    if not is_sound:
+        raise ValueError("its meta is malformed")
+    return meta
 
 
 def no_columns() -> dict[str, NDArray[Any]]:

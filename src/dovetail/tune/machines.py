@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import Say, cache_dir, load_json, save_json
+from dovetail.core import CACHED, Say, cache_dir, is_cached, load_json, save_json
 from dovetail.ir import Wish
 from dovetail.machine import Machine
 from dovetail.probe import probe_links, probe_wish, spot_check, spot_check_wish
@@ -35,14 +35,14 @@ def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say 
     """The machine behind an executor: from the cache where a spot check says that it has not changed, else probed."""
     tell = say or (lambda what, done: None)
     path = machine_path(launch_of(executor), ranks)
-    if path is not None and path.exists() and not fresh:
+    if path is not None and is_cached(path) and not fresh:
         cached = Machine.from_json(load_json(path, "cached machine"))
         tell("checking the cached machine", 0.05)
         if spot_check(executor, cached):
             return cached
     found = probe_links(executor, ranks, f"probed-{path.stem if path else 'machine'}", say=say)
     if path is not None:
-        save_json(path, found.to_json())
+        save_json(path, found.to_json(), CACHED)
     return found
 
 
@@ -59,14 +59,14 @@ def machine_for(
     """The machine with the costs of this wish's own computations and collectives, kept beside it while the former take
     what they took."""
     tell, path = say or (lambda what, done: None), costs_path(machine, wish, ranks) if launch_of(executor) else None
-    if path is not None and path.exists() and not fresh:
+    if path is not None and is_cached(path) and not fresh:
         kept = Machine.from_json(load_json(path, "cached costs"))
         tell("checking the cached costs", 0.3)
         if spot_check_wish(executor, kept, wish, ranks):
             return kept
     found = probe_wish(executor, machine, wish, ranks, budget=budget, say=say)
     if path is not None:
-        save_json(path, found.to_json())
+        save_json(path, found.to_json(), CACHED)
     return found
 
 
@@ -81,7 +81,7 @@ def machine_path(launch: str | None, ranks: int) -> Path | None:
     if launch is None:
         return None
     key = hashlib.sha256(f"{PROBE}\n{launch}\n{ranks}".encode()).hexdigest()[:12]
-    return cache_dir() / "machines" / f"{key}.json"
+    return cache_dir("machines") / f"{key}.json"
 
 
 def costs_path(machine: Machine, wish: Wish, ranks: int) -> Path:
@@ -92,7 +92,7 @@ def costs_path(machine: Machine, wish: Wish, ranks: int) -> Path:
 def costs_of(name: str, probed: str | None, wish: Wish, ranks: int) -> Path:
     """The same by the machine's name and the time at which it was probed."""
     text = f"{name}\n{probed}\n{ranks}\n{sorted(wish.to_json().items())}"
-    return cache_dir() / "wishes" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    return cache_dir("wishes") / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def hosts_of(facts: Mapping[str, Any], ranks: int) -> list[str]:

@@ -1,0 +1,115 @@
+"""Who else could change a file or a folder: what others can write is neither loaded nor believed."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from functools import cache
+from pathlib import Path
+
+from dovetail.core.errors import RunError
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+ROOT = 0
+
+
+def folder_danger(place: Path) -> str | None:
+    """Return who else could change what lies in the folder `place`, or None where only this user and root can.
+
+    `place` must be resolved (`Path.resolve`). Checks every folder from the root down, so that what was checked cannot
+    be exchanged meanwhile: nobody else can rename an entry of a folder that has passed. A parent with the sticky bit
+    passes, as /tmp does, since only an owner renames there.
+    """
+    for folder in reversed(place.parents):
+        found = os.lstat(folder)
+        is_sticky = bool(found.st_mode & stat.S_ISVTX)
+        if found.st_uid not in _system_users() and found.st_uid != os.geteuid():
+            return f"{_user(found.st_uid)} owns {folder}"
+        if not is_sticky and (why := _writers(found)):
+            return f"{why} can write to {folder}"
+    return _danger(os.lstat(place), place)
+
+
+def link_danger(path: Path) -> str | None:
+    """Return who else owns a symbolic link on the way to `path`, and so says where it leads; None without one."""
+    for part in (path, *path.parents):
+        if part.is_symlink():
+            found = os.lstat(part)
+            if found.st_uid not in (os.geteuid(), ROOT):
+                return f"{_user(found.st_uid)} owns the link {part}"
+            if why := link_danger(part.parent / os.readlink(part)):
+                return why
+    return None
+
+
+def file_danger(path: Path) -> str | None:
+    """Return who else could have written the file `path`, or None where only this user and root can."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        return f"{path} is no regular file"
+    return _danger(found, path)
+
+
+def read_own(path: Path) -> bytes:
+    """Return the bytes of a file that this user or root owns. Raises RunError for one of somebody else: what is in it
+    may be run, as pickles are."""
+    with path.open("rb") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in (os.geteuid(), ROOT):
+            hint = "choose a folder for the run that only you can write, with --out"
+            raise RunError(
+                f"{path} is not read: its content could run code", found=f"{_user(owner)} owns it", hint=hint
+            )
+        return file.read()
+
+
+def _danger(found: os.stat_result, path: Path) -> str | None:
+    if found.st_uid not in (os.geteuid(), ROOT):
+        return f"{_user(found.st_uid)} owns {path}"
+    why = _writers(found)
+    return f"{why} can write to {path}" if why else None
+
+
+def _writers(found: os.stat_result) -> str | None:
+    """Others who can write to what has this mode and these owners."""
+    if found.st_mode & stat.S_IWOTH:
+        return "everyone"
+    if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
+        return f"group {_group(found.st_gid)}"
+    return None
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether the group is this user's own, of their name and with nobody else in it; root's group counts as such."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return user.pw_gid == gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
+
+
+@cache
+def _system_users() -> frozenset[int]:
+    """Root, and in a user namespace the user that stands for all whom it does not know, root of the host among them."""
+    try:
+        rows = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+        unknown = int(Path("/proc/sys/fs/overflowuid").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return frozenset({ROOT})
+    return frozenset({ROOT} if rows == ["0", "0", "4294967295"] else {ROOT, unknown})
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return f"{grp.getgrgid(gid).gr_name} (gid {gid})"
+    except KeyError:
+        return f"gid {gid}"

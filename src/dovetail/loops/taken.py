@@ -1,0 +1,118 @@
+"""taken: values that are read before a statement overwrites them and used after it, as temporaries of a nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dovetail.core import WishError
+from dovetail.loops.expressions import Apply, Read, Taken, Value, reads
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+    from dovetail.loops.record import Loop, Recorder, Statement
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """`name = read`, where the user's function reads the element."""
+
+    name: str
+    read: Read
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.read}"
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """When an element was read: in which loops, before which statement, where in the innermost body, by which line."""
+
+    loops: tuple[Loop, ...]
+    number: int
+    body: list[Any]
+    place: int
+    line: str
+
+
+def take_values(recorder: Recorder) -> None:
+    """Put a Take before each write that changes a value which is used after it."""
+    found: dict[int, Taken] = {}
+    for number, statement in enumerate(recorder.statements):
+        stale = {id(read): read for read in reads(statement.value) if _is_stale(recorder, number, read)}
+        if stale:
+            own = {key: found.setdefault(key, Taken(f"t{len(found)}_", read)) for key, read in stale.items()}
+            _replace(recorder, number, replace(statement, value=_with(statement.value, own)))
+    for taken in sorted(found.values(), key=lambda each: -each.read.taken.place):
+        moment = taken.read.taken
+        _check_level(recorder, taken.read)
+        moment.body.insert(moment.place, Take(taken.name, taken.read, moment.line))
+
+
+def _replace(recorder: Recorder, number: int, made: Statement) -> None:
+    old, recorder.statements[number] = recorder.statements[number], made
+    body = old.loops[-1].body if old.loops else recorder.body
+    body[next(place for place, each in enumerate(body) if each is old)] = made
+
+
+def _with(value: Value, taken: Mapping[int, Taken]) -> Value:
+    if isinstance(value, Apply):
+        return Apply(value.name, tuple(_with(child, taken) for child in value.of))
+    return taken.get(id(value), value)
+
+
+def _is_stale(recorder: Recorder, number: int, read: Read) -> bool:
+    """Whether some statement may write the element after it was read and before statement `number` uses it."""
+    return any(_overwrites(write, read) for write in _between(recorder.statements, number, read.taken))
+
+
+def _between(statements: Sequence[Statement], number: int, moment: Moment) -> Iterator[Statement]:
+    """Those that run after the moment and before statement `number`; of loops entered in between, all of them."""
+    shared, user = len(moment.loops), statements[number]
+    entered = user.loops[shared] if len(user.loops) > shared else None
+    for place in range(moment.number, len(statements)):
+        loops = statements[place].loops
+        if place < number or (entered is not None and len(loops) > shared and loops[shared] is entered):
+            yield statements[place]
+
+
+def _overwrites(write: Statement, read: Read) -> bool:
+    """Whether a statement may write this element; errs on the safe side."""
+    from dovetail.loops.checks import extreme
+
+    if write.target.array != read.array:
+        return False
+    inner = write.loops[len(read.taken.loops) :]
+    for written, wanted in zip(write.target.at, read.at, strict=True):
+        gap = written - wanted
+        low, high = (extreme(gap, inner, sign) for sign in (-1, 1))
+        if (not low.terms and low.constant > 0) or (not high.terms and high.constant < 0):
+            return False
+    return True
+
+
+def _check_level(recorder: Recorder, read: Read) -> None:
+    if recorder.arrays[read.array].time:
+        hint = "read it after the write, or use an array without a time axis"
+        what = f"{read} is read before its step writes it, and used afterwards"
+        raise WishError(f"cyclic statements: {what}", where=read.taken.line, hint=hint)
+
+
+def check_untaken(nest: Nest) -> None:
+    """WishError where a nest has temporaries: it runs serially only."""
+    for statement in nest.statements:
+        for each in temporaries(statement.value):
+            what = f"{nest.name} uses {each.read} after a statement has overwritten it: such a nest runs serially only"
+            hint = "keep the value in an array of its own: old[i] = u[i]"
+            raise WishError(what, where=each.read.taken.line, found=f"used at {statement.line}", hint=hint)
+
+
+def temporaries(value: Value) -> Iterator[Taken]:
+    """The temporaries of an expression."""
+    if isinstance(value, Taken):
+        yield value
+        return
+    for child in value.children:
+        yield from temporaries(child)

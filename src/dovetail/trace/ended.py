@@ -1,0 +1,116 @@
+"""How processes ended that did not finalize: by which signal or exit code, and what they were in last."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.process_file import ProcessFile
+
+ENDS = "ends.jsonl"  # beside the processes' files: a line for each that its parent saw end badly
+_MOST = 8  # ranks that are told one by one
+_AT_ONCE_NS = 10**7  # launchers do not always see first who fell first
+_OF_LAUNCHERS = (int(signal.SIGKILL), int(signal.SIGTERM))
+
+
+class Ends:
+    """Follows the rows of a trace, in the order of their ends, to tell what each rank did last."""
+
+    def __init__(self, processes: Sequence[ProcessFile], numbers: Mapping[str, int]) -> None:
+        self.processes, self.numbers = processes, numbers  # of names, as the merge gives them
+        self.aborting: set[int] = set()  # ranks that called MPI_Abort
+        self.seen = _seen(processes)
+        self.last: dict[int, int] = {}  # by rank: the name of the interval that ended last
+        self.open: dict[int, tuple[float, int]] = {}  # by rank: start and name of the innermost that is open
+
+    def take(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Further rows."""
+        whole = np.flatnonzero((columns["part"] == 0) & ~columns["is_open"])
+        ranks, last = np.unique(columns["rank"][whole][::-1], return_index=True)
+        self.last |= dict(zip(ranks.tolist(), columns["name"][whole][::-1][last].tolist(), strict=True))
+        if (abort := self.numbers.get("MPI_Abort")) is not None:
+            self.aborting |= set(columns["rank"][columns["name"] == abort].tolist())
+        for at in np.flatnonzero((columns["part"] == 0) & columns["is_open"]).tolist():
+            rank, found = int(columns["rank"][at]), (float(columns["start_s"][at]), int(columns["name"][at]))
+            self.open[rank] = max(self.open.get(rank, found), found)
+
+    def faults(self) -> list[str]:
+        """A sentence for each rank that ended badly, the first to fall first; of many ranks the rest together."""
+        names = list(self.numbers)
+        ended = [process for process in self.processes if self._is_bad(process, names)]
+        ended.sort(key=self._order)
+        told = [f"rank {p.rank} {self._how(p)}, {self._where(p.rank, names)}" for p in ended[:_MOST]]
+        rest = [str(process.rank) for process in ended[_MOST:]]
+        shown = ", ".join(rest[:_MOST]) + (", …" if len(rest) > _MOST else "")
+        return [*told, *([f"{len(rest)} more ranks ended likewise: {shown}"] if rest else [])]
+
+    def _order(self, process: ProcessFile) -> tuple[bool, float, bool, float, int]:
+        """Who aborts the job is named first, then by time; at one time whom a launcher may have ended comes last."""
+        note = self._note(process)
+        at = float(note.get("real_ns", np.inf))
+        is_later = note.get("signal") in _OF_LAUNCHERS
+        return process.rank not in self.aborting, at // _AT_ONCE_NS if note else np.inf, is_later, at, process.rank
+
+    def _note(self, process: ProcessFile) -> Mapping[str, Any]:
+        return self.seen.get((process.host, process.pid), {})
+
+    def _is_bad(self, process: ProcessFile, names: Sequence[str]) -> bool:
+        last = self.last.get(process.rank)
+        is_over = process.finalized and process.rank not in self.open
+        is_done = is_over and (last is None or names[last] == "MPI_Finalize")
+        return not process.finalized or (bool(self._note(process)) and not is_done)
+
+    def _how(self, process: ProcessFile) -> str:
+        note, who = self._note(process), f"(process {process.pid} on {process.host})"
+        if process.rank in self.aborting:
+            return f"{who} called MPI_Abort"
+        if "signal" in note:
+            return f"{who} was killed by signal {_named(int(note['signal']))}"
+        if "exit" in note:
+            return f"{who} ended with exit code {note['exit']} and did not finalize"
+        return f"{who} did not finalize"
+
+    def _where(self, rank: int, names: Sequence[str]) -> str:
+        if rank in self.open:
+            return f"in {names[self.open[rank][1]]}"
+        return f"after {names[self.last[rank]]}" if rank in self.last else "before its first event"
+
+
+def _named(number: int) -> str:
+    """A signal's number and name."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
+
+
+def _seen(processes: Sequence[ProcessFile]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """What parents noted, by host and pid."""
+    found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for folder in dict.fromkeys(process.path.parent for process in processes):
+        for note in _notes(folder / ENDS):
+            found.setdefault((str(note.get("host")), int(note["pid"])), note)
+    return found
+
+
+def _notes(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            note = json.loads(line)
+            numbers = [note[key] for key in ("pid", "signal", "exit", "real_ns") if key in note]
+            if "pid" in note and all(isinstance(number, int) for number in numbers):
+                found.append(note)
+        except (ValueError, TypeError):
+            continue  # a line that a full disk cut
+    return found

@@ -1,0 +1,336 @@
+/* The library that every process of a traced command loads: entries of the MPI calls, which find out at their first
+   call which MPI library the process has, and load the wrappers compiled for that one. Included once, after the table
+   of the entries in C, `dg_c_calls`; NUM_C_CALLS of them.
+
+   The gate is linked with no MPI library and calls none. Where the process has another MPI, or no wrappers can be
+   had, the entries go to the process's own calls. Variables: DOVETAIL_TRACE_MPICH, _OPENMPI and _ABI name wrappers that
+   are compiled already; DOVETAIL_TRACE_BUILD is the Python that compiles others; DOVETAIL_TRACE_ONLY the one kind of
+   library to be traced, also where the library's name is not known. */
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DG_PUBLIC __attribute__((visibility("default")))
+
+/* An entry of the gate. Arguments are words: all of them are integers of up to 64 bits, or addresses. The call is the
+   function's last, so that the wrapper sees the program's return address. */
+#define DG_ENTRY(name, typed, told)                               \
+    static long dg_first_##name typed;                            \
+    static long(*dg_at_##name) typed = dg_first_##name;           \
+    DG_PUBLIC long name typed;                                    \
+    long name typed { return dg_at_##name told; }                 \
+    __attribute__((noinline)) static long dg_first_##name typed { \
+        *(void**)&dg_at_##name = dg_resolve(#name);               \
+        return dg_at_##name told;                                 \
+    }
+
+static struct {
+    void *library, *wrappers; /* handles: the process's MPI library, and what is loaded for it; or NULL */
+    const char* kind;         /* NULL: none that is known */
+    char path[4096], folder[4096];
+} dg_mpi;
+static pthread_once_t dg_once = PTHREAD_ONCE_INIT;
+
+/* ---- the process's MPI library ---- */
+
+static int dg_is_own(void* address) {
+    Dl_info theirs, ours;
+    return dladdr(address, &theirs) && dladdr((void*)dg_is_own, &ours) && theirs.dli_fbase == ours.dli_fbase;
+}
+
+typedef struct {
+    const char* name;
+    void* found;
+} dg_search;
+
+/* A symbol that an object, or a library that it needs, defines, and not the gate. */
+static int dg_look(struct dl_phdr_info* object, size_t size, void* asked) {
+    dg_search* search = asked;
+    (void)size;
+    void* handle = dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle) return 0;
+    void* at = dlsym(handle, search->name);
+    dlclose(handle);
+    if (!at || dg_is_own(at)) return 0;
+    search->found = at;
+    return 1;
+}
+
+/* The next definition after the gate's; of a library that was loaded later, the first. */
+static void* dg_next(const char* name) {
+    void* found = dlsym(RTLD_NEXT, name);
+    if (!found && dg_mpi.library) found = dlsym(dg_mpi.library, name);
+    if (found && !dg_is_own(found)) return found;
+    dg_search search = {name, NULL};
+    dl_iterate_phdr(dg_look, &search);
+    return search.found;
+}
+
+/* The name that a library gives itself, "" where it gives none. */
+static const char* dg_soname(const struct link_map* map) {
+    const char* texts = NULL;
+    size_t at = 0;
+    for (const ElfW(Dyn)* d = map->l_ld; d->d_tag != DT_NULL; ++d) {
+        if (d->d_tag == DT_STRTAB) texts = (const char*)d->d_un.d_ptr;
+        if (d->d_tag == DT_SONAME) at = d->d_un.d_val;
+    }
+    if (texts && (uintptr_t)texts < map->l_addr) texts += map->l_addr;
+    return texts && at ? texts + at : "";
+}
+
+static const char* dg_kind_of(const char* soname) {
+    const char* only = getenv("DOVETAIL_TRACE_ONLY");
+    const char* kind = NULL;
+    const int is_openmpi = dlsym(dg_mpi.library, "ompi_mpi_comm_world") != NULL;
+    if (is_openmpi)
+        kind = strcmp(soname, "libmpi.so.40") ? NULL : "openmpi";
+    else if (strncmp(soname, "libmpi_abi.so", 13) == 0)
+        kind = "abi";
+    else if (strcmp(soname, "libmpi.so.12") == 0 || strcmp(soname, "libmpich.so.12") == 0)
+        kind = "mpich";
+    if (!only || !*only) return kind;
+    return !kind || strcmp(kind, only) == 0 ? only : NULL;
+}
+
+static void dg_find_library(void) {
+    Dl_info info;
+    struct link_map* map = NULL;
+    void* call = dg_next("PMPI_Comm_rank");
+    if (!call || !dladdr(call, &info)) return;
+    dg_mpi.library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!dg_mpi.library || dlinfo(dg_mpi.library, RTLD_DI_LINKMAP, &map)) return;
+    snprintf(dg_mpi.folder, sizeof dg_mpi.folder, "%s", info.dli_fname);
+    char* slash = strrchr(dg_mpi.folder, '/');
+    if (slash) *slash = 0;
+    dg_mpi.kind = dg_kind_of(dg_soname(map));
+    const char* only = getenv("DOVETAIL_TRACE_ONLY");
+    if (!dg_mpi.kind && !(only && *only))
+        fprintf(stderr,
+                "dovetail trace: this process is not traced: its MPI library %s is neither MPICH's, Open MPI's nor of "
+                "the MPI ABI; `--mpi` names the one that it is compatible with\n",
+                info.dli_fname);
+}
+
+/* ---- wrappers that were not compiled beforehand ---- */
+
+/* The environment without what is preloaded; the last entry is NULL. */
+static char** dg_plain_environment(void) {
+    size_t count = 0, kept = 0;
+    while (environ[count]) ++count;
+    char** plain = calloc(count + 1, sizeof *plain);
+    for (size_t i = 0; plain && i < count; ++i)
+        if (strncmp(environ[i], "LD_PRELOAD=", 11)) plain[kept++] = environ[i];
+    return plain;
+}
+
+/* What a command prints, its first line, in `dg_mpi.path`; whether there is one. */
+static int dg_ask(char* const* command) {
+    int ends[2];
+    size_t length = 0;
+    char** plain = dg_plain_environment();
+    if (!plain || pipe2(ends, O_CLOEXEC)) return 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        const int nothing = open("/dev/null", O_RDONLY);
+        if (nothing >= 0) dup2(nothing, 0);
+        dup2(ends[1], 1);
+        execve(command[0], command, plain);
+        _exit(127);
+    }
+    close(ends[1]);
+    for (ssize_t more; child > 0 && length + 1 < sizeof dg_mpi.path; length += (size_t)more) {
+        more = read(ends[0], dg_mpi.path + length, sizeof dg_mpi.path - 1 - length);
+        if (more < 0 && errno == EINTR)
+            more = 0;
+        else if (more <= 0)
+            break;
+    }
+    close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
+    free(plain);
+    dg_mpi.path[length] = 0;
+    dg_mpi.path[strcspn(dg_mpi.path, "\n")] = 0;
+    return *dg_mpi.path == '/';
+}
+
+/* Has the wrappers compiled, by the first process of a host that needs them; the others read what it was told. */
+static void dg_build(void) {
+    char note[4096], host[64] = "host";
+    char* python = getenv("DOVETAIL_TRACE_BUILD");
+    const char* folder = getenv("DOVETAIL_TRACE_DIR");
+    const char* lines = getenv("DOVETAIL_TRACE_PYTHON");
+    if (!python || !folder) return;
+    gethostname(host, sizeof host - 1);
+    if (snprintf(note, sizeof note, "%s/.wrappers-%s-%s", folder, dg_mpi.kind, host) >= (int)sizeof note) return;
+    const int file = open(note, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (file >= 0) flock(file, LOCK_EX);
+    const ssize_t length = file >= 0 ? read(file, dg_mpi.path, sizeof dg_mpi.path - 1) : 0;
+    dg_mpi.path[length > 0 ? length : 0] = 0;
+    if (length <= 0) {
+        char* const command[] = {python,
+                                 "-m",
+                                 "dovetail.trace.launch",
+                                 (char*)dg_mpi.kind,
+                                 dg_mpi.folder,
+                                 (char*)(lines && *lines ? "python" : ""),
+                                 NULL};
+        if (!dg_ask(command)) strcpy(dg_mpi.path, "none");
+        const ssize_t done = file >= 0 ? pwrite(file, dg_mpi.path, strlen(dg_mpi.path), 0) : 0;
+        (void)done;
+    }
+    if (file >= 0) close(file);
+}
+
+static void dg_load(void) {
+    const char* known = getenv(dg_mpi.kind[0] == 'm'   ? "DOVETAIL_TRACE_MPICH"
+                               : dg_mpi.kind[0] == 'o' ? "DOVETAIL_TRACE_OPENMPI"
+                                                       : "DOVETAIL_TRACE_ABI");
+    if (known && *known)
+        snprintf(dg_mpi.path, sizeof dg_mpi.path, "%s", known);
+    else
+        dg_build();
+    if (*dg_mpi.path != '/') return; /* who tried to compile them has said why there are none */
+    dg_mpi.wrappers = dlopen(dg_mpi.path, RTLD_NOW | RTLD_LOCAL);
+    if (!dg_mpi.wrappers) {
+        fprintf(stderr, "dovetail trace: this process is not traced: %s\n", dlerror());
+        return;
+    }
+    void (*use)(void*, void* (*)(const char*));
+    *(void**)&use = dlsym(dg_mpi.wrappers, "dovetail_trace_use_mpi");
+    if (use) use(dg_mpi.library, dg_next);
+}
+
+/* ---- calls that the process's MPI lacks ---- */
+
+/* mpi4py asks whether its MPI has a call by a weak reference: the gate's entry must not be what it finds. */
+
+static void dg_write(void* at, uint64_t size, const void* data) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)at & ~(page - 1);
+    const size_t length = (uintptr_t)at + size - start;
+    if (!mprotect((void*)start, length, PROT_READ | PROT_WRITE)) memcpy(at, data, size);
+}
+
+/* Addresses in an object's tables, which some systems leave relative to where the object lies. */
+static char* dg_address(const struct dl_phdr_info* object, ElfW(Addr) value) {
+    return (char*)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
+}
+
+typedef struct {
+    char *symbols, *texts, *rela, *jumps;
+    size_t rela_bytes, jump_bytes;
+} dg_tables;
+
+static int dg_read_tables(const struct dl_phdr_info* object, dg_tables* t) {
+    const ElfW(Dyn)* d = NULL;
+    for (int i = 0; i < object->dlpi_phnum; ++i)
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC) d = (void*)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+    memset(t, 0, sizeof *t);
+    for (; d && d->d_tag != DT_NULL; ++d) {
+        if (d->d_tag == DT_SYMTAB) t->symbols = dg_address(object, d->d_un.d_ptr);
+        if (d->d_tag == DT_STRTAB) t->texts = dg_address(object, d->d_un.d_ptr);
+        if (d->d_tag == DT_RELA) t->rela = dg_address(object, d->d_un.d_ptr);
+        if (d->d_tag == DT_JMPREL) t->jumps = dg_address(object, d->d_un.d_ptr);
+        if (d->d_tag == DT_RELASZ) t->rela_bytes = d->d_un.d_val;
+        if (d->d_tag == DT_PLTRELSZ) t->jump_bytes = d->d_un.d_val;
+    }
+    return t->symbols && t->texts;
+}
+
+/* Pages that hold relocated addresses, which are read-only once the program runs. */
+static void dg_protect(const struct dl_phdr_info* object) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+        if (object->dlpi_phdr[i].p_type != PT_GNU_RELRO) continue;
+        const uintptr_t start = (object->dlpi_addr + object->dlpi_phdr[i].p_vaddr) & ~(page - 1);
+        const uintptr_t end =
+            (object->dlpi_addr + object->dlpi_phdr[i].p_vaddr + object->dlpi_phdr[i].p_memsz) & ~(page - 1);
+        if (end > start) mprotect((void*)start, end - start, PROT_READ);
+    }
+}
+
+/* Weak references of an object to the gate's entry of a call that there is not become none. */
+static int dg_clear(const struct dl_phdr_info* object, const dg_tables* t, char* table, size_t num_bytes) {
+    int cleared = 0;
+    for (size_t at = 0; table && at + sizeof(ElfW(Rela)) <= num_bytes; at += sizeof(ElfW(Rela))) {
+        const ElfW(Rela)* entry = (const ElfW(Rela)*)(table + at);
+        const ElfW(Sym)* symbol = (const ElfW(Sym)*)t->symbols + ELF64_R_SYM(entry->r_info);
+        if (!ELF64_R_SYM(entry->r_info) || ELF64_ST_BIND(symbol->st_info) != STB_WEAK || symbol->st_shndx) continue;
+        for (int i = 0; i < NUM_C_CALLS; ++i) {
+            if (!dg_c_calls[i].is_missing || strcmp(t->texts + symbol->st_name, dg_c_calls[i].name)) continue;
+            void* const nothing = NULL;
+            dg_write((void*)(object->dlpi_addr + entry->r_offset), sizeof nothing, &nothing);
+            ++cleared;
+        }
+    }
+    return cleared;
+}
+
+static int dg_clear_all(struct dl_phdr_info* object, size_t size, void* unused) {
+    dg_tables tables;
+    (void)size, (void)unused;
+    if (!dg_read_tables(object, &tables)) return 0;
+    int cleared = dg_clear(object, &tables, tables.rela, tables.rela_bytes);
+    cleared += dg_clear(object, &tables, tables.jumps, tables.jump_bytes);
+    if (cleared) dg_protect(object);
+    return 0;
+}
+
+/* Takes the missing calls out of the gate's own table of symbols: objects that are loaded later do not find them. */
+static int dg_hide_own(struct dl_phdr_info* object, size_t size, void* unused) {
+    dg_tables tables;
+    (void)size, (void)unused;
+    Dl_info info;
+    const int is_own = dladdr((void*)dg_is_own, &info) && info.dli_fbase == (void*)object->dlpi_addr;
+    if (!is_own || !dg_read_tables(object, &tables)) return 0;
+    for (int i = 0; i < NUM_C_CALLS; ++i) {
+        const ElfW(Sym)* symbol = NULL;
+        if (!dg_c_calls[i].is_missing || !dladdr1(dg_c_calls[i].entry, &info, (void**)&symbol, RTLD_DL_SYMENT))
+            continue;
+        const ElfW(Addr) nothing = 0;
+        if (symbol) dg_write((void*)&symbol->st_value, sizeof nothing, &nothing);
+    }
+    return 1;
+}
+
+static void dg_hide_missing(void) {
+    int num_missing = 0;
+    for (int i = 0; i < NUM_C_CALLS; ++i) {
+        dg_c_calls[i].is_missing = !dlsym(dg_mpi.library, dg_c_calls[i].name);
+        num_missing += dg_c_calls[i].is_missing;
+    }
+    if (!num_missing) return;
+    dl_iterate_phdr(dg_hide_own, NULL);
+    dl_iterate_phdr(dg_clear_all, NULL);
+}
+
+#include "gate_ends.h"
+
+/* ---- the first call ---- */
+
+static void dg_decide(void) {
+    const int before = errno;
+    dg_find_library();
+    if (dg_mpi.library) dg_hide_missing();
+    if (dg_mpi.kind) dg_load();
+    errno = before;
+}
+
+static void* dg_resolve(const char* name) {
+    pthread_once(&dg_once, dg_decide);
+    void* found = dg_mpi.wrappers ? dlsym(dg_mpi.wrappers, name) : NULL;
+    if (!found) found = dg_next(name);
+    if (found) return found;
+    fprintf(stderr, "dovetail trace: this program calls %s, which no library that it has loaded defines\n", name);
+    abort();
+}

@@ -1,0 +1,414 @@
+"""What a nest reads is taken when it is read, and what recording once cannot see is refused with its line."""
+
+import math
+from itertools import count
+
+import numpy as np
+import pytest
+
+from dovetail.core import WishError
+from dovetail.loops import array, loop, maximum, minimum, nest, where
+
+compiled = pytest.mark.needs("compiler")
+
+
+def ways(made, *arrays, **parameters):
+    """Each array that the compiled nest, NumPy and the function itself return."""
+    for way in (made, made.numpy, made.reference):
+        found = way(*arrays, **parameters)
+        yield found if isinstance(found, tuple) else (found,)
+
+
+def assert_same(made, *arrays, **parameters):
+    c, by_numpy, reference = ways(made, *arrays, **parameters)
+    for a, b, wanted in zip(c, by_numpy, reference, strict=True):
+        np.testing.assert_array_equal(a, wanted, strict=True)
+        np.testing.assert_array_equal(b, wanted, strict=True)
+        if wanted.dtype.kind == "f":
+            zeros = wanted == 0
+            assert (np.signbit(a) == np.signbit(wanted))[zeros].all()
+            assert (np.signbit(b) == np.signbit(wanted))[zeros].all()
+
+
+@nest(u=array("n", "m"), change=array("n", "m"), w=array("n"))
+def temporaries(u, change, w, steps):
+    n, m = u.shape
+    for _ in loop(steps):
+        for i in loop(1, n - 1):
+            first = w[0]
+            for j in loop(1, m - 1):
+                old = u[i, j]
+                u[i, j] = 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+                change[i, j] = u[i, j] - old
+                w[0] = w[0] + first  # first is of before the loop over j
+        for i in loop(n):
+            for j in loop(m):
+                u[i, j], change[i, j] = change[i, j], u[i, j]
+        for i in loop(n):
+            before, same = w[i], 2 * w[i]
+            w[i] = w[i] * 0.5
+            for j in loop(m):
+                u[i, j] = u[i, j] - before + same * w[i]
+
+
+@compiled
+def test_values_are_taken_when_they_are_read():
+    rng = np.random.default_rng(0)
+    arrays = rng.random((6, 7)), rng.random((6, 7)), rng.random(6)
+    for steps in (0, 3):
+        assert_same(temporaries, *arrays, steps=steps)
+    assert_same(temporaries, rng.random((3, 1)), rng.random((3, 1)), rng.random(3), steps=2)
+
+
+def test_temporaries_run_serially_only():
+    from dovetail.loops.nest_code import nest_code
+
+    for way in (temporaries.dependences, lambda: temporaries.wish, lambda: nest_code(temporaries, {})):
+        with pytest.raises(WishError, match="after a statement has overwritten it") as caught:
+            way()
+        assert "test_loops_values.py" in str(caught.value)
+
+
+def test_reads_that_no_write_changes_need_no_temporary():
+    @nest(u=array("n"), v=array("n", time=True, boundary="fixed"))
+    def free(u, v, steps):
+        for t in loop(steps):
+            for i in loop(1, u.shape[0] - 1):
+                left, old = u[i - 1], v[t, i]
+                u[i] = left + u[i + 1]
+                v[t + 1, i] = old + left + u[0]
+
+    assert "t0_" not in str(free)
+
+
+def test_levels_read_before_their_step_writes_them():
+    with pytest.raises(WishError, match="read before its step writes it"):
+
+        @nest(u=array("n", time=True, boundary="fixed"), v=array("n"))
+        def early(u, v, steps):
+            for t in loop(steps):
+                for i in loop(u.shape[0]):
+                    old = u[t + 1, i]
+                    u[t + 1, i] = u[t, i]
+                    v[i] = old
+
+
+def running(u, v):
+    s = 0
+    for i in loop(u.shape[0]):
+        s = s + u[i]
+        u[i] = s
+
+
+def counted(u, v):
+    k = 0
+    for i in loop(u.shape[0]):
+        k = k + 1
+        u[i] = 1 if k < 10 else 2
+
+
+def counted_for_later(u, v):
+    k = 0
+    for i in loop(u.shape[0]):
+        k += 1
+        u[i] = v[i]
+    v[0] = k
+
+
+def enumerated(u, v):
+    for k, i in enumerate(loop(u.shape[0])):
+        u[i] = 1 if k < 10 else 2
+
+
+def zipped(u, v):
+    for i, j in zip(loop(u.shape[0]), loop(u.shape[0]), strict=False):
+        u[i] = v[j]
+
+
+def appended(u, v):
+    seen = []
+    for i in loop(u.shape[0]):
+        seen.append(1)
+        u[i] = v[i]
+    v[0] = len(seen)
+
+
+def kept_index(u, v):
+    first = []
+    for i in loop(u.shape[0]):
+        first.append(i)
+        u[first[0]] = v[i]
+
+
+def previous(u, v):
+    last = v[0]
+    for i in loop(u.shape[0]):
+        u[i] = last
+        last = v[i]
+
+
+def once(u, v):
+    first = None
+    for i in loop(u.shape[0]):
+        first = v[i] if first is None else first
+        u[i] = first
+
+
+def first_only(u, v):
+    is_first = True
+    for i in loop(u.shape[0]):
+        if is_first:
+            u[0] = 7
+        is_first = False
+        v[i] = 1
+
+
+def nonlocal_count(u, v):
+    k = 0
+
+    def one(i):
+        nonlocal k
+        k += 1
+        u[i] = 1 if k < 10 else 2
+
+    for i in loop(u.shape[0]):
+        one(i)
+
+
+def iterator(u, v):
+    numbers = count()
+    for i in loop(u.shape[0]):
+        u[i] = next(numbers)
+
+
+def summed(u, v):
+    v[0] = sum(u[i] for i in loop(u.shape[0]))
+
+
+def after_its_loop(u, v):
+    for i in loop(u.shape[0]):
+        a = u[i] * 2
+        u[i] = a
+    for i in loop(u.shape[0]):
+        v[i] = a
+
+
+def index_after_its_loop(u, v):
+    for i in loop(u.shape[0]):
+        k = i
+        u[i] = v[i]
+    for i in loop(u.shape[0]):
+        v[k] = u[i]
+
+
+def broken(u, v):
+    for i in loop(u.shape[0]):
+        u[i] = v[i]
+        break
+
+
+def returned(u, v):
+    for i in loop(u.shape[0]):
+        u[i] = v[i]
+        return
+
+
+def advanced(u, v):
+    i = next(iter(loop(u.shape[0])))
+    u[i] = v[i]
+
+
+def backwards(u, v):
+    for i in reversed(loop(u.shape[0])):
+        u[i] = v[i]
+
+
+def listed(u, v):
+    for _ in range(len(list(loop(u.shape[0])))):
+        u[0] = u[0] + 1
+
+
+def whole(u, v):
+    v[0] = sum(u)
+
+
+def chained(u, v):
+    u[0][1] = 2
+
+
+def rooted(u, v):
+    for i in loop(u.shape[0]):
+        u[i] = math.sqrt(v[i])
+
+
+def bounded_by_data(u, v):
+    for i in loop(u[0]):
+        u[i] = v[i]
+
+
+def doubled(u, v):
+    total = v[0]
+    for _ in range(100):
+        total = total + total
+    u[0] = total
+
+
+def powered(u, v):
+    for i in loop(u.shape[0]):
+        u[i] = v[i] ** 2
+
+
+def misspelt(u, v):
+    u[0] = v.shape[1]
+
+
+REFUSED = {
+    running: "is used after the iteration that read it",
+    counted: "'k' changes from one iteration to the next",
+    counted_for_later: "'k' changes",
+    enumerated: "'k' changes",
+    zipped: "side by side",
+    appended: "'seen' changes",
+    kept_index: "index i outside its loop",
+    previous: "is used after the iteration",
+    once: "is used after the iteration",
+    first_only: "a statement changes",
+    nonlocal_count: "'k' changes",
+    iterator: "a statement changes",
+    summed: "a loop writes nothing",
+    after_its_loop: "is used after the iteration",
+    index_after_its_loop: "index i outside its loop",
+    broken: "left early",
+    returned: "left early",
+    advanced: "left early",
+    backwards: "only `for` goes through",
+    listed: "only `for` goes through",
+    whole: "not on whole arrays",
+    chained: "an element has no elements",
+    rooted: "no plain number",
+    bounded_by_data: "data cannot say where data lies",
+    doubled: "more than 10000 operators",
+    powered: "no powers",
+    misspelt: "tuple index out of range",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda function: function.__name__)
+def test_refused_with_its_line(function):
+    with pytest.raises(WishError) as caught:
+        nest(u=array("n"), v=array("n"))(function)
+    code = function.__code__
+    lines = range(code.co_firstlineno, max(line for *_, line in code.co_lines() if line) + 1)
+    assert REFUSED[function] in str(caught.value)
+    assert any(f"test_loops_values.py:{line}\n" in str(caught.value) for line in lines), str(caught.value)
+
+
+@nest(u=array("n"), v=array("n"))
+def allowed(u, v):
+    def twice(i):
+        return 2 * v[i]
+
+    once_more = loop(u.shape[0] - 3)
+    for i in once_more:
+        u[i] = twice(i) + sum(v[i + k] for k in loop(3))
+    for i in once_more:
+        u[i] += v[i + 1]
+        a = u[i]
+        a += v[i]
+        i = i + 1
+        u[i] = a
+    for i in loop(u.shape[0] - 1, -1, -1):
+        v[i] = u[i] + 1
+
+
+@compiled
+def test_python_that_is_the_same_in_every_iteration_is_allowed():
+    assert_same(allowed, np.arange(8.0), np.arange(8.0)[::-1].copy())
+
+
+@nest(u=array("n"), a=array("n"), b=array("n"), low=array("n"), high=array("n"), few=array("n"), other=array("n"))
+def extremes(u, a, b, low, high, few, other):
+    for i in loop(u.shape[0]):
+        low[i] = minimum(a[i], b[i])
+        high[i] = maximum(a[i], b[i])
+        few[i] = minimum(a[i], 1)
+        other[i] = where(a[i] < b[i], abs(a[i]), -b[i]) + where(a[i] == b[i], 1, 2)
+        u[i] = 2 * maximum(3 * a[i], b[i] + a[i])
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_extremes_of_nan_infinity_and_zeros(dtype):
+    values = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], dtype)
+    a, b = (each.ravel() for each in np.meshgrid(values, values))
+    empty = [np.zeros_like(a) for _ in range(4)]
+    assert_same(extremes, empty[0], a, b, *empty)
+    low, high = extremes(empty[0], a, b, *empty)[1:3]
+    np.testing.assert_array_equal(low, np.minimum(a, b))
+    np.testing.assert_array_equal(high, np.maximum(a, b))
+    equal = a == b  # of equal values the second: of 0.0 and -0.0 too
+    for found in (low, high):
+        assert (np.signbit(found) == np.signbit(b))[equal].all()
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint16"])
+def test_extremes_of_integers(dtype):
+    info = np.iinfo(dtype)
+    values = np.array([info.min, info.max, 0, 1, info.max // 2], dtype)
+    a, b = (each.ravel() for each in np.meshgrid(values, values))
+    assert_same(extremes, a, a, b, a, a, a, a)
+
+
+@nest(u=array("n"))
+def more(u, steps):
+    for _ in loop(steps):
+        for i in loop(u.shape[0]):
+            u[i] = u[i] + 1
+
+
+@pytest.mark.parametrize("steps", [2**64 + 3, 10**30, 2**63, -(2**64) + 3, 2.0, True, None, math.nan])
+def test_steps_that_nothing_can_count(steps):
+    for way in (more, more.numpy, more.reference):
+        with pytest.raises(WishError, match="steps must be"):
+            way(np.zeros(2), steps=steps)
+
+
+@pytest.mark.parametrize("shape", [(), ("n+1",), ("",), ("for",), (0,), (-1,), (True,), (2.5,), (None,), (2**80,)])
+def test_axes(shape):
+    with pytest.raises(WishError, match="axis"):
+        array(*shape)
+
+
+def test_arguments_of_the_function():
+    with pytest.raises(WishError, match=r"takes '\*u'"):
+        nest(u=array("n"))(lambda *u: None)
+    with pytest.raises(WishError, match=r"by array\(…\)"):
+        nest(u=("n",))(lambda u: None)
+
+
+def test_constants_beyond_the_dtype():
+    @nest(u=array("n"))
+    def far(u):
+        for i in loop(u.shape[0]):
+            u[i] = u[i] + 1e300
+
+    with pytest.raises(WishError, match="is no float32"):
+        far(np.ones(3, np.float32))
+    assert far.numpy(np.ones(1))[0] == 1e300
+    with pytest.raises(WishError, match="finite"):
+
+        @nest(u=array("n"))
+        def huge(u):
+            u[0] = 10**400
+
+
+def test_numpys_constants_have_their_dtype():
+    @nest(u=array("n"))
+    def scaled(u):
+        for i in loop(u.shape[0]):
+            u[i] = u[i] * np.float64(0.1)
+
+    with pytest.raises(WishError, match="float32 and float64"):
+        scaled(np.ones(3, np.float32))
+    assert scaled.numpy(np.ones(1))[0] == 0.1

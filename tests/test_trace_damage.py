@@ -1,0 +1,138 @@
+"""Damaged traces: cut anywhere, bytes changed, sizes that are none: a clear error, or what was there; never a crash."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import warnings
+
+import pytest
+from test_trace_waits import call, collective, sent, taken
+from trace_files import event, write_process
+
+from dovetail.cli import main
+from dovetail.core import DovetailError
+from dovetail.trace import merge, open_trace
+from dovetail.trace.stats import stats
+
+NUMBERS = ("-1", "0", "1e308", "9" * 20, "1e999", "NaN", "4294967296", "null", '"x"', "[]", "{}", "70000", "true")
+WORDS = (b"\xff" * 8, bytes(8), (1 << 40).to_bytes(8, "little"), (1 << 62).to_bytes(8, "little"))
+NOTES = (
+    *({"clock_of": "one"}, {"clock": {"mine_ns": 3, "peer_ns": 4, "half_trip_ns": 2}}, {"event_ticks": [1, 2]}),
+    *({"map": "/x", "start": 0, "end": 100, "offset": 0}, {"site": 1, "file": "x", "line": 3}),
+    {"comm": 1, "ranks": [1], "window": True},
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of two ranks, and its trace."""
+    folder = tmp_path_factory.mktemp("run")
+    first = [*call(3, 0, 4), *call(1, 4, 5, sent(1, 100)), *call(11, 5, 9, *collective())]
+    second = [*call(2, 1, 6, *taken(0, 100)), *call(11, 6, 9, *collective()), event("point", 10**7, 3, 4)]
+    for rank, events in enumerate((first, second)):
+        write_process(folder, rank, {1: events}, capacity=32, notes=NOTES)
+    return folder, merge(folder)
+
+
+def parts(whole):
+    """The rows of a trace's file, and its index."""
+    start = len(whole) - 16 - int.from_bytes(whole[-16:-8], "little")
+    return whole[:start], whole[start:-16]
+
+
+def with_index(rows, index):
+    return rows + index + len(index).to_bytes(8, "little") + b"dovetrac"
+
+
+def without_checksums(whole):
+    """The file as older versions wrote it."""
+    rows, index = parts(whole)
+    document = json.loads(index)
+    document["chunks"] = [chunk[:4] for chunk in document["chunks"]]
+    return with_index(rows.replace(b"dovecrc1", bytes(8)), json.dumps(document).encode())
+
+
+def changed(whole, draw, how):
+    """The bytes with one kind of damage."""
+    data, (rows, index) = bytearray(whole), parts(whole)
+    if how == "cut":
+        return data[: draw.randrange(len(data))]
+    if how == "bits":
+        for _ in range(draw.choice((1, 1, 2, 8))):
+            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    if how == "word":
+        at = draw.randrange(len(data) - 8)
+        data[at : at + 8] = draw.choice(WORDS)
+    if how == "gone":
+        at = draw.randrange(len(data))
+        del data[at : at + draw.randrange(1, 64)]
+    if how == "number":  # of the index, whose length fits
+        text = index.decode()
+        at = draw.choice(list(re.finditer(r"-?\d+(\.\d+)?(e-?\d+)?", text)))
+        return with_index(rows, (text[: at.start()] + draw.choice(NUMBERS) + text[at.end() :]).encode())
+    return bytes(data)
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["checked", "old"])
+@pytest.mark.parametrize("how", ["cut", "bits", "word", "gone", "number"])
+def test_a_damaged_trace_is_refused_or_read(run, tmp_path, how, is_old):
+    """Two thousand damages in all. With checksums, what is read is what was written."""
+    draw, path = random.Random(f"{how} {is_old}"), tmp_path / "bad.dovetail"
+    whole, expected = run[1].path.read_bytes(), run[1].read()
+    refused = []
+    for _ in range(200):
+        path.write_bytes(changed(without_checksums(whole) if is_old else whole, draw, how))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                found = open_trace(path).read()
+                stats(found)
+        except DovetailError as error:
+            refused.append(error)
+        else:
+            assert is_old or found.to_json() == expected.to_json()
+    assert all(str(path) in error.what and error.found for error in refused), "where and why is said"
+    assert len(refused) >= (60 if is_old else 180)
+
+
+def test_every_cut_is_refused(run, tmp_path):
+    whole, path = run[1].path.read_bytes(), tmp_path / "cut.dovetail"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DovetailError, match=r"is cut short|is no trace"):
+            open_trace(path)
+
+
+def test_the_command_says_what_is_wrong(run, tmp_path, capfd):
+    whole, path = bytearray(run[1].path.read_bytes()), tmp_path / "bad.dovetail"
+    whole[100] ^= 4
+    path.write_bytes(whole)
+    assert main(["trace", "stats", str(path)]) == 2
+    told = capfd.readouterr().err
+    assert f"the trace {path} is damaged" in told
+    assert "checksum" in told
+
+
+@pytest.mark.parametrize("which", ["header", "counts", "lines", "cut"])
+def test_a_damaged_process_file_is_read_as_far_as_it_goes(run, tmp_path, which):
+    """Or refused with its name. What other processes left is read all the same."""
+    draw, (path, lines) = random.Random(which), (tmp_path / "host-1.dvt", tmp_path / "host-1.jsonl")
+    for name in ("host-0.dvt", "host-0.jsonl", "host-1.dvt", "host-1.jsonl"):
+        (tmp_path / name).write_bytes((run[0] / name).read_bytes())
+    events, notes = path.read_bytes(), lines.read_bytes()
+    for _ in range(60):
+        data, text = bytearray(events), bytearray(notes)
+        if which == "header":
+            at = draw.randrange(13) * 8
+            data[at : at + 8] = draw.choice((*WORDS, draw.randbytes(8)))
+        if which == "counts":
+            at = draw.choice((4096, 4104, 8192 + 8 * draw.randrange(20)))
+            data[at : at + 8] = draw.choice((*WORDS, draw.randbytes(8)))
+        if which == "lines":
+            for _ in range(draw.choice((1, 3, 9))):
+                text[draw.randrange(len(text))] = draw.choice(b'0123456789"{}[],:-exn')
+        path.write_bytes(data[: draw.randrange(len(data))] if which == "cut" else data)
+        lines.write_bytes(text)
+        assert merge(tmp_path).num_rows >= 3

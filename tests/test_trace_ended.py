@@ -1,0 +1,71 @@
+"""Ranks that end badly are named: by which signal, in which call, the first to fall first."""
+
+from __future__ import annotations
+
+import json
+
+from test_trace_waits import call
+from trace_files import event, write_process
+
+from dovetail.trace import merge
+from dovetail.trace.process_file import read_process
+
+UNFINISHED = (1).to_bytes(4, "little")
+
+
+def left_open(path):
+    """The file of a process that never closed it."""
+    data = bytearray(path.read_bytes())
+    data[32:36] = UNFINISHED
+    path.write_bytes(data)
+    assert not read_process(path).finalized
+
+
+def note(folder, rank, **how):
+    line = json.dumps({"pid": 4000 + rank, "host": "host", "real_ns": 100 - rank, **how})
+    with (folder / "ends.jsonl").open("a") as file:
+        file.write(line + "\n")
+
+
+def faults(folder):
+    return merge(folder).meta["faults"]
+
+
+def test_signal_and_last_call_are_told(tmp_path):
+    stuck = [*call(3, 0, 4), event("begin", 5 * 10**6, 3), event("begin", 6 * 10**6, 2)]
+    for rank, events in enumerate((stuck, call(1, 4, 5), call(3, 0, 1), [])):
+        left_open(write_process(tmp_path, rank, {1: events} if events else {}, num_ranks=4))
+    note(tmp_path, 0, signal=15, real_ns=97)  # by the launcher, who saw it first
+    note(tmp_path, 1, signal=11)  # earlier
+    note(tmp_path, 2, exit=3)
+    with (tmp_path / "ends.jsonl").open("a") as file:
+        file.write('{"pid": 40\n{"pid": "x"}\n[3]\n')
+    assert faults(tmp_path) == [
+        "rank 2 (process 4002 on host) ended with exit code 3 and did not finalize, after work",
+        "rank 1 (process 4001 on host) was killed by signal 11 (SIGSEGV), after MPI_Send",
+        "rank 0 (process 4000 on host) was killed by signal 15 (SIGTERM), in MPI_Recv",
+        "rank 3 (process 4003 on host) did not finalize, before its first event",
+    ]
+
+
+def test_who_finalized_is_told_where_its_end_was_bad_only(tmp_path):
+    for rank in range(2):
+        write_process(tmp_path, rank, {1: call(3, 0, 4)})
+    assert faults(tmp_path) == []
+    note(tmp_path, 1, exit=2)  # by exit(2), which closes the trace
+    assert faults(tmp_path) == ["rank 1 (process 4001 on host) ended with exit code 2 and did not finalize, after work"]
+
+
+def test_an_exit_code_after_finalize_is_the_programs_own(tmp_path):
+    finalized = {"name": 16, "text": "MPI_Finalize"}
+    write_process(tmp_path, 0, {1: call(16, 0, 4)}, num_ranks=1, notes=[finalized])
+    note(tmp_path, 0, exit=2)
+    assert faults(tmp_path) == []
+
+
+def test_many_ranks_are_told_together(tmp_path):
+    for rank in range(12):
+        left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=12))
+    told = faults(tmp_path)
+    assert len(told) == 9
+    assert told[-1] == "4 more ranks ended likewise: 8, 9, 10, 11"
