@@ -20,7 +20,7 @@ _POINT = KINDS.index("point")
 
 
 class Aggregate(NamedTuple):
-    """A timeline whose spans stand for the calls of one class (`classes`) in one of `bin_s` seconds, `calls` of them."""
+    """A timeline whose spans stand for the calls of one class (`classes`) within `bin_s` seconds, `calls` of them."""
 
     timeline: Timeline
     classes: Array

@@ -26,22 +26,27 @@ def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
     for part in file.parts():
         matcher.take(part.columns)
         gatherer.take(part.columns)
-    found, _ = matcher.messages(file.names, file.comms)
-    met = gatherer.meetings(file.names, file.comms)
     middles = ((2 * i + 1) * file.num_rows // (2 * count) for i in range(count))
-    return [_cut(file, found, met, max(middle - num_rows // 2, 0), num_rows) for middle in middles]
+    parts = [_rows(file, max(middle - num_rows // 2, 0), num_rows) for middle in middles]
+    met = gatherer.meetings(file.names, file.comms)
+    del gatherer  # it is large
+    meetings = [_meetings(met, first, first + trace.num_rows) for trace, first in parts]
+    del met
+    found, _ = matcher.messages(file.names, file.comms)
+    return [
+        Excerpt(t, _messages(found, first, first + t.num_rows), m)
+        for (t, first), m in zip(parts, meetings, strict=True)
+    ]
 
 
-def _cut(file: TraceFile, found: Messages, met: Meetings, first: int, num_rows: int) -> Excerpt:
-    trace, first = _rows(file, first, num_rows)
-    last = first + trace.num_rows
+def _messages(found: Messages, first: int, last: int) -> Messages:
+    """The messages all of whose calls lie in these rows."""
     rows = (found.sent_row, found.posted_row, found.taken_row)
     whole = np.all([(row >= first) & (row < last) for row in rows], axis=0)
     whole &= (found.probe_row < 0) | ((found.probe_row >= first) & (found.probe_row < last))
     mine = Messages(*(column[whole] for column in found))
     moved = {name: getattr(mine, name) - first for name in ("sent_row", "posted_row", "taken_row")}
-    probe_row = np.where(mine.probe_row >= 0, mine.probe_row - first, -1)
-    return Excerpt(trace, mine._replace(**moved, probe_row=probe_row), _meetings(met, first, last))
+    return mine._replace(**moved, probe_row=np.where(mine.probe_row >= 0, mine.probe_row - first, -1))
 
 
 def _meetings(met: Meetings, first: int, last: int) -> Meetings:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
+from dovetail.trace.grown import Grown
 from dovetail.trace.probed import next_taken
 from dovetail.trace.trace import Comm, Trace
 
@@ -52,7 +53,7 @@ class Matcher:
     """
 
     def __init__(self) -> None:
-        self._kept: list[dict[str, Array]] = []
+        self._kept = Grown()
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
@@ -62,20 +63,23 @@ class Matcher:
         )
         at = np.flatnonzero(about)
         if len(at):
-            self._kept.append({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+            self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
         self._num_rows += len(about)
 
     def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
         """The messages, and how many receives are of none of them. What was collected is given up for it."""
-        if not self._kept:
+        if not len(self._kept):
             return Messages(*no_columns(Messages._fields)), 0
-        rows = {name: np.concatenate([part.pop(name) for part in self._kept]) for name in (*_USED, "row")}
-        self._kept = []
+        rows = self._kept.give()
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
         is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
-        found, strays = _paired(*_sides(rows, is_init, is_start, np.array(alike(comms), "i4")))
         is_probe = of_name(names, lambda name: name in ("MPI_Probe", "MPI_Mprobe"))[rows["name"]]
-        return _with_probes(found, rows, np.flatnonzero(is_probe & (rows["kind"] == RECV))), strays
+        probes = np.flatnonzero(is_probe & (rows["kind"] == RECV))
+        sides = _sides(rows, is_init, is_start, np.array(alike(comms), "i4"))
+        if not len(probes):
+            rows.clear()  # they are large
+        found, strays = _paired(*sides)
+        return _with_probes(found, rows, probes) if len(probes) else found, strays
 
 
 def messages(trace: Trace) -> Messages:

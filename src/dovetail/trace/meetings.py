@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
+from dovetail.trace.grown import Grown
 from dovetail.trace.matching import DONE, alike, no_columns, of_name
 from dovetail.trace.trace import Comm, Trace
 
@@ -48,8 +49,7 @@ class Gatherer:
     """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the others."""
 
     def __init__(self) -> None:
-        self._kept: list[dict[str, Array]] = []
-        self._ends: list[dict[str, Array]] = []
+        self._kept, self._ends = Grown(), Grown()
         self._asked = np.zeros(0, "i8")  # requests of collectives
         self._num_rows = 0
 
@@ -57,19 +57,20 @@ class Gatherer:
         """Rows in the order of their ends."""
         at = np.flatnonzero(columns["kind"] == COLLECTIVE)
         if len(at):
-            self._kept.append({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+            self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
             asked = columns["request"][at]
             self._asked = np.union1d(self._asked, asked[asked >= 0])
         if len(self._asked):
             over = (columns["kind"] == DONE) & np.isin(columns["request"], self._asked)
-            self._ends.append({name: columns[name][over] for name in _ENDS})
+            self._ends.add({name: columns[name][over] for name in _ENDS})
         self._num_rows += len(columns["kind"])
 
     def meetings(self, names: Sequence[str], comms: Sequence[Comm]) -> Meetings:
-        """All calls but those that only make a persistent request, in the order of meetings."""
-        if not self._kept:
+        """All calls but those that only make a persistent request, in the order of meetings. What was collected is
+        given up for it."""
+        if not len(self._kept):
             return Meetings(*no_columns(Meetings._fields))
-        rows = {name: np.concatenate([part[name] for part in self._kept]) for name in (*_USED, "row")}
+        rows = self._kept.give()
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
         rows = {name: column[~is_init] for name, column in rows.items()}
         comm = np.array(alike(comms), "i4")[rows["comm"]]
@@ -85,8 +86,8 @@ class Gatherer:
         later = np.flatnonzero(rows["request"] >= 0)
         for name in ("start_s", "end_s"):
             found[name][later] = np.nan
-        if self._ends and len(later):
-            ends = {name: np.concatenate([part[name] for part in self._ends]) for name in _ENDS}
+        if len(self._ends) and len(later):
+            ends = self._ends.give()
             request, first = np.unique(ends["request"], return_index=True)
             at = np.searchsorted(request, rows["request"][later])
             at[at == len(request)] = 0

@@ -19,7 +19,15 @@ from dovetail.trace.polls import POLLS, Polls
 from dovetail.trace.site_sums import SiteStats, SiteSums
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
-from dovetail.trace.waits import STATES, CallWaits, by_call, critical_path, waits
+from dovetail.trace.waits import (
+    STATES,
+    CallWaits,
+    by_call,
+    critical_path,
+    joined,
+    waits_of_collectives,
+    waits_of_messages,
+)
 
 SCHEMA = "dovetail.trace_stats/1"
 _MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
@@ -145,11 +153,14 @@ def stats(trace: Trace | TraceFile) -> Stats:
         log.take(part.columns, is_mpi & ~sums.is_setup)
         polls.append(Polls.of(part.columns, is_poll))
     sums.forget_unseen()
+    hidden = log.hidden(trace.names, trace.num_ranks)
+    del log  # what was collected is large, and given up as soon as it is added up
+    at_collectives = waits_of_collectives(gatherer.meetings(trace.names, trace.comms), trace.names)
+    del gatherer
     found, _ = matcher.messages(trace.names, trace.comms)
-    seen = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
+    seen = joined(waits_of_messages(found, trace.names), at_collectives)
     path = critical_path(by_call(seen).waits, sums.first, sums.last).seconds_of(trace.num_ranks)
     waited = by_call(seen, Polls.joined(polls) if polls else None)
-    hidden = log.hidden(trace.names, trace.num_ranks)
     pure = _pure(found, trace.num_ranks)
     spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)

@@ -48,19 +48,27 @@ class CallWaits(NamedTuple):
     seconds: Array
 
 
-def waits(found: Messages, met: Meetings, names: Sequence[str]) -> Waits:
-    """Every wait that the messages and collectives of a trace show. Waits of one call may overlap: see `by_call`.
+def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
+    """Every wait that the messages of a trace show. Waits of one call may overlap: see `by_call`.
 
     A test that finds what came after it was asked for is one too, even if it came before the test: those before waited.
     """
-    is_poll = of_name([*names, ""], lambda name: name in POLLS)
-    parts = [
-        _of_receivers(found, is_poll),
-        _of_probes(found),
-        _of_senders(found, names, is_poll),
-        _of_collectives(met, names, is_poll),
-    ]
+    is_poll = _polls(names)
+    return joined(_of_receivers(found, is_poll), _of_probes(found), _of_senders(found, names, is_poll))
+
+
+def waits_of_collectives(met: Meetings, names: Sequence[str]) -> Waits:
+    """Every wait that the collectives of a trace show."""
+    return _of_collectives(met, names, _polls(names))
+
+
+def joined(*parts: Waits) -> Waits:
     return Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _polls(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Of each name, and last of none (-1), whether it is that of a poll."""
+    return of_name([*names, ""], lambda name: name in POLLS)
 
 
 def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
@@ -176,8 +184,7 @@ def _polled(found: Waits, polls: Polls) -> tuple[Waits, Array]:
     seconds[wait[own]] = spent[own]
     vain = ~own & (until > start)
     more = found.at(wait[vain])._replace(start_s=start[vain], until_s=until[vain], end_s=end[vain])
-    both = Waits(*(np.concatenate(columns) for columns in zip(found, more, strict=True)))
-    return both, np.maximum(np.concatenate([seconds, spent[vain]]), 0.0)
+    return joined(found, more), np.maximum(np.concatenate([seconds, spent[vain]]), 0.0)
 
 
 @dataclass(frozen=True)
