@@ -19,12 +19,12 @@ from dovetail.trace.polls import POLLS, Polls
 from dovetail.trace.site_sums import SiteStats, SiteSums
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
+from dovetail.trace.wait_rows import joined
 from dovetail.trace.waits import (
     STATES,
     CallWaits,
     by_call,
     critical_path,
-    joined,
     waits_of_collectives,
     waits_of_messages,
 )

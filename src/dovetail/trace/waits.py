@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dovetail.trace.matching import Messages, of_name
 from dovetail.trace.meetings import Meetings
 from dovetail.trace.polls import POLLS, Polls
+from dovetail.trace.wait_rows import Waits, joined
 
 Array = NDArray[Any]
 STATES = ("late_sender", "late_receiver", "wait_at_collective", "late_root", "early_root")
@@ -21,24 +22,6 @@ _TO_ONE = ("reduce", "gather")  # the root needs all
 _ROOTED = {"bcast": "bcast", "scatter": "scatter", "scatterv": "scatter", "reduce": "reduce", "gather": "gather",
            "gatherv": "gather"}  # fmt: skip
 _OF_SOME = ("Neighbor_", "Scan", "Exscan", "Ineighbor_", "Iscan", "Iexscan")  # need neighbours, or lower ranks
-
-
-class Waits(NamedTuple):
-    """One entry for each interval that a rank waited: from `start_s` to `until_s`, when rank `cause` did what it waited
-    for, in a call that ended at `end_s`. `since_s`: when the request began that it waited for."""
-
-    state: Array  # row of STATES
-    name: Array
-    rank: Array
-    thread: Array
-    start_s: Array
-    until_s: Array
-    end_s: Array
-    cause: Array
-    since_s: Array
-
-    def at(self, chosen: Array) -> Waits:
-        return Waits(*(column[chosen] for column in self))
 
 
 class CallWaits(NamedTuple):
@@ -60,10 +43,6 @@ def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
 def waits_of_collectives(met: Meetings, names: Sequence[str]) -> Waits:
     """Every wait that the collectives of a trace show."""
     return _of_collectives(met, names, _polls(names))
-
-
-def joined(*parts: Waits) -> Waits:
-    return Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _polls(names: Sequence[str]) -> NDArray[np.bool_]:
