@@ -1,5 +1,6 @@
 """Stencils whose ghost rows reach the ends of the grid: rows that no sweep computes, ends of several kinds, no rows."""
 
+import numpy as np
 import pipeline_runs
 import pytest
 from stencil_runs import check, native, schedule
@@ -243,3 +244,45 @@ def test_rows_that_are_written_at_one_index_far_from_their_reads():
 
     with pytest.raises(WishError, match=r"v\[0, j\]"):
         _ = far.wish
+
+
+def near_the_end(boundary):
+    """Reads beyond an end by a loop that begins there: how far is known although sizes are not."""
+
+    @nest(u=array("m", "n", time=True, boundary=boundary), v=array("m", "n", time=True, boundary="fixed"))
+    def ends(u, v, steps):
+        m, n = u.shape
+        for t in loop(steps):
+            for i in loop(m):
+                for j in loop(n):
+                    u[t + 1, i, j] = v[t, i, j]
+            for i in loop(m - 2, m):
+                for j in loop(n - 4, n - 1):
+                    v[t + 1, i, j] = u[t + 1, i + 1, j + 2] - u[t + 1, i, j - 3]
+
+    return ends
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "reflecting"])
+def test_reads_beyond_the_end_where_a_loop_begins(boundary):
+    made, rng = near_the_end(boundary), np.random.default_rng(0)
+    for shape in ((2, 4), (3, 5), (6, 7), (2, 8)):
+        given = [rng.random(shape), rng.random(shape)]
+        wanted = made.reference(*given, steps=3)
+        for found in (made(*given, steps=3), made.numpy(*given, steps=3)):
+            assert all(map(np.array_equal, found, wanted)), shape
+    with pytest.raises(WishError, match="out of bounds"):
+        made(np.ones((2, 3)), np.ones((2, 3)), steps=1)
+    check_ways(made, "8x5", [(1,), (2,)], steps=3, ways=[(0, None)])
+    check_ways(made, "8x4", [(2,)], steps=3, ways=[(0, None), (0, 1)], run=native)
+
+
+def test_reads_that_lie_the_further_outside_the_larger_arrays_are():
+    def fold(u, steps):
+        n = u.shape[0]
+        for t in loop(steps):
+            for i in loop(n):
+                u[t + 1, i] = u[t, 2 * i]
+
+    with pytest.raises(WishError, match=r"u\[t, 2 \* i\] lies n - 1 elements beyond n - 1, more with larger arrays"):
+        nest(u=array("n", time=True, boundary="periodic"))(fold)
