@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def nests() -> None:
     run = problems.jacobi2d.on(WORLD, (8, 6), steps=2)
     own = np.ones((8, 6), "f4")[run.block].copy()
     every_point("nest", lambda: run(own))
-    every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7)))
+    every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7), steps=2))
 
 
 def pipelines() -> None:
@@ -188,5 +189,9 @@ def planted_silent() -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        globals()[name]()
+    try:
+        for name in sys.argv[1:]:
+            globals()[name]()
+    except BaseException:  # the other ranks wait for this one
+        traceback.print_exc()
+        WORLD.Abort(1)
