@@ -16,6 +16,7 @@ import dovetail.collective as dc
 from dovetail.comm.pipeline import pipeline
 from dovetail.comm.products import Kept, asked_of, look_up
 from dovetail.comm.slow_path import _asked, _own_counts
+from dovetail.comm.stencils import NestOnRanks
 from dovetail.loops import problems
 from dovetail.matmul import MatmulAllReduce, all_gather_matmul, all_to_all_matmul, matmul_all_reduce
 from dovetail.run import comm as ranks_module
@@ -38,6 +39,7 @@ SAFE = {
     Kept._drop,
     ranks_module.Communicator.gather_number,
     ranks_module.adopted,
+    NestOnRanks.__call__,
 }
 SAFE |= {ranks_module._fortran, ranks_module._table, ranks_module.shim.__wrapped__}
 # From here on a rank can tell the others; before, there is no call in which they would wait for it.
@@ -141,7 +143,7 @@ def products() -> None:
 
 
 def products_alike() -> None:
-    """Two products that a rank cannot tell apart by its own arguments: the right one runs, and a fault is told."""
+    """Two products that a rank cannot tell apart by its own arguments: the right one runs, and a fault reaches all."""
     rows = [2 + (RANK == 1), 2 + 2 * (RANK == 1)]
     pairs = [(np.ones((n, 3), "f4"), np.ones((3, 2), "f4")) for n in rows]
     for _ in range(3):
@@ -164,6 +166,8 @@ def nests() -> None:
     run = problems.jacobi2d.on(WORLD, (8, 6), steps=2)
     own = np.ones((8, 6), "f4")[run.block].copy()
     every_point("nest", lambda: run(own))
+    tested = problems.jacobi2d.on(WORLD, (8, 6), steps=2, test=2)
+    every_point("until", lambda: tested.until(own, change=1e-3, calls=3))
     every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7), steps=2))
 
 
@@ -192,7 +196,7 @@ def planted_silent() -> None:
     """A door without its agreement: the others wait, and the job is ended."""
     global HUNG_S
     HUNG_S = 3
-    world.World._tell = lambda self, own: None
+    world.World._exchange_faults = lambda self, own: None
     every_point("nest.on", lambda: problems.jacobi2d.on(WORLD, (8, 6), steps=2))
 
 
