@@ -256,10 +256,10 @@ def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tupl
         begin = time.perf_counter()
         run(held, allow_nonfinite=True)
         taken.append(time.perf_counter() - begin)
-    told = world.gather(sides[0] / min(taken))
+    speeds = world.gather(sides[0] / min(taken))
     each = world.size // cut[0]  # parts in a slab, which go at the pace of the slowest
-    slabs = [min(told[place : place + each]) for place in range(0, world.size, each)] if told else []
-    found: list[int] = json.loads(world.share(json.dumps(proportional(wish.rows[0], slabs)) if told else ""))
+    slabs = [min(speeds[place : place + each]) for place in range(0, world.size, each)] if speeds else []
+    found: list[int] = json.loads(world.share(json.dumps(proportional(wish.rows[0], slabs)) if speeds else ""))
     return tuple(found)
 
 
