@@ -3,7 +3,9 @@
 import faulthandler
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ import dovetail as dt
 import dovetail.collective as dc
 from dovetail.comm.pipeline import pipeline
 from dovetail.comm.products import Kept, asked_of, look_up
-from dovetail.comm.slow_path import _asked
+from dovetail.comm.slow_path import _asked, _own_counts
+from dovetail.comm.stencils import NestOnRanks
 from dovetail.loops import problems
 from dovetail.matmul import MatmulAllReduce, all_gather_matmul, all_to_all_matmul, matmul_all_reduce
 from dovetail.run import comm as ranks_module
@@ -36,10 +39,11 @@ SAFE = {
     Kept._drop,
     ranks_module.Communicator.gather_number,
     ranks_module.adopted,
+    NestOnRanks.__call__,
 }
 SAFE |= {ranks_module._fortran, ranks_module._table, ranks_module.shim.__wrapped__}
 # From here on a rank can tell the others; before, there is no call in which they would wait for it.
-BEGINNINGS = {together.of_all, asked_of, Embedded.call, _asked, world.World.together.__wrapped__}
+BEGINNINGS = {together.of_all, asked_of, Embedded.call, _asked, _own_counts, world.World.together.__wrapped__}
 BEGINNINGS = {function.__code__ for function in BEGINNINGS}
 TRANSFERS = {Embedded._run.__code__, Embedded.run_bound.__code__, Embedded.agree.__code__}
 TRANSFERS |= {ranks_module.Communicator.agree.__code__, ranks_module.Communicator.gather.__code__}
@@ -50,24 +54,29 @@ class Planted(Exception):
 
 
 class RaisesAt:
-    """While it is in force, the n-th call of a function of ours raises; none after the transfer has begun."""
+    """While it is in force, the n-th call of a function of ours raises; none in a transfer, nor after the last one."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, transfers: int) -> None:
         self.left, self.fired, self.begun = n, "", False
+        self.transfers, self.transfer = transfers, None
         self.codes = {function.__code__ for function in SAFE}
 
     def __call__(self, frame, event, _) -> None:
         code = frame.f_code
         self.begun = self.begun or code in BEGINNINGS
-        if (
+        if self.transfer is not None:
+            self.transfer = None if event == "return" and frame is self.transfer else self.transfer
+        elif (
             event != "call"
             or not self.begun
             or not code.co_filename.startswith(PACKAGE)
             or code.co_filename in CARRIERS
         ):
             return
-        if code in TRANSFERS:
-            sys.setprofile(None)
+        elif code in TRANSFERS:
+            self.transfer, self.transfers = frame, self.transfers - 1
+            if not self.transfers:
+                sys.setprofile(None)
         elif code not in self.codes | BEGINNINGS and code.co_name not in ("<genexpr>", "__del__"):
             self.left -= 1
             if not self.left:
@@ -76,10 +85,10 @@ class RaisesAt:
                 raise Planted(self.fired)
 
 
-def trial(door: Callable[[], object], failing: int, n: int) -> bool:
+def trial(door: Callable[[], object], failing: int, n: int, transfers: int) -> bool:
     """Whether the fault was raised, on all ranks then."""
     faulthandler.dump_traceback_later(HUNG_S, exit=True)
-    planted, raised = RaisesAt(n), ""
+    planted, raised = RaisesAt(n, transfers), ""
     if failing == RANK:
         sys.setprofile(planted)
     try:
@@ -98,11 +107,11 @@ def trial(door: Callable[[], object], failing: int, n: int) -> bool:
     return bool(fired)
 
 
-def every_point(name: str, door: Callable[[], object]) -> None:
-    """Fail at every point that a run of the door passes before its transfer, on either end of the ranks."""
+def every_point(name: str, door: Callable[[], object], transfers: int = 1) -> None:
+    """Fail at every point that a run of the door passes before its last transfer, on either end of the ranks."""
     for failing in sorted({0, RANKS - 1}):
         n, trials = 1, 0
-        while trial(door, failing, n):
+        while trial(door, failing, n, transfers):
             n, trials = (n + 1 if n < DENSE else int(n * STRIDE)), trials + 1
         assert trials >= 3, f"{name}: only {trials} points"
         if RANK == 0:
@@ -134,7 +143,7 @@ def products() -> None:
 
 
 def products_alike() -> None:
-    """Two products that a rank cannot tell apart by its own arguments: the right one runs, and a fault is told."""
+    """Two products that a rank cannot tell apart by its own arguments: the right one runs, and a fault reaches all."""
     rows = [2 + (RANK == 1), 2 + 2 * (RANK == 1)]
     pairs = [(np.ones((n, 3), "f4"), np.ones((3, 2), "f4")) for n in rows]
     for _ in range(3):
@@ -157,7 +166,9 @@ def nests() -> None:
     run = problems.jacobi2d.on(WORLD, (8, 6), steps=2)
     own = np.ones((8, 6), "f4")[run.block].copy()
     every_point("nest", lambda: run(own))
-    every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7)))
+    tested = problems.jacobi2d.on(WORLD, (8, 6), steps=2, test=2)
+    every_point("until", lambda: tested.until(own, change=1e-3, calls=3))
+    every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7), steps=2))
 
 
 def pipelines() -> None:
@@ -169,13 +180,15 @@ def pipelines() -> None:
 
 def collectives() -> None:
     os.environ["DOVETAIL_CHECK_CALLS"] = "1"
-    x, out = np.ones(4 * RANKS, "f4"), np.zeros(4 * RANKS, "f4")
-    for kind in ("all_reduce", "all_gather_v"):
-        given = [] if kind == "all_reduce" else [[4] * RANKS]
-        part = x if kind != "all_gather_v" else x[:4]
-        call = getattr(dc, kind)
-        call(part.copy(), *given, WORLD, out=out)
-        every_point(kind, lambda call=call, part=part, given=given: call(part, *given, WORLD, out=out))
+    x = np.ones(4 * RANKS, "f4")
+    every, rows = [[2] * RANKS] * RANKS, [2] * RANKS  # the first is agreed on twice, the second exchanged as well
+    given = {"all_reduce": (x,), "all_gather_v": (x[:4], [4] * RANKS), "all_to_all_v": (x[: 2 * RANKS], every)}
+    cases = [*((kind, each, 1 + (kind == "all_to_all_v")) for kind, each in given.items())]
+    for kind, arguments, transfers in [*cases, ("all_to_all_v", (x[: 2 * RANKS], rows), 3)]:
+        into = np.zeros_like(x if kind != "all_to_all_v" else arguments[0])
+        call = partial(getattr(dc, kind), *arguments, WORLD, out=into)
+        call()
+        every_point(f"{kind}, {transfers} transfers", call, transfers)
     del os.environ["DOVETAIL_CHECK_CALLS"]
 
 
@@ -183,10 +196,14 @@ def planted_silent() -> None:
     """A door without its agreement: the others wait, and the job is ended."""
     global HUNG_S
     HUNG_S = 3
-    world.World._tell = lambda self, own: None
+    world.World._exchange_faults = lambda self, own: None
     every_point("nest.on", lambda: problems.jacobi2d.on(WORLD, (8, 6), steps=2))
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        globals()[name]()
+    try:
+        for name in sys.argv[1:]:
+            globals()[name]()
+    except BaseException:  # the other ranks wait for this one
+        traceback.print_exc()
+        WORLD.Abort(1)

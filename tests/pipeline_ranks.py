@@ -150,11 +150,7 @@ def test_wrong_ones():
         "lengths": (8 + (rank == 1), chain, "8 to 9 on all ranks"),
         "nobody": (9, {"sends": [(size, held)]} if last else {}, "no such other rank"),
         "itself": (9, {"sends": [(rank, held)]} if last else {}, "no such other rank"),
-        "short": (
-            9,
-            {"sends": [(0, held[:5])]} if last else {},
-            "fewer than 9 positions" if last else "gives -1 faces",
-        ),
+        "short": (9, {"sends": [(0, held[:5])]} if last else {}, "to rank 0 has fewer than 9 positions"),
         "none": (0, {}, "a pipeline of 0 positions"),
     }
     for name, (length, faces, said) in wrong.items():

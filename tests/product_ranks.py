@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 import dovetail as dt
+from dovetail.comm import products, schedule_for
 from dovetail.core import WishError
 from dovetail.ir import Schedule
 from dovetail.machine import load
@@ -96,8 +97,6 @@ def test_exchanged(dtype):
 
 def test_tuned(dtype):
     """What was kept for these shapes on these ranks is what runs."""
-    from dovetail.comm import products
-
     world = ranks_of(COMM)
     wish = AllGatherMatmul(8 * RANKS, 6, 4 * RANKS, dtype)
     schedule = Schedule.of("hetero-unfused-1D", tiles=(4, 4), by="messages", own="first", fused=False)
@@ -110,9 +109,29 @@ def test_tuned(dtype):
         each.embedded for kept in products._bound.values() for each in kept.held.values() if each.wish == wish
     ]
     assert embedded.program == wish.program(schedule, RANKS)
+    taken = schedule_for("all_gather_matmul", parts(a, (8,) * RANKS, 0), b, COMM)
+    assert (taken, taken.family) == (schedule, schedule.family)
+    assert taken.notes == (wish.explained(schedule, RANKS),)
     for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
         again = np.array(a)
         assert np.array_equal(all_gather_matmul(parts(again, (8,) * RANKS, 0), b + 1, COMM), a @ (b + 1))
+
+
+def test_which_schedule(dtype):
+    """`schedule_for` says what a call takes, refuses what the call refuses, and leaves it bound for the call."""
+    a, b = whole(dtype)
+    odd = RANK == RANKS - 1
+    taken = schedule_for("matmul_all_reduce", a, b, COMM)
+    assert taken == MatmulAllReduce(M, K * RANKS, N, dtype).serial(RANKS)
+    assert taken.notes == ("reduced by the library’s all-reduce",)
+    (kept,) = products._bound.values()
+    bound = list(kept.held.values())
+    assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
+    assert list(kept.held.values()) == bound
+    said = refusal(lambda: schedule_for("matmul_all_reduce", a, b[0] if odd else b, COMM))
+    assert said.startswith(f"rank {RANKS - 1}: "), said
+    for wrong, what in (("jacobi2d", "jacobi2d is no product"), ("all_reduce", "is no product"), ("x", "no wish 'x'")):
+        assert what in refusal(lambda name=wrong: schedule_for(name, a, b, COMM))
 
 
 def test_faults(dtype):
@@ -228,8 +247,6 @@ def test_plans_refuse_what_cannot_be(dtype):
 
 def test_only_the_latest_are_kept(dtype):
     """Counts that differ in every call, as a router's do, leave nothing behind; all ranks keep the same."""
-    from dovetail.comm import products
-
     world = ranks_of(COMM)
     weights = np.ones((2, 3), dtype)
     for tokens in range(products.MOST + 9):

@@ -69,7 +69,8 @@ def test_ranks_that_ask_for_different_things(comm):
         (problems.gauss_seidel2d, (12, 9), {"grain": 3 + last}),
         (problems.jacobi2d, (12, 9), {"wibble": 1} if last else {}),
     ):
-        assert f"rank {comm.size - 1} " in refusal(lambda: made.on(comm, grid, **asked)), (made, grid, asked)  # noqa: B023
+        found = refusal(lambda: made.on(comm, grid, **({"steps": 3} | asked)))  # noqa: B023
+        assert f"rank {comm.size - 1} " in found, (made, grid, asked, found)
 
 
 def test_every_way(comm):
@@ -172,6 +173,20 @@ def test_until_it_has_converged(comm):
     before = made(given, steps=steps - 20)
     assert np.linalg.norm(made(before, steps=1) - before) > 1e-9  # it was not so before
     assert here.until(given[here.block], change=1e-9, calls=2)[1] == 40
+    last = comm.rank == comm.size - 1
+    for limits, words in (
+        ({"change": float("nan")}, "change must be a number"),
+        ({"change": -1.0}, "change must be a number"),
+        ({"change": "small"}, "change must be a number"),
+        ({"change": None}, "change must be a number"),
+        ({"change": 1.0, "calls": 2.5}, "calls must be"),
+        ({"change": 1.0, "calls": -1}, "calls must be"),
+        ({"change": 2.0}, "ranks do not ask for the same" if comm.size > 1 else "nothing"),
+        ({"change": 1.0, "calls": 7}, "ranks do not ask for the same" if comm.size > 1 else "nothing"),
+    ):
+        asked = limits if last else {"change": 1.0}
+        said = refusal(lambda asked=asked: here.until(given[here.block], **asked))
+        assert words in said, (limits, said)
     untested = made.on(comm, grid, steps=20)
     assert "does not test its last step" in refusal(lambda: untested.until(given[here.block], change=1.0))
 
@@ -185,6 +200,7 @@ def test_what_was_tuned_is_used(comm):
     comm.Barrier()
     here, _ = check(comm, "jacobi2d", (8 * comm.size, 7), "float32")
     assert here.schedule == found
+    assert here.explain() == f"deep, cut {comm.size}, depth 2: {comm.size} parts, ghosts for 2 steps, then all rows"
 
 
 def test_a_broken_kept_schedule_is_left_aside(comm):

@@ -45,12 +45,12 @@ class TestRanks:
 
     @pytest.mark.parametrize("ranks", [2, 3, 4])
     def test_from_python(self, mpi, ranks):
-        done = mpi.run(ranks, RANKS)
+        done = mpi.run(ranks, "-m", "mpi4py", RANKS)
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
         assert done.returncode == 0
 
     def test_alone(self, mpi):
-        done = mpi.run(1, RANKS, "test_every_grain", "test_short_ones")
+        done = mpi.run(1, "-m", "mpi4py", RANKS, "test_every_grain", "test_short_ones")
         assert "all the same" in done.stdout, done.stderr[-2000:]
 
     def test_a_direction_that_is_not_sent_is_seen(self):

@@ -1,13 +1,18 @@
 """Products wished for, planned and tuned with arguments that cannot be: each is told what is wrong, in one sentence."""
 
+import re
+from importlib import import_module
+
 import numpy as np
 import pytest
 from product_runs import costs
 
 import dovetail as dt
+from dovetail import comm
 from dovetail.core import DovetailError, WishError
 from dovetail.matmul import AllGatherMatmul, AllToAllMatmul, MatmulAllToAll
 
+wishes = import_module("dovetail.plan.wishes")  # `dovetail.plan` has a function of this name
 MACHINE = "shared-memory-2"
 
 
@@ -80,3 +85,35 @@ def test_results_are_written_where_they_are_wanted():
     for out, what in (((c,), "2 results"), ((c, a), "shares memory with 'A'"), ("x", "2 results")):
         with pytest.raises(WishError, match=what):
             made.run(a, b, out=out)
+
+
+@pytest.mark.parametrize(
+    ("name", "door"),
+    [
+        ("jacobi2d", "dovetail.loops.stencils import Jacobi2d; Jacobi2d.nest.on"),
+        ("gauss_seidel2d", "dovetail.loops.pipelines import GaussSeidel2d; GaussSeidel2d.nest.on"),
+        ("lcs", "Lcs.nest.on"),
+        ("of_others", "dovetail.plan(wish, machine).run(*arrays, comm=comm)"),
+        ("wibble", "no attribute 'wibble'"),
+    ],
+)
+def test_what_is_no_product_names_its_door(name, door, monkeypatch):
+    """A nest, and another package's operator that has no call on arrays: an AttributeError, as hasattr needs it."""
+    places = {**wishes.wishes(), "of_others": "dovetail.collective:AllReduce"}
+    monkeypatch.setattr(wishes, "wishes", lambda: places)
+    monkeypatch.setattr(wishes, "wish_class", wishes.wish_class.__wrapped__)
+    assert not hasattr(comm, name)
+    with pytest.raises(AttributeError, match=re.escape(door)):
+        getattr(comm, name)
+
+
+def test_the_doors_that_are_named_are_there():
+    for name, place in wishes.BUILT_IN.items():
+        module, _, of_class = place.partition(":")
+        kind = getattr(import_module(module), of_class)
+        assert hasattr(comm, name) or callable(kind.nest.on), name
+
+
+def test_a_plan_explains_its_schedule():
+    made = dt.plan(dt.matmul_all_reduce(64, 64, 64), MACHINE, schedule="serial", extrapolate=True)
+    assert made.explain() == f"{made.schedule}: reduced by our own ring, messages of at most 8 rows"

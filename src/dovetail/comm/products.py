@@ -14,6 +14,7 @@ import json
 import platform
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ class Bound(NamedTuple):
     wish: Wish
     embedded: Embedded
     num_bytes: int
+    schedule: Schedule
 
 
 class Kept:
@@ -101,7 +103,7 @@ def product_call(name: str) -> Callable[..., Any]:
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
         ranks = adopted(comm)
-        (wish, embedded, _), held = look_up(name, ranks, asked_of(name, a, b, out, said))
+        (wish, embedded, *_), held = look_up(name, ranks, asked_of(name, a, b, out, said))
         result = wish.result(embedded.program, embedded.rank, embedded.run_bound(held))
         return result if out is None else out
 
@@ -109,6 +111,24 @@ def product_call(name: str) -> Callable[..., Any]:
     call.__doc__ = _help(kind)
     call.__signature__ = _signature(call, kind)  # type: ignore[attr-defined]
     return call
+
+
+def schedule_for(
+    product: str, a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any
+) -> Schedule:
+    """Return the `Schedule` by which `comm` serves a product of these arguments; its `notes` say it in words.
+
+    Every rank of `comm` calls it, with the arguments of the product's own call: `schedule_for("all_gather_matmul", a,
+    b, comm)`. Nothing is computed; the product stays bound, so that the next call finds it ready. Raises WishError, on
+    every rank, where some rank's arguments do not fit, and where `product` names no product.
+    """
+    kind = wish_class(product)
+    if not (hasattr(kind, "said") and hasattr(kind, "of_ranks")):
+        hint = "an operator of dovetail.matmul; for collectives choice_for, and a nest on ranks has .schedule"
+        raise WishError(f"{product} is no product", hint=hint)
+    ranks = adopted(comm)
+    found, _ = look_up(product, ranks, asked_of(product, a, b, out, said))
+    return replace(found.schedule, notes=(found.wish.explained(found.schedule, ranks.size),))
 
 
 def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
@@ -206,7 +226,7 @@ def _bind(kind: Any, world: World, asked: Asked) -> Bound:
     options = RunOptions.of(schedule, stall_s=STALL_S, spans=False)
     embedded = Embedded(program, wish.workload(program), options, world)
     _refuse(world.share(world.gather(_fault_for(wish, embedded, asked))))
-    return Bound(wish, embedded, _num_bytes(wish, program))
+    return Bound(wish, embedded, _num_bytes(wish, program), schedule)
 
 
 def _refuse(faults: Sequence[str]) -> None:

@@ -31,21 +31,20 @@ def settle(
     kind: str, comm: Any, array: Array | None, out: Array | None, op: str = "sum", root: int = 0, counts: Any = None
 ) -> Array:
     """Do the call and return its result (None where this rank has none); WishError where it cannot be."""
-    made = communicator(comm)
-    checks = checks_calls()
-    try:
-        given = None if counts is None else counts_of(counts)
-    except Exception:  # whatever it is, of the user's own class perhaps: with checks, the other ranks wait for this one
-        if checks:
-            made.agree(None)
-        elif kind == "all_to_all_v":
-            _refuse_counts(made)
-        raise
+    made, checks = communicator(comm), checks_calls()
+    given, is_row, fault = _own_counts(kind, made, counts)
     if checks and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
-        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=np.array([0 if given is None else given.ndim])))
+        form = np.array([is_row], np.int64)
+        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
+        if fault is not None:
+            raise fault
+    each = made.gather(given) if is_row and given is not None else given
     try:
-        src, dst, request = _asked(kind, made, array, out, op, root, given)
-    except Exception:
+        if fault is not None:
+            raise fault
+        each = _rows_of_all(kind, made, each) if is_row else each
+        src, dst, request = _asked(kind, made, array, out, op, root, each)
+    except Exception:  # whatever it is, of the user's own class perhaps: with checks, the other ranks wait for this one
         if checks:
             made.agree(None)
         raise
@@ -57,9 +56,8 @@ def settle(
 
 
 def _asked(
-    kind: str, made: Communicator, array: Array | None, out: Array | None, op: str, root: int, counts: Any
+    kind: str, made: Communicator, array: Array | None, out: Array | None, op: str, root: int, each: Counts | None
 ) -> tuple[Array | None, Array | None, Request]:
-    each = _all_counts(kind, made, counts) if kind.endswith("_v") else None  # first: ranks may exchange theirs
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < made.size:
         raise WishError(f"{kind} has no root {root!r}", found=f"ranks 0 to {made.size - 1}")
     if array is not None or kind != "scatter" or made.rank == root:
@@ -90,27 +88,29 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else int(array.ctypes.data)
 
 
-def _all_counts(kind: str, made: Communicator, counts: Any) -> Counts:
-    """The counts of all ranks; those of an all_to_all_v may come as each rank's own row, which are then exchanged."""
-    shape = (made.size,) * (2 if kind == "all_to_all_v" else 1)
-    given = counts_of(counts)
-    if len(shape) == 1 or given.ndim != 1:
-        return whole_counts(kind, given, shape)
+def _own_counts(kind: str, made: Communicator, counts: Any) -> tuple[Counts | None, bool, Exception | None]:
+    """Return this rank's counts, whether they are its own row of an all_to_all_v, and what is wrong with them.
+
+    A row that is refused is -1 throughout: ranks exchange their rows, and by this one the others see the refusal.
+    """
+    if not kind.endswith("_v"):
+        return None, False, None
+    is_row = kind == "all_to_all_v"
     try:
-        own = whole_counts(kind, given, (made.size,))
-    except Exception:
-        _refuse_counts(made)
-        raise
-    everyone = made.gather(own)
+        found = counts_of(counts)
+        is_row = is_row and found.ndim == 1
+        shape = (made.size,) * (2 if kind == "all_to_all_v" and not is_row else 1)
+        return whole_counts(kind, found, shape), is_row, None
+    except Exception as error:
+        return np.full(made.size, -1, np.int64) if is_row else None, is_row, error
+
+
+def _rows_of_all(kind: str, made: Communicator, everyone: Any) -> Counts:
+    """Return the rows of all ranks as one table; WishError where a rank refused its own."""
     refused = np.flatnonzero((everyone < 0).all(axis=1))
     if len(refused):
         raise WishError(f"rank {refused[0]} refuses its counts of {kind}", found="its error says why")
-    return whole_counts(kind, everyone, shape)
-
-
-def _refuse_counts(made: Communicator) -> None:
-    """In place of this rank's counts, what tells the others that it has none."""
-    made.gather(np.full(made.size, -1, np.int64))
+    return whole_counts(kind, everyone, (made.size, made.size))
 
 
 def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[str, int]:

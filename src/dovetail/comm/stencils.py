@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dovetail.comm.asked import points, read_asked
-from dovetail.core import DovetailError, ProgramError, WishError
+from dovetail.core import DovetailError, ProgramError, WishError, parse_count
 from dovetail.ir import Program, Schedule, verify
 from dovetail.loops import Nest
 from dovetail.loops.wish import StencilWish
@@ -65,6 +66,10 @@ class NestOnRanks:
         )
         return left_in(out, self.wish.result(self.program, self.rank, held))
 
+    def explain(self) -> str:
+        """Return the schedule that is bound: its family and parameters, then what it does in words."""
+        return f"{self.schedule}: {self.wish.explained(self.schedule, self.program.num_ranks)}"
+
 
 class PipelineOnRanks(NestOnRanks):
     """A pipeline. `blocks`: where this rank's parts lie in the arrays, by name; `block`: in the one first written."""
@@ -99,12 +104,14 @@ class StencilOnRanks(NestOnRanks):
         `change` (the root of the sum of squares over all ranks), or so many calls were made.
 
         Returns what came out, the steps that were made, and what the last of them changed. For one that was asked for
-        with `test`, the steps of which are a multiple of it.
+        with `test`, the steps of which are a multiple of it. Raises WishError, on every rank, where one rank gives
+        another `change` or `calls`, or none that can be.
         """
-        wish = self.wish
-        if not wish.test or wish.steps % wish.test or not wish.steps:
-            found = f"steps={wish.steps}, test={wish.test}"
-            raise WishError(f"{wish.name} does not test its last step", found=found, hint="on(…, steps=20, test=20)")
+        wish, world = self.wish, self._embedded.world
+        assert world is not None
+        with world.together():
+            change, calls = self._limits(change, calls)
+            _check_same(world, f"{wish.name}.until", {"change": change, "calls": calls}, "")
         held = dict(zip(wish.nest.arrays, arrays, strict=False))
         done, changed = 0, float("inf")
         while done < calls and not changed <= change:
@@ -113,6 +120,16 @@ class StencilOnRanks(NestOnRanks):
             done, changed = done + 1, float(changes[-1])
         kept = tuple(held[name] for name in wish.stencil.written)
         return kept[0] if len(kept) == 1 else kept, done * wish.steps, changed
+
+    def _limits(self, change: Any, calls: Any) -> tuple[float, int]:
+        """Return the limits of `until` as numbers; WishError for what is none, or where no step is tested."""
+        wish = self.wish
+        if not wish.test or wish.steps % wish.test or not wish.steps:
+            found = f"steps={wish.steps}, test={wish.test}"
+            raise WishError(f"{wish.name} does not test its last step", found=found, hint="on(…, steps=20, test=20)")
+        if isinstance(change, bool) or not isinstance(change, Real) or not change >= 0:
+            raise WishError("change must be a number that is at least 0", found=repr(change)[:80], hint="change=1e-6")
+        return float(change), parse_count(calls, "calls")
 
 
 def nest_on_ranks(nest: Nest, comm: Any, grid: Sequence[int], **asked: Any) -> NestOnRanks:
@@ -239,10 +256,10 @@ def measured_shares(wish: StencilWish, cut: Sequence[int], world: World) -> tupl
         begin = time.perf_counter()
         run(held, allow_nonfinite=True)
         taken.append(time.perf_counter() - begin)
-    told = world.gather(sides[0] / min(taken))
+    speeds = world.gather(sides[0] / min(taken))
     each = world.size // cut[0]  # parts in a slab, which go at the pace of the slowest
-    slabs = [min(told[place : place + each]) for place in range(0, world.size, each)] if told else []
-    found: list[int] = json.loads(world.share(json.dumps(proportional(wish.rows[0], slabs)) if told else ""))
+    slabs = [min(speeds[place : place + each]) for place in range(0, world.size, each)] if speeds else []
+    found: list[int] = json.loads(world.share(json.dumps(proportional(wish.rows[0], slabs)) if speeds else ""))
     return tuple(found)
 
 

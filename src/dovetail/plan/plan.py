@@ -118,6 +118,10 @@ class Plan:
         """Whether the plan is predicted to beat serial by more than the noise."""
         return self.serial_s - self.predicted_s > self.noise * self.serial_s
 
+    def explain(self) -> str:
+        """Return the schedule: its family and parameters, then what it does in words."""
+        return f"{self.schedule}: {self.wish.explained(self.schedule, self.ranks)}"
+
     def with_measured(self, seconds: Mapping[Schedule, float]) -> Plan:
         """The same plan with measured seconds of rivals."""
         timed = (replace(r, measured_s=seconds.get(r.schedule, r.measured_s)) for r in self.rivals)

@@ -209,7 +209,7 @@ def _remember(bound: _native.Communicator, hosts: Sequence[str]) -> None:
     for key in [key for key, old in _known.items() if old.bound.freed]:
         del _known[key]
     made = Communicator(bound, hosts)
-    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure is told
+    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where all ranks hear of a failure
     _known[bound.key] = made
 
 

@@ -1,4 +1,4 @@
-"""together: what one rank raises before a transfer is raised on all ranks, so that none waits for it."""
+"""together: an error that one rank raises before a transfer is raised on all ranks, so that no rank waits for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dovetail.core import DovetailError, RunError, WishError, errors
 
-MOST_LETTERS = 1000  # of an error's words: a message so short is sent without waiting for its receiver
+MOST_LETTERS = 1000  # of an error's text: MPI sends a message of this length without waiting for its receiver
 
 
 class Unanswered(RunError):
@@ -15,21 +15,21 @@ class Unanswered(RunError):
 
 
 class Fault(NamedTuple):
-    """What a rank raised: its rank, the name of the error's class, its words. No words: it heard of another's."""
+    """What a rank raised: its rank, the name of the error's class, its text. No text: it raised nothing itself."""
 
     rank: int
     kind: str = ""
     text: str = ""
 
     def raised(self) -> DovetailError:
-        """The error for the other ranks: of the same class, where that is one of ours."""
+        """Return the error for the other ranks: of the same class if that is one of ours, else a WishError."""
         kind = getattr(errors, self.kind, WishError)
         made: DovetailError = kind(f"rank {self.rank}: {self.text}")
         return made
 
 
-class Told(Exception):
-    """Another rank reports a fault."""
+class OtherRankFailed(Exception):
+    """Another rank sent its fault in place of a message."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)
@@ -37,13 +37,13 @@ class Told(Exception):
 
 
 def fault_of(rank: int, error: BaseException) -> Fault:
-    """What a rank tells the others of an error."""
+    """Return what a rank sends the other ranks of an error."""
     ours = type(error).__name__ if isinstance(error, DovetailError) else ""
     return Fault(rank, ours if hasattr(errors, ours) else "", words_of(error))
 
 
 def words_of(error: BaseException) -> str:
-    """An error in words: those of ours as they are, others after the name of their class.
+    """Return an error's text. The name of its class comes first unless the class is one of ours.
 
     >>> words_of(WishError("no such root")), words_of(RuntimeError("boom")), words_of(SystemExit())
     ('no such root', 'RuntimeError: boom', 'SystemExit')
@@ -59,20 +59,20 @@ def words_of(error: BaseException) -> str:
 
 
 def first_of(faults: Mapping[int, Fault]) -> Fault:
-    """The fault of the lowest rank that has one; an empty one where none has."""
+    """Return the fault of the lowest rank that has one, or an empty fault."""
     return next((fault for _, fault in sorted(faults.items()) if fault.text), Fault(-1))
 
 
 def of_all(comm: Any, own: Callable[[], Any], fault: BaseException | None = None) -> list[Any]:
-    """What `own` returns on every rank of the user's communicator; where it fails on one, all raise."""
+    """Return the results of `own` on all ranks of the user's communicator; if it fails on one rank, all ranks raise."""
     found = None
     if fault is None:
         try:
             found = own()
         except Exception as error:  # whatever it is: the other ranks wait for this one
             fault = error
-    told = fault_of(comm.Get_rank(), fault) if fault else Fault(-1)
-    everyone = comm.allgather((told, found))
+    sent = fault_of(comm.Get_rank(), fault) if fault is not None else Fault(-1)
+    everyone = comm.allgather((sent, found))
     if fault is not None:
         raise fault
     first = first_of({rank: each for rank, (each, _) in enumerate(everyone)})

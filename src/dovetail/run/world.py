@@ -15,7 +15,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi_library import ON_COMM, Shim
-from dovetail.run.together import Fault, Told, Unanswered, fault_of, first_of
+from dovetail.run.together import Fault, OtherRankFailed, Unanswered, fault_of, first_of
 
 if TYPE_CHECKING:
     from dovetail.trace.clocks import Meeting
@@ -98,9 +98,10 @@ class World:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """All ranks come to the end of the block, or all raise: their own error, or that of the first rank with one.
+        """Let all ranks reach the end of the block, or let all raise.
 
-        Inside, ranks exchange by `gather` and `share` alone. At the end they agree that none has failed.
+        A rank that failed raises its own error, the others that of the lowest rank that failed. Inside the block ranks
+        exchange by `gather` and `share` alone. At its end each rank reports that it has not failed.
         """
         self._faults.clear()
         try:
@@ -108,15 +109,15 @@ class World:
             self.share(self.gather(None, ANSWER_S)[:1], ANSWER_S)
         except (KeyboardInterrupt, Unanswered):
             raise
-        except Told:
-            self._tell(Fault(self.rank))
+        except OtherRankFailed:
+            self._exchange_faults(Fault(self.rank))
             raise first_of(self._faults).raised() from None
         except BaseException as error:
-            self._tell(fault_of(self.rank, error))
+            self._exchange_faults(fault_of(self.rank, error))
             raise
 
-    def _tell(self, own: Fault) -> None:
-        """Each rank sends rank 0, and rank 0 each rank, one fault as its last message; earlier messages are dropped."""
+    def _exchange_faults(self, own: Fault) -> None:
+        """Send one fault as the last message, to rank 0 and from there to all; drop what came before theirs."""
         if self.rank == 0 and own.text:
             self._faults[0] = own
         others = range(1, self.size) if self.rank == 0 else (0,)
@@ -133,7 +134,7 @@ class World:
         found = self.recv(src, limit_s)
         if isinstance(found, Fault):
             self._faults[src] = found
-            raise Told(found)
+            raise OtherRankFailed(found)
         return found
 
     def barrier(self, limit_s: float = 60.0) -> None:
