@@ -318,3 +318,21 @@ def test_several_columns_within_a_loop():
     check_ways(with_columns, "8x7", [(1,), (3,)], steps=3, ways=[(0, None), (2, 1)])
     with pytest.raises(WishError, match=r"u\[i, 1\] is not the point of its loops"):
         _ = with_chained_columns.wish
+
+
+def test_the_reason_of_a_loop_that_goes_back():
+    """Not that its point is no point: the user's loops are those of the grid."""
+
+    @nest(u=array("n", "m", time=True, boundary="reflecting"), v=array("n", "m"))
+    def back(u, v, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for i in loop(n):
+                for j in loop(m):
+                    u[t + 1, i, j] = u[t, i - 1, j]
+            for i in loop(n - 1, 0, -1):
+                for j in loop(m):
+                    v[i, j] = v[i - 1, j] + u[t + 1, i, j]
+
+    with pytest.raises(WishError, match="back is no pipeline: array u is reflecting"):
+        _ = back.wish
