@@ -286,3 +286,53 @@ def test_reads_that_lie_the_further_outside_the_larger_arrays_are():
 
     with pytest.raises(WishError, match=r"u\[t, 2 \* i\] lies n - 1 elements beyond n - 1, more with larger arrays"):
         nest(u=array("n", time=True, boundary="periodic"))(fold)
+
+
+@nest(u=array("n", "m"), v=array("n", "m"))
+def with_columns(u, v, steps):
+    n, m = u.shape
+    for _ in loop(steps):
+        for i in loop(2, n - 1):
+            for j in loop(1, m - 1):
+                v[i, j] = u[i - 1, j] + u[i, j + 1]
+        for i in loop(2, n):
+            for j in loop(0, 2):
+                u[i, j] = v[i, j + 1] * v[i - 1, j]
+
+
+@nest(u=array("n", "m"), v=array("n", "m"))
+def with_chained_columns(u, v, steps):
+    """Row i reads of v what row i - 1 has just written: columns one after the other would read it too late."""
+    n, m = u.shape
+    for _ in loop(steps):
+        for i in loop(1, n - 1):
+            for j in loop(1, m - 1):
+                u[i, j] = u[i - 1, j] + v[i, j + 1]
+        for i in loop(2, n):
+            for j in loop(1, 4):
+                u[i, j] = u[i, j - 1] * v[i - 1, j]
+                v[i, j] = v[i, j] + u[i, j]
+
+
+def test_several_columns_within_a_loop():
+    check_ways(with_columns, "8x7", [(1,), (3,)], steps=3, ways=[(0, None), (2, 1)])
+    with pytest.raises(WishError, match=r"u\[i, 1\] is not the point of its loops"):
+        _ = with_chained_columns.wish
+
+
+def test_the_reason_of_a_loop_that_goes_back():
+    """Not that its point is no point: the user's loops are those of the grid."""
+
+    @nest(u=array("n", "m", time=True, boundary="reflecting"), v=array("n", "m"))
+    def back(u, v, steps):
+        n, m = u.shape
+        for t in loop(steps):
+            for i in loop(n):
+                for j in loop(m):
+                    u[t + 1, i, j] = u[t, i - 1, j]
+            for i in loop(n - 1, 0, -1):
+                for j in loop(m):
+                    v[i, j] = v[i - 1, j] + u[t + 1, i, j]
+
+    with pytest.raises(WishError, match="back is no pipeline: array u is reflecting"):
+        _ = back.wish

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from dovetail.loops.affine import Affine
@@ -30,7 +31,8 @@ def with_all_loops(nest: Nest, elements: bool = False) -> Nest:
     `elements`: statements outside of all these loops get them too. A nest that lacks no loop is returned itself.
     """
     outer = _outer(nest)
-    body = [_whole(nest, each, (outer,) if outer else (), elements) for each in (outer.body if outer else nest.body)]
+    around = (outer,) if outer else ()
+    body = [made for each in (outer.body if outer else nest.body) for made in _whole(nest, each, around, elements)]
     if outer:
         made = Loop(outer.index, outer.low, outer.high, body)
         body = [_within(each, (made,)) for each in body]
@@ -70,22 +72,40 @@ def _within(each: Node, around: tuple[Loop, ...]) -> Node:
     return replace(each, loops=around) if isinstance(each, Statement) else each
 
 
-def _whole(nest: Nest, each: Node, around: tuple[Loop, ...], elements: bool) -> Node:
-    """Loops, one within the other, and what they hold, with a loop for every axis that is written."""
+def _whole(nest: Nest, each: Node, around: tuple[Loop, ...], elements: bool) -> Iterator[Node]:
+    """Loops, one within the other, and what they hold, with a loop for every axis that is written: several such, one
+    after the other, where statements write at several indices."""
     chain, body = list[Loop](), [each]
     while len(body) == 1 and isinstance(body[0], Loop):
         chain.append(body[0])
         body = body[0].body
     inner = [statement for statement in body if isinstance(statement, Statement)]
     if len(inner) < len(body) or not inner or not (chain or elements):
-        return each
-    fixed = _fixed(nest, inner, chain)
-    if not fixed:
-        return each
-    held: list[Node] = [_placed(nest, statement, fixed) for statement in inner]
-    for loop in reversed(_ordered(nest, inner[0], chain, fixed)):
-        held = [Loop(loop.index, loop.low, loop.high, held)]
-    return _within(held[0], around)
+        yield each
+        return
+    groups = [inner] if _fixed(nest, inner, chain) or not _apart(inner, chain) else [[statement] for statement in inner]
+    fixed = [_fixed(nest, group, chain) for group in groups]
+    if not all(fixed):
+        yield each
+        return
+    for group, axes in zip(groups, fixed, strict=True):
+        held: list[Node] = [_placed(nest, statement, axes) for statement in group]
+        for loop in reversed(_ordered(nest, group[0], chain, axes)):
+            held = [Loop(loop.index, loop.low, loop.high, held)]
+        yield _within(held[0], around)
+
+
+def _apart(inner: Sequence[Statement], chain: Sequence[Loop]) -> bool:
+    """Whether loops may run one of these statements after the other: what two of them touch is touched by the same
+    iteration of both."""
+    indices = {loop.index for loop in chain}
+    for one, other in permutations(inner, 2):
+        for access in (each for each in (*other.reads, other.target) if each.array == one.target.array):
+            pairs = [(a - b, {*a.names, *b.names}) for a, b in zip(one.target.at, access.at, strict=True)]
+            elsewhere = any(gap.constant and not gap.terms and indices.isdisjoint(names) for gap, names in pairs)
+            if not elsewhere and any(gap.key != ((), 0) for gap, _ in pairs):
+                return False
+    return True
 
 
 def _fixed(nest: Nest, inner: Sequence[Statement], chain: Sequence[Loop]) -> Fixed:

@@ -100,8 +100,9 @@ def stencil_of(nest: Nest) -> Stencil:
     row_axes = max(len(shape) - 1, 1)
     sweeps = tuple(_sweep(nest, outer, statement, row_axes) for statement in nest.statements)
     counts = Counter(sweep.target for sweep in sweeps)
+    hint = "write one, with a loop for every axis; loops over plain numbers are written out"
     if repeated := [name for name in nest.levels if counts[name] > 1]:
-        raise _none(nest, f"array {repeated[0]} is written by several statements", None, "write one")
+        raise _none(nest, f"array {repeated[0]} is written by several statements", None, hint)
     depth = {name: nest.levels[name].depth if name in nest.levels else 1 for name in nest.arrays}
     given = {name: nest.levels[name].given if name in nest.levels else 1 for name in nest.arrays}
     along = {name: margins(nest, name)[-1] if len(shape) > 1 else (0, 0) for name in nest.arrays}
@@ -124,6 +125,7 @@ def _none(nest: Nest, why: str, where: str | None, hint: str) -> WishError:
 
 
 def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Sweep:
+    _check_free(nest, statement, statement.loops[1:])
     statement = by_grid(nest, statement)
     loops = statement.loops[1:]
     target = statement.target
@@ -132,7 +134,6 @@ def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Swee
     if [each.key for each in space] != plain:
         hint = "write u[t + 1, i, j] = … with the loops over i and j in this order"
         raise _none(nest, f"{target} is not the point of its loops", statement.line, hint)
-    _check_free(nest, statement, statement.loops[1:])
     low, high = tuple(loop.low for loop in loops), tuple(loop.high for loop in loops)
     keeps = len(loops) > 1 and not (low[-1].key == ((), 0) and _is_size(nest, target, high[-1]))
     operands = dict.fromkeys([Operand(target.array, 1, (0,) * row_axes)] if keeps or not statement.reads else [])
