@@ -1,4 +1,5 @@
-"""Ten million events of four ranks, merged and added up: seconds and memory of each, in a process of its own.
+"""Ten million events of four ranks, merged, then `stats`, `view`, `export`, `advise`: seconds and memory of each, in a
+process of its own.
 
     bench/trace_scale.py [--events 10000000] [--budget 420] [--out FILE]
 
@@ -19,11 +20,21 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 RANKS, EVENTS = 4, 14  # of a step: Isend 3, Recv 4, Allreduce 3, Wait 4
 MERGE = "from dovetail.trace import merge; print(merge({0!r}).num_rows)"
-STATS = """
-from dovetail.trace import open_trace
-from dovetail.trace.stats import stats
-print(sum(call.count for call in stats(open_trace({0!r} + "/trace.dovetail")).calls))
+VERB = """
+from dovetail.cli import main
+import sys
+sys.argv = ["dovetail", "trace", *{1!r}]
+try:
+    main()
+except SystemExit as left:
+    assert not left.code, left.code
 """
+VERBS = {
+    "stats": ["stats", "{0}"],
+    "view": ["view", "{0}", "-o", "{0}/page.html"],
+    "export": ["export", "{0}", "--perfetto", "{0}/perfetto.json"],
+    "advise": ["advise", "{0}"],
+}
 TIMED = """
 import resource, time
 begun = time.perf_counter()
@@ -39,8 +50,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         count = written(Path(place), args.events)
         found: dict[str, dict[str, float]] = {}
-        for name, code in {"merge": MERGE, "stats": STATS}.items():
-            found[name] = timed(code.format(place), args.budget / 2)
+        codes = {"merge": MERGE.format(place)}
+        codes |= {name: VERB.format(place, [word.format(place) for word in verb]) for name, verb in VERBS.items()}
+        for name, code in codes.items():
+            found[name] = timed(code, args.budget / len(codes))
             print(f"{name}: {found[name]['seconds']:.1f} s, {found[name]['gigabytes']:.2f} GB for {count} events")
             keep(args.out, "trace_scale", events=count, **found)
 

@@ -124,6 +124,27 @@ def test_stencils_in_place_are_pipelines_too(name):
         check(wish, schedule(cut, mapped, 4, True))
 
 
+@pytest.mark.parametrize(("cut", "mapped"), [((1, 1), 0), ((1, 3), 0), ((2, 1), 1)])
+def test_elements_of_arrays_of_fewer_axes(cut, mapped):
+    """Several ranks hold copies of such an array: each rank writes its own, and returns it with its own axes."""
+
+    @nest(u=array("n", "m"), s=array("n"), c=array("m"), e=array(3))
+    def edges(u, s, c, e, steps):
+        n, m = u.shape
+        for _ in loop(steps):
+            for i in loop(2, n - 1):
+                for j in loop(1, m - 2):
+                    u[i, j] = u[i - 1, j] + u[i, j - 1] + s[i - 1] * c[j] + e[1]
+            s[1] = s[n - 1] + 1
+            s[n - 1] = s[2] + u[3, 4]
+            e[1] = c[0] * s[1]
+            u[2, 2] = c[1] - e[1]
+            c[4] = u[n - 2, m - 3] - s[n - 1]
+
+    for overlapped in (False, True):
+        check(edges.wish("8x9", 3), schedule(cut, mapped, 2, overlapped))
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "int16"])
 def test_whole_numbers(dtype):
     """Two statements in one loop, one of which reads what the other has just written; integers wrap around."""

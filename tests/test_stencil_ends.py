@@ -1,9 +1,11 @@
 """Stencils whose ghost rows reach the ends of the grid: rows that no sweep computes, ends of several kinds, no rows."""
 
+import numpy as np
+import pipeline_runs
 import pytest
 from stencil_runs import check, native, schedule
 
-from dovetail.core import PlanError
+from dovetail.core import PlanError, WishError
 from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems
 
@@ -146,14 +148,14 @@ def test_loops_without_iterations(made, grid):
 
 
 def test_a_loop_that_is_always_empty():
-    """It has no statement, wherever it stands in a pipeline."""
+    """It may stand beside others; a loop that holds nothing else is refused."""
 
     @nest(u=array("n", "m"), v=array("n", "m"))
     def upwards(u, v, steps):
         n, m = u.shape
         for _ in loop(steps):
-            for i in loop(n):
-                for j in loop(0):
+            for i in loop(0):
+                for j in loop(m):
                     v[i, j] = v[i, j]
             for i in loop(1, n):
                 for j in loop(1, m):
@@ -162,3 +164,125 @@ def test_a_loop_that_is_always_empty():
     wish = upwards.wish("6x5", steps=2)
     how = wish.usual(2)
     verify(wish.program(how, 2), against=wish.plain(how, 2)).raise_if_bad()
+
+    def holds_nothing(u):
+        for i in loop(u.shape[0]):
+            for j in loop(0):
+                u[i] = j
+
+    with pytest.raises(WishError, match="a loop writes nothing"):
+        nest(u=array("n"))(holds_nothing)
+
+
+@nest(u=array("n", "m", time=True, boundary="fixed"), v=array("n", "m"))
+def with_edges(u, v, steps):
+    n, m = u.shape
+    for t in loop(steps):
+        for i in loop(1, n - 1):
+            for j in loop(1, m - 1):
+                u[t + 1, i, j] = u[t, i, j - 1] + u[t, i + 1, j] + v[i, j]
+        for i in loop(2, 4):
+            for j in loop(m):
+                v[i, j] = v[i, j] + 1
+        for j in loop(1, m - 1):
+            v[n - 1, j] = u[t + 1, n - 2, j + 1] + v[n - 1, j]
+        for i in loop(n - 1):
+            v[i, 0] = u[t + 1, i, 1] + u[t, i, 2]
+        v[3, 3] = u[t + 1, 2, 2]
+
+
+@nest(u=array("n", "m", "k"))
+def with_lines(u, steps):
+    """Rows, columns and lines that need what the same loops have just written."""
+    n, m, k = u.shape
+    for _ in loop(steps):
+        for i in loop(1, n):
+            for j in loop(1, m):
+                for x in loop(1, k):
+                    u[i, j, x] = u[i, j - 1, x] + u[i - 1, j, x]
+        for i in loop(1, 2):
+            for j in loop(1, m):
+                for x in loop(1, k - 1):
+                    u[i, j, x] = u[i + 1, j, x] + u[i, j - 1, x + 1]
+        for i in loop(1, n):
+            u[i, m - 1, 0] = u[i - 1, m - 1, 1]
+
+
+def test_rows_that_are_written_at_one_index():
+    check_ways(with_edges, "8x7", [(1,), (2,)], ways=[(0, None), (2, None), (2, 1)])
+    wish = with_lines.wish("4x5x6", steps=2)
+    for cut, mapped in ((1, 2, 1), 0), ((2, 1, 1), 1):
+        pipeline_runs.check(wish, pipeline_runs.schedule(cut, mapped, 2, True))
+
+
+@pytest.mark.needs("compiler")
+def test_a_row_beyond_the_grid_whose_loop_is_empty():
+    @nest(u=array("n", "m"))
+    def far_row(u, steps):
+        n, m = u.shape
+        for _ in loop(steps):
+            for i in loop(n):
+                for j in loop(m):
+                    u[i, j] = u[i, j] + 1
+            for j in loop(2, m - 2):
+                u[4, j] = u[4, j] * 2
+
+    for grid in ("3x4", "5x4", "5x5"):
+        check_ways(far_row, grid, [(1,), (2,)], ways=[(0, None), (2, None), (2, 1)], run=native)
+
+
+def test_rows_that_are_written_at_one_index_far_from_their_reads():
+    @nest(u=array("n", "m"), v=array("n", "m"))
+    def far(u, v, steps):
+        n, m = u.shape
+        for _ in loop(steps):
+            for i in loop(n):
+                for j in loop(m):
+                    v[i, j] = u[i, j]
+            for j in loop(m):
+                u[n - 1, j] = v[0, j]
+
+    with pytest.raises(WishError, match=r"v\[0, j\]"):
+        _ = far.wish
+
+
+def near_the_end(boundary):
+    """Reads beyond an end by a loop that begins there: how far is known although sizes are not."""
+
+    @nest(u=array("m", "n", time=True, boundary=boundary), v=array("m", "n", time=True, boundary="fixed"))
+    def ends(u, v, steps):
+        m, n = u.shape
+        for t in loop(steps):
+            for i in loop(m):
+                for j in loop(n):
+                    u[t + 1, i, j] = v[t, i, j]
+            for i in loop(m - 2, m):
+                for j in loop(n - 4, n - 1):
+                    v[t + 1, i, j] = u[t + 1, i + 1, j + 2] - u[t + 1, i, j - 3]
+
+    return ends
+
+
+@pytest.mark.parametrize("boundary", ["periodic", "reflecting"])
+def test_reads_beyond_the_end_where_a_loop_begins(boundary):
+    made, rng = near_the_end(boundary), np.random.default_rng(0)
+    for shape in ((2, 4), (3, 5), (6, 7), (2, 8)):
+        given = [rng.random(shape), rng.random(shape)]
+        wanted = made.reference(*given, steps=3)
+        for found in (made(*given, steps=3), made.numpy(*given, steps=3)):
+            assert all(map(np.array_equal, found, wanted)), shape
+    with pytest.raises(WishError, match="too small"):
+        made(np.ones((2, 3)), np.ones((2, 3)), steps=1)
+    check_ways(made, "8x5", [(1,), (2,)], steps=3, ways=[(0, None)])
+    check_ways(made, "8x4", [(2,)], steps=3, ways=[(0, None), (0, 1)], run=native)
+
+
+def test_reads_that_lie_the_further_outside_the_larger_arrays_are():
+    def fold(u, steps):
+        n = u.shape[0]
+        for t in loop(steps):
+            for i in loop(n):
+                u[t + 1, i] = u[t, 2 * i]
+
+    with pytest.raises(WishError, match=r"u\[t, 2 \* i\] lies n - 1 elements beyond n - 1, more with larger arrays"):
+        nest(u=array("n", time=True, boundary="periodic"))(fold)

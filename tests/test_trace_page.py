@@ -69,7 +69,7 @@ def test_lanes_messages_and_sums(browser, tmp_path):
     browser.open(write_trace_page(tmp_path / "page.html", [trace, trace], ["before", "after"]))
     assert (browser.complaints, len(browser.requests)) == ([], 1)
     text = browser.run("document.body.innerText")
-    for words in ("before and after", "late sender", "MPI_Recv", "of all ranks", "from \\ to", "4 KiB"):
+    for words in ("before and after", "late sender", "MPI_Recv", "share of run", "from \\ to", "4 KiB"):
         assert words in text
     assert shown(browser) == 0
     browser.page.click("#messages")
@@ -86,7 +86,7 @@ def test_search_fades_what_is_not_found_and_goes_from_one_to_the_next(browser, t
     assert "MPI_Isend to 1, tag 7" in browser.run("detail.innerText")
     browser.page.press("#find", "Enter")
     assert "MPI_Isend to 0, tag 7" in browser.run("detail.innerText")
-    assert browser.run("legend.innerText").strip() == "send, put"
+    assert browser.run("legend.innerText").strip() == "send"
     browser.page.press("#find", "Escape")
     assert "receive" in browser.run("legend.innerText")
 

@@ -153,7 +153,7 @@ def test_all_exports_tell_how_many(tmp_path, capfd):
     assert span["args"]["calls"] == 100
     with otf2.reader.open(str(tmp_path / "archive" / "traces.otf2")) as archive:
         told = [event.attributes for _, event in archive.events if event.attributes]
-    assert [list(each.values()) for each in told] == [[100]]
+    assert [list(each.values()) for each in told] == [[100, 10**6]]  # calls, and ns of pauses
     capfd.readouterr()
 
 

@@ -17,7 +17,7 @@ from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.plan import Plan, plan, search
 from dovetail.plan.costs import Costs
-from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE
+from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Rival
 from dovetail.report.explain import explain
 from dovetail.report.html import page
 from dovetail.report.tuning import summary, write_tuning
@@ -377,6 +377,23 @@ def test_what_was_faster_but_within_the_noise_is_not_called_slower(planned: Plan
     assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
     assert "Serial is kept: what was measured to be faster was not so beyond the noise" in explain(kept)
     assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
+
+
+def test_a_rival_that_seems_faster_says_which_job_timed_it(planned: Plan, costs, machine) -> None:
+    """Figures of the heats stand beside those of the final: the row says what the winner took in the heats."""
+    rival = next(each.schedule for each in planned.rivals if not each.schedule.is_serial)
+    final = judged(planned, 1.0, 0.6)
+    for rival_s, why in (
+        (0.55, "measured slower in an earlier job, where the plan took 500 ms"),
+        (0.45, "slower in the final; measured in an earlier job, where the plan took 500 ms"),
+    ):
+        heats = {planned.serial: 0.9, planned.schedule: 0.5, rival: rival_s}
+        found = replace(planned.with_measured(heats), rivals=(Rival("other", rival, 0.4, MEASURED_SLOWER, rival_s),))
+        rows = summary(result_of(found, replace(final, tried=heats), machine)).rows
+        assert next(row.why for row in rows if row.schedule == "other") == why
+    same = replace(found, rivals=(Rival("other", rival, 0.4, MEASURED_SLOWER, 0.7),))
+    rows = summary(result_of(same, final, machine)).rows
+    assert next(row.why for row in rows if row.schedule == "other") == MEASURED_SLOWER
 
 
 def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:

@@ -84,7 +84,7 @@ def view(
     from dovetail.report.trace_page import write_trace_page
 
     titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
-    opened = [_open(path).read() for path in traces]
+    opened = [_open(path) for path in traces]
     print(write_trace_page(out, opened, titles))
 
 
@@ -128,7 +128,7 @@ def advise(
     from dovetail.report.advice import advice_text
 
     with output.progress("weighing changes"):
-        runs = [_open(run).read() for run in (trace, *(again or ()))]
+        runs = [_open(run) for run in (trace, *(again or ()))]
         found = advised(runs[0], None if machine is None else find(machine), runs[1:])
     if json:
         output.emit(found.to_json())

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -127,7 +126,7 @@ class StencilOnRanks(NestOnRanks):
         if not wish.test or wish.steps % wish.test or not wish.steps:
             found = f"steps={wish.steps}, test={wish.test}"
             raise WishError(f"{wish.name} does not test its last step", found=found, hint="on(…, steps=20, test=20)")
-        if isinstance(change, bool) or not isinstance(change, Real) or not change >= 0:
+        if isinstance(change, bool) or not isinstance(change, int | float | np.number) or not float(change) >= 0:
             raise WishError("change must be a number that is at least 0", found=repr(change)[:80], hint="change=1e-6")
         return float(change), parse_count(calls, "calls")
 

@@ -18,7 +18,10 @@ WRAPS = ("periodic", "reflecting")
 
 
 class Reach(NamedTuple):
-    """How far a subscript goes below 0, and beyond the last element of its axis."""
+    """How far a subscript goes below 0, and beyond the last element of its axis.
+
+    Of arrays that wrap around or mirror, factors of sizes are negative: the constant is the most for any sizes.
+    """
 
     below: Affine
     beyond: Affine
@@ -72,9 +75,10 @@ def _check_axis(
     size = str(nest.arrays[each.array].shape[axis])
     for outside, side in ((reach.below, "below 0"), (reach.beyond, f"beyond {size} - 1")):
         if outside.terms and sizes is None:
-            if wraps:
-                hint = "only a fixed number of elements may lie outside"
-                raise WishError(f"{each} lies {outside} elements {side}", where=statement.line, hint=hint)
+            if wraps and max(factor for _, factor in outside.terms) > 0:
+                what = f"{each} lies {outside} elements {side}, more with larger arrays"
+                hint = "at boundaries that wrap around or mirror, read a fixed number of elements outside at most"
+                raise WishError(what, where=statement.line, hint=hint)
             continue
         count = outside.at(sizes or {})
         if count > 0 and not wraps:

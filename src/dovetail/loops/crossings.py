@@ -43,14 +43,15 @@ class Message(NamedTuple):
 
 
 def events_of(cutting: Cutting, steps: int, grain: int, most_tiles: int | None = None) -> list[Event]:
-    """All that is computed, in an order in which one processor could do it: tile after tile, each by all parts."""
+    """All that is computed, in an order in which one processor could do it: tile after tile, each by all parts; a
+    single statement by every part that holds a copy of the element that it writes."""
     found = []
     for step in range(steps):
         for phase in cutting.pipelined.phases:
             if isinstance(phase, Single):
                 at = target_place(cutting, phase)
-                holder = cutting.holder(_grid_place(cutting, phase), 0)
-                found.append(Event(step, phase, holder, (at, at + 1), Lean(1, 0, 1)))
+                holders = cutting.holders(_grid_place(cutting, phase))
+                found += [Event(step, phase, part, (at, at + 1), Lean(1, 0, 1)) for part in holders]
                 continue
             for tile in cutting.tiles(phase, grain)[:most_tiles]:
                 for part in cutting.parts_in_turn(phase):

@@ -91,6 +91,10 @@ class Cutting:
             place[axis] = next(k for k, (low, high) in sides.items() if low <= where < high)
         return self._number[tuple(place)]
 
+    def holders(self, at: Mapping[int, int]) -> list[int]:
+        """The parts that hold a point of an array: several where it lacks an axis that is cut."""
+        return [part for part in range(self.num_parts) if self.holder(at, part) == part]
+
     # Arrays
 
     def axes(self, array: str) -> tuple[int | None, ...]:

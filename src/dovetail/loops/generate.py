@@ -238,17 +238,15 @@ class _Writer(Expressions):
         for number in (n for n in range(len(shape)) if n != axis and (below or beyond)):
             yield f"{indent}for (int64_t x{number}_ = 0; x{number}_ < {padded[number]}; ++x{number}_)"
             indent += "    "
-        lines = []
-        for k in range(1, below + 1):
-            lines.append((Affine((), below - k), (size + below - k) if not mirrored else Affine((), below + k)))
-        for k in range(beyond):
-            source = size + below - 2 - k if mirrored else Affine((), below + k)
-            lines.append((size + below + k, source))
+        k = Affine((("k_", 1),))
+        lines = [(below, -k + below, k + below if mirrored else size + below - k)] if below else []
+        lines += [(beyond, size + below - 1 + k, size + below - 1 - k if mirrored else k + below - 1)] if beyond else []
         if lines and len(shape) > 1:
             yield indent[:-4] + "{"
-        for to, source in lines:
+        for count, to, source in lines:
             places = ["".join(f"[{at if n == axis else o}]" for n, o in enumerate(others)) for at in (to, source)]
-            yield f"{indent}u_{places[0]} = u_{places[1]};"
+            yield f"{indent}for (int64_t k_ = 1; k_ <= {count} && k_ <= {size - int(mirrored)}; ++k_)"
+            yield f"{indent}    u_{places[0]} = u_{places[1]};"
         if lines and len(shape) > 1:
             yield indent[:-4] + "}"
 

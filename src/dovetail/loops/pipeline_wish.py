@@ -331,7 +331,8 @@ class PipelineWish(OfFields):
         cutting = self.cutting(*self._way_of(program))
         found = []
         for name in self.pipelined.written:
-            found.append(np.moveaxis(held[f"{name}_out"], 0, cutting.mapped_axis(name) or 0))
+            block, axis = held[f"{name}_out"], cutting.mapped_axis(name)
+            found.append(block[0] if axis is None else np.moveaxis(block, 0, axis))
         return found[0] if len(found) == 1 else tuple(found)
 
     # What must be measured

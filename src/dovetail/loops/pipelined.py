@@ -13,6 +13,7 @@ from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.in_place import in_place
 from dovetail.loops.matrices import Vector
+from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import statements as statements_in
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.skews import least_lean
@@ -136,8 +137,8 @@ def pipelined_of(nest: Nest) -> Pipelined:
     check_untaken(nest)
     if nest.levels:
         nest = in_place(nest)
+    nest = with_all_loops(nest)
     steps, body = _steps(nest)
-    body = [each for each in body if not isinstance(each, Loop) or any(statements_in(each))]  # loop(0) has none
     first = next((each for each in body if isinstance(each, Loop)), None)
     if first is None:
         raise _none(nest, "it has no loops over a grid", None, "write a loop for every axis of the array")

@@ -118,7 +118,7 @@ class Recorder:
             hint = "write one loop, and use its index for both"
             raise WishError("loops go on side by side, as in zip(loop(…), loop(…))", where=where, hint=hint)
         if not loop.body:
-            hint = "a loop is recorded once: its iterations can write elements, and nothing else"
+            hint = "leave it out: a loop is recorded once, and its iterations can only write elements"
             raise WishError("a loop writes nothing", where=where, found=str(loop), hint=hint)
 
     def iterations(self, index: str, low: Affine, high: Affine, where: str) -> Iterator[Affine]:

@@ -220,6 +220,8 @@ class _RowWriter(Expressions):
                 found += [f"{indent}for (int64_t j = {first}; j < {last}; ++j)", f"{indent}    out[j] = r0[j];"]
         below, beyond = self.kernel.margins[-1]
         mirrored = self.kernel.boundary == "reflecting"
+        most = self.kernel.width - mirrored  # margins may be wider than what a short row has
+        below, beyond = min(below, most), min(beyond, most)
         found += [f"{indent}out[{-k}] = out[{k if mirrored else f'm - {k}'}];" for k in range(1, below + 1)]
         found += [f"{indent}out[m + {k}] = out[{f'm - {k + 2}' if mirrored else k}];" for k in range(beyond)]
         return found

@@ -13,6 +13,7 @@ from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.expressions import Read, Value, with_reads
 from dovetail.loops.levels import time_offset
+from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.taken import check_untaken
@@ -87,6 +88,7 @@ class Stencil:
 def stencil_of(nest: Nest) -> Stencil:
     """The stencil that a nest is, or a WishError that says why it is none."""
     check_untaken(nest)
+    nest = with_all_loops(nest, elements=bool(nest.levels))
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
         if array.shape != shape:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import log2
 
-from dovetail.plan.remedy import GRAIN_S, Remedy, Site, dropped, gap_s, told
+from dovetail.plan.remedy import GRAIN_S, Remedy, Site, dropped, gap_s, places, told
 from dovetail.trace.story import Does, Step, Story
 
 SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
@@ -15,13 +15,21 @@ LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; beyond so many steps the 
 
 
 def merge(story: Story, site: Site) -> Iterator[Remedy]:
-    """Collectives of one kind that follow one another at once, as one."""
-    runs = _collective_runs(story)
-    if not runs:
-        return
+    """Collectives of one kind that follow one another at once, as one; those of each place by themselves."""
+    groups: dict[tuple[str, str], list[dict[int, list[int]]]] = defaultdict(list)
+    for run in _collective_runs(story):
+        rank, at = next(iter(run.items()))
+        first = story.steps[rank][at[0]]
+        groups[story.gatherings[first.number].name, site(first.row)].append(run)
+    for (name, place), runs in groups.items():
+        yield _merged(story, name, place, runs)
+
+
+def _merged(story: Story, name: str, place: str, runs: Sequence[dict[int, list[int]]]) -> Remedy:
     steps, gatherings = [list(s) for s in story.steps], list(story.gatherings)
     rows: list[int] = []
     gone: list[set[int]] = [set() for _ in steps]
+    calls: Counter[int] = Counter()
     for run in runs:
         for rank, at in run.items():  # places of the joins of one rank, in their order
             those = [story.gatherings[steps[rank][i].number] for i in at]
@@ -30,13 +38,13 @@ def merge(story: Story, site: Site) -> Iterator[Remedy]:
             gatherings[kept] = replace(those[0], seconds=_usual(story, those[0].name) + more)
             gone[rank] |= {i for k in at[1:] for i in (k, k + 1)}
             rows += [steps[rank][i].row for i in at]
+            calls[rank] += len(at)
     changed = [list(dropped(s, g)) for s, g in zip(steps, gone, strict=True)]
-    name, count = story.gatherings[steps[0][runs[0][min(runs[0])][0]].number].name, len(rows) // len(steps)
-    evidence = (
-        f"{count} calls of {name} on a rank, {count // len(runs)} at a time at {site(rows[0])}, with no work between"
-    )
+    rank, most = calls.most_common(1)[0]
+    each = sum(calls.values()) / sum(len(run) for run in runs)
+    evidence = f"{most} calls of {name} on rank {rank}, {each:.3g} at a time from {place} on, with no work between"
     action = f"one {name} of all their elements; or dovetail.comm, which chooses the collective by its size"
-    yield Remedy("merge", tuple(rows), evidence, action, story.with_steps(changed, gatherings=tuple(gatherings)))
+    return Remedy("merge", tuple(rows), evidence, action, story.with_steps(changed, gatherings=tuple(gatherings)))
 
 
 def _usual(story: Story, name: str) -> float:
@@ -107,8 +115,9 @@ def block(story: Story, site: Site) -> Iterator[Remedy]:
     if not runs:
         return
     changed = [list(dropped(s, g)) for s, g in zip(story.steps, gone, strict=True)]
-    each = len(rows) // runs
-    evidence = f"{len(rows)} messages at {site(rows[0])} follow one another, {each} at a time, with no work between"
+    each = len(rows) / runs
+    evidence = f"{len(rows)} messages at {places(rows, site)} follow one another, {each:.3g} at a time on average, "
+    evidence += "with no work between"
     action = "pack them into one message"
     yield Remedy("block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
 
@@ -180,17 +189,25 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
     does = ("send", "sent", "recv", "taken")
     gone = [{i for i, s in enumerate(steps) if s.does in does and s.number in drop} for steps in story.steps]
     changed = [list(dropped(s, g)) for s, g in zip(story.steps, gone, strict=True)]
-    rows = [s.row for steps in story.steps for s in steps if s.does == "send" and s.number in drop]
-    each = sorted(story.messages[n].delay_s or 0.0 for n in drop)[len(drop) // 2]
-    evidence = (
-        f"{sum(map(len, halo.values()))} messages at {site(rows[0])} cross borders at every step, {told(each)} each, "
-        "mostly latency"
-    )
+    sent = {n for numbers in halo.values() for n in numbers}
+    rows = [s.row for steps in story.steps for s in steps if s.does == "send" and s.number in sent]
+    each = sorted(story.messages[n].delay_s or 0.0 for n in sent)[len(sent) // 2]
+    size = max(story.messages[n].num_bytes for n in sent)
+    evidence = f"{len(sent)} messages of up to {size} bytes at {places(rows, site)} cross borders, {told(each)} each; "
+    evidence += _twice(story, size)
     action = (
         f"exchange a border {every} times as wide every {every} steps, and compute what it needs on both sides "
         "(dovetail.loops: ghost zones)"
     )
     yield Remedy("temporal_block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
+
+
+def _twice(story: Story, size: int) -> str:
+    """What is known of how the time of a message grows with its bytes."""
+    if len(story.delays.num_bytes) < 2:
+        return "that they are mostly latency is supposed: the trace has no other size to tell it (`--machine` does)"
+    more = float(story.delays(2 * size)) / float(story.delays(size)) - 1 if float(story.delays(size)) else 0.0
+    return f"twice the bytes would take {100 * more:.0f} % longer"
 
 
 def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:

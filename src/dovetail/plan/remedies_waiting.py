@@ -22,8 +22,15 @@ def overlap(story: Story, site: Site) -> Iterator[Remedy]:
             continue
         changed = _waiting_later(story, rows, "taken", "sent", "joined")
         evidence = f"{len(rows)} calls at {place} wait for messages just before work of {told(_follows_s(story, rows))}"
-        action = "begin with MPI_Irecv, do the work that needs no message first, then MPI_Wait"
+        begun = "" if _are_posted_before(story, rows) else "begin with MPI_Irecv, "
+        action = f"{begun}do the work that needs no message first, then MPI_Wait"
         yield Remedy("overlap", tuple(rows), evidence, f"{action} (dovetail.loops does so for stencils)", changed)
+
+
+def _are_posted_before(story: Story, rows: set[int]) -> bool:
+    """Whether all receives that these calls wait for were posted by other calls."""
+    taken = {s.number for steps in story.steps for s in steps if s.does == "taken" and s.row in rows}
+    return not any(s.does == "recv" and s.number in taken and s.row in rows for steps in story.steps for s in steps)
 
 
 def _waiting_later(story: Story, rows: set[int], *does: Does) -> Story:
@@ -33,18 +40,24 @@ def _waiting_later(story: Story, rows: set[int], *does: Does) -> Story:
 
 def nonblocking(story: Story, site: Site) -> Iterator[Remedy]:
     """A blocking collective as one that is waited for after the work that follows."""
-    for place, found in by_site(story, site, ("joined",)).items():
+    joined = by_site(story, site, ("joined",))
+    both = [(place, name) for place, found in joined.items() for name in _names_of(story, found)]
+    for place, name in both:
+        found = [it for it in joined[place] if story.gatherings[it[1].number].name == name]
         of = [story.gatherings[step.number] for _, step in found]
         rows = {step.row for _, step in found}
         if not all(it.blocking and it.way == SYNCHRONOUS for it in of) or not _work_follows(story, rows):
             continue
-        name = of[0].name
         if name == "MPI_Barrier":
             continue
         changed = _waiting_later(story, rows, "joined")
         evidence = f"{len(rows)} calls of {name} at {place}, each before work of {told(_follows_s(story, rows))}"
         action = f"MPI_I{name.removeprefix('MPI_').lower()}, then the work that needs no result, then MPI_Wait"
         yield Remedy("nonblocking", tuple(rows), evidence, action, changed)
+
+
+def _names_of(story: Story, found: Sequence[tuple[int, Step]]) -> list[str]:
+    return list(dict.fromkeys(story.gatherings[step.number].name for _, step in found))
 
 
 def sends(story: Story, site: Site) -> Iterator[Remedy]:

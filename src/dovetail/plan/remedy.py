@@ -100,6 +100,13 @@ def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tu
     return found
 
 
+def places(rows: Sequence[int], site: Site) -> str:
+    """Where these rows were called from: the place of the first, and how many others there are."""
+    found = list(dict.fromkeys(map(site, rows)))
+    more = f" and {len(found) - 1} other place{'s' * (len(found) > 2)}" if len(found) > 1 else ""
+    return f"{found[0]}{more}"
+
+
 def told(value: float) -> str:
     """Seconds in words.
 

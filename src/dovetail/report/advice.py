@@ -17,6 +17,10 @@ def advice_text(advice: Advice) -> str:
         parts.append(f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:")
         numbered = enumerate(advice.doubtful, len(advice.findings) + 1)
         parts += [_finding(number, finding, advice) for number, finding in numbered]
+    if advice.read_rows < advice.num_rows:
+        parts.append(
+            f"The replay took excerpts, {advice.read_rows} of {advice.num_rows} rows; savings are scaled to the whole."
+        )
     if advice.num_runs == 1:
         parts.append(f"Two such runs may differ by {seconds(advice.spread_s)}, as calls in this one do (`--again`).")
     return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
@@ -29,9 +33,10 @@ def _least(advice: Advice) -> str:
 def replay_text(replay: Replay) -> str:
     """How long a trace takes in the simulator, beside what was traced."""
     how = f"on machine '{replay.machine}'" if replay.machine else "as it was"
-    times = f"takes {seconds(replay.replayed_s)} of {seconds(replay.traced_s)} traced"
-    share = f"{percent(abs(replay.off))} {'more' if replay.off >= 0 else 'less'}"
-    return f"Replayed {how}, the trace {times} ({share})."
+    times = f"takes {seconds(replay.replayed_s)}; traced were {seconds(replay.traced_s)}"
+    off = f"{percent(abs(replay.off))} {'longer' if replay.off >= 0 else 'shorter'}"
+    share = "less than 1 % apart" if abs(replay.off) < 0.01 else off
+    return f"Replayed {how}, the program {times} ({share})."
 
 
 def _finding(number: int, finding: Finding, advice: Advice) -> str:

@@ -17,7 +17,8 @@ from dovetail.timeline.partners import message_of
 @dataclass(frozen=True, eq=False)
 class OpDetails:
     """`line` has a row of `lines` for each op, or -1; message i goes from op `sender[i]` to op `taker[i]`; op i waited
-    for ops `dep[dep_start[i]:dep_start[i + 1]]`."""
+    for ops `dep[dep_start[i]:dep_start[i + 1]]`. `classes`: of each op its row of
+    `MPI_GROUPS`; None for Dovetail's own kinds."""
 
     name: str
     lines: tuple[str, ...]
@@ -27,6 +28,7 @@ class OpDetails:
     taker: NDArray[Any] = field(repr=False)
     dep_start: NDArray[Any] = field(repr=False)
     dep: NDArray[Any] = field(repr=False)
+    classes: NDArray[Any] | None = field(default=None, repr=False)
 
 
 def details_of(program: Program | OpDetails) -> OpDetails:

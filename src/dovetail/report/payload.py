@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Program
 from dovetail.report.op_details import OpDetails, details_of
-from dovetail.report.span_classes import GROUPS, span_groups
+from dovetail.report.span_classes import GROUPS, MPI_GROUPS, span_groups
 from dovetail.report.tracks import tracks
 from dovetail.timeline import Timeline
 
@@ -25,8 +25,9 @@ def encode(runs: Sequence[tuple[Timeline, Program | OpDetails | None]]) -> str:
     arrays: dict[str, NDArray[Any]] = {}
     distinct = list({id(p): p for _, p in runs if p is not None}.values())
     rows = {id(p): row for row, p in enumerate(distinct)}
+    of_mpi = any(isinstance(p, OpDetails) and p.classes is not None for p in distinct)
     head = {
-        "groups": [list(group) for group in GROUPS],
+        "groups": [list(group) for group in (MPI_GROUPS if of_mpi else GROUPS)],
         "timelines": [
             _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)]) for i, (t, p) in enumerate(runs)
         ],
@@ -47,7 +48,10 @@ def _timeline(
     arrays[f"{key}.name"] = col["name"][order].astype("<i4")
     arrays[f"{key}.op"] = col["op"][order].astype("<i4")
     arrays[f"{key}.bytes"] = col["num_bytes"][order].astype("<f8")
-    arrays[f"{key}.group"] = span_groups(timeline, program if isinstance(program, Program) else None)[order]
+    if isinstance(program, OpDetails) and program.classes is not None:
+        arrays[f"{key}.group"] = program.classes.astype(np.uint8)[order]
+    else:
+        arrays[f"{key}.group"] = span_groups(timeline, program if isinstance(program, Program) else None)[order]
     return {
         "label": timeline.label,
         "title": str(timeline.meta.get("schedule", "")),

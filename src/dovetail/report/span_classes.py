@@ -33,6 +33,19 @@ GROUPS = (
 )
 COMPUTE, MEMORY, SEND, RECEIVE, FORWARD, COLLECTIVE, SYNC, IDLE, OTHER = range(len(GROUPS))
 
+# Of MPI calls, in the order of `dovetail.trace.call_classes.CLASSES`.
+MPI_GROUPS = (
+    Group("outside MPI", "#4b7cb3", "#6a9fd8"),
+    Group("send", "#dd8a3c", "#e6a05c"),
+    Group("receive", "#9a6fb0", "#b692cb"),
+    Group("wait", "#c2a32f", "#d4ba58"),
+    Group("collective", "#6b9a4b", "#8cba6c"),
+    Group("one-sided", "#3f9a92", "#56b8ae"),
+    Group("I/O", "#c25b79", "#d97f99"),
+    Group("init/finalize", "#b4b3ad", "#54575c"),
+    Group("other MPI", "#85888c", "#94979b"),
+)
+
 _OF_KIND = {
     Kind.nop: SYNC,
     Kind.copy: MEMORY,

@@ -11,11 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.plan.advise import Advice, advise
+from dovetail.report.advice import advice_text
 from dovetail.report.html import write_page
 from dovetail.report.op_details import OpDetails
 from dovetail.report.trace_tables import Table, remarks, tables
+from dovetail.report.units import seconds
 from dovetail.timeline import Timeline
-from dovetail.trace import Trace
+from dovetail.trace import Trace, TraceFile
+from dovetail.trace.aggregate import Aggregate, aggregate
+from dovetail.trace.call_classes import CLASSES, class_of
 from dovetail.trace.decode import KINDS
 from dovetail.trace.matching import messages
 from dovetail.trace.meetings import meetings
@@ -23,15 +28,44 @@ from dovetail.trace.sites import call_sites
 from dovetail.trace.stats import Stats, stats
 from dovetail.trace.to_timeline import span_rows, to_timeline
 
+MOST_ROWS = 300_000  # of a trace whose calls are drawn one by one
 
-def write_trace_page(path: str | Path, traces: Sequence[Trace], titles: Sequence[str]) -> Path:
-    """Write one page of some traces, which are shown above one another; it asks for nothing from outside."""
-    timelines = [_named(to_timeline(trace), title) for trace, title in zip(traces, titles, strict=True)]
+
+def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titles: Sequence[str]) -> Path:
+    """Write one page of some traces, which are shown above one another; it asks for nothing from outside. Of a trace on
+    disk of more than `MOST_ROWS` rows the page shows sums, not calls."""
+    shown = [_shown(trace) for trace in traces]
+    timelines = [_named(timeline, title) for (timeline, _, _), title in zip(shown, titles, strict=True)]
     further = "".join(
-        _section(title, found) for title, found in zip(titles, [stats(trace) for trace in traces], strict=True)
+        _section(title, stats(trace), advise(trace), note)
+        for title, trace, (_, _, note) in zip(titles, traces, shown, strict=True)
     )
-    details = [trace_details(trace) for trace in traces]
+    details = [details for _, details, _ in shown]
     return write_page(path, title=" and ".join(titles), timelines=timelines, program=details, further=further)
+
+
+def _shown(trace: Trace | TraceFile) -> tuple[Timeline, OpDetails, str]:
+    """The timeline of a trace, what the page says of its spans, and what it leaves out."""
+    if isinstance(trace, TraceFile):
+        if trace.num_rows > MOST_ROWS:
+            return _summed(aggregate(trace))
+        trace = trace.read()
+    return to_timeline(trace), trace_details(trace), ""
+
+
+def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
+    none = np.zeros(0, "i8")
+    col, count = found.timeline.columns, found.timeline.num_spans
+    lasted = (col["end_s"] - col["start_s"]).tolist()
+    texts = [
+        f"{CLASSES[kind]}: {calls} calls begin in these {seconds(found.bin_s)}, {seconds(lasts)} in such calls"
+        for kind, calls, lasts in zip(found.classes.tolist(), found.calls.tolist(), lasted, strict=True)
+    ]
+    start = np.zeros(count + 1, "i8")
+    details = OpDetails("trace", (), texts, np.full(count, -1), none, none, start, none, found.classes)
+    note = f"The timeline shows sums of {found.num_calls} calls: of each thread, the time by class of call in every "
+    note += f"{seconds(found.bin_s)}. Single calls and messages are not drawn."
+    return found.timeline, details, note
 
 
 def _named(timeline: Timeline, title: str) -> Timeline:
@@ -54,7 +88,8 @@ def trace_details(trace: Trace) -> OpDetails:
     first = np.arange(trace.num_rows) - trace.columns["part"]  # the first row of each row's call
     sender, taker = span[first[found.sent_row[both]]], span[first[found.taken_row[both]]]
     dep_start, dep = _waited_for(trace, span, first, len(rows))
-    return OpDetails("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep)
+    classes = np.array([class_of(name) for name in trace.names], "u1")[trace.columns["name"][rows]]
+    return OpDetails("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep, classes)
 
 
 def _waited_for(
@@ -120,11 +155,20 @@ def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> s
     return f" {arg}" if kind == "interval" and arg else more
 
 
-def _section(title: str, found: Stats) -> str:
-    """The tables of `trace stats`, then what a reader should know."""
+def _section(title: str, found: Stats, advice: Advice, note: str = "") -> str:
+    """What the timeline leaves out, the findings of `trace advise`, the tables of `trace stats`, then what a reader
+    should know."""
     shown = "".join(_table(table) for table in tables(found))
-    notes = "".join(f"<p>{escape(note)}</p>" for note in remarks(found))
-    return f'<section class="notes"><h2>{escape(title)}</h2><div class="sums">{shown}</div>{notes}</section>'
+    notes = "".join(f"<p>{escape(remark)}</p>" for remark in remarks(found))
+    left_out = f"<p>{escape(note)}</p>" * bool(note)
+    head = f"<h2>{escape(title)}</h2>{left_out}{_advice(advice)}"
+    return f'<section class="notes">{head}<div class="sums">{shown}</div>{notes}</section>'
+
+
+def _advice(advice: Advice) -> str:
+    """The findings, the first to be done first."""
+    paragraphs = (escape(text) for text in advice_text(advice).split("\n\n"))
+    return "<h2>What to change</h2>" + "".join(f'<p class="lines">{text}</p>' for text in paragraphs)
 
 
 def _table(table: Table) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, TraceFile
@@ -17,6 +18,7 @@ from dovetail.trace.matching import Matcher, Messages
 from dovetail.trace.trace import SCHEMA, head_of, thread_title
 
 Event = dict[str, Any]
+_BATCH = 1 << 16  # messages that are written at a time
 
 
 def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
@@ -29,8 +31,8 @@ def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
     try:
         with target.open("w", encoding="utf-8") as file:
             file.write('{"displayTimeUnit":"ns","traceEvents":[')
-            for number, event in enumerate(_events(trace, threads)):
-                file.write((",\n" if number else "\n") + json.dumps(event, separators=(",", ":"), ensure_ascii=False))
+            for number, batch in enumerate(filter(None, _batches(trace, threads))):
+                file.write((",\n" if number else "\n") + ",\n".join(batch))
             head = head_of(trace.num_ranks, trace.names, trace.comms, trace.meta)
             told = [[tid, rank, thread] for (rank, thread), tid in threads.known.items()]
             file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": told}}) + "}\n")
@@ -39,15 +41,19 @@ def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
     return target
 
 
-def _events(trace: Trace | TraceFile, threads: _Threads) -> Iterator[Event]:
-    """Everything, the threads' names last. Threads have numbers of their own in the whole trace."""
+def _batches(trace: Trace | TraceFile, threads: _Threads) -> Iterator[list[str]]:
+    """The text of every event, the threads' names last. Threads have numbers of their own in the whole trace."""
     matcher = Matcher()
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         matcher.take(part.columns)
-        yield from _spans(part, threads)
+        yield list(_spans(part, threads))
     found, _ = matcher.messages(trace.names, trace.comms)
     yield from _flows(found, threads)
-    yield from threads.names(trace.meta)
+    yield [_text(event) for event in threads.names(trace.meta)]
+
+
+def _text(event: Event) -> str:
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False)
 
 
 class _Threads:
@@ -71,30 +77,62 @@ class _Threads:
             yield {"ph": "M", "pid": rank + 1, "tid": tid, "name": "thread_name", "args": {"name": name}}
 
 
-_USED = ("kind", "name", "rank", "thread", *DEFAULTS)
+_USED = ("kind", "name", *(name for name in DEFAULTS if name != "request"))
 
 
-def _spans(part: Trace, threads: _Threads) -> Iterator[Event]:
-    """An event for each first row, and one that viewers pass over for each further row."""
+def _spans(part: Trace, threads: _Threads) -> Iterator[str]:
+    """The text of an event for each first row, and of one that viewers pass over for each further row; what rows share
+    is made once."""
     col = part.columns
     start = np.rint(col["start_s"] * 1e9).astype("i8")
     end = np.rint(col["end_s"] * 1e9).astype("i8")
-    values = zip(*(col[name].tolist() for name in _USED), strict=True)
-    for ts, dur, row in zip((start / 1e3).tolist(), ((end - start) / 1e3).tolist(), values, strict=True):
-        told = dict(zip(_USED, row, strict=True))
-        kind, name, place = KINDS[told["kind"]], part.names[told["name"]], threads.at(told["rank"], told["thread"])
-        args = _args(kind, name, told)
-        if told["part"]:
-            yield {"name": KEY, "ph": "M", **place, "args": {"kind": kind, **args}}
-        elif kind == "point":
-            yield {"name": name, "cat": kind, **place, "ts": ts, "ph": "i", "s": "t", "args": {"arg": 0, **args}}
-        else:
-            yield {"name": name, "cat": kind, **place, "ts": ts, "ph": "X", "dur": dur, "args": args}
+    heads: dict[tuple[int, ...], tuple[str, str]] = {}
+    tails: dict[tuple[Any, ...], str] = {}
+    of_head = zip(*((col[name] > 0 if name == "part" else col[name]).tolist() for name in _OF_HEAD), strict=True)
+    of_tail = zip(*(col[name].tolist() for name in _USED), strict=True)
+    times = (start / 1e3).tolist(), ((end - start) / 1e3).tolist(), col["request"].tolist()
+    for head, tail, ts, dur, request in zip(of_head, of_tail, *times, strict=True):
+        if head not in heads:
+            heads[head] = _head(part.names, threads, *head)
+        if tail not in tails:
+            tails[tail] = _tail(part.names, tail)
+        (begin, form), args = heads[head], tails[tail]
+        if request != -1:
+            args += f'{"" if args[-1] == "{" else ","}"request":{request}'
+        yield f"{begin}{form % (ts, dur) if form else ''},{args}}}}}"
+
+
+_OF_HEAD = ("kind", "name", "rank", "thread", "part")
+
+
+def _head(
+    names: Sequence[str], threads: _Threads, kind: int, name: int, rank: int, thread: int, part: int
+) -> tuple[str, str]:
+    """The text of an event up to its times, without its last bracket, and a form that takes `ts` and `dur`."""
+    place = threads.at(rank, thread)
+    if part:
+        return _text({"name": KEY, "ph": "M", **place})[:-1], ""
+    head = {"name": names[name], "cat": KINDS[kind], **place}
+    if KINDS[kind] == "point":
+        return _text({**head, "ph": "i", "s": "t"})[:-1], ',"ts":%r%.0s'
+    return _text({**head, "ph": "X"})[:-1], ',"ts":%r,"dur":%r'
+
+
+def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
+    """The text of an event's `args`, but for its request and last bracket."""
+    told = dict(zip(_USED, row, strict=True))
+    kind = KINDS[told["kind"]]
+    args = _args(kind, names[told["name"]], told)
+    if told["part"]:
+        args = {"kind": kind, **args}
+    elif kind == "point":
+        args = {"arg": 0, **args}
+    return '"args":' + _text(args)[:-1]
 
 
 def _args(kind: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
     """What is known of a row beside its name and times: what is not as in most rows, and what people look for."""
-    args = {key: told[key] for key, most in DEFAULTS.items() if told[key] != most}
+    args = {key: told[key] for key, most in DEFAULTS.items() if key in told and told[key] != most}
     if kind == "point" or (kind == "interval" and not name.startswith("MPI_")):
         return args
     if kind in ("send", "recv", "done"):
@@ -107,12 +145,24 @@ def _args(kind: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
-def _flows(found: Messages, threads: _Threads) -> Iterator[Event]:
+def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
     """An arrow for each message: from where its send begins to just before where it was found to be there."""
     whole = np.flatnonzero(~np.isnan(found.taken_s))
-    sent, taken = (np.rint(column[whole] * 1e9) / 1e3 for column in (found.sent_s, found.taken_s))
-    ends = zip(*(column[whole].tolist() for column in found[:4]), strict=True)
-    for number, ((src, a, dst, b), left, came) in enumerate(zip(ends, sent.tolist(), taken.tolist(), strict=True), 1):
-        head = {"name": "message", "cat": "message", "id": number}
-        yield {**head, "ph": "s", **threads.at(src, a), "ts": left}
-        yield {**head, "ph": "f", "bp": "e", **threads.at(dst, b), "ts": round(came - 1e-3, 3)}
+    for begin in range(0, len(whole), _BATCH):
+        yield list(_arrows(found, whole[begin : begin + _BATCH], begin + 1, threads))
+
+
+def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threads) -> Iterator[str]:
+    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.taken_s))
+    ends = (zip(found[i][at].tolist(), found[i + 1][at].tolist(), strict=True) for i in (0, 2))
+    places: dict[tuple[int, int], str] = {}
+
+    def place(end: tuple[int, int]) -> str:
+        if end not in places:
+            places[end] = _text(threads.at(*end))[1:-1]
+        return places[end]
+
+    for i, (src, dst, left, came) in enumerate(zip(*ends, sent, taken, strict=True), number):
+        head = f'{{"name":"message","cat":"message","id":{i}'
+        yield f'{head},"ph":"s",{place(src)},"ts":{left!r}}}'
+        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(came - 1e-3, 3)!r}}}'

@@ -9,6 +9,7 @@ import numpy as np
 
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes, percent, seconds
+from dovetail.trace.call_classes import SETUP, class_of
 from dovetail.trace.stats import Stats
 
 OVERLAP = {"hta": "HTA", "imb_nbc": "IMB-NBC", "imb": "IMB", "osu": "OSU"}
@@ -22,8 +23,8 @@ class Table(NamedTuple):
 
 
 def tables(stats: Stats) -> list[Table]:
-    """Calls by their time, ranks, waits, sizes of messages, and who sends to whom."""
-    found = [_calls(stats), _ranks(stats)]
+    """Calls by their time, call sites, ranks, waits, sizes of messages, and who sends to whom."""
+    found = [_calls(stats), *([_sites(stats)] if stats.sites else []), _ranks(stats)]
     if stats.waits:
         found.append(_waits(stats))
     return [*found, _sizes(stats), _matrix(stats)] if sum(stats.sizes) else found
@@ -67,20 +68,48 @@ def remarks(stats: Stats) -> Iterator[str]:
 
 
 def _calls(stats: Stats) -> Table:
+    """MPI_Init and MPI_Finalize come last, and have no share: they are no part of the time that others share."""
     whole = sum(rank.seen_s for rank in stats.ranks) or 1.0
+    setup = [call for call in stats.calls if class_of(call.name) == SETUP]
+    counted = [call for call in stats.calls if class_of(call.name) != SETUP]
     rows = [
         [
             *(call.name, str(call.count), num_bytes(call.num_bytes), seconds(call.seconds)),
             *(seconds(call.seconds / call.count), percent(call.seconds / whole)),
         ]
-        for call in stats.calls[:MOST_CALLS]
+        for call in counted[:MOST_CALLS]
     ]
-    rest = stats.calls[MOST_CALLS:]
+    rest = counted[MOST_CALLS:]
     if rest:
         spent, count = sum(call.seconds for call in rest), sum(call.count for call in rest)
         rows.append([f"{len(rest)} others", str(count), "", seconds(spent), "", percent(spent / whole)])
+    rows += [
+        [call.name, str(call.count), "", seconds(call.seconds), seconds(call.seconds / call.count), "apart"]
+        for call in setup
+    ]
     aligns: list[Align] = ["left", "right", "right", "right", "right", "right"]
-    return Table(["call", "count", "bytes", "time", "each", "of all ranks"], rows, aligns)
+    return Table(["call", "count", "bytes", "time", "each", "share of run"], rows, aligns)
+
+
+def _sites(stats: Stats) -> Table:
+    """As mpiP's main table: which places of the program take how much of the time in MPI."""
+    rows = [
+        [
+            it.site or "unknown",
+            it.name,
+            seconds(it.seconds),
+            percent(it.mpi_share),
+            str(it.count),
+            num_bytes(it.num_bytes),
+        ]
+        for it in stats.sites[:MOST_CALLS]
+    ]
+    if rest := stats.sites[MOST_CALLS:]:
+        count, moved = sum(it.count for it in rest), num_bytes(sum(it.num_bytes for it in rest))
+        times = seconds(sum(it.seconds for it in rest)), percent(sum(it.mpi_share for it in rest))
+        rows.append([f"{len(rest)} others", "", *times, str(count), moved])
+    aligns: list[Align] = ["left", "left", "right", "right", "right", "right"]
+    return Table(["call site", "call", "time", "share of MPI", "count", "bytes"], rows, aligns)
 
 
 def _ranks(stats: Stats) -> Table:
@@ -89,11 +118,11 @@ def _ranks(stats: Stats) -> Table:
         half = MOST_RANKS // 2
         shown = [*shown[:half], *shown[-half:]]
     rows = [
-        [str(rank.rank), seconds(rank.seconds), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seen_s or 1)),
+        [str(rank.rank), seconds(rank.seen_s), seconds(rank.mpi_s), percent(rank.mpi_s / (rank.seen_s or 1)),
          seconds(rank.waited_s), seconds(rank.critical_s), percent(rank.hidden_s / (rank.under_way_s or 1))]
         for rank in sorted(shown, key=lambda rank: rank.rank)
     ]  # fmt: skip
-    return Table(["rank", "seen", "in MPI", "share", "waited", "critical path", "overlap"], rows, ["right"] * 7)
+    return Table(["rank", "run time", "in MPI", "share", "waiting", "critical path", "overlap"], rows, ["right"] * 7)
 
 
 def _waits(stats: Stats) -> Table:
@@ -103,7 +132,7 @@ def _waits(stats: Stats) -> Table:
         for wait in stats.waits[:MOST_CALLS]
     ]  # fmt: skip
     aligns: list[Align] = ["left", "left", "right", "right", "right", "right"]
-    return Table(["waits", "in", "count", "time", "most on rank", "most for rank"], rows, aligns)
+    return Table(["wait state", "in call", "calls", "time", "most by rank", "caused most by rank"], rows, aligns)
 
 
 def _sizes(stats: Stats) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dovetail.core import EnvironmentFault, save_json
+from dovetail.plan.plan import MEASURED_SLOWER, Rival
 from dovetail.report.explain import explain, space, title, why_serial
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import seconds
@@ -42,7 +43,7 @@ def summary(result: TuneResult, command: str = "") -> Summary:
     for rival in best.rivals:
         if not rival.schedule.is_serial:
             gain = None if rival.measured_s is None else _share(result, rival.measured_s)
-            rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, rival.why_not))
+            rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, _why_not(result, rival)))
     rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0, "the longer side alone, all else hidden"))
     losses = [Losses("predicted", best.ideal_s, dict(best.losses))]
     if result.losses:
@@ -82,11 +83,26 @@ def _reasons(result: TuneResult) -> list[str]:
 
 
 def _earlier(result: TuneResult) -> list[str]:
-    """Rivals were measured before the plan was settled: say what the plan took then."""
-    before_s = result.judged.tried.get(result.judged.schedule)
-    if before_s in (None, result.planned.median_s):
+    """Rivals were measured before the final: say what the plan took in that job."""
+    before_s = _before_s(result)
+    if before_s is None:
         return []
     return [f"Rivals were measured in an earlier interleaved job, in which the plan took {seconds(before_s)}."]
+
+
+def _before_s(result: TuneResult) -> float | None:
+    """Seconds of the plan in the job that measured its rivals; None where that was the final."""
+    found = result.judged.tried.get(result.judged.schedule)
+    return None if found == result.planned.median_s else found
+
+
+def _why_not(result: TuneResult, rival: Rival) -> str:
+    """Why a rival was not taken; beside a figure of an earlier job, what the plan took in that job."""
+    before_s = _before_s(result)
+    if rival.why_not != MEASURED_SLOWER or rival.measured_s is None or before_s is None:
+        return rival.why_not
+    where = f"in an earlier job, where the plan took {seconds(before_s)}"
+    return f"{MEASURED_SLOWER} {where}" if rival.measured_s >= before_s else f"slower in the final; measured {where}"
 
 
 def _serial_row(result: TuneResult) -> Row:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dovetail import core
-from dovetail.core import DovetailError, RunError, WishError
+from dovetail.core import DovetailError, RunError, WishError, errors
 
 MOST_LETTERS = 1000  # of an error's text: MPI sends a message of this length without waiting for its receiver
 
@@ -24,7 +23,7 @@ class Fault(NamedTuple):
 
     def raised(self) -> DovetailError:
         """Return the error for the other ranks: of the same class if that is one of ours, else a WishError."""
-        kind = getattr(core, self.kind, WishError)
+        kind = getattr(errors, self.kind, WishError)
         made: DovetailError = kind(f"rank {self.rank}: {self.text}")
         return made
 
@@ -40,7 +39,7 @@ class OtherRankFailed(Exception):
 def fault_of(rank: int, error: BaseException) -> Fault:
     """Return what a rank sends the other ranks of an error."""
     ours = type(error).__name__ if isinstance(error, DovetailError) else ""
-    return Fault(rank, ours if hasattr(core, ours) else "", words_of(error))
+    return Fault(rank, ours if hasattr(errors, ours) else "", words_of(error))
 
 
 def words_of(error: BaseException) -> str:

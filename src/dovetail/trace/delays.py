@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dovetail.trace.matching import Messages
 
 MANY = 8  # messages of one call, from one rank
+LATENCY_BYTES = 1 << 16
 LEAST_HELD_S = 20e-6  # a wait shorter than this tells nothing of how a message got on
 
 
@@ -37,9 +38,13 @@ class Delays:
 
     @property
     def slope(self) -> float:
-        """Seconds for a further byte of the largest messages."""
-        if len(self.num_bytes) < 2:
+        """Seconds for a further byte of the largest messages. One size alone cannot tell latency from bandwidth: up to
+        `LATENCY_BYTES` its time counts as latency, beyond that as bandwidth."""
+        if not len(self.num_bytes):
             return 0.0
+        if len(self.num_bytes) < 2:
+            size = float(self.num_bytes[0])
+            return float(self.seconds[0]) / size if size > LATENCY_BYTES else 0.0
         return float((self.seconds[-1] - self.seconds[0]) / (self.num_bytes[-1] - self.num_bytes[0]))
 
     @property

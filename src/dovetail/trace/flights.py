@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.timeline import union_s
 from dovetail.trace.decode import KINDS
+from dovetail.trace.grown import Grown
 from dovetail.trace.matching import DONE, no_columns, of_name
 
 Array = NDArray[Any]
@@ -31,23 +32,22 @@ class Log:
     """Collects MPI calls and requests."""
 
     def __init__(self) -> None:
-        self._requests: list[dict[str, Array]] = []
-        self._calls: list[dict[str, Array]] = []
+        self._requests, self._calls = Grown(), Grown()
 
     def take(self, columns: dict[str, Array], is_mpi: Array) -> None:
         """Rows in the order of their ends; `is_mpi`: of each name, whether it is an MPI call."""
         about = np.flatnonzero(columns["request"] >= 0)
         if len(about):
-            self._requests.append({name: columns[name][about] for name in _USED})
+            self._requests.add({name: columns[name][about] for name in _USED})
         calls = (columns["part"] == 0) & (columns["kind"] != _POINT) & is_mpi[columns["name"]]
         within = {"end_s": (columns["end_s"] - columns["pause_s"])[calls]}  # pauses as if they all came last
-        self._calls.append({name: columns[name][calls] for name in ("rank", "start_s")} | within)
+        self._calls.add({name: columns[name][calls] for name in ("rank", "start_s")} | within)
 
     def flights(self, names: Sequence[str]) -> Flights:
-        """All that were started and are over."""
-        if not self._requests:
+        """All that were started and are over. What was collected is given up for it."""
+        if not len(self._requests):
             return Flights(*no_columns(Flights._fields))
-        rows = {name: np.concatenate([part[name] for part in self._requests]) for name in _USED}
+        rows = self._requests.give()
         is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
         order = np.argsort(rows["request"], kind="stable")
         rows, is_start = {name: column[order] for name, column in rows.items()}, is_start[order]
@@ -63,7 +63,7 @@ class Log:
         """Of each rank: seconds in which something was under way or a call was made; those of them outside calls."""
         found = self.flights(names)
         none = {"rank": np.zeros(0, "i4"), "start_s": np.zeros(0), "end_s": np.zeros(0)}
-        calls = {name: np.concatenate([empty, *(part[name] for part in self._calls)]) for name, empty in none.items()}
+        calls = none | self._calls.give()
         all_s, within_s = np.zeros(num_ranks), np.zeros(num_ranks)
         for rank in range(num_ranks):
             mine, theirs = found.rank == rank, calls["rank"] == rank

@@ -28,9 +28,9 @@ static void dg_note(pid_t child, const char* how, int number) {
     snprintf(path, sizeof path, "%s/%s-%d.dvt", dg_ends.folder, dg_ends.host, (int)child);
     if (*dg_ends.folder && access(path, F_OK) == 0) {
         clock_gettime(CLOCK_REALTIME, &now);
-        const int length = snprintf(line, sizeof line, "{\"pid\": %d, \"%s\": %d, \"host\": \"%s\", \"real_ns\": %lld}\n",
-                                    (int)child, how, number, dg_ends.host,
-                                    (long long)now.tv_sec * 1000000000 + now.tv_nsec);
+        const int length =
+            snprintf(line, sizeof line, "{\"pid\": %d, \"%s\": %d, \"host\": \"%s\", \"real_ns\": %lld}\n", (int)child,
+                     how, number, dg_ends.host, (long long)now.tv_sec * 1000000000 + now.tv_nsec);
         snprintf(path, sizeof path, "%s/ends.jsonl", dg_ends.folder);
         const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
         const ssize_t done = file >= 0 ? write(file, line, (size_t)length) : 0;

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
+from dovetail.trace.grown import Grown
 from dovetail.trace.probed import next_taken
 from dovetail.trace.trace import Comm, Trace
 
@@ -27,6 +28,9 @@ class Messages(NamedTuple):
     sent_s: Array  # the sending call begins
     sent_end_s: Array  # and ends
     away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
+    away_from_s: Array  # and begins
+    away_thread: Array
+    away_name: Array
     posted_s: Array  # the call that asks for it begins
     waited_s: Array  # the call in which it was found to be there begins
     taken_s: Array  # and ends
@@ -49,7 +53,7 @@ class Matcher:
     """
 
     def __init__(self) -> None:
-        self._kept: list[dict[str, Array]] = []
+        self._kept = Grown()
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
@@ -59,20 +63,23 @@ class Matcher:
         )
         at = np.flatnonzero(about)
         if len(at):
-            self._kept.append({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+            self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
         self._num_rows += len(about)
 
     def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
         """The messages, and how many receives are of none of them. What was collected is given up for it."""
-        if not self._kept:
+        if not len(self._kept):
             return Messages(*no_columns(Messages._fields)), 0
-        rows = {name: np.concatenate([part.pop(name) for part in self._kept]) for name in (*_USED, "row")}
-        self._kept = []
+        rows = self._kept.give()
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
         is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
-        found, strays = _paired(*_sides(rows, is_init, is_start, np.array(alike(comms), "i4")))
         is_probe = of_name(names, lambda name: name in ("MPI_Probe", "MPI_Mprobe"))[rows["name"]]
-        return _with_probes(found, rows, np.flatnonzero(is_probe & (rows["kind"] == RECV))), strays
+        probes = np.flatnonzero(is_probe & (rows["kind"] == RECV))
+        sides = _sides(rows, is_init, is_start, np.array(alike(comms), "i4"))
+        if not len(probes):
+            rows.clear()  # they are large
+        found, strays = _paired(*sides)
+        return _with_probes(found, rows, probes) if len(probes) else found, strays
 
 
 def messages(trace: Trace) -> Messages:
@@ -122,10 +129,14 @@ def _sides(
     sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
     sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
-    away = np.where(rows["request"] >= 0, np.nan, rows["end_s"])
     over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
-    away[started[over]] = rows["end_s"][over]
-    sends["away_s"] = away[sent]
+    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that finds a send to be over
+    ended_by[started[over]] = over
+    by_end, known = ended_by[sent], ended_by[sent] >= 0
+    for name, column in (("away_s", "end_s"), ("away_from_s", "start_s")):
+        sends[name] = np.where(known, rows[column][by_end], np.nan)
+    for name, column in (("away_thread", "thread"), ("away_name", "name")):
+        sends[name] = np.where(known, rows[column][by_end], -1)
     taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
     takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
     asked = np.where(started[taken] >= 0, started[taken], taken)
@@ -187,6 +198,9 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
             sends["at_s"],
             sends["end_s"],
             sends["away_s"],
+            sends["away_from_s"],
+            sends["away_thread"],
+            sends["away_name"],
         ),
         *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
         *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),

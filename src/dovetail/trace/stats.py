@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.trace.call_classes import SETUP, class_of
 from dovetail.trace.decode import KINDS
 from dovetail.trace.delays import delays_of
 from dovetail.trace.flights import Log
 from dovetail.trace.matching import Matcher, Messages, of_name
 from dovetail.trace.meetings import Gatherer
+from dovetail.trace.polls import POLLS, Polls
+from dovetail.trace.site_sums import SiteStats, SiteSums
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
-from dovetail.trace.waits import STATES, Waits, critical_path, waits
+from dovetail.trace.wait_rows import joined
+from dovetail.trace.waits import (
+    STATES,
+    CallWaits,
+    by_call,
+    critical_path,
+    waits_of_collectives,
+    waits_of_messages,
+)
 
 SCHEMA = "dovetail.trace_stats/1"
 _MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
@@ -39,7 +50,8 @@ class CallStats:
 
 @dataclass(frozen=True)
 class WaitStats:
-    """All waits of a kind in a call: how often, how long, the rank that waited most, and whom most was waited for."""
+    """Waits of one kind in calls of one name: how many calls waited, seconds, the rank that waited most, and the rank
+    that caused most. A call that waits for several messages waits for the last of them."""
 
     state: str
     name: str
@@ -56,9 +68,9 @@ class WaitStats:
 
 @dataclass(frozen=True)
 class RankStats:
-    """One rank: the time that it was seen, the part of it within MPI and of that in waits, seconds of the critical
-    path, seconds in which messages were under way and the part of it outside MPI, its calls, those it never came back
-    from, and how many threads called MPI: `mpi_s` and `waited_s` are theirs together."""
+    """One rank: the time from its first event to its last, the part of it within MPI and of that in waits, seconds of
+    the critical path, seconds in which messages were under way and the part of it outside MPI, its calls, those that
+    never ended, and how many threads called MPI: `mpi_s` and `waited_s` are theirs together."""
 
     rank: int
     seconds: float
@@ -71,15 +83,16 @@ class RankStats:
     calls: tuple[CallStats, ...] = field(repr=False)
     open_calls: tuple[str, ...] = ()
     num_threads: int = 1
+    setup_s: float = 0.0  # in MPI_Init and MPI_Finalize, which `mpi_s` and `seen_s` leave out
 
     @property
     def seen_s(self) -> float:
-        """Seconds of all its threads that called MPI."""
-        return self.seconds * self.num_threads
+        """Seconds of all its threads that called MPI, without MPI_Init and MPI_Finalize."""
+        return max(self.seconds * self.num_threads - self.setup_s, 0.0)
 
     def to_json(self) -> dict[str, Any]:
         calls = [call.to_json() for call in self.calls]
-        times = ("seconds", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s", "pure_s")
+        times = ("seconds", "setup_s", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s", "pure_s")
         shown = {"rank": self.rank, **{name: getattr(self, name) for name in times}}
         return {**shown, "threads": self.num_threads, "calls": calls, "open_calls": list(self.open_calls)}
 
@@ -98,6 +111,7 @@ class Stats:
     matrix_bytes: NDArray[np.int64] = field(repr=False)
     matrix_messages: NDArray[np.int64] = field(repr=False)
     meta: dict[str, Any] = field(repr=False)
+    sites: tuple[SiteStats, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         head = {"schema": SCHEMA, "num_ranks": self.num_ranks, "calls": [call.to_json() for call in self.calls]}
@@ -105,6 +119,7 @@ class Stats:
         matrix = {"matrix_bytes": self.matrix_bytes.tolist(), "matrix_messages": self.matrix_messages.tolist()}
         told = {"wait_states": [wait.to_json() for wait in self.waits], "overlap": self.overlap, "sizes": sizes}
         about: dict[str, Any] = {key: self.meta[key] for key in ("clocks", "lost", "faults") if key in self.meta}
+        head["sites"] = [site.to_json() for site in self.sites]
         return {**head, "ranks": [rank.to_json() for rank in self.ranks], **told, **matrix, **about}
 
     @property
@@ -127,23 +142,32 @@ class Stats:
 def stats(trace: Trace | TraceFile) -> Stats:
     """Add up a trace; one on disk is read a chunk at a time."""
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
-    sums, matcher, gatherer, log = _Sums(trace.num_ranks, is_mpi), Matcher(), Gatherer(), Log()
+    is_poll = of_name(trace.names, lambda name: name in POLLS)
+    is_setup = of_name(trace.names, lambda name: class_of(name) == SETUP)
+    sums, matcher, gatherer, log = _Sums(trace.num_ranks, is_mpi, is_setup), Matcher(), Gatherer(), Log()
+    polls: list[Polls] = []
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         sums.add(part.columns)
         matcher.take(part.columns)
         gatherer.take(part.columns)
-        log.take(part.columns, is_mpi)
+        log.take(part.columns, is_mpi & ~sums.is_setup)
+        polls.append(Polls.of(part.columns, is_poll))
     sums.forget_unseen()
-    found, _ = matcher.messages(trace.names, trace.comms)
-    waited = waits(found, gatherer.meetings(trace.names, trace.comms), trace.names)
-    path = critical_path(waited, sums.first, sums.last).seconds_of(trace.num_ranks)
     hidden = log.hidden(trace.names, trace.num_ranks)
+    del log  # what was collected is large, and given up as soon as it is added up
+    at_collectives = waits_of_collectives(gatherer.meetings(trace.names, trace.comms), trace.names)
+    del gatherer
+    found, _ = matcher.messages(trace.names, trace.comms)
+    seen = joined(waits_of_messages(found, trace.names), at_collectives)
+    path = critical_path(by_call(seen).waits, sums.first, sums.last).seconds_of(trace.num_ranks)
+    waited = by_call(seen, Polls.joined(polls) if polls else None)
     pure = _pure(found, trace.num_ranks)
-    spent = np.bincount(waited.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
+    spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
     sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
     told = _told(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
-    return Stats(trace.num_ranks, calls, ranks, *told, trace.meta)
+    sites = sums.sites.stats(trace.num_ranks, trace.names, trace.meta)
+    return Stats(trace.num_ranks, calls, ranks, *told, trace.meta, sites)
 
 
 def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
@@ -167,14 +191,15 @@ def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.i
     return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
 
 
-def _told(found: Waits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
-    """Waits by kind and call."""
+def _told(waited: CallWaits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
+    """Waits by kind and name of the call."""
+    found, seconds = waited
     key = found.state * len(trace.names) + found.name
     told = []
     for one in np.unique(key).tolist():
         at = key == one
-        by_rank = np.bincount(found.rank[at], found.seconds[at], trace.num_ranks)
-        by_cause = np.bincount(found.cause[at], found.seconds[at], trace.num_ranks)
+        by_rank = np.bincount(found.rank[at], seconds[at], trace.num_ranks)
+        by_cause = np.bincount(found.cause[at], seconds[at], trace.num_ranks)
         most, cause = int(np.argmax(by_rank)), int(np.argmax(by_cause))
         state, name = divmod(one, len(trace.names))
         head = (STATES[state], trace.names[name], int(np.count_nonzero(at)), float(by_rank.sum()))
@@ -185,7 +210,8 @@ def _told(found: Waits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
 class _Sums:
     """Counts, bytes and seconds by rank and name."""
 
-    def __init__(self, num_ranks: int, is_mpi: NDArray[np.bool_]) -> None:
+    def __init__(self, num_ranks: int, is_mpi: NDArray[np.bool_], is_setup: NDArray[np.bool_]) -> None:
+        self.is_setup, self.sites = is_setup, SiteSums(is_mpi & ~is_setup)
         self.is_mpi, self.shape = is_mpi, (num_ranks, len(is_mpi))
         self.count, self.num_bytes = np.zeros(self.shape, "i8"), np.zeros(self.shape, "i8")
         self.seconds = np.zeros(self.shape)
@@ -202,6 +228,7 @@ class _Sums:
         self.count += np.bincount(cell[once], 1 + col["repeats"][once], length).astype("i8").reshape(self.shape)
         self.num_bytes += np.bincount(cell[moves], col["num_bytes"][moves], length).astype("i8").reshape(self.shape)
         spent = (col["end_s"] - col["start_s"] - col["pause_s"])[once]
+        self.sites.add(col, once, moves)
         self.seconds += np.bincount(cell[once], spent, length).reshape(self.shape)
         np.minimum.at(self.first, col["rank"], col["start_s"])
         np.maximum.at(self.last, col["rank"], col["end_s"])
@@ -236,7 +263,8 @@ class _Sums:
         seen = float(max(self.last[rank] - self.first[rank], 0.0))
         open_calls = tuple(names[name] for at, name in self.open if at == rank)
         threads = max(1, sum(at == rank for at, _ in self.threads))
-        mpi_s = sum(c.seconds for c in calls if c.name.startswith("MPI_"))
+        setup_s = float(self.seconds[rank][self.is_setup].sum())
+        mpi_s = float(self.seconds[rank][self.is_mpi & ~self.is_setup].sum())
         return RankStats(
-            rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], spent[4], calls, open_calls, threads
+            rank, seen, mpi_s, spent[0], spent[1], spent[2], spent[3], spent[4], calls, open_calls, threads, setup_s
         )

@@ -73,6 +73,10 @@ class TraceFile:
         """The whole trace."""
         return self._trace(self.chunks)
 
+    def chunk_rows(self, first: int, last: int) -> Trace:
+        """The rows of some chunks, from number `first` to before `last`."""
+        return self._trace(self.chunks[first:last])
+
     def between(self, start_s: float, end_s: float) -> Trace:
         """Rows that overlap [start_s, end_s]; other chunks are not read."""
         near = self._trace([c for c in self.chunks if c.end_s >= start_s and c.start_s <= end_s])

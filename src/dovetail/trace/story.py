@@ -119,7 +119,11 @@ class _Call(NamedTuple):
 def story_of(trace: Trace) -> Story:
     """The story of a trace's main threads, from the end of MPI_Init to the beginning of MPI_Finalize: of each rank the
     thread that makes most MPI calls. What has its other end in another thread, or none, is left out."""
-    found, met = messages(trace), meetings(trace)
+    return story_with(trace, messages(trace), meetings(trace))
+
+
+def story_with(trace: Trace, found: Messages, met: Meetings) -> Story:
+    """The story of a trace whose messages and meetings are known."""
     told = _Teller(trace, found, met)
     steps = [told.steps(rank) for rank in range(trace.num_ranks)]
     return Story(tuple(steps), told.messages(), told.gatherings(), told.delays, told.makespan_s, trace.names)

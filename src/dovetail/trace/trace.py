@@ -77,7 +77,7 @@ class Trace:
         first = self.columns["part"] == 0
         return int(np.count_nonzero(first) + self.columns["repeats"][first].sum())
 
-    def rows(self, chosen: NDArray[Any]) -> Trace:
+    def rows(self, chosen: NDArray[Any] | slice) -> Trace:
         """The same with the chosen rows only."""
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return Trace(self.num_ranks, self.names, self.comms, columns, self.meta)
@@ -139,9 +139,17 @@ def check_meta(meta: Any) -> dict[str, Any]:
     for about in ranks if is_sound else []:
         is_sound = is_sound and isinstance(about, dict) and {"rank", "host"} <= about.keys()
         is_sound = is_sound and all(isinstance(about[name], kind) for name, kind in kinds.items() if name in about)
+        is_sound = is_sound and _are_places(about.get("maps", []), about.get("lines", {}))
     if not is_sound:
         raise ValueError("its meta is malformed")
     return meta
+
+
+def _are_places(maps: list[Any], lines: dict[Any, Any]) -> bool:
+    """Whether maps of a process and lines of Python are what `call_sites` reads."""
+    kinds = {"map": str, "start": int, "end": int, "offset": int}
+    known = all(isinstance(it, dict) and all(isinstance(it.get(k), t) for k, t in kinds.items()) for it in maps)
+    return known and all(isinstance(line, str) for line in lines.values())
 
 
 def no_columns() -> dict[str, NDArray[Any]]:

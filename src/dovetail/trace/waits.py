@@ -11,84 +11,159 @@ from numpy.typing import NDArray
 
 from dovetail.trace.matching import Messages, of_name
 from dovetail.trace.meetings import Meetings
+from dovetail.trace.polls import POLLS, Polls
+from dovetail.trace.wait_rows import Waits, joined
 
 Array = NDArray[Any]
 STATES = ("late_sender", "late_receiver", "wait_at_collective", "late_root", "early_root")
+LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, LATE_ROOT, EARLY_ROOT = range(len(STATES))
 _TO_ALL = ("bcast", "scatter")  # need the root
 _TO_ONE = ("reduce", "gather")  # the root needs all
-_ROOTED = {"Bcast": "bcast", "Scatter": "scatter", "Scatterv": "scatter", "Reduce": "reduce", "Gather": "gather",
-           "Gatherv": "gather"}  # fmt: skip
-_OF_SOME = ("Neighbor_", "Scan", "Exscan")  # need neighbours, or lower ranks
+_ROOTED = {"bcast": "bcast", "scatter": "scatter", "scatterv": "scatter", "reduce": "reduce", "gather": "gather",
+           "gatherv": "gather"}  # fmt: skip
+_OF_SOME = ("Neighbor_", "Scan", "Exscan", "Ineighbor_", "Iscan", "Iexscan")  # need neighbours, or lower ranks
 
 
-class Waits(NamedTuple):
-    """One entry for each time that a rank waited: from `start_s` on for what rank `cause` did at `until_s`, in a call
-    that ended at `end_s`."""
+class CallWaits(NamedTuple):
+    """One wait for each call that waited, and its seconds without pauses between polls: never more than the call's."""
 
-    state: Array  # row of STATES
-    name: Array
-    rank: Array
-    start_s: Array
-    until_s: Array
-    end_s: Array
-    cause: Array
+    waits: Waits
     seconds: Array
-    row: Array
 
 
-def waits(found: Messages, met: Meetings, names: Sequence[str]) -> Waits:
-    """Every wait that the messages and collectives of a trace tell of."""
-    parts = [*_of_messages(found, names), *_of_collectives(met, names)]
-    joined = (np.concatenate([part[i] for part in parts]) for i in range(len(Waits._fields)))
-    return Waits(*joined)
+def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
+    """Every wait that the messages of a trace show. Waits of one call may overlap: see `by_call`.
+
+    A test that finds what came after it was asked for is one too, even if it came before the test: those before waited.
+    """
+    is_poll = _polls(names)
+    return joined(_of_receivers(found, is_poll), _of_probes(found), _of_senders(found, names, is_poll))
 
 
-def _of_messages(found: Messages, names: Sequence[str]) -> list[Waits]:
-    """Receivers and probes that came before the send began; blocking senders that came before the receive was
-    posted."""
-    blocks = of_name([*names, ""], lambda name: name.removesuffix("_c") in ("MPI_Send", "MPI_Ssend", "MPI_Rsend"))
-    taken = found.taken_row >= 0
-    early = np.flatnonzero(taken & (found.sent_s > found.waited_s))
-    until = np.minimum(found.sent_s, found.taken_s)[early]
-    receiver = Waits(
-        *(np.zeros(len(early), "i8"), found.taken_name[early], found.dst[early], found.waited_s[early]),
-        *(until, found.taken_s[early], found.src[early], until - found.waited_s[early], found.taken_row[early]),
+def waits_of_collectives(met: Meetings, names: Sequence[str]) -> Waits:
+    """Every wait that the collectives of a trace show."""
+    return _of_collectives(met, names, _polls(names))
+
+
+def _polls(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Of each name, and last of none (-1), whether it is that of a poll."""
+    return of_name([*names, ""], lambda name: name in POLLS)
+
+
+def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
+    """The union of the waits of each call: the one that ends last, since all begin with the call. With `polls`, tests
+    in vain before a test that finds something waited too."""
+    seconds = found.until_s - found.start_s
+    if polls is not None:
+        found, seconds = _polled(found, polls)
+    waited = seconds > 0
+    found, seconds = found.at(waited), seconds[waited]
+    order = np.lexsort((-found.until_s, found.start_s, found.end_s, found.thread, found.rank))
+    found, seconds = found.at(order), seconds[order]
+    changed = np.zeros(len(order), bool)
+    changed[:1] = True
+    for column in (found.rank, found.thread, found.start_s, found.end_s):
+        changed[1:] |= column[1:] != column[:-1]
+    return CallWaits(found.at(changed), seconds[changed])
+
+
+def _of_receivers(found: Messages, is_poll: Array) -> Waits:
+    """Receivers that came before the send began."""
+    since = np.where(is_poll[found.taken_name.astype("i8")], found.posted_s, found.waited_s)
+    at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > since))
+    until = np.minimum(found.sent_s, found.taken_s)[at]
+    return Waits(
+        *(np.full(len(at), LATE_SENDER), found.taken_name[at], found.dst[at], found.dst_thread[at]),
+        *(found.waited_s[at], until, found.taken_s[at], found.src[at], found.posted_s[at]),
     )
-    looked = np.flatnonzero(taken & (found.sent_s > found.probe_s))
-    told = np.minimum(found.sent_s, found.probe_end_s)[looked]
-    prober = Waits(
-        *(np.zeros(len(looked), "i8"), found.probe_name[looked], found.dst[looked], found.probe_s[looked], told),
-        *(found.probe_end_s[looked], found.src[looked], told - found.probe_s[looked], found.probe_row[looked]),
-    )
-    late = taken & (found.posted_s > found.sent_s) & (found.sent_end_s > found.posted_s)
-    held = np.flatnonzero(late & blocks[found.sent_name.astype("i8")])
-    sender = Waits(
-        *(np.ones(len(held), "i8"), found.sent_name[held], found.src[held], found.sent_s[held], found.posted_s[held]),
-        *(found.sent_end_s[held], found.dst[held], (found.posted_s - found.sent_s)[held], found.sent_row[held]),
-    )
-    return [receiver, prober, sender]
 
 
-def _of_collectives(met: Meetings, names: Sequence[str]) -> list[Waits]:
-    """Ranks that came to a blocking collective before all others, or before the root, whichever it needs."""
+def _of_probes(found: Messages) -> Waits:
+    """Probes that came before the send began."""
+    at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > found.probe_s))
+    until = np.minimum(found.sent_s, found.probe_end_s)[at]
+    return Waits(
+        *(np.full(len(at), LATE_SENDER), found.probe_name[at], found.dst[at], found.dst_thread[at]),
+        *(found.probe_s[at], until, found.probe_end_s[at], found.src[at], found.probe_s[at]),
+    )
+
+
+def _of_senders(found: Messages, names: Sequence[str], is_poll: Array) -> Waits:
+    """Calls that wait until a message is sent, and came before its receive was posted.
+
+    A call that also takes messages may have waited for those alone: there, a message no longer than one that was seen
+    to go without its receive does not count, unless its sender must wait (MPI_Ssend).
+    """
+    buffered = of_name([*names, ""], lambda name: "bsend" in name.lower())[found.sent_name.astype("i8")]
+    strict = of_name([*names, ""], lambda name: "ssend" in name.lower())[found.sent_name.astype("i8")]
+    eager = found.num_bytes[found.away_s < found.posted_s].max(initial=-1)
+    since = np.where(is_poll[found.away_name.astype("i8")], found.sent_end_s, found.away_from_s)
+    late = (found.taken_row >= 0) & (found.posted_s > since) & (found.away_s > found.posted_s) & ~buffered
+    sure = strict | (found.num_bytes > eager) | ~_takes_too(found, late)
+    at = np.flatnonzero(late & sure)
+    return Waits(
+        *(np.full(len(at), LATE_RECEIVER), found.away_name[at], found.src[at], found.away_thread[at]),
+        *(found.away_from_s[at], found.posted_s[at], found.away_s[at], found.dst[at], found.sent_s[at]),
+    )
+
+
+def _takes_too(found: Messages, chosen: Array) -> Array:
+    """Of the chosen messages: whether the call that waits until they are sent takes messages as well."""
+    kind = np.dtype([("rank", "i8"), ("thread", "i8"), ("start", "f8")])
+    both = [np.zeros(len(chosen), kind) for _ in range(2)]
+    columns = (found.src, found.away_thread, found.away_from_s), (found.dst, found.dst_thread, found.waited_s)
+    for calls, values in zip(both, columns, strict=True):
+        for name, value in zip(kind.names or (), values, strict=True):
+            calls[name] = value
+    takes = np.zeros(len(chosen), bool)
+    takes[chosen] = np.isin(both[0][chosen], both[1][found.taken_row >= 0])
+    return takes
+
+
+def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Waits:
+    """Ranks that came to wait for a collective before all others, or before the root, whichever it needs, came."""
     direction = np.zeros(len(names), "i8")
     for i, name in enumerate(names):
-        kind = _ROOTED.get(name.removeprefix("MPI_").removesuffix("_c"), "")
+        kind = _ROOTED.get(_of_blocking(name), "")
         direction[i] = 1 if kind in _TO_ALL else 2 if kind in _TO_ONE else 0
     way = direction[met.name] if len(met.name) else met.name
     is_root, until = met.root == met.rank, np.array(met.last_start_s, "f8")
-    cause, state = np.array(met.last_rank), np.full(len(way), STATES.index("wait_at_collective"))
+    cause, state = np.array(met.last_rank), np.full(len(way), AT_COLLECTIVE)
     from_root = way == 1
     until[from_root], cause[from_root] = met.root_start_s[from_root], met.root[from_root]
-    state[from_root], state[way == 2] = STATES.index("late_root"), STATES.index("early_root")
-    waited = (met.request < 0) & np.where(way == 1, ~is_root, (way == 0) | is_root) & ~np.isnan(until)
+    state[from_root], state[way == 2] = LATE_ROOT, EARLY_ROOT
+    waited = np.where(way == 1, ~is_root, (way == 0) | is_root) & ~np.isnan(until) & ~np.isnan(met.waited_s)
     of_some = of_name(names, lambda name: name.removeprefix("MPI_").startswith(_OF_SOME))
     if len(met.name):
-        waited &= ~(of_some[met.name] & (met.end_s < until))  # it did not need the last
-    until = np.minimum(until, met.end_s)
-    at = np.flatnonzero(waited & (until > met.start_s))
-    told = (state, met.name, met.rank, met.start_s, until, met.end_s, cause, until - met.start_s, met.row)
-    return [Waits(*(column[at] for column in told))]
+        waited &= ~(of_some[met.name] & (met.waited_end_s < until))  # it did not need the last
+    until = np.fmin(until, met.waited_end_s)
+    since = np.where(is_poll[met.waited_name.astype("i8")], met.start_s, met.waited_s)
+    at = np.flatnonzero(waited & (until > since))
+    told = (state, met.waited_name, met.rank, met.waited_thread, met.waited_s, until, met.waited_end_s, cause)
+    return Waits(*(column[at] for column in (*told, met.start_s)))
+
+
+def _of_blocking(name: str) -> str:
+    """A collective's name without its prefix, and without the I of one that does not block.
+
+    >>> _of_blocking("MPI_Ibcast"), _of_blocking("MPI_Bcast_c")
+    ('bcast', 'bcast')
+    """
+    short = name.removeprefix("MPI_").removesuffix("_c").lower()
+    return short[1:] if short.startswith("i") else short
+
+
+def _polled(found: Waits, polls: Polls) -> tuple[Waits, Array]:
+    """The waits, with those in calls that tested in vain before; and their seconds, without pauses between polls."""
+    poll, wait = polls.before(found)
+    start, end, seconds = polls.start_s[poll], polls.end_s[poll], found.until_s - found.start_s
+    own = (start == found.start_s[wait]) & (end == found.end_s[wait])
+    until = np.minimum(found.until_s[wait], end)
+    spent = np.minimum(until, end - polls.pause_s[poll]) - start  # pauses as if they all came last
+    seconds[wait[own]] = spent[own]
+    vain = ~own & (until > start)
+    more = found.at(wait[vain])._replace(start_s=start[vain], until_s=until[vain], end_s=end[vain])
+    return joined(found, more), np.maximum(np.concatenate([seconds, spent[vain]]), 0.0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +181,7 @@ class CriticalPath:
 
 def critical_path(found: Waits, first_s: Array, last_s: Array) -> CriticalPath:
     """Walk back from the last to end; at each wait go over to whom was waited for. `first_s`, `last_s`: by rank."""
-    order = np.lexsort((found.end_s, found.rank))
+    order = np.lexsort((found.until_s, found.end_s, found.rank))
     ends, bounds = found.end_s[order], np.searchsorted(found.rank[order], np.arange(len(first_s) + 1))
     rank = int(np.argmax(last_s)) if len(last_s) else 0
     time, stretches = float(last_s[rank]) if len(last_s) else 0.0, []

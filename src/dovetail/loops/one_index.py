@@ -1,0 +1,146 @@
+"""one_index: rows, columns and elements that a nest writes at one index, as loops of one iteration along these axes.
+
+A loop over plain numbers is written out while a nest is recorded, so `for i in loop(2, 3): … u[i, j] = …` writes
+`u[2, j]`. Stencils and pipelines need a loop for every axis of the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dovetail.loops.affine import Affine
+from dovetail.loops.expressions import Read, with_reads
+from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import Take
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+Node = Loop | Statement | Take
+Fixed = Mapping[int, tuple[str, Affine]]  # by axis: the index of the new loop, and its only value
+
+
+def with_all_loops(nest: Nest, elements: bool = False) -> Nest:
+    """Return the same nest, where each statement within loops over some axes of its array has loops over all of them.
+
+    `elements`: statements outside of all these loops get them too. A nest that lacks no loop is returned itself.
+    """
+    outer = _outer(nest)
+    body = [_whole(nest, each, (outer,) if outer else (), elements) for each in (outer.body if outer else nest.body)]
+    if outer:
+        made = Loop(outer.index, outer.low, outer.high, body)
+        body = [_within(each, (made,)) for each in body]
+        made.body[:] = body
+        body = [made]
+    if [str(s) for s in _statements(body)] == [str(s) for s in nest.statements]:
+        return nest
+    recorder = copy(nest.recorder)
+    recorder.body, recorder.statements = body, [*_statements(body)]
+    return replace(nest, recorder=recorder)
+
+
+def _outer(nest: Nest) -> Loop | None:
+    """The loop of steps: around all statements, and no axis of an array goes along it."""
+    only = nest.body[0] if len(nest.body) == 1 else None
+    if not isinstance(only, Loop):
+        return None
+    accesses = (each for name in nest.arrays for _, each in nest.accesses(name))
+    along = any(only.index in at.names for each in accesses for at in each.at[nest.arrays[each.array].time :])
+    return None if along else only
+
+
+def _statements(body: Sequence[Node]) -> Iterator[Statement]:
+    for each in body:
+        if isinstance(each, Statement):
+            yield each
+        elif isinstance(each, Loop):
+            yield from _statements(each.body)
+
+
+def _within(each: Node, around: tuple[Loop, ...]) -> Node:
+    """A copy of a loop or a statement, within these loops."""
+    if isinstance(each, Loop):
+        made = Loop(each.index, each.low, each.high)
+        made.body.extend(_within(child, (*around, made)) for child in each.body)
+        return made
+    return replace(each, loops=around) if isinstance(each, Statement) else each
+
+
+def _whole(nest: Nest, each: Node, around: tuple[Loop, ...], elements: bool) -> Node:
+    """Loops, one within the other, and what they hold, with a loop for every axis that is written."""
+    chain, body = list[Loop](), [each]
+    while len(body) == 1 and isinstance(body[0], Loop):
+        chain.append(body[0])
+        body = body[0].body
+    inner = [statement for statement in body if isinstance(statement, Statement)]
+    if len(inner) < len(body) or not inner or not (chain or elements):
+        return each
+    fixed = _fixed(nest, inner, chain)
+    if not fixed:
+        return each
+    held: list[Node] = [_placed(nest, statement, fixed) for statement in inner]
+    for loop in reversed(_ordered(nest, inner[0], chain, fixed)):
+        held = [Loop(loop.index, loop.low, loop.high, held)]
+    return _within(held[0], around)
+
+
+def _fixed(nest: Nest, inner: Sequence[Statement], chain: Sequence[Loop]) -> Fixed:
+    """The axes along which all these statements write at the same one index, where they lack only those loops."""
+    indices = {loop.index for loop in chain}
+    found = [
+        {axis: at.key for axis, at in enumerate(_space(nest, each.target)) if indices.isdisjoint(at.names)}
+        for each in inner
+    ]
+    lacking = len(nest.arrays[inner[0].target.array].shape) - len(chain)
+    if any(each != found[0] for each in found) or len(found[0]) != lacking:
+        return {}
+    made: dict[int, tuple[str, Affine]] = {}
+    for axis in found[0]:
+        name = _index(nest, axis, indices | {name for name, _ in made.values()})
+        made[axis] = name, _space(nest, inner[0].target)[axis]
+    return made
+
+
+def _space(nest: Nest, access: Read) -> tuple[Affine, ...]:
+    return access.at[nest.arrays[access.array].time :]
+
+
+def _index(nest: Nest, axis: int, taken: set[str]) -> str:
+    """What other loops along this axis call their index, or a name of its own."""
+    for statement in nest.statements:
+        at = _space(nest, statement.target)[axis:][:1]
+        names = [loop.index for loop in statement.loops[1:] if at and loop.index in at[0].names]
+        if len(names) == 1 and names[0] not in taken:
+            return names[0]
+    return f"axis{axis}_"
+
+
+def _placed(nest: Nest, statement: Statement, fixed: Fixed) -> Statement:
+    """The statement with indices in place of what the only iterations have for them."""
+    place = partial(_moved, nest, nest.arrays[statement.target.array].shape, fixed)
+    return replace(statement, target=place(statement.target), value=with_reads(statement.value, place))
+
+
+def _moved(nest: Nest, shape: Sequence[str | int], fixed: Fixed, access: Read) -> Read:
+    if nest.arrays[access.array].shape != shape:
+        return access
+    at, time = list(access.at), int(nest.arrays[access.array].time)
+    for axis, (index, only) in fixed.items():
+        gap = at[time + axis] - only
+        at[time + axis] = at[time + axis] if gap.terms else gap + Affine(((index, 1),))
+    return replace(access, at=tuple(at))
+
+
+def _ordered(nest: Nest, first: Statement, chain: Sequence[Loop], fixed: Fixed) -> list[Loop]:
+    """The loops as they are, and each new one before the first of an axis behind its own."""
+    axes = {name: axis for axis, at in enumerate(_space(nest, first.target)) for name in at.names}
+    found = list(chain)
+    for axis, (index, only) in sorted(fixed.items()):
+        place = next((k for k, loop in enumerate(found) if axes.get(loop.index, -1) > axis), len(found))
+        found.insert(place, Loop(index, only, only + 1))
+        axes[index] = axis
+    return found

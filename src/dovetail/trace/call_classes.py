@@ -1,0 +1,33 @@
+"""Classes of MPI calls, as MPI's standard divides them."""
+
+from __future__ import annotations
+
+import re
+
+CLASSES = (*("outside MPI", "send", "receive", "wait", "collective", "one-sided", "I/O", "init/finalize", "other MPI"),)
+OUTSIDE, SEND, RECEIVE, WAIT, COLLECTIVE, ONE_SIDED, IO, SETUP, OTHER = range(len(CLASSES))
+_PATTERNS = (
+    (r"init|init_thread|finalize|session_init|session_finalize", SETUP),
+    (r"file_.*", IO),
+    (r"win_.*|r?put|r?get|r?accumulate|r?get_accumulate|fetch_and_op|compare_and_swap", ONE_SIDED),
+    (r"wait.*|test.*|i?m?probe|improbe|request_.*|parrived", WAIT),
+    (r"i?[bsr]?send(_init)?|i?sendrecv(_replace)?|psend_init|pready.*|start|startall|isend|ibsend|issend|irsend", SEND),
+    (r"i?m?recv(_init)?|imrecv|precv_init", RECEIVE),
+    (
+        r"i?(neighbor_)?(barrier|bcast|gatherv?|scatterv?|allgatherv?|alltoall[vw]?|(all)?reduce|reduce_scatter(_block)?"
+        r"|scan|exscan)(_init)?|comm_(dup|split|create|idup).*",
+        COLLECTIVE,
+    ),
+)
+
+
+def class_of(name: str) -> int:
+    """The class of a call, a row of `CLASSES`.
+
+    >>> [CLASSES[class_of(name)] for name in ("MPI_Init", "MPI_Isend", "MPI_Waitall", "MPI_Ialltoallv", "work")]
+    ['init/finalize', 'send', 'wait', 'collective', 'outside MPI']
+    """
+    if not name.startswith("MPI_"):
+        return OUTSIDE
+    short = name.removeprefix("MPI_").removesuffix("_c").lower()
+    return next((number for pattern, number in _PATTERNS if re.fullmatch(pattern, short)), OTHER)

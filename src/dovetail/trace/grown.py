@@ -1,0 +1,44 @@
+"""Columns that grow as a trace is read, without a second copy of them at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MORE = 1.25  # times as much room as is needed, when there is too little
+
+
+class Grown:
+    """Columns of one length. `add` appends rows; `give` returns the columns and forgets them.
+
+    >>> rows = Grown()
+    >>> rows.add({"rank": np.array([0, 1])})
+    >>> rows.add({"rank": np.array([2])})
+    >>> rows.give()["rank"].tolist(), len(rows)
+    ([0, 1, 2], 0)
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, rows: dict[str, NDArray[Any]]) -> None:
+        count = self._count + len(next(iter(rows.values())))
+        for name, values in rows.items():
+            column = self._columns.setdefault(name, np.empty(0, values.dtype))
+            if count > len(column):
+                column.resize(int(count * _MORE), refcheck=False)
+            column[self._count : count] = values
+        self._count = count
+
+    def give(self) -> dict[str, NDArray[Any]]:
+        found, self._columns = self._columns, {}
+        for column in found.values():
+            column.resize(self._count, refcheck=False)
+        self._count = 0
+        return found
