@@ -315,9 +315,10 @@ class TestCompiled:
         broken.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
-        from dovetail.loops.run import compiled
+        from dovetail.loops.run import compiled, library
 
         compiled.cache_clear()
+        library.cache_clear()
         with pytest.warns(
             RuntimeWarning, match=r"jacobi1d runs by NumPy: .*cc could not compile the loops of jacobi1d"
         ):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.cli.files import timeline_of
-from dovetail.core import CostError, DovetailError, PlanError, ProgramError, WishError
+from dovetail.core import CostError, DovetailError, FileError, PlanError, ProgramError, WishError
 from dovetail.cost import Curve, Segment, price
 from dovetail.ir import Schedule, certificate
 from dovetail.machine import Link, Machine, load
@@ -345,7 +345,7 @@ def test_edges(edge):
 def test_a_malformed_document_is_told(tmp_path):
     document = plan(MatmulAllReduce(64, 8, 8), pair()).to_json()
     (tmp_path / "plan.json").write_text(json.dumps({**document, "predicted": None}))
-    with pytest.raises(PlanError, match="malformed plan document"):
+    with pytest.raises(FileError, match="malformed plan document"):
         timeline_of(str(tmp_path / "plan.json"))
     with pytest.raises(DovetailError, match="schema"):
         Plan.from_json({**document, "schema": "dovetail.program/1"})

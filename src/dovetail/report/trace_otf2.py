@@ -34,7 +34,7 @@ def write_trace_otf2(folder: str | Path, trace: Trace) -> Path:
 
     Returns the archive's `traces.otf2`. Raises EnvironmentFault where the folder is there already.
 
-    A message is told in the call that sends it and in the one that takes it, whether these block or not. Points are
+    A message is recorded in the call that sends it and in the one that takes it, whether these block or not. Points are
     regions of no length. Attributes tell what OTF2 has no word for: numbers of the program's own, and of polls that are
     one region how many they were, and the pauses between them.
     """
