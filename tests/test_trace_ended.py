@@ -22,7 +22,7 @@ def left_open(path):
 
 
 def note(folder, rank, **how):
-    line = json.dumps({"pid": 4000 + rank, "host": "host", "real_ns": 100 - rank, **how})
+    line = json.dumps({"pid": 4000 + rank, "host": "host", "real_ns": 100 - rank} | how)
     with (folder / "ends.jsonl").open("a") as file:
         file.write(line + "\n")
 
@@ -46,6 +46,16 @@ def test_signal_and_last_call_are_told(tmp_path):
         "rank 0 (process 4000 on host) was killed by signal 15 (SIGTERM), in MPI_Recv",
         "rank 3 (process 4003 on host) did not finalize, before its first event",
     ]
+
+
+def test_of_ranks_reaped_together_who_waits_for_another_comes_last(tmp_path):
+    """MPICH's launcher ends the others by the signal that ended the first, and may reap one of them before it."""
+    waiting = [*call(3, 0, 4), event("begin", 6 * 10**6, 2)]
+    for rank, events in enumerate((waiting, call(3, 0, 4), waiting)):
+        left_open(write_process(tmp_path, rank, {1: events}, num_ranks=3))
+    for rank, at in enumerate((9_999_999, 10_000_001, 10**9)):  # either side of a round number
+        note(tmp_path, rank, signal=9, real_ns=at)
+    assert [line.split(" (")[0] for line in faults(tmp_path)] == ["rank 1", "rank 0", "rank 2"]
 
 
 def test_who_finalized_is_told_where_its_end_was_bad_only(tmp_path):

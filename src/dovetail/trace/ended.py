@@ -15,7 +15,7 @@ from dovetail.trace.process_file import ProcessFile
 
 ENDS = "ends.jsonl"  # beside the processes' files: a line for each that its parent saw end badly
 _MOST = 8  # ranks that are told one by one
-_AT_ONCE_NS = 10**7  # launchers do not always see first who fell first
+_TOGETHER_NS = 10**7  # a launcher does not always reap first who fell first
 _OF_LAUNCHERS = (int(signal.SIGKILL), int(signal.SIGTERM))
 
 
@@ -44,18 +44,29 @@ class Ends:
         """A sentence for each rank that ended badly, the first to fall first; of many ranks the rest together."""
         names = list(self.numbers)
         ended = [process for process in self.processes if self._is_bad(process, names)]
-        ended.sort(key=self._order)
+        ended = self._in_order(ended)
         told = [f"rank {p.rank} {self._how(p)}, {self._where(p.rank, names)}" for p in ended[:_MOST]]
         rest = [str(process.rank) for process in ended[_MOST:]]
         shown = ", ".join(rest[:_MOST]) + (", …" if len(rest) > _MOST else "")
         return [*told, *([f"{len(rest)} more ranks ended likewise: {shown}"] if rest else [])]
 
-    def _order(self, process: ProcessFile) -> tuple[bool, float, bool, float, int]:
-        """Who aborts the job is named first, then by time; at one time whom a launcher may have ended comes last."""
-        note = self._note(process)
-        at = float(note.get("real_ns", np.inf))
-        is_later = note.get("signal") in _OF_LAUNCHERS
-        return process.rank not in self.aborting, at // _AT_ONCE_NS if note else np.inf, is_later, at, process.rank
+    def _in_order(self, ended: Sequence[ProcessFile]) -> list[ProcessFile]:
+        """Who aborts the job first, then by time; of those reaped together, the likely victims of a launcher last.
+
+        A launcher that ends the other ranks does so by a signal, mostly while they wait for the dead rank in a call.
+        """
+        times = {process.rank: float(self._note(process).get("real_ns", np.inf)) for process in ended}
+        moment, before, moments = 0, -np.inf, {}
+        for process in sorted(ended, key=lambda process: times[process.rank]):
+            moment += times[process.rank] - before > _TOGETHER_NS
+            before, moments[process.rank] = times[process.rank], moment
+
+        def key(process: ProcessFile) -> tuple[bool, int, bool, bool, float, int]:
+            rank, is_ended = process.rank, self._note(process).get("signal") in _OF_LAUNCHERS
+            is_waiting = is_ended and rank in self.open
+            return rank not in self.aborting, moments[rank], is_ended, is_waiting, times[rank], rank
+
+        return sorted(ended, key=key)
 
     def _note(self, process: ProcessFile) -> Mapping[str, Any]:
         return self.seen.get((process.host, process.pid), {})
