@@ -16,11 +16,11 @@ from typing import Any
 
 from fabric import HERE, fabric, measured, write
 
-from dovetail.collective.wish import AllToNext
+from dovetail.collective.operators import AllToNext
 from dovetail.core import parse_bytes
-from dovetail.plan.selection import Choice
-from dovetail.tune.collectives import entries_of, selection_of
-from dovetail.tune.contest import contest
+from dovetail.store.selection import Choice
+from dovetail.tuner.collectives import entries_of, selection_of
+from dovetail.tuner.contest import contest
 
 SIZES = "64,1K,4K,16K,64K,256K,1M,4M,16M"
 PLAIN, TOGETHER, SLICED = Choice(), Choice("all_to_next"), Choice("all_to_next", slice_bytes=256 << 10)
@@ -51,9 +51,9 @@ def one(nics: int, sizes: list[int], rate: str, rounds: int, budget_s: float) ->
     rows, facts, ranks = [], {}, 2 * nics
     with fabric(2, nics, rate, nics) as (executor, machine):
         for size in sizes:
-            wish, choices = AllToNext(size, nodes=2), [PLAIN, TOGETHER, *([SLICED] if size >= 1 << 20 else [])]
-            ways = [wish.by(*choice) for choice in choices]
-            found = measured(executor, wish, ranks, ways, rounds if size > SHORT_BYTES else SHORT_ROUNDS)
+            operator, choices = AllToNext(size, nodes=2), [PLAIN, TOGETHER, *([SLICED] if size >= 1 << 20 else [])]
+            ways = [operator.by(*choice) for choice in choices]
+            found = measured(executor, operator, ranks, ways, rounds if size > SHORT_BYTES else SHORT_ROUNDS)
             facts, row = found.facts, found.row(size)
             best = min(found.outcomes[choice].median_s for choice in choices[1:])
             rows.append(row | {"speedup": found.outcomes[PLAIN].median_s / best})

@@ -27,10 +27,10 @@ from tuned import HERE, OPERATORS
 
 from dovetail.ir import Heuristic
 from dovetail.matmul.ficco import LITERAL_S, MEMORY_S, PICKED, RULE, Outcome, best_threshold
-from dovetail.plan import wish_class
+from dovetail.planner import operator_class
 from dovetail.report.choices import scenarios_table, score_table
-from dovetail.tune.choices import NOISE, OURS, TIE, Compared, compare, heuristics_of, scores
-from dovetail.tune.scenarios import Scenario, drawn, published
+from dovetail.tuner.choices import NOISE, OURS, TIE, Compared, compare, heuristics_of, scores
+from dovetail.tuner.scenarios import Scenario, drawn, published
 
 FITTED = "FiCCO, fitted to others"
 BY_RULE = ("all_gather_matmul", "all_to_all_matmul")  # operators of which FiCCO's rule speaks
@@ -45,10 +45,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="scenarios at once")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "choice.json")
     args = parser.parse_args()
-    kinds = [wish_class(name) for name in args.operators.split(",")]
+    kinds = [operator_class(name) for name in args.operators.split(",")]
     seeds = [int(seed) for seed in args.seeds.split(",")]
     with ProcessPoolExecutor(args.jobs) as pool:
-        known = [each for name in BY_RULE for each in drawn(wish_class(name), args.count, args.fit_seed)]
+        known = [each for name in BY_RULE for each in drawn(operator_class(name), args.count, args.fit_seed)]
         threshold_s = fitted(list(pool.map(partial(judged, None), [(args.fit_seed, each) for each in known])))
         print(f"T fitted on {len(known)} scenarios of seed {args.fit_seed}: {threshold_s:.3g} s")
         sets = {"published": [(seeds[0], each) for kind in kinds for each in published(kind)]}
@@ -65,20 +65,20 @@ def main() -> None:
 def judged(threshold_s: float | None, drawn_by: tuple[int, Scenario]) -> Compared:
     """A scenario and the seed of its probe's noise: compared, and told on the way."""
     seed, scenario = drawn_by
-    return seen(compare(scenario, seed=seed, rules=rules_of(scenario.wish, threshold_s)))
+    return seen(compare(scenario, seed=seed, rules=rules_of(scenario.operator, threshold_s)))
 
 
 def seen(each: Compared) -> Compared:
     """The same, told on the way."""
     ours = next(pick for pick in each.picks if pick.chooser == OURS)
     verdict = "" if ours.right else f" wrong, for {ours.best_family}"
-    print(f"{each.scenario.name} {each.scenario.wish.title}: {ours.family} +{ours.regret:.2%}{verdict}", flush=True)
+    print(f"{each.scenario.name} {each.scenario.operator.title}: {ours.family} +{ours.regret:.2%}{verdict}", flush=True)
     return each
 
 
-def rules_of(wish: Any, threshold_s: float | None) -> tuple[Heuristic, ...]:
-    """The rules that the wish's class knows, and FiCCO's with the fitted threshold."""
-    known = heuristics_of(wish)
+def rules_of(operator: Any, threshold_s: float | None) -> tuple[Heuristic, ...]:
+    """The rules that the operator's class knows, and FiCCO's with the fitted threshold."""
+    known = heuristics_of(operator)
     if threshold_s is None or not any(rule.family == RULE for rule in known):
         return known
     return (Heuristic(FITTED, RULE, {"ficco_threshold_s": threshold_s}, PICKED), *known)
@@ -100,7 +100,7 @@ def sizes_of(each: Compared) -> tuple[int, int, float, float]:
 def planning(found: dict[str, list[Compared]]) -> str:
     """Seconds of CPU that a plan took."""
     each = [one.planning_s for some in found.values() for one in some]
-    return f"planning, s of CPU a wish: median {statistics.median(each):.2f}, at most {max(each):.2f}"
+    return f"planning, s of CPU an operator: median {statistics.median(each):.2f}, at most {max(each):.2f}"
 
 
 def save(args: argparse.Namespace, threshold_s: float, found: dict[str, list[Compared]]) -> None:

@@ -127,24 +127,24 @@ def ended(command: list, environment: dict[str, str], limit_s: float) -> tuple[i
 
 def worker(args: argparse.Namespace) -> dict:
     """Tune one collective with the MPI of this Python, then compare what was chosen with the library."""
-    from dovetail.plan import wish_class
+    from dovetail.planner import operator_class
     from dovetail.run.mpi import MpiExecutor
-    from dovetail.tune.collectives import tune_collective
-    from dovetail.tune.machines import machine_of
+    from dovetail.tuner.collectives import tune_collective
+    from dovetail.tuner.machines import machine_of
 
     begin, ranks = time.monotonic(), args.hosts * args.ppn or args.ranks or 2
     if args.worker == PROBE:
         return {"machine": machine_of(MpiExecutor(), ranks).name}
     nodes = args.hosts if args.ppn > 1 and args.hosts > 1 else None
-    wishes = wish_class(args.worker).points(min=args.min, max=args.max, factor=args.factor, nodes=nodes)
+    operators = operator_class(args.worker).points(min=args.min, max=args.max, factor=args.factor, nodes=nodes)
     with tempfile.TemporaryDirectory() as folder:
         budget = {"rounds": args.rounds, "budget_s": TUNING * args.budget}
-        tuned = tune_collective(wishes, ranks, out=Path(folder), executor=MpiExecutor(), **budget)
+        tuned = tune_collective(operators, ranks, out=Path(folder), executor=MpiExecutor(), **budget)
     tune_s = time.monotonic() - begin
     rows, facts = compared(tuned.contest.judged, args.rounds, max(args.budget - tune_s, 10.0))
     kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host")}
     return {
-        "asked": len({wish.settled({}, ranks)[0].num_bytes for wish in wishes}),
+        "asked": len({operator.settled({}, ranks)[0].num_bytes for operator in operators}),
         "rows": rows,
         "facts": kept,
         "tune_s": tune_s,
@@ -158,8 +158,8 @@ def compared(judged, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
     from dovetail.core import RunError
     from dovetail.run.job import Job
     from dovetail.run.mpi import MpiExecutor
-    from dovetail.tune.contest import pooled
-    from dovetail.tune.measure import LAUNCHES, LONG_S, Clock, groups, repeats_worth
+    from dovetail.tuner.contest import pooled
+    from dovetail.tuner.measure import LAUNCHES, LONG_S, Clock, groups, repeats_worth
 
     asked = [ways_of(each) for each in judged]
     seconds = [each.taken.median_s for each in judged]
@@ -191,19 +191,19 @@ def compared(judged, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
 
 def ways_of(judged) -> dict:
     """The schedules that are compared at one size, by choice: the library's first, what was taken, and the named."""
-    from dovetail.plan.selection import Choice
+    from dovetail.store.selection import Choice
 
-    wish = judged.entry.wish
-    named = NAMED.get(wish.name, ()) if (wish.nodes or 1) > 1 else ()
-    ways = [judged.entry.serial, judged.schedule, *map(wish.by, named)]
+    operator = judged.entry.operator
+    named = NAMED.get(operator.name, ()) if (operator.nodes or 1) > 1 else ()
+    ways = [judged.entry.serial, judged.schedule, *map(operator.by, named)]
     return {Choice.of(schedule): schedule for schedule in ways}
 
 
 def row_of(judged, outcomes: dict, results: list) -> dict:
     """One size: seconds and spread of the library, of the choice, and of the named ones."""
-    from dovetail.plan.selection import Choice
     from dovetail.run.load import Load
-    from dovetail.tune.collectives import point_of
+    from dovetail.store.selection import Choice
+    from dovetail.tuner.collectives import point_of
 
     choice, point = Choice.of(judged.schedule), point_of(judged)
     library, ours = next(iter(outcomes.values())), outcomes[choice]

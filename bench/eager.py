@@ -98,7 +98,7 @@ def worker(args: argparse.Namespace) -> None:
 
 def measure(comm: object, name: str, num_bytes: int, args: argparse.Namespace) -> dict[str, object]:
     """Medians of both, and the ratio of each round, for `num_bytes` of the larger of input and output."""
-    from dovetail.comm import choice_for
+    from dovetail.call import choice_for
 
     calls = pair(comm, name, num_bytes, np.dtype(args.dtype))
     seconds: dict[str, list[float]] = {which: [] for which in calls}
@@ -119,7 +119,7 @@ def pair(comm: object, name: str, num_bytes: int, dtype: np.dtype) -> dict[str, 
     """Ours and mpi4py's call on the same arrays, in place where both can."""
     from mpi4py import MPI
 
-    import dovetail.collective as dc
+    import dovetail as dc
 
     whole = np.full(max(num_bytes // dtype.itemsize, comm.size), 0, dtype)  # written: untouched pages are all one page
     part, other = np.full(len(whole) // comm.size, 0, dtype), np.full_like(whole, 0)

@@ -3,7 +3,7 @@
     bench/eager_products.py [--mpi mpich,openmpi] [--operators A,B] [--sizes 16,64] [--tiles 4] [--out FILE]
 
 Two ranks on shared memory, in a cache folder of their own. Both move the same tiles, between arrays that stay: ours by
-`dovetail.matmul.all_gather_matmul(a, b, comm, out=c)` and its kin, theirs by mpi4py's Isend, Irecv and Wait, and by
+`dovetail.all_gather_matmul(a, b, comm, out=c)` and its kin, theirs by mpi4py's Isend, Irecv and Wait, and by
 NumPy's matmul. A round times either for about `--batch` seconds, in random order, on the slowest rank; disturbed rounds
 are repeated. `over_us`: ours less theirs, of one call; `lane_us`: over the lanes that the schedule has on a rank;
 `look_up_us`: what finding the plan of given arguments takes, of which `exchange_us` are the exchange of 8 bytes between
@@ -149,20 +149,22 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     The schedule is kept for the shapes first, as tuning would.
     """
     import dovetail.matmul as dm
-    from dovetail.comm.products import asked_of, look_up
+    from dovetail.call.products import asked_of, look_up
     from dovetail.ir import Schedule
-    from dovetail.plan.kept import keep_schedule
     from dovetail.run.comm import adopted
     from dovetail.run.embedded import ranks_of
+    from dovetail.store.tuned_schedules import keep_schedule
 
     gathers, world, rng = name == "all_gather_matmul", ranks_of(comm), np.random.default_rng(comm.rank)
     a, b = (rng.random((rows, size), np.float32) for rows in (size if gathers else 2 * size, size))
-    wish = dm.AllGatherMatmul(2 * size, size, 2 * size) if gathers else dm.MatmulReduceScatter(2 * size, 2 * size, size)
+    operator = (
+        dm.AllGatherMatmul(2 * size, size, 2 * size) if gathers else dm.MatmulReduceScatter(2 * size, 2 * size, size)
+    )
     cut = tuple(map(len, np.array_split(a[:size], tiles)))
     schedule = Schedule.of("uniform", tiles=cut, by="messages", own="first" if gathers else "last", fused=False)
     hosts = world.gather(platform.node())
     if comm.rank == 0:
-        keep_schedule(wish, schedule, world.library, hosts)
+        keep_schedule(operator, schedule, world.library, hosts)
     comm.Barrier()
     rows = [slice(stop - count, stop) for stop, count in zip(np.cumsum(cut).tolist(), cut, strict=True)]
     out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dm, name)
@@ -170,7 +172,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     asked = asked_of(name, a, b, out, {})
     looks = lambda: look_up(name, adopted(comm), asked)  # noqa: E731
     exchange = lambda: adopted(comm).gather_number(1)  # noqa: E731
-    return lambda: call(a, b, comm, out=out), by_hand, looks, exchange, wish.program(schedule, 2)
+    return lambda: call(a, b, comm, out=out), by_hand, looks, exchange, operator.program(schedule, 2)
 
 
 def gathered(comm: Any, a: np.ndarray, b: np.ndarray, rows: list[slice]) -> Call:

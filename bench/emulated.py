@@ -30,7 +30,8 @@ def form(start_s: float, flop_per_s: float) -> KernelForm:
 
 
 def emulating(kind: Any, start_s: float, flop_per_s: float) -> Any:
-    """The wishes of a class, with products that sleep; whatever is planned, probed and run of them, runs with these."""
+    """The operators of a class, with products that sleep; whatever is planned, probed and run of them, runs with
+    these."""
     kernel = form(start_s, flop_per_s)
 
     def workload(self: Any, program: Program) -> Workload:

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.collective.wish import CollectiveWish
+from dovetail.collective.operators import CollectiveOperator
 from dovetail.ir import Schedule
 from dovetail.machine import SWITCH, Link, Machine, load, presets
-from dovetail.plan.selection import Choice
 from dovetail.run.job import Job, Outcome
 from dovetail.run.mpi import MpiExecutor
-from dovetail.tune.measure import Entry
+from dovetail.store.selection import Choice
+from dovetail.tuner.measure import Entry
 
 HERE = Path(__file__).parent
 NAME = f"fabric-{os.getpid()}"
@@ -68,7 +68,7 @@ def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
 
 def measured(
     executor: MpiExecutor,
-    wish: CollectiveWish,
+    operator: CollectiveOperator,
     ranks: int,
     schedules: Sequence[Schedule],
     rounds: int,
@@ -78,7 +78,7 @@ def measured(
 
     A timing is of `repeats` runs, with no barrier between them.
     """
-    entry = Entry(wish.title, wish, ranks, wish.serial(ranks), {})
+    entry = Entry(operator.title, operator, ranks, operator.serial(ranks), {})
     variants = tuple(entry.variant(schedule, repeats, check=True) for schedule in schedules)
     result = executor.execute(Job(variants, rounds=rounds))
     wrong = [outcome.name for outcome in result.outcomes if outcome.num_wrong]

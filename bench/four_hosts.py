@@ -22,13 +22,13 @@ from tuned import HERE, Results, begin, hosts, options, table
 from dovetail.ir import Schedule
 from dovetail.machine import Link, Machine
 from dovetail.matmul import MatmulAllReduce
-from dovetail.plan import wish_class
-from dovetail.plan.costs import Costs
-from dovetail.plan.search import ranked_schedules
-from dovetail.probe import probe_links, probe_wish
+from dovetail.planner import operator_class
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import ranked_schedules
+from dovetail.prober import probe_links, probe_operator
 from dovetail.run.job import Job
 from dovetail.run.mpi import MpiExecutor
-from dovetail.tune.measure import Entry
+from dovetail.tuner.measure import Entry
 
 RANKS = 4
 SIZE = 2048, 1024, 1024  # m, k, n over all ranks
@@ -81,25 +81,25 @@ def probed(executor: MpiExecutor, topology: str) -> Machine:
 def one(operator: str, topology: str, bare: Machine, args: Any, found: Results) -> None:
     """Predict every family, say so, and measure them."""
     _, m, k, n = shape = shape_of(topology, args)
-    speed = flop_per_s(wish_class(operator)(m, k, n), topology, args.rate, args.ratio)
-    wish = emulating(wish_class(operator), args.start_us * 1e-6, speed)(m, k, n)
-    machine = probe_wish(MpiExecutor(), bare, wish, RANKS)
-    best = of_families(Costs.of(wish, machine, RANKS, extrapolate=True)[0])
+    speed = flop_per_s(operator_class(operator)(m, k, n), topology, args.rate, args.ratio)
+    operator = emulating(operator_class(operator), args.start_us * 1e-6, speed)(m, k, n)
+    machine = probe_operator(MpiExecutor(), bare, operator, RANKS)
+    best = of_families(Costs.of(operator, machine, RANKS, extrapolate=True)[0])
     rows = with_speedups([{"schedule": name, "predicted_s": predicted_s} for name, (_, predicted_s) in best.items()])
-    kept = {"topology": topology, "emulated_flop_per_s": speed, "wish": wish.title, "schedules": rows}
+    kept = {"topology": topology, "emulated_flop_per_s": speed, "operator": operator.title, "schedules": rows}
     found.kept.setdefault("predicted", {})[f"{topology} {operator}"] = kept
     found.save()
-    print(f"\n{topology}, {wish.title}, products emulated at {speed / 1e9:.2f} GFLOP/s; predicted:")
+    print(f"\n{topology}, {operator.title}, products emulated at {speed / 1e9:.2f} GFLOP/s; predicted:")
     print(table(rows, COLUMNS[:2] + COLUMNS[4:5]), flush=True)
     facts = {key: str(machine.facts[key]) for key in ("cpu", "mpi")}
-    held = found.add(operator, shape, kept | facts | measured(wish, best, args))
+    held = found.add(operator, shape, kept | facts | measured(operator, best, args))
     print(f"measured, {held['rounds']} rounds, {held['disturbed']} disturbed:")
     print(table(held["schedules"], COLUMNS), flush=True)
 
 
-def measured(wish: Any, best: dict[str, tuple[Schedule, float]], args: Any) -> dict[str, Any]:
+def measured(operator: Any, best: dict[str, tuple[Schedule, float]], args: Any) -> dict[str, Any]:
     """What all of them take, in turn, the fastest first; and what disturbed them."""
-    entry = Entry(wish.title, wish, RANKS, wish.serial(RANKS), dict(best.values()))
+    entry = Entry(operator.title, operator, RANKS, operator.serial(RANKS), dict(best.values()))
     variants = [replace(entry.variant(schedule), name=name) for name, (schedule, _) in best.items()]
     result = MpiExecutor().execute(Job(tuple(variants), rounds=args.rounds, budget_s=args.budget))
     rows = [
@@ -115,20 +115,20 @@ def measured(wish: Any, best: dict[str, tuple[Schedule, float]], args: Any) -> d
     return {"schedules": rows, "rounds": result.rounds, "disturbed": result.disturbed, **result.load.to_json()}
 
 
-def flop_per_s(wish: Any, topology: str, rate: str, ratio: float) -> float:
+def flop_per_s(operator: Any, topology: str, rate: str, ratio: float) -> float:
     """At which speed a rank multiplies for as long as its messages need, over `ratio`, by all links that it has."""
     bits = float(rate.removesuffix("mbit").removesuffix("gbit")) * (1e9 if rate.endswith("gbit") else 1e6)
     links = RANKS - 1 if topology == "mesh" else 1
-    return float(wish.flops / RANKS * ratio / (moved_bytes(wish) * 8 / bits / links))
+    return float(operator.flops / RANKS * ratio / (moved_bytes(operator) * 8 / bits / links))
 
 
-def moved_bytes(wish: Any) -> float:
+def moved_bytes(operator: Any) -> float:
     """What a rank receives; of an all-reduce parts to add up, then sums."""
-    if isinstance(wish, MatmulAllReduce):
-        return 2 * (RANKS - 1) / RANKS * wish.m * wish.row_bytes
-    blocks = wish.blocks(RANKS)
+    if isinstance(operator, MatmulAllReduce):
+        return 2 * (RANKS - 1) / RANKS * operator.m * operator.row_bytes
+    blocks = operator.blocks(RANKS)
     most = max(blocks.rows(rank) - blocks.counts[rank][rank] for rank in range(RANKS))
-    return float(most * wish.row_bytes(RANKS))
+    return float(most * operator.row_bytes(RANKS))
 
 
 def of_families(costs: Costs) -> dict[str, tuple[Schedule, float]]:

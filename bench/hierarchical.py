@@ -15,9 +15,9 @@ from typing import Any
 from fabric import HERE, fabric, measured, write
 
 from dovetail.core import parse_bytes
-from dovetail.plan import wish_class
-from dovetail.plan.costs import Costs
-from dovetail.tune.measure import repeats_worth
+from dovetail.planner import operator_class
+from dovetail.planner.costs import Costs
+from dovetail.tuner.measure import repeats_worth
 
 PER_HOST = 4
 CONTESTS = {  # the one-level algorithm, those with two levels, sizes of a rank's whole buffer
@@ -39,12 +39,12 @@ def main() -> None:
         with fabric(hosts, PER_HOST, args.rate) as (executor, machine):
             for kind, (flat, levels, usual) in CONTESTS.items():
                 for size in map(parse_bytes, (args.sizes or usual).split(",")):
-                    wish = wish_class(kind)(size, nodes=hosts)
-                    costs, _ = Costs.of(wish, machine, hosts * PER_HOST, extrapolate=True)
-                    ours = [wish.by(name) for name in (flat, *levels)]
+                    operator = operator_class(kind)(size, nodes=hosts)
+                    costs, _ = Costs.of(operator, machine, hosts * PER_HOST, extrapolate=True)
+                    ours = [operator.by(name) for name in (flat, *levels)]
                     repeats = repeats_worth(min(map(costs.predicted_s, ours)))
-                    ways = [*ours, wish.by("library")]
-                    found = measured(executor, wish, hosts * PER_HOST, ways, args.rounds, repeats)
+                    ways = [*ours, operator.by("library")]
+                    found = measured(executor, operator, hosts * PER_HOST, ways, args.rounds, repeats)
                     rows.append({"collective": kind, "hosts": hosts, **found.row(size)})
                     tell(rows[-1], flat)
                     known = {"rate": args.rate, "ranks_per_host": PER_HOST, "rows": rows}

@@ -14,9 +14,9 @@ from typing import Any
 
 from tuned import HERE, RANKS, Results, Shape, begin, by_operator, hosts, median, options, seen, table
 
-from dovetail.plan import wish_class
-from dovetail.probe.balance import balanced
-from dovetail.tune.machines import default_executor
+from dovetail.planner import operator_class
+from dovetail.prober.balance import balanced
+from dovetail.tuner.machines import default_executor
 
 # Compute and communication balance within a factor of 2 on one core of about 110 GFLOP/s (float32) a rank.
 FIXED = "matmul_all_reduce"
@@ -92,12 +92,14 @@ def shapes(operator: str, rate: str, mpi: str, found: Results) -> list[Shape]:
     operators those around a balanced one, which is looked for where the file has none."""
     if operator == FIXED and rate in SHAPES:
         return [(m, k * 2 if mpi == "openmpi" else k, n, dtype) for m, k, n, dtype in SHAPES[rate]]
-    kind = wish_class(operator)
+    kind = operator_class(operator)
     middle = found.kept.setdefault("balanced", {})
     if operator not in middle:
-        several = (balanced(default_executor(), kind, RANKS).wish for _ in range(LOOKS))
-        wish = sorted(several, key=lambda wish: wish.flops / wish.m)[LOOKS // 2]  # of their depths, the median
-        middle[operator] = [wish.m, wish.k, wish.n]
+        several = (balanced(default_executor(), kind, RANKS).operator for _ in range(LOOKS))
+        operator = sorted(several, key=lambda operator: operator.flops / operator.m)[
+            LOOKS // 2
+        ]  # of their depths, the median
+        middle[operator] = [operator.m, operator.k, operator.n]
         found.save()
     return around(middle[operator], gathers=getattr(kind, "gathers", False))
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from overlap import HERE, provenance, testbed
 
-from dovetail.probe.programs import ping_pong
-from dovetail.probe.take import take
+from dovetail.prober.programs import ping_pong
+from dovetail.prober.take import take
 from dovetail.run.mpi import MpiExecutor, default_launch
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]

@@ -24,7 +24,7 @@ from typing import Any
 
 from tuned import ENVIRONMENTS, HERE, SHARED_MEMORY, hosts, provenance, shown, table
 
-from dovetail.comm.pipeline import FOLDER
+from dovetail.call.pipeline import FOLDER
 
 SIZES = {"sync_p2p": "4000x4000", "triple_nest": "32x32x4096"}
 WAYS = ("blocking", "synchronous", "non_blocking")

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from tuned import HERE, SHARED_MEMORY, commit, hosts, table, testbed
 
-from dovetail.plan import wish_class
-from dovetail.tune import tune
+from dovetail.planner import operator_class
+from dovetail.tuner import tune
 
 BIN = Path(sys.prefix) / "bin"
 HERE_TOO = HERE / "stencils"
@@ -131,9 +131,9 @@ def ways(grid: str, program: str, args: argparse.Namespace) -> list[Way]:
 def tuned_for(grid: str) -> None:
     """Tune, which keeps what it finds."""
     axes, n = map(int, grid.split("x"))
-    wish = wish_class(f"jacobi{axes}d")("x".join([str(n)] * axes), STEPS[grid])
+    operator = operator_class(f"jacobi{axes}d")("x".join([str(n)] * axes), STEPS[grid])
     with tempfile.TemporaryDirectory() as folder:
-        print(tune(wish, RANKS, out=folder, budget_s=60).plan.schedule, file=sys.stderr)
+        print(tune(operator, RANKS, out=folder, budget_s=60).plan.schedule, file=sys.stderr)
 
 
 def row(grid: str, found: list[Way], rounds: int, triad: Way | None) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from dovetail.loops.hyperplanes import best_mapping, non_overlapping, num_processors, overlapping
 from dovetail.loops.matrices import as_matrix, diagonal
-from dovetail.loops.spaces import Space
-from dovetail.loops.tile_points import traffic
-from dovetail.loops.tile_search import best_tile
-from dovetail.loops.tiling import Tiling
+from dovetail.tiling.hyperplanes import best_mapping, non_overlapping, num_processors, overlapping
+from dovetail.tiling.search import best_tile
+from dovetail.tiling.spaces import Space
+from dovetail.tiling.tile_points import traffic
+from dovetail.tiling.tiling import Tiling
 
 HERE = Path(__file__).parent
 PUBLISHED = HERE / "published" / "loop_tiling.json"

@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 from fabric import testbed
 from tuned import keep, options_of_time, table, until
 
+from dovetail.advise.advise import Advice, advise_run, together
 from dovetail.core import save_text
-from dovetail.plan.advise import Advice, advise_run, together
 from dovetail.trace import merge, open_trace
 from dovetail.trace.launch import build_wrappers, environment, library_of
 

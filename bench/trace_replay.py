@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 from trace_advice import CASES, compiled, launched
 from tuned import keep, options_of_time, table, until
 
+from dovetail.advise.replay import replay
 from dovetail.core import DovetailError, save_json
 from dovetail.machine import Machine, load
-from dovetail.plan.replay import replay
-from dovetail.probe import probe_calls
+from dovetail.prober import probe_calls
 from dovetail.run.mpi import MpiExecutor
 from dovetail.trace import merge, open_trace
 from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
-from dovetail.tune.machines import machine_of
+from dovetail.tuner.machines import machine_of
 
 RANKS = 2
 NAMES = [name for name, case in CASES.items() if case.ranks == RANKS and not (case.fault or case.rates)]

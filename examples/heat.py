@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from dovetail.call.bind import bind
 from dovetail.loops import array, loop, nest
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     comm, grid = MPI.COMM_WORLD, (64, 48)
     plate = np.zeros(grid)
     plate[0] = 100.0  # one edge is hot, and stays so
-    step = heat.on(comm, grid, steps=100, dtype="float64", test=100, depth=4, tile=8)
+    step = bind(heat, comm, grid, steps=100, dtype="float64", test=100, depth=4, tile=8)
     mine, steps, change = step.until(plate[step.block], change=1e-4)
     parts = comm.gather(mine)
     if parts is not None:

@@ -1,5 +1,5 @@
 /* The pipeline of the Parallel Research Kernels on dovetail_pipeline: columns on ranks, rows in order; built by
- *     mpicc -O2 -I DIR sync_p2p.c DIR/pipeline_*.c     # DIR: what `python -m dovetail.comm.pipeline` prints */
+ *     mpicc -O2 -I DIR sync_p2p.c DIR/pipeline_*.c     # DIR: what `python -m dovetail.call.pipeline` prints */
 #include <dovetail_pipeline.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,16 +9,16 @@ from typing import Any
 import typer
 
 from dovetail.cli import app
-from dovetail.cli.wishes import summary_of
-from dovetail.plan import wish_class
-from dovetail.plan.wishes import subject_class
+from dovetail.cli.operators import summary_of
+from dovetail.ir.registry import subject_class
+from dovetail.planner import operator_class
 
-OF_WISHES = {verb.name: verb for verb in app.OF_WISHES}
-ALONE = {verb.alone for verb in app.OF_WISHES}
-OF_SUBJECTS = {name: verb for verb in app.OF_WISHES for name in verb.subjects()}
-WISHES = """## Wishes
+OF_OPERATORS = {verb.name: verb for verb in app.OF_OPERATORS}
+ALONE = {verb.alone for verb in app.OF_OPERATORS}
+OF_SUBJECTS = {name: verb for verb in app.OF_OPERATORS for name in verb.subjects()}
+OPERATORS = """## Operators
 
-What `tune`, `probe` and `plan` take. A package adds its own by an entry point of the group `dovetail.wishes`.
+What `tune`, `probe` and `plan` take. A package adds its own by an entry point of the group `dovetail.operators`.
 """
 SUBJECTS = """## Subjects
 
@@ -60,7 +60,7 @@ stdin. After a failed run, `runs/` in the output folder keeps the reason, the ra
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command, by what is typed for it: verbs, and for verbs of wishes one for each wish."""
+    """Every command, by what is typed for it: verbs, and for verbs of operators one for each operator."""
     group: Any = typer.main.get_command(app.app)
     for name in group.list_commands(None):
         verb = group.get_command(None, name)
@@ -75,20 +75,20 @@ def reference() -> str:
     """The whole page."""
     known = dict(commands())
     verbs = [text for name in app.ORDER for text in _verbs(name, known)]
-    kinds = dict.fromkeys(name.split()[1] for name in known if name.split()[0] in OF_WISHES)
+    kinds = dict.fromkeys(name.split()[1] for name in known if name.split()[0] in OF_OPERATORS)
     alike: dict[str, list[str]] = {}
     for kind in kinds:
         if kind not in ALONE and kind not in OF_SUBJECTS:
-            alike.setdefault(_wish(kind, known), []).append(kind)
-    wishes = [f"### {', '.join(names)}\n\n{text}" for text, names in alike.items()]
+            alike.setdefault(_operator(kind, known), []).append(kind)
+    operators = [f"### {', '.join(names)}\n\n{text}" for text, names in alike.items()]
     subjects = [_subject(name, verb.name, known) for name, verb in OF_SUBJECTS.items()]
-    return "\n".join([HEAD, *verbs, WISHES, *wishes, SUBJECTS, *subjects])
+    return "\n".join([HEAD, *verbs, OPERATORS, *operators, SUBJECTS, *subjects])
 
 
 def _verbs(name: str, known: dict[str, Any]) -> Iterator[str]:
     """A verb, or each of a verb's own."""
-    if name in OF_WISHES:
-        yield _of_wishes(name, known)
+    if name in OF_OPERATORS:
+        yield _of_operators(name, known)
         return
     yield from (_verb(key, command) for key, command in known.items() if key.split()[0] == name)
 
@@ -100,22 +100,22 @@ def _verb(name: str, command: Any) -> str:
     return _told(name, command.help, shown, rows, [p for p in command.params if p.param_type_name == "option"])
 
 
-def _of_wishes(name: str, known: dict[str, Any]) -> str:
-    """A verb with the options that it has for any wish."""
-    verb = OF_WISHES[name]
-    wish, command = next((key.split()[1], found) for key, found in known.items() if key.startswith(f"{name} "))
-    theirs = set() if wish == verb.alone else {option.name for option in verb.options(wish_class(wish))}
+def _of_operators(name: str, known: dict[str, Any]) -> str:
+    """A verb with the options that it has for any operator."""
+    verb = OF_OPERATORS[name]
+    operator, command = next((key.split()[1], found) for key, found in known.items() if key.startswith(f"{name} "))
+    theirs = set() if operator == verb.alone else {option.name for option in verb.options(operator_class(operator))}
     own = [p for p in command.params if p.name not in theirs]
-    rows = ["| `WISH` | One of those below. | |"]
-    return _told(name, inspect.getdoc(verb.run), " [WISH]" if verb.alone else " WISH", rows, own)
+    rows = ["| `OPERATOR` | One of those below. | |"]
+    return _told(name, inspect.getdoc(verb.run), " [OPERATOR]" if verb.alone else " OPERATOR", rows, own)
 
 
-def _wish(name: str, known: dict[str, Any]) -> str:
-    """What may be said of a wish, by whichever verb."""
-    kind = wish_class(name)
-    verbs = [verb for verb in OF_WISHES if f"{verb} {name}" in known]
+def _operator(name: str, known: dict[str, Any]) -> str:
+    """What may be said of an operator, by whichever verb."""
+    kind = operator_class(name)
+    verbs = [verb for verb in OF_OPERATORS if f"{verb} {name}" in known]
     params = {p.name: p for verb in verbs for p in known[f"{verb} {name}"].params}
-    asked = {option.name: option for verb in verbs for option in OF_WISHES[verb].options(kind)}
+    asked = {option.name: option for verb in verbs for option in OF_OPERATORS[verb].options(kind)}
     about = summary_of(kind).replace(f" {name}", "")
     lines = [about, "", f"With {', '.join(f'`{verb}`' for verb in verbs)}.", "", "| | | default |", "|---|---|---|"]
     return "\n".join([*lines, *(_row(params[name], option.needed) for name, option in asked.items()), ""])

@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-import dovetail.collective as dc
+import dovetail as dc
+from dovetail.call import build_engine as prepare
+from dovetail.call import choice_for, use
+from dovetail.call import selection_rules as rules
+from dovetail.call.selection_rules import communicator
 from dovetail.collective import algorithms_for
-from dovetail.comm import choice_for, prepare, rules, use
-from dovetail.comm.rules import communicator
-from dovetail.core import RunError, WishError
-from dovetail.plan.selection import Row, Selection
+from dovetail.core import OperatorError, RunError
 from dovetail.run import comm as run_comm
 from dovetail.run import numpy_dtype
+from dovetail.store.selection import Row, Selection
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -449,7 +451,7 @@ def test_what_is_no_selection(comm):
     even(comm, "all_reduce", 3, "float64")
 
 
-def refusal(call, kind=WishError):
+def refusal(call, kind=OperatorError):
     """What the error said."""
     try:
         call()

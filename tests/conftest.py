@@ -96,13 +96,15 @@ CALM = """
 import sys
 from functools import partial
 from dovetail.cli import main
-from dovetail.probe import links, take, wish
-from dovetail.tune import machines
+from dovetail.prober import links
+from dovetail.prober import take
+from dovetail.prober import operator_costs as operator
+from dovetail.tuner import machines
 
 take.AGAIN = 0
-links.should_probe_again = wish.should_probe_again = machines.is_doubted = lambda *_: False
+links.should_probe_again = operator.should_probe_again = machines.is_doubted = lambda *_: False
 machines.spot_check = partial(machines.spot_check, tolerance=9.0)
-machines.spot_check_wish = partial(machines.spot_check_wish, tolerance=9.0)
+machines.spot_check_operator = partial(machines.spot_check_operator, tolerance=9.0)
 sys.exit(main())
 """
 

@@ -18,7 +18,7 @@ from run_strategies import programs
 
 from dovetail import trace
 from dovetail.collective import ALGORITHMS, build
-from dovetail.core import EnvironmentFault, RunError, WishError
+from dovetail.core import EnvironmentFault, OperatorError, RunError
 from dovetail.ir import Builder, Kind, Region, Schedule, Slot, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
@@ -132,7 +132,7 @@ class TestMovement:
         for ranks, more in ((3, {}), (4, {"nodes": 2, "instances": 2}), (8, {"nodes": 4})):
             try:
                 asked = build(name, ranks, **more)
-            except WishError:  # an algorithm for other numbers of ranks
+            except OperatorError:  # an algorithm for other numbers of ranks
                 continue
             least = asked.with_depth(verify(asked).min_fifo_depth)
             for elements in (1, 29, 300):
@@ -191,7 +191,7 @@ class TestMovement:
             same(b.build(), workload_of(b.build(), (99,), "int32"), on_streams(gpu, how))
 
 
-WISHES = (
+OPERATORS = (
     (AllGatherMatmul(24, 16, 8), gathers),
     (AllGatherMatmul(13, 9, 7, "bfloat16"), gathers),
     (MatmulReduceScatter(19, 9, 7), scatters),
@@ -200,32 +200,32 @@ WISHES = (
 
 
 class TestProducts:
-    @pytest.mark.parametrize(("wish", "families"), WISHES, ids=str)
+    @pytest.mark.parametrize(("operator", "families"), OPERATORS, ids=str)
     @pytest.mark.parametrize("ranks", [2, 4])
-    def test_every_family_is_right(self, gpu, wish, families, ranks):
-        for schedule in families(wish, ranks, ("library", "messages"))[::2]:
-            self.right(gpu, wish.program(schedule, ranks), wish)
+    def test_every_family_is_right(self, gpu, operator, families, ranks):
+        for schedule in families(operator, ranks, ("library", "messages"))[::2]:
+            self.right(gpu, operator.program(schedule, ranks), operator)
 
     @pytest.mark.parametrize("ranks", [2, 8])
     @pytest.mark.parametrize("dtype", ["float16", "float32"])
     def test_all_reduce(self, gpu, ranks, dtype):
-        wish = MatmulAllReduce(16, 40, 8, dtype)
+        operator = MatmulAllReduce(16, 40, 8, dtype)
         for tiles in ((16,), (4, 12), (2,) * 8):
             for by in ("library", "ring"):
-                self.right(gpu, wish.program(Schedule.of("any", tiles=tiles, by=by), ranks), wish)
+                self.right(gpu, operator.program(Schedule.of("any", tiles=tiles, by=by), ranks), operator)
 
-    def right(self, gpu, asked, wish):
-        workload = wish.workload(asked)
+    def right(self, gpu, asked, operator):
+        workload = operator.workload(asked)
         inputs = fresh_inputs(asked, workload, 3)
         found, _ = run_streams(asked, workload, inputs, gpu=gpu)
         agreed = check_outputs(asked, workload, inputs, found)
         assert agreed.ok, agreed.worst
 
-    @pytest.mark.parametrize(("wish", "families"), WISHES, ids=str)
-    def test_one_rank_alone(self, gpu, wish, families):
-        for schedule in families(wish, 4, ("library", "messages"))[::3]:
-            asked = wish.program(schedule, 4)
-            workload = wish.workload(asked)
+    @pytest.mark.parametrize(("operator", "families"), OPERATORS, ids=str)
+    def test_one_rank_alone(self, gpu, operator, families):
+        for schedule in families(operator, 4, ("library", "messages"))[::3]:
+            asked = operator.program(schedule, 4)
+            workload = operator.workload(asked)
             inputs = fresh_inputs(asked, workload, 1)
             alone = OneRank(gpu, asked, workload, inputs, rank=1)
             for _ in range(2):
@@ -262,20 +262,20 @@ class TestSeveralDevices:
     def test_random_programs(self, gpus, asked, dtype, shape, how):
         same(asked, workload_of(asked, shape, dtype), on_streams(gpus, how))
 
-    @pytest.mark.parametrize(("wish", "families"), WISHES, ids=str)
-    def test_every_family_is_right(self, gpus, wish, families):
-        for schedule in families(wish, 3, ("library", "messages"))[::2]:
-            asked = wish.program(schedule, 3)
-            workload = wish.workload(asked)
+    @pytest.mark.parametrize(("operator", "families"), OPERATORS, ids=str)
+    def test_every_family_is_right(self, gpus, operator, families):
+        for schedule in families(operator, 3, ("library", "messages"))[::2]:
+            asked = operator.program(schedule, 3)
+            workload = operator.workload(asked)
             inputs = fresh_inputs(asked, workload, 3)
             found, timeline = run_streams(asked, workload, inputs, gpu=gpus)
             assert check_outputs(asked, workload, inputs, found).ok
             assert timeline.meta["devices"] == [0, 1]
 
     def test_jobs(self, gpus):
-        wish = MatmulAllReduce(16, 40, 8, "float32")
-        asked = wish.program(Schedule.of("any", tiles=(4, 12), by="ring"), 4)
-        job = Job((Variant("four ranks", asked, wish.workload(asked), check=True),), rounds=2)
+        operator = MatmulAllReduce(16, 40, 8, "float32")
+        asked = operator.program(Schedule.of("any", tiles=(4, 12), by="ring"), 4)
+        job = Job((Variant("four ranks", asked, operator.workload(asked), check=True),), rounds=2)
         (outcome,) = CudaExecutor(more=(1,)).execute(job).outcomes
         assert outcome.num_wrong == 0
 

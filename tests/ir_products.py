@@ -27,7 +27,7 @@ Part = tuple[tuple[int, int], tuple[int, int]]  # rows and blocks, from and to b
 
 
 class Products:
-    """The choices of one wish: `plain()` and `cut()` compute it, `posts` ask for it."""
+    """The choices of one operator: `plain()` and `cut()` compute it, `posts` ask for it."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

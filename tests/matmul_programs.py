@@ -9,7 +9,7 @@ from dovetail.matmul import MatmulAllReduce
 
 
 def program(
-    wish: MatmulAllReduce, ranks: int, tiles: Sequence[int], by: str = "library", rows: int | None = None
+    operator: MatmulAllReduce, ranks: int, tiles: Sequence[int], by: str = "library", rows: int | None = None
 ) -> Program:
-    """The wish with these rows in each tile, reduced `by` the library or messages of our own of so many rows."""
-    return wish.program(Schedule.of("given", tiles=tuple(tiles), by=by, rows_per_message=rows), ranks)
+    """The operator with these rows in each tile, reduced `by` the library or messages of our own of so many rows."""
+    return operator.program(Schedule.of("given", tiles=tuple(tiles), by=by, rows_per_message=rows), ranks)

@@ -19,19 +19,19 @@ from nest_fuzz import refused, wanted
 
 from dovetail.core import DovetailError
 from dovetail.ir import Schedule, verify
-from dovetail.loops.wish import StencilWish
 from dovetail.run.local import execute_local
+from dovetail.stencil.operator import StencilOperator
 
 
 def cuts_of(ranks: int, axes: int) -> Iterator[tuple[int, ...]]:
     return (cut for cut in itertools.product(range(1, ranks + 1), repeat=axes) if prod(cut) == ranks)
 
 
-def kind_of_wish(wish: Any) -> str:
+def kind_of_operator(operator: Any) -> str:
     """The family of schedules: "stencil", "pipeline" or "line"."""
-    if isinstance(wish, StencilWish):
+    if isinstance(operator, StencilOperator):
         return "stencil"
-    return "line" if any(each.__name__ == "LineWish" for each in type(wish).__mro__) else "pipeline"
+    return "line" if any(each.__name__ == "BandOperator" for each in type(operator).__mro__) else "pipeline"
 
 
 def asked(case: Case, kind: str, rng: Random) -> tuple[int, dict[str, Any]]:
@@ -66,42 +66,42 @@ def schedule_of(how: dict[str, Any]) -> Schedule:
     return Schedule.of("any", **(words | how))
 
 
-def wish_of(case: Case, nest: Any) -> Any:
+def operator_of(case: Case, nest: Any) -> Any:
     grid = "x".join(str(size) for _, size in case.sizes)
-    return nest.wish(grid, dtype=case.dtype, **case.parameters)
+    return operator_of(nest)(grid, dtype=case.dtype, **case.parameters)
 
 
 def native(program: Any, workload: Any, inputs: Any) -> Any:
     return execute_local(program, workload, inputs)[0]
 
 
-def found_by_rank(wish: Any, kind: str, program: Any, how: Schedule, ranks: int, given: list[np.ndarray]) -> Any:
+def found_by_rank(operator: Any, kind: str, program: Any, how: Schedule, ranks: int, given: list[np.ndarray]) -> Any:
     """Each rank's results, and where each lies in the whole."""
     if kind == "stencil":
-        found = stencil_runs.results(wish, program, how, given, native)
-        boxes = stencil_runs.owned(wish, how)
-        names = wish.stencil.written
-        places = [{name: stencil_place(wish, name, box) for name in names} for box in boxes]
+        found = stencil_runs.results(operator, program, how, given, native)
+        boxes = stencil_runs.owned(operator, how)
+        names = operator.stencil.written
+        places = [{name: stencil_place(operator, name, box) for name in names} for box in boxes]
         return found, places
     if kind == "pipeline":
-        found = pipeline_runs.results(wish, program, how, given, native)
-        cutting = pipeline_runs.cutting(wish, how)
-        return found, [{n: cutting.block(n, rank) for n in wish.pipelined.written} for rank in range(ranks)]
-    return line_results(wish, program, ranks, given)
+        found = pipeline_runs.results(operator, program, how, given, native)
+        cutting = pipeline_runs.cutting(operator, how)
+        return found, [{n: cutting.block(n, rank) for n in operator.pipelined.written} for rank in range(ranks)]
+    return line_results(operator, program, ranks, given)
 
 
-def stencil_place(wish: Any, name: str, box: Any) -> tuple[slice, ...]:
+def stencil_place(operator: Any, name: str, box: Any) -> tuple[slice, ...]:
     places = tuple(slice(*each) for each in box)
-    return (slice(None), *places) if wish.stencil.given[name] > 1 else places
+    return (slice(None), *places) if operator.stencil.given[name] > 1 else places
 
 
-def line_results(wish: Any, program: Any, ranks: int, given: list[np.ndarray]) -> Any:
-    blocks = [wish.blocks(ranks, rank) for rank in range(ranks)]
-    mine = [[each[block[name]] for name, each in zip(wish.nest.arrays, given, strict=True)] for block in blocks]
-    held = [wish.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+def line_results(operator: Any, program: Any, ranks: int, given: list[np.ndarray]) -> Any:
+    blocks = [operator.blocks(ranks, rank) for rank in range(ranks)]
+    mine = [[each[block[name]] for name, each in zip(operator.nest.arrays, given, strict=True)] for block in blocks]
+    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    outputs = native(program, wish.workload(program), inputs)
-    found = [wish.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(ranks)]
+    outputs = native(program, operator.workload(program), inputs)
+    found = [operator.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(ranks)]
     return [each if isinstance(each, tuple) else (each,) for each in found], blocks
 
 
@@ -112,13 +112,13 @@ def on_ranks(case: Case, folder: Path) -> str | None:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            wish = wish_of(case, cases.made(case, folder))
-            kind = kind_of_wish(wish)
+            operator = operator_of(case, cases.made(case, folder))
+            kind = kind_of_operator(operator)
             ranks, how = asked(case, kind, Random(case.seed))
             schedule = schedule_of(how)
-            program = wish.program(schedule, ranks)
-            verify(program, against=wish.plain(schedule, ranks)).raise_if_bad()
-            found, places = found_by_rank(wish, kind, program, schedule, ranks, given)
+            program = operator.program(schedule, ranks)
+            verify(program, against=operator.plain(schedule, ranks)).raise_if_bad()
+            found, places = found_by_rank(operator, kind, program, schedule, ranks, given)
     except DovetailError as error:
         return refused(error, case)
     except Exception as error:

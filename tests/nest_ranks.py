@@ -20,8 +20,9 @@ from mpi4py import MPI
 from nest_cases import Case
 from nest_drawn import drawn
 from nest_fuzz import Tally, fault_kind, refused, shown, wanted
-from nest_programs import asked, kind_of_wish, wish_of
+from nest_programs import asked, kind_of_operator, operator_of
 
+from dovetail.call.bind import bind
 from dovetail.core import DovetailError
 
 COMM = MPI.COMM_WORLD
@@ -36,14 +37,14 @@ def block_of(here: Any, kind: str, name: str, array: np.ndarray, given: int) -> 
 
 
 def on_communicator(case: Case, nest: Any, comm: Any, given: list[np.ndarray]) -> tuple[str, Any, Any]:
-    """The kind of wish, the handle and its results, two calls after one another."""
-    kind = kind_of_wish(wish_of(case, nest))
+    """The kind of operator, the handle and its results, two calls after one another."""
+    kind = kind_of_operator(operator_of(case, nest))
     # What is asked is drawn for up to 5 ranks; draw until it is for as many as there are.
     rng = Random(case.seed)
     how: dict[str, Any] = next(how for ranks, how in iter(lambda: asked(case, kind, rng), None) if ranks == comm.size)
     how = {name: value for name, value in how.items() if value is not None}
     grid = [size for _, size in case.sizes]
-    here = nest.on(comm, grid, dtype=case.dtype, **case.parameters, **how)
+    here = bind(nest, comm, grid, dtype=case.dtype, **case.parameters, **how)
     specs = zip(case.arrays, given, strict=True)
     mine = [np.ascontiguousarray(block_of(here, kind, spec.name, array, spec.given)) for spec, array in specs]
     found = here(*mine, allow_nonfinite=True)

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
+import dovetail as dc
 import dovetail as dt
-import dovetail.collective as dc
-from dovetail.comm.pipeline import pipeline
-from dovetail.comm.products import Kept, asked_of, look_up
-from dovetail.comm.slow_path import _asked, _own_counts
-from dovetail.comm.stencils import NestOnRanks
+from dovetail import all_gather_matmul, all_to_all_matmul, matmul_all_reduce
+from dovetail.call.bind import bind
+from dovetail.call.nests import NestOnRanks
+from dovetail.call.pipeline import pipeline
+from dovetail.call.products import Kept, asked_of, look_up
+from dovetail.call.validate import _asked, _own_counts
 from dovetail.loops import problems
-from dovetail.matmul import MatmulAllReduce, all_gather_matmul, all_to_all_matmul, matmul_all_reduce
+from dovetail.matmul import MatmulAllReduce
 from dovetail.run import comm as ranks_module
 from dovetail.run import mpi_library, together, world
 from dovetail.run.embedded import Embedded, check_size
@@ -162,13 +164,13 @@ def plans() -> None:
 
 
 def nests() -> None:
-    every_point("nest.on", lambda: problems.jacobi2d.on(WORLD, (8, 6), steps=2))
-    run = problems.jacobi2d.on(WORLD, (8, 6), steps=2)
+    every_point("nest.on", lambda: bind(problems.jacobi2d, WORLD, (8, 6), steps=2))
+    run = bind(problems.jacobi2d, WORLD, (8, 6), steps=2)
     own = np.ones((8, 6), "f4")[run.block].copy()
     every_point("nest", lambda: run(own))
-    tested = problems.jacobi2d.on(WORLD, (8, 6), steps=2, test=2)
+    tested = bind(problems.jacobi2d, WORLD, (8, 6), steps=2, test=2)
     every_point("until", lambda: tested.until(own, change=1e-3, calls=3))
-    every_point("pipeline.on", lambda: problems.gauss_seidel2d.on(WORLD, (9, 7), steps=2))
+    every_point("pipeline.on", lambda: bind(problems.gauss_seidel2d, WORLD, (9, 7), steps=2))
 
 
 def pipelines() -> None:
@@ -197,7 +199,7 @@ def planted_silent() -> None:
     global HUNG_S
     HUNG_S = 3
     world.World._exchange_faults = lambda self, own: None
-    every_point("nest.on", lambda: problems.jacobi2d.on(WORLD, (8, 6), steps=2))
+    every_point("nest.on", lambda: bind(problems.jacobi2d, WORLD, (8, 6), steps=2))
 
 
 if __name__ == "__main__":

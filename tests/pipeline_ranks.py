@@ -5,8 +5,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from dovetail.comm.pipeline import pipeline
-from dovetail.core import WishError
+from dovetail.call.pipeline import pipeline
+from dovetail.core import OperatorError
 
 WORLD = MPI.COMM_WORLD
 SHAPE = (5, 4, 61)
@@ -157,7 +157,7 @@ def test_wrong_ones():
         try:
             pipeline(WORLD, length, lambda low, high: None, **faces)
             found = "accepted"
-        except WishError as error:
+        except OperatorError as error:
             found = str(error)
         assert said in found, f"{name}: {found}"
 

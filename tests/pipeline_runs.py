@@ -18,52 +18,56 @@ def native(program, workload, inputs):
     return execute_local(program, workload, inputs)[0]
 
 
-def arguments(wish, seed=0):
+def arguments(operator, seed=0):
     """Random arrays for the whole grid."""
     rng, found = np.random.default_rng(seed), []
-    for shape, dtype in wish.shapes():
+    for shape, dtype in operator.shapes():
         whole = np.dtype(dtype).kind in "iu"
         found.append((rng.integers(0, 4, shape) if whole else rng.random(shape) + 0.5).astype(dtype))
     return found
 
 
-def whole(wish, given):
+def whole(operator, given):
     """The results, by the nest on the whole grid: the function itself, element by element."""
-    found = wish.nest.reference(*given, **({"steps": wish.steps} if wish.nest.parameters else {}))
+    found = operator.nest.reference(*given, **({"steps": operator.steps} if operator.nest.parameters else {}))
     return found if isinstance(found, tuple) else (found,)
 
 
-def cutting(wish, schedule):
-    return wish.cutting(schedule["cut"], schedule["mapped"])
+def cutting(operator, schedule):
+    return operator.cutting(schedule["cut"], schedule["mapped"])
 
 
-def blocks(wish, schedule, given):
+def blocks(operator, schedule, given):
     """Each rank's arguments."""
-    how, names = cutting(wish, schedule), wish.nest.arrays
+    how, names = cutting(operator, schedule), operator.nest.arrays
     pairs = list(zip(names, given, strict=True))
     return [[array[how.block(name, rank)] for name, array in pairs] for rank in range(how.num_parts)]
 
 
-def results(wish, program, schedule, given, run=None):
+def results(operator, program, schedule, given, run=None):
     """Each rank's results."""
-    mine = blocks(wish, schedule, given)
-    held = [wish.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+    mine = blocks(operator, schedule, given)
+    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    workload = wish.workload(program)
+    workload = operator.workload(program)
     outputs = run(program, workload, inputs) if run else execute(program, inputs, workload=workload).outputs
-    found = [wish.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(len(mine))]
+    found = [operator.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(len(mine))]
     return [each if isinstance(each, tuple) else (each,) for each in found]
 
 
-def check(wish, schedule, seed=0, run=None, exact=True):
+def check(operator, schedule, seed=0, run=None, exact=True):
     """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
     ranks = prod(schedule["cut"])
-    program = wish.program(schedule, ranks)
-    verify(program, against=wish.plain(schedule, ranks)).raise_if_bad()
-    given = arguments(wish, seed)
-    wanted, how = whole(wish, given), cutting(wish, schedule)
-    found = results(wish, program, schedule, given, run)
+    program = operator.program(schedule, ranks)
+    verify(program, against=operator.plain(schedule, ranks)).raise_if_bad()
+    given = arguments(operator, seed)
+    wanted, how = whole(operator, given), cutting(operator, schedule)
+    found = results(operator, program, schedule, given, run)
     for rank in range(ranks):
-        for name, want, have in zip(wish.pipelined.written, wanted, found[rank], strict=True):
-            assert np.array_equal(have, want[how.block(name, rank)], equal_nan=True), (wish.title, str(schedule), rank)
+        for name, want, have in zip(operator.pipelined.written, wanted, found[rank], strict=True):
+            assert np.array_equal(have, want[how.block(name, rank)], equal_nan=True), (
+                operator.title,
+                str(schedule),
+                rank,
+            )
     return program

@@ -5,7 +5,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from dovetail.core import WishError
+from dovetail.call.bind import bind
+from dovetail.core import OperatorError
 from dovetail.loops import problems
 
 COMM = MPI.COMM_WORLD
@@ -15,21 +16,21 @@ def refusal(call):
     """What a call is refused with; pytest is not in every environment that ranks run in."""
     try:
         call()
-    except WishError as error:
+    except OperatorError as error:
         return str(error)
     return "nothing"
 
 
-def arrays(wish, seed=3):
+def arrays(operator, seed=3):
     rng = np.random.default_rng(seed)
-    return [(4 * rng.random(shape)).astype(dtype) for shape, dtype in wish.shapes()]
+    return [(4 * rng.random(shape)).astype(dtype) for shape, dtype in operator.shapes()]
 
 
 def check(comm, name, grid, steps=None, dtype="float64", **asked):
     made = getattr(problems, name)
     asked |= {"steps": steps} if steps else {}
-    here = made.on(comm, grid, dtype=dtype, **asked)
-    given = arrays(here.wish)
+    here = bind(made, comm, grid, dtype=dtype, **asked)
+    given = arrays(here.operator)
     mine = [array[here.blocks[each]] for each, array in zip(made.arrays, given, strict=True)]
     wanted = made.reference(*given, **({"steps": steps} if steps else {}))
     for _ in range(2):
@@ -76,8 +77,8 @@ def test_what_does_not_fit(comm):
     for wrong in (mine[1:], mine.astype("float32"), mine[:, 1:]):
         given = wrong if comm.rank == comm.size - 1 else mine
         assert f"rank {comm.size - 1}" in refusal(lambda given=given: here(given))
-    assert "has no steps" in refusal(lambda: problems.lcs.on(comm, (9, 9), steps=2))
-    assert "unexpected keyword argument 'depth'" in refusal(lambda: problems.lcs.on(comm, (9, 9), depth=2))
+    assert "has no steps" in refusal(lambda: bind(problems.lcs, comm, (9, 9), steps=2))
+    assert "unexpected keyword argument 'depth'" in refusal(lambda: bind(problems.lcs, comm, (9, 9), depth=2))
 
 
 if __name__ == "__main__":

@@ -9,23 +9,21 @@ import numpy as np
 from mpi4py import MPI
 
 import dovetail as dt
-from dovetail.comm import products, schedule_for
-from dovetail.core import WishError
-from dovetail.ir import Schedule
-from dovetail.machine import load
-from dovetail.matmul import (
-    AllGatherMatmul,
-    MatmulAllReduce,
+from dovetail import (
     all_gather_columns_matmul,
     all_gather_matmul,
     all_to_all_matmul,
     matmul_all_reduce,
     matmul_all_to_all,
     matmul_reduce_scatter,
-    shard,
 )
-from dovetail.plan.kept import keep_schedule
+from dovetail.call import products, schedule_for
+from dovetail.core import OperatorError
+from dovetail.ir import Schedule
+from dovetail.machine import load
+from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, shard
 from dovetail.run.embedded import ranks_of
+from dovetail.store.tuned_schedules import keep_schedule
 
 COMM = MPI.COMM_WORLD
 RANK, RANKS = COMM.rank, COMM.size
@@ -98,20 +96,20 @@ def test_exchanged(dtype):
 def test_tuned(dtype):
     """What was kept for these shapes on these ranks is what runs."""
     world = ranks_of(COMM)
-    wish = AllGatherMatmul(8 * RANKS, 6, 4 * RANKS, dtype)
+    operator = AllGatherMatmul(8 * RANKS, 6, 4 * RANKS, dtype)
     schedule = Schedule.of("hetero-unfused-1D", tiles=(4, 4), by="messages", own="first", fused=False)
     hosts = world.gather(os.uname().nodename)
     if RANK == 0:
-        keep_schedule(wish, schedule, world.library, hosts)
+        keep_schedule(operator, schedule, world.library, hosts)
     a, b = (np.ones(shape, dtype) for shape in ((8 * RANKS, 6), (6, 4)))
     assert np.array_equal(all_gather_matmul(parts(a, (8,) * RANKS, 0), b, COMM), a @ b)
     (embedded,) = [
-        each.embedded for kept in products._bound.values() for each in kept.held.values() if each.wish == wish
+        each.embedded for kept in products._bound.values() for each in kept.held.values() if each.operator == operator
     ]
-    assert embedded.program == wish.program(schedule, RANKS)
+    assert embedded.program == operator.program(schedule, RANKS)
     taken = schedule_for("all_gather_matmul", parts(a, (8,) * RANKS, 0), b, COMM)
     assert (taken, taken.family) == (schedule, schedule.family)
-    assert taken.notes == (wish.explained(schedule, RANKS),)
+    assert taken.notes == (operator.explained(schedule, RANKS),)
     for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
         again = np.array(a)
         assert np.array_equal(all_gather_matmul(parts(again, (8,) * RANKS, 0), b + 1, COMM), a @ (b + 1))
@@ -122,16 +120,20 @@ def test_which_schedule(dtype):
     a, b = whole(dtype)
     odd = RANK == RANKS - 1
     taken = schedule_for("matmul_all_reduce", a, b, COMM)
-    wish = MatmulAllReduce(M, K * RANKS, N, dtype)
-    assert taken == wish.serial(RANKS)
-    assert taken.notes == (wish.explained(taken, RANKS),)
+    operator = MatmulAllReduce(M, K * RANKS, N, dtype)
+    assert taken == operator.serial(RANKS)
+    assert taken.notes == (operator.explained(taken, RANKS),)
     (kept,) = products._bound.values()
     bound = list(kept.held.values())
     assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
     assert list(kept.held.values()) == bound
     said = refusal(lambda: schedule_for("matmul_all_reduce", a, b[0] if odd else b, COMM))
     assert said.startswith(f"rank {RANKS - 1}: "), said
-    for wrong, what in (("jacobi2d", "jacobi2d is no product"), ("all_reduce", "is no product"), ("x", "no wish 'x'")):
+    for wrong, what in (
+        ("jacobi2d", "jacobi2d is no product"),
+        ("all_reduce", "is no product"),
+        ("x", "no operator 'x'"),
+    ):
         assert what in refusal(lambda name=wrong: schedule_for(name, a, b, COMM))
 
 
@@ -207,8 +209,8 @@ def test_what_was_kept_wrongly(dtype):
     hosts = world.gather(os.uname().nodename)
     a, b = np.ones((5, 6), dtype), np.ones((6, 4), dtype)
     if RANK == 0:
-        wish = MatmulAllReduce(5, 6 * RANKS, 4, dtype)
-        keep_schedule(wish, Schedule.of("mc2", tiles=(3,), by="library"), world.library, hosts)
+        operator = MatmulAllReduce(5, 6 * RANKS, 4, dtype)
+        keep_schedule(operator, Schedule.of("mc2", tiles=(3,), by="library"), world.library, hosts)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
@@ -219,17 +221,17 @@ def test_plans_refuse_what_cannot_be(dtype):
     """Whatever is wrong on one rank alone is heard on all; then the plan still runs."""
     if RANKS != 2:  # of the machine that is planned for
         return
-    wish = AllGatherMatmul(2 * RANKS, 2 * RANKS + 1, 3 * RANKS, dtype)  # K in slices of unlike width, flat inside
-    plan = dt.plan(wish, load("two-hosts-1gbit"), extrapolate=True)
+    operator = AllGatherMatmul(2 * RANKS, 2 * RANKS + 1, 3 * RANKS, dtype)  # K in slices of unlike width, flat inside
+    plan = dt.plan(operator, load("two-hosts-1gbit"), extrapolate=True)
     sliced = Schedule.of("uniform-fused-2D", slices=RANKS, by="messages", own="together", fused=True)
-    program = wish.program(sliced, RANKS)
+    program = operator.program(sliced, RANKS)
     plan = dataclasses.replace(plan, schedule=sliced, program=program)
-    a, b, odd = np.ones((2, wish.k), dtype), np.ones((wish.k, 3), dtype), RANK == RANKS - 1
-    flat = np.zeros(wish.m * 3 + 4, dtype)
+    a, b, odd = np.ones((2, operator.k), dtype), np.ones((operator.k, 3), dtype), RANK == RANKS - 1
+    flat = np.zeros(operator.m * 3 + 4, dtype)
     for given, out, what in (
         ((), None, "takes A, B0"),
         ((a, b, b), None, "takes A, B0"),
-        ((a, b.T), None, f"'B0' has shape (3, {wish.k})"),
+        ((a, b.T), None, f"'B0' has shape (3, {operator.k})"),
         ((a[0], b), None, "'A' has shape"),
         (("x", b), None, "could not convert"),
         (([[1.0], [2.0, 3.0]], b), None, "inhomogeneous"),
@@ -237,13 +239,17 @@ def test_plans_refuse_what_cannot_be(dtype):
         ((a.astype(object), b), None, "'A' is object"),
         ((a * np.nan, b), None, "NaN or infinite"),
         ((a, b), np.zeros((1, 1), dtype), "'C0' has shape (1, 1)"),
-        ((a, b), (np.zeros((wish.m, 3), dtype),) * 2, "1 results"),
-        ((a, flat[: wish.k * 3].reshape(wish.k, 3)), flat[: wish.m * 3].reshape(wish.m, 3), "shares memory"),
+        ((a, b), (np.zeros((operator.m, 3), dtype),) * 2, "1 results"),
+        (
+            (a, flat[: operator.k * 3].reshape(operator.k, 3)),
+            flat[: operator.m * 3].reshape(operator.m, 3),
+            "shares memory",
+        ),
     ):
         said = refusal(lambda g=given, o=out: plan.run(*(g if odd else (a, b)), comm=COMM, out=o if odd else None))
         assert said.startswith(f"rank {RANKS - 1} cannot run the plan: "), said
         assert what in said, said
-    assert np.array_equal(plan.run(a, b, comm=COMM), np.full((wish.m, 3), wish.k, dtype))
+    assert np.array_equal(plan.run(a, b, comm=COMM), np.full((operator.m, 3), operator.k, dtype))
 
 
 def test_only_the_latest_are_kept(dtype):
@@ -254,7 +260,7 @@ def test_only_the_latest_are_kept(dtype):
         rows = np.full((tokens, 2), RANK + 1, dtype)
         assert all_to_all_matmul(rows, weights, COMM, counts=[tokens, *[0] * (RANKS - 1)]).shape[1] == 3
     held = next(iter(products._bound.values())).held
-    kept = world.share(world.gather([each.wish for each in held.values()]))
+    kept = world.share(world.gather([each.operator for each in held.values()]))
     assert len(held) <= products.MOST
     assert all(each == kept[0] for each in kept)
 
@@ -277,7 +283,7 @@ def test_one_rank_changes(dtype):
 def refusal(call):
     try:
         call()
-    except WishError as error:
+    except OperatorError as error:
         return str(error)
     return "nothing"
 

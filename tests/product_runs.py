@@ -22,20 +22,20 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Arra
     return (2 * rng.random(shape) - 1).astype(numpy_dtype(dtype))
 
 
-def proved(wish: Any, schedule: Schedule, ranks: int) -> Any:
+def proved(operator: Any, schedule: Schedule, ranks: int) -> Any:
     """The Program of a schedule, which must hold, and hold what the serial one does."""
-    program = wish.program(schedule, ranks)
+    program = operator.program(schedule, ranks)
     verify(program).raise_if_bad()
     return program
 
 
-def run(wish: Any, schedule: Schedule, ranks: int, given: Sequence[Sequence[Array]], seed: int = 0) -> list[Any]:
+def run(operator: Any, schedule: Schedule, ranks: int, given: Sequence[Sequence[Array]], seed: int = 0) -> list[Any]:
     """Each rank's result, from each rank's arguments."""
-    program = proved(wish, schedule, ranks)
-    held = [wish.arguments(program, rank, given[rank], None)[0] for rank in range(ranks)]
+    program = proved(operator, schedule, ranks)
+    held = [operator.arguments(program, rank, given[rank], None)[0] for rank in range(ranks)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    outputs = execute(program, inputs, seed=seed, workload=wish.workload(program)).outputs
-    return [wish.result(program, rank, {n: arrays[rank] for n, arrays in outputs.items()}) for rank in range(ranks)]
+    outputs = execute(program, inputs, seed=seed, workload=operator.workload(program)).outputs
+    return [operator.result(program, rank, {n: arrays[rank] for n, arrays in outputs.items()}) for rank in range(ranks)]
 
 
 def agree(found: Array, exact: Array, dtype: str, depth: int, terms: int = 1) -> None:
@@ -51,13 +51,13 @@ def wide(array: Array) -> Array:
     return array.astype(np.float64)
 
 
-def gathers(wish: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
+def gathers(operator: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
     """Schedules of all shapes of a product whose rows of A travel."""
-    longest, found = wish.blocks(ranks).longest, []
+    longest, found = operator.blocks(ranks).longest, []
     for by, own, fused, steps in product(ways, ("first", "together"), (True, False), (1, 2, ranks)):
         found.append(Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own=own, fused=fused))
     for by, own, fused in product(ways, ("first", "together"), (True, False)):
-        if wish.k >= ranks > 1 and longest:
+        if operator.k >= ranks > 1 and longest:
             found.append(Schedule.of("any", slices=ranks, by=by, own=own, fused=fused))
     return found + in_turn(found)
 
@@ -67,9 +67,9 @@ def in_turn(found: Sequence[Schedule]) -> list[Schedule]:
     return [each.with_parameters(in_turn=True) for each in found if each["by"] == "messages"][1::2]
 
 
-def scatters(wish: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
+def scatters(operator: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
     """Schedules of all shapes of a product whose results travel."""
-    longest, owns = wish.blocks(ranks).longest, ("first", "last", "together")
+    longest, owns = operator.blocks(ranks).longest, ("first", "last", "together")
     found = [
         Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own=own, fused=fused)
         for by, own, fused, steps in product(ways, owns, (True, False), (1, 2, ranks))
@@ -85,7 +85,7 @@ def costs(ranks: int, **asked: Any) -> Any:
         options=options | {"ficco_threshold_s": 1e-3} | asked,
         work_s=lambda works, rows: rows * 1e-3,
         collective_s=lambda kind, num_bytes: 1e-5 + num_bytes * 1e-5,
-        messages_s=lambda wish, schedule: 1e-3 * sum(schedule.tiles),
+        messages_s=lambda operator, schedule: 1e-3 * sum(schedule.tiles),
         least_amount=lambda works: 1.0,
         knows_collective=lambda kind: True,
         knows_messages=lambda: True,

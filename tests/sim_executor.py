@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dovetail.cost import Curve, Segment
 from dovetail.machine import Machine, load
-from dovetail.tune.simulated import SimExecutor
+from dovetail.tuner.simulated import SimExecutor
 
 __all__ = ["SimExecutor", "constant", "line", "two_hosts"]
 

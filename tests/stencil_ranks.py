@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from dovetail.comm import stencils
+from dovetail.call import nests as stencils
+from dovetail.call.bind import bind
+from dovetail.call.nest_operators import operator_of
 from dovetail.core import DovetailError, ProgramError
 from dovetail.ir import Schedule
 from dovetail.loops import problems
 from dovetail.loops.blocks import cuts
-from dovetail.plan.kept import keep_schedule, kept_path
 from dovetail.run.embedded import ranks_of
+from dovetail.store.tuned_schedules import keep_schedule, kept_path
 
 COMM = MPI.COMM_WORLD
 
@@ -46,7 +48,7 @@ def as_tuple(found):
 
 def check(comm, name, grid, dtype, steps=4, **asked):
     made = getattr(problems, name)
-    here = made.on(comm, grid, steps=steps, dtype=dtype, **asked)
+    here = bind(made, comm, grid, steps=steps, dtype=dtype, **asked)
     given = arrays(made, grid, dtype)
     mine = [block(each, grid, here) for each in given]
     wanted = as_tuple(made.reference(*given, steps=steps))
@@ -69,7 +71,7 @@ def test_ranks_that_ask_for_different_things(comm):
         (problems.gauss_seidel2d, (12, 9), {"grain": 3 + last}),
         (problems.jacobi2d, (12, 9), {"wibble": 1} if last else {}),
     ):
-        found = refusal(lambda: made.on(comm, grid, **({"steps": 3} | asked)))  # noqa: B023
+        found = refusal(lambda: bind(made, comm, grid, **({"steps": 3} | asked)))  # noqa: B023
         assert f"rank {comm.size - 1} " in found, (made, grid, asked, found)
 
 
@@ -164,7 +166,7 @@ def test_shares(comm):
 
 def test_until_it_has_converged(comm):
     made, grid = problems.laplace2d, (6 * comm.size, 7)
-    here = made.on(comm, grid, steps=20, dtype="float64", test=10)
+    here = bind(made, comm, grid, steps=20, dtype="float64", test=10)
     (given,) = arrays(made, grid, "float64")
     found, steps, changed = here.until(given[here.block], change=1e-9)
     wanted = made(given, steps=steps)
@@ -187,16 +189,16 @@ def test_until_it_has_converged(comm):
         asked = limits if last else {"change": 1.0}
         said = refusal(lambda asked=asked: here.until(given[here.block], **asked))
         assert words in said, (limits, said)
-    untested = made.on(comm, grid, steps=20)
+    untested = bind(made, comm, grid, steps=20)
     assert "does not test its last step" in refusal(lambda: untested.until(given[here.block], change=1.0))
 
 
 def test_what_was_tuned_is_used(comm):
-    wish = problems.jacobi2d.wish(f"{8 * comm.size}x7", 4, "float32")
+    operator = operator_of(problems.jacobi2d)(f"{8 * comm.size}x7", 4, "float32")
     world = ranks_of(comm)
     found, hosts = Schedule.of("deep", cut=(comm.size,), depth=2), world.gather(MPI.Get_processor_name())
     if comm.rank == 0:
-        keep_schedule(wish, found, world.library, [platform.node()] * len(hosts))
+        keep_schedule(operator, found, world.library, [platform.node()] * len(hosts))
     comm.Barrier()
     here, _ = check(comm, "jacobi2d", (8 * comm.size, 7), "float32")
     assert here.schedule == found
@@ -205,18 +207,18 @@ def test_what_was_tuned_is_used(comm):
 
 def test_a_broken_kept_schedule_is_left_aside(comm):
     """No rank waits for one that refuses a file: all warn, and run what is usual."""
-    wish = problems.jacobi2d.wish(f"{7 * comm.size}x7", 4, "float32")
+    operator = operator_of(problems.jacobi2d)(f"{7 * comm.size}x7", 4, "float32")
     hosts = [platform.node()] * comm.size
     for text in ("{", '{"schema": "wrong"}', None):
         if comm.rank == 0:
-            keep_schedule(wish, Schedule.of("deep", cut=(comm.size + 1,), depth=2), ranks_of(comm).library, hosts)
+            keep_schedule(operator, Schedule.of("deep", cut=(comm.size + 1,), depth=2), ranks_of(comm).library, hosts)
             if text:
-                kept_path(wish, ranks_of(comm).library, hosts).write_text(text)
+                kept_path(operator, ranks_of(comm).library, hosts).write_text(text)
         comm.Barrier()
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             here, _ = check(comm, "jacobi2d", (7 * comm.size, 7), "float32")
-        assert here.schedule == wish.usual(comm.size)
+        assert here.schedule == operator.usual(comm.size)
         assert any("the tuned schedule is left aside" in str(each.message) for each in seen)
 
 
@@ -247,15 +249,15 @@ def test_options_of_another_kind(comm):
     ):
         made = getattr(problems, name)
         grid = (50,) if name == "seidel1d" else (12, 9)
-        found = refusal(lambda: made.on(comm, grid, **asked))  # noqa: B023
+        found = refusal(lambda: bind(made, comm, grid, **asked))  # noqa: B023
         assert words in found, (name, asked, found)
     last = comm.rank == comm.size - 1
     for grid in (None, (12, 9.0), {12, 9}, (12, True)):
         given = grid if last else (12, 9)
-        assert refusal(lambda: problems.jacobi2d.on(comm, given, steps=1)) != "nothing"  # noqa: B023
+        assert refusal(lambda: bind(problems.jacobi2d, comm, given, steps=1)) != "nothing"  # noqa: B023
     for asked in ({"cut": np.array([comm.size])}, {"steps": np.int64(4)}, {"overlapped": np.True_}):
-        here = problems.jacobi2d.on(comm, np.array([12, 9]), dtype=np.float32, **({"steps": 4} | asked))
-        assert here.wish == problems.jacobi2d.wish("12x9", 4, "float32")
+        here = bind(problems.jacobi2d, comm, np.array([12, 9]), dtype=np.float32, **({"steps": 4} | asked))
+        assert here.operator == operator_of(problems.jacobi2d)("12x9", 4, "float32")
 
 
 def test_proved_once_and_again_where_it_differs(comm):
@@ -281,7 +283,7 @@ def test_proved_once_and_again_where_it_differs(comm):
     assert len(proofs) == (comm.rank == 0)
     stencils.program_of = another
     try:
-        problems.jacobi2d.on(comm, steps=24, **given)
+        bind(problems.jacobi2d, comm, steps=24, **given)
         raise AssertionError("a wrong program was let pass")
     except ProgramError:
         assert len(proofs) == 2 * (comm.rank == 0)

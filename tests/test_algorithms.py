@@ -16,7 +16,7 @@ from effort import ratio
 from dovetail.collective import ALGORITHMS, KINDS, Algorithm, algorithms_for, build, custom, make_algorithm, spec_of
 from dovetail.collective.algorithms.double_tree import _edges_up
 from dovetail.collective.algorithms.sccl import DGX1_LINKS
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Kind, Program, to_text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -77,12 +77,12 @@ def test_every_algorithm_holds_on_every_number_up_to_64_ranks(name: str) -> None
     ],
 )
 def test_counts_are_whole_numbers(num_ranks, options: dict, what: str) -> None:
-    with pytest.raises(WishError, match=what):
+    with pytest.raises(OperatorError, match=what):
         make_algorithm("ring_all_reduce", num_ranks, **options)
 
 
 def test_instances_are_laid_out_in_known_ways() -> None:
-    with pytest.raises(WishError, match="no way to replicate called 'striped'"):
+    with pytest.raises(OperatorError, match="no way to replicate called 'striped'"):
         make_algorithm("ring_all_reduce", 3).compile(2, replicate="striped")
 
 

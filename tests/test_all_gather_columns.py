@@ -14,17 +14,19 @@ from dovetail.matmul.gather import even_tiles
 WAYS = ("library", "messages", "ring", "two_rings")
 
 
-def check(wish, schedule, ranks, seed):
+def check(operator, schedule, ranks, seed):
     rng = np.random.default_rng(seed)
-    parts = [random(rng, (wish.m, depth), wish.dtype) for depth in wish.heights(ranks)]
-    several = [[random(rng, (wish.k, n), wish.dtype) for _ in range(wish.several)] for n in wish.widths(ranks)]
+    parts = [random(rng, (operator.m, depth), operator.dtype) for depth in operator.heights(ranks)]
+    several = [
+        [random(rng, (operator.k, n), operator.dtype) for _ in range(operator.several)] for n in operator.widths(ranks)
+    ]
     given, a = [(part, *bs) for part, bs in zip(parts, several, strict=True)], np.concatenate(parts, axis=1)
-    for (_, *others), found in zip(given, run(wish, schedule, ranks, given, seed), strict=True):
+    for (_, *others), found in zip(given, run(operator, schedule, ranks, given, seed), strict=True):
         results = list(found) if isinstance(found, tuple) else [found]
-        if wish.gathered:
+        if operator.gathered:
             assert np.array_equal(results.pop(), a)
         for b, c in zip(others, results, strict=True):
-            agree(c, wide(a) @ wide(b), wish.dtype, wish.k, terms=2 * ranks)
+            agree(c, wide(a) @ wide(b), operator.dtype, operator.k, terms=2 * ranks)
 
 
 @pytest.mark.slow
@@ -41,10 +43,10 @@ def test_any_shape(ranks, m, dtype, several, gathered, data):
     shares = st.none() | st.lists(st.integers(0, 5), min_size=ranks, max_size=ranks).map(tuple)
     depths, columns = data.draw(shares), data.draw(shares)
     k, n = (data.draw(st.integers(0, 12)) if each is None else sum(each) for each in (depths, columns))
-    wish = AllGatherColumnsMatmul(m, k, n, dtype, several, gathered, depths, columns)
+    operator = AllGatherColumnsMatmul(m, k, n, dtype, several, gathered, depths, columns)
     by, own = data.draw(st.sampled_from(WAYS)), data.draw(st.sampled_from(["first", "together"]))
     tiles = even_tiles(m, data.draw(st.integers(1, 4)))
-    check(wish, Schedule.of("any", tiles=tiles, by=by, own=own, fused=False), ranks, data.draw(st.integers(0, 99)))
+    check(operator, Schedule.of("any", tiles=tiles, by=by, own=own, fused=False), ranks, data.draw(st.integers(0, 99)))
 
 
 class TestPlantedFaults:
@@ -74,9 +76,9 @@ class TestPlantedFaults:
 
 
 def test_columns_travel_once():
-    wish = AllGatherColumnsMatmul(24, 8, 8)
+    operator = AllGatherColumnsMatmul(24, 8, 8)
     for by in WAYS[1:]:
-        program = wish.program(Schedule.of("any", tiles=(12, 12), by=by, own="first", fused=False), 4)
+        program = operator.program(Schedule.of("any", tiles=(12, 12), by=by, own="first", fused=False), 4)
         came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
         assert came.sum() == 4 * 3 * 24
         assert verify(program).ok

@@ -6,38 +6,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from product_runs import agree, gathers, random, run, wide, wrong_in_some
 
-from dovetail.core import PlanError, WishError
+from dovetail.core import OperatorError, PlanError
 from dovetail.ir import Kind, Schedule, verify
 from dovetail.matmul import AllGatherMatmul, shard
 
 WAYS = ("library", "messages", "ring", "two_rings")
 
 
-def arguments(wish, ranks, seed):
+def arguments(operator, ranks, seed):
     rng = np.random.default_rng(seed)
-    rows, columns = shard(wish.m, ranks), shard(wish.n, ranks)
-    a = [random(rng, (count, wish.k), wish.dtype) for count in rows]
-    several = [[random(rng, (wish.k, count), wish.dtype) for _ in range(wish.several)] for count in columns]
+    rows, columns = shard(operator.m, ranks), shard(operator.n, ranks)
+    a = [random(rng, (count, operator.k), operator.dtype) for count in rows]
+    several = [[random(rng, (operator.k, count), operator.dtype) for _ in range(operator.several)] for count in columns]
     return [(mine, *others) for mine, others in zip(a, several, strict=True)]
 
 
-def check(wish, schedule, ranks, seed):
-    given = arguments(wish, ranks, seed)
+def check(operator, schedule, ranks, seed):
+    given = arguments(operator, ranks, seed)
     a = np.concatenate([mine for mine, *_ in given])
-    for (_, *others), found in zip(given, run(wish, schedule, ranks, given, seed), strict=True):
+    for (_, *others), found in zip(given, run(operator, schedule, ranks, given, seed), strict=True):
         results = list(found) if isinstance(found, tuple) else [found]
-        if wish.gathered:
+        if operator.gathered:
             assert np.array_equal(results.pop(), a)
         for b, c in zip(others, results, strict=True):
-            agree(c, wide(a) @ wide(b), wish.dtype, wish.k, terms=ranks)
+            agree(c, wide(a) @ wide(b), operator.dtype, operator.k, terms=ranks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_family_is_proved_and_right(ranks):
-    wish = AllGatherMatmul(2 * ranks + 3, 9, 7, several=2, gathered=True)
-    for schedule in gathers(wish, ranks, WAYS):
-        check(wish, schedule, ranks, seed=ranks)
+    operator = AllGatherMatmul(2 * ranks + 3, 9, 7, several=2, gathered=True)
+    for schedule in gathers(operator, ranks, WAYS):
+        check(operator, schedule, ranks, seed=ranks)
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,9 +50,9 @@ def test_every_family_is_proved_and_right(ranks):
     data=st.data(),
 )
 def test_any_shape(ranks, sizes, dtype, several, gathered, data):
-    wish = AllGatherMatmul(*sizes, dtype, several, gathered)
-    schedule = data.draw(st.sampled_from(gathers(wish, ranks, WAYS)))
-    check(wish, schedule, ranks, seed=data.draw(st.integers(0, 99)))
+    operator = AllGatherMatmul(*sizes, dtype, several, gathered)
+    schedule = data.draw(st.sampled_from(gathers(operator, ranks, WAYS)))
+    check(operator, schedule, ranks, seed=data.draw(st.integers(0, 99)))
 
 
 class TestPlantedFaults:
@@ -105,14 +105,14 @@ class TestPlantedFaults:
     ],
 )
 def test_a_schedule_that_does_not_fit_is_told(parameters, what):
-    with pytest.raises((PlanError, WishError), match=what):
+    with pytest.raises((PlanError, OperatorError), match=what):
         AllGatherMatmul(8, 4, 4).program(Schedule.of("any", own="first", **parameters), 2)
 
 
 def test_a_part_is_never_sent_twice():
-    wish = AllGatherMatmul(24, 8, 8)
+    operator = AllGatherMatmul(24, 8, 8)
     for by in WAYS[1:]:
-        program = wish.program(Schedule.of("any", tiles=(3, 3), by=by, own="first", fused=False), 4)
+        program = operator.program(Schedule.of("any", tiles=(3, 3), by=by, own="first", fused=False), 4)
         came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
         assert came.sum() == 4 * (24 - 6)
         assert verify(program).ok

@@ -9,11 +9,11 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import face_stub
 import pytest
 
 import dovetail
-import dovetail.matmul
-from dovetail.plan.wishes import BUILT_IN
+from dovetail.ir.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -87,7 +87,9 @@ def check_circles(package: Path) -> None:
     TopologicalSorter({name: imported(path, files) for name, path in files.items()}).prepare()
 
 
-@pytest.mark.parametrize("line", ["from dovetail.ir import wish\n", "def f():\n    from dovetail.ir import wish\n"])
+@pytest.mark.parametrize(
+    "line", ["from dovetail.ir import operator\n", "def f():\n    from dovetail.ir import operator\n"]
+)
 def test_no_files_import_one_another_in_a_circle(copy, line):
     check_circles(ROOT / "src/dovetail")
     (copy / "src/dovetail/ir/schedule.py").write_text(line)
@@ -104,11 +106,11 @@ def loaded_by_name(source: Path) -> list[str]:
 
 def strays(package: Path) -> list[str]:
     """Files below the top package that load by name anything outside their own room; cli, at the top, and the
-    table of wishes may."""
+    table of operators may."""
     return [
         f"{path.relative_to(package)} loads {name}"
         for path in package.glob("*/**/*.py")
-        if path != package / "plan/wishes.py" and package / "cli" not in path.parents
+        if path != package / "ir/registry.py" and package / "cli" not in path.parents
         for name in loaded_by_name(path)
         if not name.startswith(f"dovetail.{path.relative_to(package).parts[0]}.")
     ]
@@ -142,25 +144,19 @@ def test_no_room_reaches_up_by_way_of_the_package(tmp_path):
     planted.parent.mkdir(parents=True)
     planted.write_text("def f():\n    from dovetail import tune\n    import dovetail\n    return dovetail.plan\n")
     assert reaching_up(tmp_path / "dovetail") == ["matmul/planted.py takes tune", "matmul/planted.py takes plan"]
-    assert dovetail.matmul.all_gather_matmul is dovetail.comm.all_gather_matmul
 
 
-@pytest.mark.parametrize("package", ["dovetail", "dovetail.collective"])
-def test_type_checkers_are_told_the_names_that_there_are(package):
+@pytest.mark.parametrize("package", face_stub.PACKAGES)
+def test_type_checkers_know_the_names_that_there_are(package):
     module = importlib.import_module(package)
-    stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    told = {name.asname for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names} - {None}
-    assert told == set(module.__all__)
-    assert all(getattr(module, name) is not None for name in told)
+    assert Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == face_stub.formatted(
+        face_stub.stub(package)
+    ), "python tools/face_stub.py"
+    assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-def test_wishes_are_known_to_type_checkers_and_to_completion():
-    stub = ast.parse((ROOT / "src/dovetail/__init__.pyi").read_text(encoding="utf-8"))
-    told = {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in stub.body if isinstance(node, ast.Assign)}
-    told.pop("__all__")
-    assert told == {name: path.split(":")[1] for name, path in BUILT_IN.items()}
-    assert {*BUILT_IN} <= {*dir(dovetail)}
-    assert {name for name in BUILT_IN if "matmul" in name} <= {*dir(dovetail.matmul)} & {*dovetail.matmul.__all__}
+def test_completion_knows_the_operators():
+    assert {place.rpartition(":")[2] for place in BUILT_IN.values()} <= {*dir(dovetail)}
 
 
 def test_importing_starts_nothing():

@@ -16,8 +16,8 @@ import pytest
 
 from dovetail.core import RunError
 from dovetail.machine import Link, Machine, load
-from dovetail.plan import wish_class
-from dovetail.plan.costs import Costs
+from dovetail.planner import operator_class
+from dovetail.planner.costs import Costs
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, mon
     args = collectives.arguments()
     args.worker = "all_gather"
     tuned = SimpleNamespace(contest=SimpleNamespace(judged=()), notes=())
-    monkeypatch.setattr("dovetail.tune.collectives.tune_collective", lambda *_, **__: tuned)
+    monkeypatch.setattr("dovetail.tuner.collectives.tune_collective", lambda *_, **__: tuned)
     monkeypatch.setattr(collectives, "compared", lambda *_: ([], {}))
     assert collectives.worker(args)["asked"] == 2
 
@@ -120,9 +120,9 @@ class TestResults:
         module = bench("tuned", monkeypatch)
         self.asked = list[str]()
 
-        def tune(wish: object, budget_s: float) -> dict[str, object]:
-            self.asked.append(wish.title)
-            if wish.m == 13:
+        def tune(operator: object, budget_s: float) -> dict[str, object]:
+            self.asked.append(operator.title)
+            if operator.m == 13:
                 raise RunError("rank 1 died")
             return figures()
 
@@ -200,9 +200,9 @@ class TestFourHosts:
         return Machine(topology, 4, (0, 1, 2, 3), links, costs | {"flops:matmul:float32": curve})
 
     def predicted(self, four: ModuleType, topology: str) -> dict[str, float]:
-        wish = wish_class("all_gather_matmul")(*four.SIZE)
-        speed = four.flop_per_s(wish, topology, "100mbit", 0.7)
-        costs, _ = Costs.of(wish, self.machine(topology, speed), 4, extrapolate=True)
+        operator = operator_class("all_gather_matmul")(*four.SIZE)
+        speed = four.flop_per_s(operator, topology, "100mbit", 0.7)
+        costs, _ = Costs.of(operator, self.machine(topology, speed), 4, extrapolate=True)
         return {name: seconds for name, (_, seconds) in four.of_families(costs).items()}
 
     def test_on_a_mesh_the_ring_is_predicted_to_lose_and_straight_messages_to_win(self, four):
@@ -215,9 +215,9 @@ class TestFourHosts:
         assert found["shard-ring, ring"] < found["serial, messages"]
 
     def test_a_rank_multiplies_for_as_long_as_its_links_need_over_the_ratio(self, four):
-        wish, block_bytes = wish_class("all_gather_matmul")(2048, 1024, 1024), 512 * 1024 * 4
+        operator, block_bytes = operator_class("all_gather_matmul")(2048, 1024, 1024), 512 * 1024 * 4
         for topology, links in (("mesh", 3), ("star", 1)):
-            compute_s = wish.flops / 4 / four.flop_per_s(wish, topology, "100mbit", 0.7)
+            compute_s = operator.flops / 4 / four.flop_per_s(operator, topology, "100mbit", 0.7)
             assert compute_s * 0.7 == pytest.approx(3 * block_bytes * 8 / 100e6 / links)
 
     @pytest.mark.parametrize(

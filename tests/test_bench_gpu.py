@@ -105,27 +105,29 @@ def pretended_torch():
     return made
 
 
-def asked_of(wish, ranks):
-    """Flops and bytes to and from one rank, as the serial program of a wish has them."""
-    asked = wish.program(wish.serial(ranks), ranks)
-    forms = native_forms(asked, 0, wish.workload(asked))[0]
+def asked_of(operator, ranks):
+    """Flops and bytes to and from one rank, as the serial program of an operator has them."""
+    asked = operator.program(operator.serial(ranks), ranks)
+    forms = native_forms(asked, 0, operator.workload(asked))[0]
     flops = sum(2 * m * k * n for _, m, k, n, _ in forms.tolist())
     assert (asked.columns["kind"] == Kind.collective).any()
     return flops
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4, 8])
-@pytest.mark.parametrize("wish", [AllGatherMatmul(64, 32, 16, "float16"), MatmulReduceScatter(64, 32, 16, "float16")])
-def test_pytorch_does_the_same_work(monkeypatch, wish, chunks):
+@pytest.mark.parametrize(
+    "operator", [AllGatherMatmul(64, 32, 16, "float16"), MatmulReduceScatter(64, 32, 16, "float16")]
+)
+def test_pytorch_does_the_same_work(monkeypatch, operator, chunks):
     monkeypatch.setitem(sys.modules, "torch", pretended_torch())
     from rivals import two_streams
 
     COUNTED.clear()
-    assert two_streams(wish, 4, chunks) == pytest.approx([1e-3] * 5)
+    assert two_streams(operator, 4, chunks) == pytest.approx([1e-3] * 5)
     totals = {name: sum(size for other, size in COUNTED if other == name) for name, _ in COUNTED}
-    runs, rows = 7, wish.m // 4
-    sent = 2 * 3 * rows * (wish.k if isinstance(wish, AllGatherMatmul) else wish.n)
-    assert totals == {"flops": runs * asked_of(wish, 4), "to the cuda": runs * sent, "to the pinned": runs * sent}
+    runs, rows = 7, operator.m // 4
+    sent = 2 * 3 * rows * (operator.k if isinstance(operator, AllGatherMatmul) else operator.n)
+    assert totals == {"flops": runs * asked_of(operator, 4), "to the cuda": runs * sent, "to the pinned": runs * sent}
 
 
 def test_without_pytorch_there_is_no_rival(monkeypatch):
@@ -253,8 +255,8 @@ def test_choosers_are_judged_by_rounds_that_they_did_not_see():
     assert 2 * (rows * depth + depth * 7168 + rows * 7168) <= 1 << 30
     families = ("serial", "uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D")
     seconds = dict(zip(families, ((4.0,) * 4, (1.0, 1.0, 3.0, 3.0), (2.0,) * 4, (5.0,) * 4), strict=True))
-    wish = AllGatherMatmul(64, 32, 64, "float16")
-    held = Contest("made up", wish, seconds, "serial", (64, 32, 1e12, 989e12))
+    operator = AllGatherMatmul(64, 32, 64, "float16")
+    held = Contest("made up", operator, seconds, "serial", (64, 32, 1e12, 989e12))
     assert held.measured == "uniform-fused-1D"
     found = {row["chooser"]: row["regret"] for row in regrets([held])}
     assert found["measured"] == pytest.approx(0.5)

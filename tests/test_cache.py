@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.call.nest_operators import operator_of
 from dovetail.core import (
     CACHED,
     EnvironmentFault,
@@ -221,18 +222,18 @@ def test_a_library_in_a_folder_of_others_is_not_loaded(tmp_path) -> None:
 def test_programs_and_proofs_that_others_wrote_are_not_believed(ending) -> None:
     from dovetail.ir import Schedule
     from dovetail.loops.problems import jacobi2d
-    from dovetail.plan import written
+    from dovetail.store import program_cache as written
 
-    wish = jacobi2d.wish("128x8", steps=24)
+    operator = operator_of(jacobi2d)("128x8", steps=24)
     schedule = Schedule.of("any", cut=(2,), depth=8, overlapped=None, tile=2)
-    made = written.program_of(wish, schedule, 2)
-    written.keep_proof(wish, schedule, made, in_order=False)
-    assert written.known_of(wish, schedule, made).is_proved
+    made = written.program_of(operator, schedule, 2)
+    written.keep_proof(operator, schedule, made, in_order=False)
+    assert written.known_of(operator, schedule, made).is_proved
     [path] = cache_dir("programs").glob(f"*.{ending}")
     assert mode(path) & 0o022 == 0
     path.chmod(0o666)
     with pytest.warns(RuntimeWarning, match=f"a cached file is not used, for everyone can write to .*{ending}"):
-        again = written._read(path) if ending == "npz" else written.known_of(wish, schedule, made).is_proved
+        again = written._read(path) if ending == "npz" else written.known_of(operator, schedule, made).is_proved
     assert not again
 
 

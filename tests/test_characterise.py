@@ -10,15 +10,15 @@ import pytest
 from sim_executor import SimExecutor, line, two_hosts
 
 from dovetail.cli import app
-from dovetail.core import EnvironmentFault, WishError
+from dovetail.core import EnvironmentFault, OperatorError
 from dovetail.cost import CostModel
 from dovetail.ir import Builder, verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, ProductAlone
 from dovetail.passes.regions import split
-from dovetail.plan import plan
-from dovetail.probe import Characteristics, Ratio, characterise
-from dovetail.probe.wish import CONTENTION_BYTES
+from dovetail.planner import plan
+from dovetail.prober import Characteristics, Ratio, characterise
+from dovetail.prober.operator_costs import CONTENTION_BYTES
 from dovetail.report import Provenance, characteristics_text, write_characteristics
 from dovetail.report.characteristics import figure
 from dovetail.run import fresh_inputs
@@ -78,8 +78,8 @@ def test_a_plan_goes_by_the_machine_that_was_characterised(characterised):
     """One of a shape that was measured goes by its own curves, in slices too; any other by the rate of FLOP."""
     machine, _ = characterised
     machine = Machine.from_json(json.loads(json.dumps(machine.to_json())))
-    wish = AllGatherMatmul(512, 64, 2 * 48)
-    sliced = plan(wish, machine, schedule="uniform-fused-2D", by="messages")
+    operator = AllGatherMatmul(512, 64, 2 * 48)
+    sliced = plan(operator, machine, schedule="uniform-fused-2D", by="messages")
     model = CostModel.of(machine)
     for key, rows in (("k=64:n=48", 512), ("k=32:n=48", 512), ("k=32:n=48", 256)):
         name = f"matmul:{key}:float32"
@@ -201,13 +201,13 @@ def test_shapes_come_from_a_file_too(tmp_path):
     ]
     assert len(ProductAlone.points()) == 9
     for bad in ("8x4", "8x4x2,x", "", "nofile.txt", "8x0x2"):
-        with pytest.raises(WishError):
+        with pytest.raises(OperatorError):
             ProductAlone.points(shapes=bad or ",")
 
 
 def test_the_command_measures_and_writes(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("dovetail.run.mpi.MpiExecutor", lambda launch: SimExecutor(true_machine()))
-    monkeypatch.setattr("dovetail.tune.machines.machine_of", lambda executor, ranks, **options: executor.machine)
+    monkeypatch.setattr("dovetail.tuner.machines.machine_of", lambda executor, ranks, **options: executor.machine)
     words = [
         "probe",
         "matmul",

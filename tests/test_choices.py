@@ -19,11 +19,11 @@ from dovetail.matmul import (
     gather,
     gathering,
 )
-from dovetail.plan import plan
-from dovetail.plan.costs import Costs
-from dovetail.plan.search import ranked_schedules
-from dovetail.tune.choices import OURS, TRUTH, Compared, Pick, compare, score_of
-from dovetail.tune.scenarios import TOPOLOGIES, Scenario, drawn, published
+from dovetail.planner import plan
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import ranked_schedules
+from dovetail.tuner.choices import OURS, TRUTH, Compared, Pick, compare, score_of
+from dovetail.tuner.scenarios import TOPOLOGIES, Scenario, drawn, published
 
 KINDS = [
     AllGatherMatmul,
@@ -39,10 +39,10 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
     scenario = next(iter(drawn(kind, 1, seed=5)))
-    costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
+    costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, extrapolate=True)
     ranked = ranked_schedules(costs)
     for each in ranked:
-        whole = costs.exactly(each, scenario.wish.program(each.schedule, scenario.ranks))
+        whole = costs.exactly(each, scenario.operator.program(each.schedule, scenario.ranks))
         assert whole.predicted_s == pytest.approx(each.predicted_s, rel=1e-9), each.schedule
     assert sum(each.program.posts == () for each in ranked) > len(ranked) / 2  # most were models
 
@@ -51,11 +51,11 @@ def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
 def test_a_model_of_an_all_reduce_takes_to_the_row_what_the_program_takes(ranks):
     """Whatever its tiles and messages: chunks of unequal rows, tiles of fewer rows than ranks, messages cut."""
     scenario = next(each for each in drawn(MatmulAllReduce, 9, seed=77) if each.ranks >= ranks)
-    wish = replace(scenario.wish, m=1499)
-    costs, _ = Costs.of(wish, scenario.machine, ranks, extrapolate=True)
+    operator = replace(scenario.operator, m=1499)
+    costs, _ = Costs.of(operator, scenario.machine, ranks, extrapolate=True)
     for by, most, tiles in product(("ring", "exchange"), (None, 33), ((1499,), (800, 497, 200, 2), (5, 1494))):
         found = costs.scored(Schedule.of("optimal", tiles=tiles, by=by, rows_per_message=most))
-        whole = costs.exactly(found, wish.program(found.schedule, ranks))
+        whole = costs.exactly(found, operator.program(found.schedule, ranks))
         assert found.program is not whole.program
         assert found.program.num_ops == whole.program.num_ops
         assert whole.predicted_s == pytest.approx(found.predicted_s, rel=1e-9), found.schedule
@@ -65,21 +65,21 @@ def test_a_model_with_one_message_less_is_noticed(monkeypatch):
     """Planted fault: rank 0's last message is not counted."""
     monkeypatch.setattr(gather.Gather, "hops", property(lambda self: (self.ranks - 2, 0)))
     scenario = next(iter(drawn(AllGatherMatmul, 1, seed=5)))
-    costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
-    ring = Schedule.of("shard-ring", tiles=(scenario.wish.blocks(scenario.ranks).longest,), by="ring", own="first")
+    costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, extrapolate=True)
+    ring = Schedule.of("shard-ring", tiles=(scenario.operator.blocks(scenario.ranks).longest,), by="ring", own="first")
     short = costs.scored(ring)
     monkeypatch.undo()
-    whole = costs.exactly(short, scenario.wish.program(ring, scenario.ranks))
+    whole = costs.exactly(short, scenario.operator.program(ring, scenario.ranks))
     assert whole.program.num_ops > short.program.num_ops
     assert whole.predicted_s > short.predicted_s
 
 
 def test_messages_are_cut_alike_on_every_rank():
-    wish, tiles = AllGatherMatmul(64, 8, 8), (10, 6)
+    operator, tiles = AllGatherMatmul(64, 8, 8), (10, 6)
     for by in ("messages", "ring", "two_rings"):
-        whole = wish.program(Schedule.of("uniform", tiles=tiles, by=by, own="first", fused=False), 4)
+        whole = operator.program(Schedule.of("uniform", tiles=tiles, by=by, own="first", fused=False), 4)
         about = {"by": by, "own": "first", "fused": False, "rows_per_message": 4}
-        cut = wish.program(Schedule.of("uniform", tiles=tiles, **about), 4)
+        cut = operator.program(Schedule.of("uniform", tiles=tiles, **about), 4)
         sends = [int((each.chan_out >= 0).sum()) for each in (whole, cut)]
         assert sends[1] * 2 == sends[0] * 5  # 10 rows in 3 messages, 6 in 2
         assert max(op.reads[0].num_slots for op in cut.ops() if op.chan_out >= 0) == 4
@@ -92,10 +92,10 @@ def test_scenarios_are_of_all_topologies_and_a_seed_names_them():
     assert some[0].machine != next(iter(drawn(AllGatherMatmul, 1, seed=8))).machine
 
 
-def test_a_machine_on_which_no_wish_balances_is_drawn_anew(monkeypatch):
-    """The eleventh of this seed came to speeds for which no wish was found."""
-    wishes, most = iter(range(1000)), AllToAllMatmul.drawn
-    monkeypatch.setattr(AllToAllMatmul, "drawn", lambda *args: (next(wishes), most(*args))[1])
+def test_a_machine_on_which_no_operator_balances_is_drawn_anew(monkeypatch):
+    """The eleventh of this seed came to speeds for which no operator was found."""
+    operators, most = iter(range(1000)), AllToAllMatmul.drawn
+    monkeypatch.setattr(AllToAllMatmul, "drawn", lambda *args: (next(operators), most(*args))[1])
     assert len(list(drawn(AllToAllMatmul, 11, seed=23))) == 11
 
 
@@ -147,14 +147,17 @@ def test_the_rule_of_ficco_is_fitted_to_the_machine(kind, monkeypatch):
 
 
 def fitted_well(scenario: Scenario, monkeypatch) -> float:
-    costs = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)[0]
-    fitted_s = costs.wish.fitted_s(costs)
+    costs = Costs.of(scenario.operator, scenario.machine, scenario.ranks, extrapolate=True)[0]
+    fitted_s = costs.operator.fitted_s(costs)
     about = {"ranks": scenario.ranks, "extrapolate": True}
-    assert plan(scenario.wish, scenario.machine, schedule=ficco.RULE, **about).schedule.steps["threshold_s"] == fitted_s
+    assert (
+        plan(scenario.operator, scenario.machine, schedule=ficco.RULE, **about).schedule.steps["threshold_s"]
+        == fitted_s
+    )
     monkeypatch.setattr(gathering, "FITTED_DEPTHS", (96, 384, 1536, 6144))
     monkeypatch.setattr(gathering, "FITTED_ASPECTS", (4, 16))
-    monkeypatch.setattr(gathering, "best_threshold", lambda found: found[:8])  # the others have the wish's k and n
-    unseen = costs.wish.fitted_s(costs)
+    monkeypatch.setattr(gathering, "best_threshold", lambda found: found[:8])  # the others have the operator's k and n
+    unseen = costs.operator.fitted_s(costs)
     monkeypatch.undo()
     lost = {t: log_s_of_picks(unseen, t) for t in (fitted_s, ficco.LITERAL_S, ficco.MEMORY_S, 1e-9)}
     assert len({each.sizes[1] for each in unseen}) == 4
@@ -201,6 +204,6 @@ FOUND = [  # by a longer search, and not by a plan: a tile split unevenly, few l
 @pytest.mark.parametrize(("kind", "seed", "place", "known"), FOUND)
 def test_a_plan_is_no_slower_than_what_a_longer_search_found(kind, seed, place, known):
     scenario = next(each for each in drawn(kind, 11, seed) if each.name.endswith(f"-{place}"))
-    costs, _ = Costs.of(scenario.wish, scenario.machine, scenario.ranks, extrapolate=True)
-    found = plan(scenario.wish, scenario.machine, ranks=scenario.ranks, extrapolate=True)
+    costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, extrapolate=True)
+    found = plan(scenario.operator, scenario.machine, ranks=scenario.ranks, extrapolate=True)
     assert found.predicted_s <= 1.025 * costs.scored(known).predicted_s

@@ -27,13 +27,13 @@ import dovetail
 from dovetail import trace
 from dovetail.cli import main
 from dovetail.cli.app import ORDER, exit_code
-from dovetail.cli.wishes import Said, Verb
-from dovetail.core import CostError, EnvironmentFault, MachineError, PlanError, ProgramError, RunError, WishError
+from dovetail.cli.operators import Said, Verb
+from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorError, PlanError, ProgramError, RunError
 from dovetail.matmul import MatmulAllReduce
-from dovetail.plan import plan
-from dovetail.probe.take import Budget
+from dovetail.planner import plan
+from dovetail.prober.take import Budget
 from dovetail.trace import open_trace
-from dovetail.tune import machines
+from dovetail.tuner import machines
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ["--m", "512", "--k", "256", "--n", "128"]
@@ -136,7 +136,7 @@ def test_every_option_has_help():
 
 
 @pytest.mark.parametrize("verb", ["tune", "probe", "plan"])
-def test_every_verb_of_wishes_shows_the_options_of_one(call, verb):
+def test_every_verb_of_operators_shows_the_options_of_one(call, verb):
     code, out, err = call(verb, "matmul_all_reduce", "--help")
     assert (code, err) == (0, "")
     assert "--m " in out
@@ -155,33 +155,33 @@ def test_version(call):
     assert call("--version") == (0, f"dovetail {dovetail.__version__}\n", "")
 
 
-# Wishes
+# Operators
 
 
-def test_the_wish_may_stand_anywhere(document):
+def test_the_operator_may_stand_anywhere(document):
     first = document("plan", "matmul_all_reduce", *ATLAS)
     assert document("plan", *ATLAS, "matmul_all_reduce") == first
 
 
 class Bare:
-    """A wish that somebody else brought."""
+    """An operator that somebody else brought."""
 
     name, families, by_size = "bare", ("serial", "wild"), False
     options = ()
 
 
-def test_a_wish_of_another_package_has_its_command(monkeypatch, request):
+def test_a_operator_of_another_package_has_its_command(monkeypatch, request):
     """No line of the command line knows its name, its options or its families."""
     from dovetail.ir import Option
 
     option = Option("grid_size", int, "Points.", 8, least=2)
     limit = Option("depth", int, "Steps at once.", of="schedules", choices=())
     Bare.options = (option, limit)
-    table = importlib.import_module("dovetail.plan.wishes")
+    table = importlib.import_module("dovetail.ir.registry")
     monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(Bare=Bare))
     monkeypatch.setattr(table, "entry_points", lambda group: [SimpleNamespace(name="bare", value="elsewhere:Bare")])
-    forget_wishes(table)
-    request.addfinalizer(lambda: forget_wishes(table))
+    forget_operators(table)
+    request.addfinalizer(lambda: forget_operators(table))
     heard = []
 
     def listen(said: Said, ranks: int = 2) -> None:
@@ -191,21 +191,21 @@ def test_a_wish_of_another_package_has_its_command(monkeypatch, request):
     assert [param.opts[0] for param in command.params] == ["--grid-size", "--schedule", "--depth", "--ranks"]
     command(["--grid-size", "9", "--schedule", "wild", "--depth", "3", "--ranks", "4"], standalone_mode=False)
     assert heard == [(Said(Bare, {"grid_size": 9}, {"schedule": "wild", "depth": 3}), 4)]
-    with pytest.raises(WishError, match="no wish 'bear'"):
+    with pytest.raises(OperatorError, match="no operator 'bear'"):
         Verb(listen).command("bear")
-    with pytest.raises(WishError, match="did you mean 'wild'"):
+    with pytest.raises(OperatorError, match="did you mean 'wild'"):
         command(["--schedule", "mild"], standalone_mode=False)
 
 
-def forget_wishes(table):
-    for found in (table.wishes, table.usable_wishes, table.wish_class):
+def forget_operators(table):
+    for found in (table.operators, table.usable_operators, table.operator_class):
         found.cache_clear()
 
 
 BROKEN = {
-    "absent": ("no_such_package:Wish", "ModuleNotFoundError: No module named 'no_such_package'"),
+    "absent": ("no_such_package:Operator", "ModuleNotFoundError: No module named 'no_such_package'"),
     "nameless": ("elsewhere:Missing", "AttributeError"),
-    "raising": ("raises:Wish", "RuntimeError: at import"),
+    "raising": ("raises:Operator", "RuntimeError: at import"),
     "plain": ("elsewhere:number", "7"),
     "poor": ("elsewhere:Poor", "it lacks options"),
 }
@@ -215,14 +215,14 @@ def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path
     """Every operator but its own plans as before; asked for by name, it is told why it cannot be had."""
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')")
     monkeypatch.syspath_prepend(tmp_path)
-    table = importlib.import_module("dovetail.plan.wishes")
+    table = importlib.import_module("dovetail.ir.registry")
     poor = type("Poor", (), {"name": "poor", "families": ("serial",), "by_size": False})
     monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(number=7, Poor=poor))
     points = [SimpleNamespace(name=name, value=place) for name, (place, _) in BROKEN.items()]
     points.append(SimpleNamespace(name="matmul_all_reduce", value="elsewhere:Poor", dist=SimpleNamespace(name="thief")))
     monkeypatch.setattr(table, "entry_points", lambda group: points)
-    forget_wishes(table)
-    request.addfinalizer(lambda: forget_wishes(table))
+    forget_operators(table)
+    request.addfinalizer(lambda: forget_operators(table))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         said = call("plan", "matmul_all_reduce", "--m", 64, "--k", 32, "--n", 64, "--machine", "shared-memory-2")
@@ -242,9 +242,9 @@ def test_what_was_not_said_is_as_the_machine_has_it():
     from dovetail.matmul import MatmulAllReduce
 
     said = Said(MatmulAllReduce, {"m": 8, "k": 4, "n": 2, "dtype": None}, {})
-    assert said.wish(load("atlas-a2-8")).dtype == "float16"
-    assert said.wish().dtype == "float32"
-    assert said._replace(given={**said.given, "dtype": "float64"}).wish(load("atlas-a2-8")).dtype == "float64"
+    assert said.operator(load("atlas-a2-8")).dtype == "float16"
+    assert said.operator().dtype == "float32"
+    assert said._replace(given={**said.given, "dtype": "float64"}).operator(load("atlas-a2-8")).dtype == "float64"
 
 
 # Words that are not known
@@ -299,7 +299,9 @@ def test_exit_codes():
     """1: the answer is no. 2: misuse, or something is broken."""
     codes = {kind: exit_code(kind("x")) for kind in (ProgramError, PlanError)}
     assert set(codes.values()) == {1}
-    codes = {kind: exit_code(kind("x")) for kind in (WishError, MachineError, CostError, RunError, EnvironmentFault)}
+    codes = {
+        kind: exit_code(kind("x")) for kind in (OperatorError, MachineError, CostError, RunError, EnvironmentFault)
+    }
     assert set(codes.values()) == {2}
 
 
@@ -307,7 +309,7 @@ def test_an_error_is_one_paragraph_on_stderr(call):
     code, out, err = call("plan", "matmul_all_reduce", *SIZES, "--machine", "atlas-a2-8", "--ranks", "9")
     assert (code, out) == (2, "")
     first, *rest = err.splitlines()
-    assert first == "WishError: the wish is for 9 ranks"
+    assert first == "OperatorError: the operator is for 9 ranks"
     assert all(line.startswith("  ") for line in rest)
     assert "Traceback" not in err
 
@@ -360,7 +362,7 @@ def test_plan_of_the_seed(document):
     assert found["tiles"] == [512, 896, 896, 896, 896]
     assert {key: found["steps"][key] for key in ("m0", "m1", "count")} == {"m0": 384, "m1": 768, "count": 4}
     assert found["predicted_s"] == pytest.approx(1283e-6, abs=2e-6)
-    assert found["wish"]["dtype"] == "float16"  # the machine's
+    assert found["operator"]["dtype"] == "float16"  # the machine's
     keys = {"schedule", "tiles", "steps", "predicted_s", "serial_s", "ideal_s", "losses", "rivals", "machine"}
     assert keys <= set(found)
     assert {"schedule", "predicted_s", "why_not"} <= set(found["rivals"][0])
@@ -496,13 +498,13 @@ def test_simulate_a_plan_gives_its_prediction(document, planned):
 
 
 class TestSimulateWithoutAMachine:
-    """A plan says what it was made for, and that is found, the costs of its wish too."""
+    """A plan says what it was made for, and that is found, the costs of its operator too."""
 
     LAUNCH = "mpiexec -n {ranks}"
 
     @pytest.fixture
     def probed(self):
-        """A probed machine without a cost of any computation, and beside it one with those of a wish."""
+        """A probed machine without a cost of any computation, and beside it one with those of an operator."""
         from dovetail.core import save_json
         from dovetail.machine import load
 
@@ -744,9 +746,9 @@ def quickly(probe):
 @pytest.mark.slow
 def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     """The main job, small: probe, plan from the cache, tune; the page's path comes last."""
-    for name in ("probe_links", "probe_wish"):
+    for name in ("probe_links", "probe_operator"):
         monkeypatch.setattr(machines, name, quickly(getattr(machines, name)))
-    for name in ("spot_check", "spot_check_wish"):  # calm or busy, the machine is the same
+    for name in ("spot_check", "spot_check_operator"):  # calm or busy, the machine is the same
         monkeypatch.setattr(machines, name, partial(getattr(machines, name), tolerance=9.0))
     machine = document("probe", "matmul_all_reduce", *SIZES, "--ranks", "2", "--out", tmp_path / "machine.json")
     assert {"p2p:shm", "all_reduce:2", "reduce"} <= set(machine["costs"])
@@ -769,18 +771,18 @@ def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     assert out.splitlines()[-1] == str(tmp_path / "serial" / "report.html")
 
 
-def test_a_wish_without_sizes_is_balanced(call, monkeypatch):
+def test_a_operator_without_sizes_is_balanced(call, monkeypatch):
     from dovetail.matmul import MatmulAllReduce
-    from dovetail.probe import balance
+    from dovetail.prober import balance
 
-    def stop(wish, ranks, **_):
-        raise PlanError(f"planted: {wish.m} on {ranks}")
+    def stop(operator, ranks, **_):
+        raise PlanError(f"planted: {operator.m} on {ranks}")
 
-    wish = MatmulAllReduce(192, 64, 128)
-    found = balance.Balanced(wish, 3, 0.02, 0.025, wish.flops / 3, 4 * 192 * 128)
+    operator = MatmulAllReduce(192, 64, 128)
+    found = balance.Balanced(operator, 3, 0.02, 0.025, operator.flops / 3, 4 * 192 * 128)
     asked = []
     monkeypatch.setattr(balance, "balanced", lambda executor, *how, **more: asked.append((*how, more)) or found)
-    monkeypatch.setattr("dovetail.tune.tune", stop)
+    monkeypatch.setattr("dovetail.tuner.tune", stop)
     code, out, err = call("tune", "matmul_all_reduce", "--ranks", "3", "--dtype", "float64")
     assert (code, out) == (1, "")
     assert "--m 192 --k 64 --n 128 balances this machine: 20.0 ms of compute, 25.0 ms of the library's" in err
@@ -791,15 +793,15 @@ def test_a_wish_without_sizes_is_balanced(call, monkeypatch):
 
 def test_what_is_said_beside_sizes_is_kept_where_these_are_balanced(call, monkeypatch):
     from dovetail.matmul import AllGatherMatmul
-    from dovetail.probe import balance
+    from dovetail.prober import balance
 
-    def stop(wish, ranks, **_):
-        raise PlanError(f"planted: {wish.m} rows, {wish.several} B, gathered {wish.gathered}")
+    def stop(operator, ranks, **_):
+        raise PlanError(f"planted: {operator.m} rows, {operator.several} B, gathered {operator.gathered}")
 
-    wish = AllGatherMatmul(192, 64, 128)
-    found = balance.Balanced(wish, 3, 0.02, 0.025, wish.flops / 3, 192 * 64)
+    operator = AllGatherMatmul(192, 64, 128)
+    found = balance.Balanced(operator, 3, 0.02, 0.025, operator.flops / 3, 192 * 64)
     monkeypatch.setattr(balance, "balanced", lambda *_, **__: found)
-    monkeypatch.setattr("dovetail.tune.tune", stop)
+    monkeypatch.setattr("dovetail.tuner.tune", stop)
     _, _, err = call("tune", "all_gather_matmul", "--ranks", "3", "--several", "2", "--gathered")
     assert "planted: 192 rows, 2 B, gathered True" in err
 

@@ -10,7 +10,7 @@ import needs
 import pytest
 
 from dovetail.cli import main
-from dovetail.loops.tile_code import compiled
+from dovetail.tiling.tile_code import compiled
 
 SEED = ["--deps", "3,1;1,2"]
 P2 = [*SEED, "--tile", "6,2;2,4"]

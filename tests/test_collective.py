@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.collective import PROTOCOLS, Algorithm, build, custom, spec_of
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Program, Slot, Workload, verify
 from dovetail.run import execute
 
@@ -310,8 +310,8 @@ def test_indices_in_place_keep_to_their_part() -> None:
         (lambda: build("bruck_all_to_all", 4, in_place=True), "bruck_all_to_all has no in_place"),
     ],
 )
-def test_wishes_that_cannot_be_are_refused(make: Callable[[], object], what: str) -> None:
-    with pytest.raises(WishError, match=what):
+def test_operators_that_cannot_be_are_refused(make: Callable[[], object], what: str) -> None:
+    with pytest.raises(OperatorError, match=what):
         make()
 
 
@@ -332,14 +332,14 @@ def test_wishes_that_cannot_be_are_refused(make: Callable[[], object], what: str
         (lambda: build("ring_all_reduce", 1 << 13), "all_reduce of 67108864 slots"),
     ],
 )
-def test_wishes_beyond_all_ranks_and_memory(make: Callable[[], object], what: str) -> None:
-    with pytest.raises(WishError, match=what):
+def test_operators_beyond_all_ranks_and_memory(make: Callable[[], object], what: str) -> None:
+    with pytest.raises(OperatorError, match=what):
         make()
 
 
 def test_operations_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.collective.recorder.MOST_OPS", 5)
-    with pytest.raises(WishError, match="more than 5 operations"):
+    with pytest.raises(OperatorError, match="more than 5 operations"):
         build("ring_all_gather", 4)
 
 

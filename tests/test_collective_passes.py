@@ -54,7 +54,7 @@ def assert_same(before: Program, after: Program, parts: int) -> None:
 @given(RANDOM, st.booleans(), st.sampled_from([1, 2, 32]))
 @SLOW
 def test_a_lowered_trace_means_the_same(rng, fuse, most):
-    program, hints = random_trace(rng, wishes=False)
+    program, hints = random_trace(rng, operators=False)
     lowered = lower(program, hints, fuse=fuse, most=most)
     assert_good(lowered)
     assert max((c.id for c in lowered.channels), default=0) < most
@@ -64,8 +64,8 @@ def test_a_lowered_trace_means_the_same(rng, fuse, most):
 @pytest.mark.slow
 @given(RANDOM, st.integers(1, 3))
 @SLOW
-def test_a_trace_with_wishes_lowered_in_instances_means_the_same(rng, instances):
-    program, hints = random_trace(rng, wishes=True)
+def test_a_trace_with_operators_lowered_in_instances_means_the_same(rng, instances):
+    program, hints = random_trace(rng, operators=True)
     lowered = lower(program, hints, instances=instances)
     assert_good(lowered)
     parts = instances * int(np.lcm.reduce(hints.copies, initial=1))
@@ -215,12 +215,12 @@ def test_a_sum_that_is_overwritten_unread_is_not_stored():
     assert "recv_reduce_copy_send" in kinds(lower(*relay(again=False)))
 
 
-@pytest.mark.parametrize("wish", [{"ch": (0, 1)}, {"lanes": ((0, 0), (1, 0))}])
-def test_wishes_for_other_channels_or_lanes_keep_ops_apart(wish):
-    lowered = lower(*relay(again=False, **wish))
+@pytest.mark.parametrize("operator", [{"ch": (0, 1)}, {"lanes": ((0, 0), (1, 0))}])
+def test_operators_for_other_channels_or_lanes_keep_ops_apart(operator):
+    lowered = lower(*relay(again=False, **operator))
     assert_good(lowered)
     assert sorted(kinds(lowered)) == ["recv_reduce", "recv_reduce", "send", "send"]
-    if "ch" in wish:
+    if "ch" in operator:
         assert [c[:3] for c in lowered.channels] == [(0, 1, 0), (1, 2, 1)]
     else:
         assert len({op.lane for op in lowered.ops() if op.rank == 1}) == 2
@@ -411,6 +411,6 @@ def test_split_slots_hold_what_the_whole_ones_did(name):
 
 
 def test_what_a_kernel_takes_whole_is_not_split():
-    wish = MatmulAllReduce(4, 4, 4)
+    operator = MatmulAllReduce(4, 4, 4)
     with pytest.raises(ProgramError, match="computes"):
-        split_slots(wish.program(wish.serial(2), 2), 2)
+        split_slots(operator.program(operator.serial(2), 2), 2)

@@ -1,4 +1,5 @@
-"""A collective of one size as a wish: its schedules, what they are predicted to take, and how arrays go in and out."""
+"""A collective of one size as an operator: its schedules, what they are predicted to take, and how arrays go in and
+out."""
 
 from __future__ import annotations
 
@@ -9,61 +10,61 @@ import pytest
 from collective_machine import star, with_library
 from sim_executor import SimExecutor
 
-from dovetail.collective.wish import (
+from dovetail.collective.operators import (
     AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
-    CollectiveWish,
+    CollectiveOperator,
     ReduceScatter,
     sizes_between,
 )
-from dovetail.core import CostError, PlanError, WishError
+from dovetail.core import CostError, OperatorError, PlanError
 from dovetail.ir import Program, parse, verify
 from dovetail.machine import Link, even_nodes
-from dovetail.plan import Plan, plan, wish_class, wish_from
-from dovetail.plan.costs import Costs
-from dovetail.plan.search import ranked_schedules
-from dovetail.plan.shortlist import shortlist
-from dovetail.probe import probe_wish
+from dovetail.planner import Plan, operator_class, operator_from, plan
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import ranked_schedules
+from dovetail.planner.shortlist import shortlist
+from dovetail.prober import probe_operator
 from dovetail.run import execute
 
-COLLECTIVES = [kind.name for kind in CollectiveWish.__subclasses__()]
+COLLECTIVES = [kind.name for kind in CollectiveOperator.__subclasses__()]
 
 
-def costs_of(wish: CollectiveWish, ranks: int) -> Costs:
-    return Costs.of(wish, star(ranks), ranks, extrapolate=True)[0]
+def costs_of(operator: CollectiveOperator, ranks: int) -> Costs:
+    return Costs.of(operator, star(ranks), ranks, extrapolate=True)[0]
 
 
-def best(wish: CollectiveWish, ranks: int, most: int = 8):
-    return shortlist(ranked_schedules(costs_of(wish, ranks)), most)
+def best(operator: CollectiveOperator, ranks: int, most: int = 8):
+    return shortlist(ranked_schedules(costs_of(operator, ranks)), most)
 
 
-def test_every_collective_of_a_table_is_a_wish():
+def test_every_collective_of_a_table_is_a_operator():
     assert len(COLLECTIVES) == 6
     for name in COLLECTIVES:
-        wish = wish_class(name)(4096, "float64", 2)
-        assert wish.name == name
-        assert wish_from(wish.to_json()) == wish
-        assert set(wish.families) > {"serial"}
+        operator = operator_class(name)(4096, "float64", 2)
+        assert operator.name == name
+        assert operator_from(operator.to_json()) == operator
+        assert set(operator.families) > {"serial"}
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_schedule_and_the_library_do_what_is_asked(collective, ranks):
-    wish = wish_class(collective)(1024)
-    for schedule in [wish.serial(ranks), *wish.schedules(costs_of(wish, ranks))]:
-        program = wish.program(schedule, ranks)
+    operator = operator_class(collective)(1024)
+    for schedule in [operator.serial(ranks), *operator.schedules(costs_of(operator, ranks))]:
+        program = operator.program(schedule, ranks)
         assert verify(program).ok, schedule
         assert verify(program).collective_found
-        spec = wish.spec(program)
+        spec = operator.spec(program)
         assert {buffer.name for buffer in spec.buffers} <= {buffer.name for buffer in program.buffers}
         assert [program.slots_of(b.name, 0) for b in spec.buffers] == [b.slots[0] for b in spec.buffers]
 
 
 def test_no_two_schedules_make_one_program():
-    wish = AllReduce(1024)
-    programs = [wish.program(each, 4).fingerprint() for each in wish.schedules(costs_of(wish, 4))]
+    operator = AllReduce(1024)
+    programs = [operator.program(each, 4).fingerprint() for each in operator.schedules(costs_of(operator, 4))]
     assert len(set(programs)) == len(programs) > 8
 
 
@@ -117,7 +118,7 @@ class Relay(Broadcast):
 
 def test_slices_are_predicted_to_pipeline_through_a_forwarder():
     costs = costs_of(Relay(4 << 20), 3)
-    relay = costs.wish.by("binomial_tree_broadcast")
+    relay = costs.operator.by("binomial_tree_broadcast")
     whole, cut = (costs.predicted_s(replace(relay, slice_bytes=size)) for size in (0, 256 << 10))
     assert 0.5 * whole < cut < 0.7 * whole  # 17 slices' time on the wire instead of 32
     sizes = [each.slice_bytes >> 10 for each in Relay(1 << 20).improved(costs, [relay], 0)]
@@ -133,32 +134,32 @@ def test_counts_are_of_what_a_rank_holds_most_of():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(WishError, match="3 ranks cannot be shared evenly among 2 nodes"):
+    with pytest.raises(OperatorError, match="3 ranks cannot be shared evenly among 2 nodes"):
         AllReduce(64, nodes=2).settled({}, 3)
-    with pytest.raises(WishError, match="did you mean 'all_reduce'"):
-        wish_class("all_reduced")
-    with pytest.raises(WishError, match="did you mean 'ring_all_gather'"):
+    with pytest.raises(OperatorError, match="did you mean 'all_reduce'"):
+        operator_class("all_reduced")
+    with pytest.raises(OperatorError, match="did you mean 'ring_all_gather'"):
         AllGather(64).by("ring_all_gater")
-    with pytest.raises(WishError, match="no algorithm 'ring_all_gather' for all_reduce"):
+    with pytest.raises(OperatorError, match="no algorithm 'ring_all_gather' for all_reduce"):
         AllReduce(64).by("ring_all_gather")
     with pytest.raises(PlanError, match="none of all_reduce"):
         AllReduce(64).program(AllGather(64).by("ring_all_gather"), 2)
-    with pytest.raises(WishError, match="dtype"):
+    with pytest.raises(OperatorError, match="dtype"):
         AllReduce(64, "float12")
-    with pytest.raises(WishError):
+    with pytest.raises(OperatorError):
         AllReduce(64).settled({}, 1)
 
 
 def test_nodes_are_those_of_the_machine_unless_said():
     links = (Link(0, 1, "tcp"), Link(1, 0, "tcp"))
     machine = replace(star(4), nodes=(0, 0, 1, 1), links=links)
-    assert Costs.of(AllReduce(64), machine, 4)[0].wish.nodes == even_nodes(machine.nodes) == 2
+    assert Costs.of(AllReduce(64), machine, 4)[0].operator.nodes == even_nodes(machine.nodes) == 2
     costs, notes = Costs.of(AllReduce(64, nodes=4), machine, 4)
-    assert costs.wish.nodes == 4
+    assert costs.operator.nodes == 4
     assert notes == ("Chosen for 4 nodes; the ranks were found on 2.",)
 
 
-def test_points_are_one_wish_a_size_that_share_their_programs():
+def test_points_are_one_operator_a_size_that_share_their_programs():
     points = AllGather.points(min="1K", max="64K", factor=8, dtype="float16", nodes=None)
     assert points == tuple(AllGather(size, "float16") for size in (1024, 8192, 65536))
     assert points[0].program(points[0].by("ring_all_gather"), 4) is points[2].program(
@@ -169,7 +170,7 @@ def test_points_are_one_wish_a_size_that_share_their_programs():
 
 @pytest.mark.parametrize("factor", [0.0, 1.0, float("nan"), float("inf")])
 def test_sizes_that_do_not_grow_are_refused(factor: float) -> None:
-    with pytest.raises(WishError, match="sizes must begin above 0 and grow"):
+    with pytest.raises(OperatorError, match="sizes must begin above 0 and grow"):
         sizes_between("1K", "64K", factor)
 
 
@@ -198,7 +199,7 @@ def test_a_plan_of_a_collective_is_kept_as_any_other():
     assert made.family != "serial"
     assert made.certificate.collective_found == "all_reduce"
     again = Plan.from_json(made.to_json())
-    assert (again.schedule, again.predicted_s, again.wish) == (made.schedule, made.predicted_s, made.wish)
+    assert (again.schedule, again.predicted_s, again.operator) == (made.schedule, made.predicted_s, made.operator)
 
 
 def test_a_fast_library_is_kept_and_an_unknown_one_is_named():
@@ -209,49 +210,53 @@ def test_a_fast_library_is_kept_and_an_unknown_one_is_named():
 
 
 def test_the_library_is_probed_where_it_has_no_cost(tmp_path):
-    ranks, wish = 4, AllGather(1 << 20)
+    ranks, operator = 4, AllGather(1 << 20)
     real = with_library(with_library(star(ranks), "all_gather", 1e-4, 1e8), "all_reduce", 1e-4, 1e8)
     bare = with_library(star(ranks), "all_reduce", 1e-4, 1e8)
-    found = probe_wish(SimExecutor(real), bare, wish, ranks)
-    costs, _ = Costs.of(wish, found, ranks, extrapolate=True)
+    found = probe_operator(SimExecutor(real), bare, operator, ranks)
+    costs, _ = Costs.of(operator, found, ranks, extrapolate=True)
     assert costs.knows_collective("all_gather")
-    assert costs.predicted_s(wish.serial(ranks)) == pytest.approx(1e-4 + (1 << 20) / 1e8, rel=0.02)
+    assert costs.predicted_s(operator.serial(ranks)) == pytest.approx(1e-4 + (1 << 20) / 1e8, rel=0.02)
 
 
 # Arrays
 
 
-@pytest.mark.parametrize("wish", [AllReduce(60), AllGather(60), Broadcast(4 * 7)], ids=lambda wish: wish.name)
-def test_arrays_become_buffers_and_results(wish):
+@pytest.mark.parametrize(
+    "operator", [AllReduce(60), AllGather(60), Broadcast(4 * 7)], ids=lambda operator: operator.name
+)
+def test_arrays_become_buffers_and_results(operator):
     """Also of counts that do not divide evenly into the algorithm's chunks."""
     ranks, rng = 3, np.random.default_rng(1)
-    wish = wish.settled({}, ranks)[0]
-    schedule = wish.by({"broadcast": "binomial_tree_broadcast"}.get(wish.name, f"ring_{wish.name}"), instances=2)
-    program = wish.program(schedule, ranks)
-    given = [rng.standard_normal(wish.count(ranks)).astype("float32") for _ in range(ranks)]
+    operator = operator.settled({}, ranks)[0]
+    schedule = operator.by(
+        {"broadcast": "binomial_tree_broadcast"}.get(operator.name, f"ring_{operator.name}"), instances=2
+    )
+    program = operator.program(schedule, ranks)
+    given = [rng.standard_normal(operator.count(ranks)).astype("float32") for _ in range(ranks)]
     before = [array.copy() for array in given]
-    sides = [wish.arguments(program, rank, [given[rank]], None)[0] for rank in range(ranks)]
+    sides = [operator.arguments(program, rank, [given[rank]], None)[0] for rank in range(ranks)]
     inputs = {"input": [side["input"] for side in sides]}
-    held = execute(program, inputs, workload=wish.workload(program)).outputs
-    want = {"all_reduce": sum(given), "all_gather": np.concatenate(given), "broadcast": given[0]}[wish.name]
+    held = execute(program, inputs, workload=operator.workload(program)).outputs
+    want = {"all_reduce": sum(given), "all_gather": np.concatenate(given), "broadcast": given[0]}[operator.name]
     for rank in range(ranks):
-        found = wish.result(program, rank, {name: arrays[rank] for name, arrays in held.items()})
+        found = operator.result(program, rank, {name: arrays[rank] for name, arrays in held.items()})
         assert found.shape == want.shape
         assert np.allclose(found, want, atol=1e-6)
         assert np.array_equal(given[rank], before[rank])  # the caller's array is the caller's
 
 
 def test_what_is_in_place_works_on_a_copy_of_the_callers_array():
-    wish, given = AllReduce(64), np.ones(16, "float32")
-    program = wish.program(wish.serial(2), 2)
-    wish.arguments(program, 0, [given], None)[0]["input"][...] = 9
+    operator, given = AllReduce(64), np.ones(16, "float32")
+    program = operator.program(operator.serial(2), 2)
+    operator.arguments(program, 0, [given], None)[0]["input"][...] = 9
     assert given.tolist() == [1.0] * 16
 
 
 def test_a_result_is_taken_in_place():
-    wish = AllReduce(64)
-    program, out = wish.program(wish.serial(2), 2), np.zeros(16, "float32")
-    inputs, outputs = wish.arguments(program, 0, [np.ones(16, "float32")], out)
+    operator = AllReduce(64)
+    program, out = operator.program(operator.serial(2), 2), np.zeros(16, "float32")
+    inputs, outputs = operator.arguments(program, 0, [np.ones(16, "float32")], out)
     assert np.shares_memory(inputs["input"], out)
     assert out.tolist() == [1.0] * 16
     assert not outputs

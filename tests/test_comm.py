@@ -8,12 +8,12 @@ import needs
 import numpy as np
 import pytest
 
-from dovetail.comm.arguments import even_sides, part_of, uneven_sides, whole_counts
-from dovetail.comm.prepare import program_of
-from dovetail.comm.rules import rules_of
-from dovetail.comm.slow_path import _asked as asked
-from dovetail.core import WishError
-from dovetail.plan.selection import Choice, Row, Selection
+from dovetail.call.build_engine import program_of
+from dovetail.call.collective_arguments import even_sides, part_of, uneven_sides, whole_counts
+from dovetail.call.selection_rules import rules_of
+from dovetail.call.validate import _asked as asked
+from dovetail.core import OperatorError
+from dovetail.store.selection import Choice, Row, Selection
 
 RANKS = Path(__file__).parent / "comm_ranks.py"
 
@@ -104,7 +104,7 @@ class TestPrograms:
 
     @pytest.mark.parametrize("name", ["ring_all_gather", "none", "library"])
     def test_not_an_algorithm_for_it(self, name):
-        with pytest.raises(WishError, match="no algorithm for all_reduce"):
+        with pytest.raises(OperatorError, match="no algorithm for all_reduce"):
             program_of("all_reduce", Choice(name), 3, 1)
 
 
@@ -126,16 +126,16 @@ class TestSides:
         assert part_of("all_to_all", 3, b, b) == (2, 6)
         assert part_of("gather", 3, a, None) == part_of("scatter", 3, None, a) == (2, 6)
         for kind in ("all_reduce", "reduce_scatter", "all_to_all"):
-            with pytest.raises(WishError, match="from 2 elements to 6"):
+            with pytest.raises(OperatorError, match="from 2 elements to 6"):
                 part_of(kind, 3, a, b)
 
     @pytest.mark.parametrize("counts", [[1.0, 2.0], [1, -1], [1], [[1, 2]], "ab", [True, False]])
     def test_counts(self, counts):
-        with pytest.raises(WishError, match="counts of shape"):
+        with pytest.raises(OperatorError, match="counts of shape"):
             whole_counts("all_gather_v", counts, (2,))
 
     @pytest.mark.parametrize(("each", "fits"), [(3 << 27, True), (1 << 29, False)])
     def test_the_limit_is_of_one_rank_not_of_all(self, each, fits):
         made, counts = SimpleNamespace(rank=0, size=4), np.full((4, 4), each)
-        with nullcontext() if fits else pytest.raises(WishError, match=f"of {4 * each} elements a rank"):
+        with nullcontext() if fits else pytest.raises(OperatorError, match=f"of {4 * each} elements a rank"):
             asked("all_to_all_v", made, np.empty(4 * each, np.uint8), None, "sum", 0, counts)

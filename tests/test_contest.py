@@ -9,31 +9,31 @@ import numpy as np
 import pytest
 from collective_machine import star
 
-from dovetail.collective.wish import AllReduce
+from dovetail.collective.operators import AllReduce
 from dovetail.core import PlanError, RunError
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
 from dovetail.timeline import Timeline
-from dovetail.tune.collectives import entries_of, row_of, selection_of
-from dovetail.tune.contest import beats, contest, finalists, judge, pooled
-from dovetail.tune.measure import LAUNCHES, Entry, Measurer, fill
+from dovetail.tuner.collectives import entries_of, row_of, selection_of
+from dovetail.tuner.contest import beats, contest, finalists, judge, pooled
+from dovetail.tuner.measure import LAUNCHES, Entry, Measurer, fill
 
-WISH = AllReduce(1024, nodes=1)
+OPERATOR = AllReduce(1024, nodes=1)
 LIBRARY, RING, TREE = (
-    WISH.serial(4),
-    WISH.by("ring_all_reduce", channels=2),
-    WISH.by("double_tree_all_reduce", slice_bytes=65536),
+    OPERATOR.serial(4),
+    OPERATOR.by("ring_all_reduce", channels=2),
+    OPERATOR.by("double_tree_all_reduce", slice_bytes=65536),
 )
 SIZES = (1024, 16384, 1 << 20)
 
 
 def entry(size: int = 64, predicted=None) -> Entry:
-    wish = replace(WISH, num_bytes=size)
-    return Entry(wish.title, wish, 4, LIBRARY, predicted or {})
+    operator = replace(OPERATOR, num_bytes=size)
+    return Entry(operator.title, operator, 4, LIBRARY, predicted or {})
 
 
 def entries(*sizes: int) -> list[Entry]:
-    return entries_of([replace(WISH, num_bytes=size) for size in sizes], star(4), 4)[0]
+    return entries_of([replace(OPERATOR, num_bytes=size) for size in sizes], star(4), 4)[0]
 
 
 def test_of_several_launches_the_timeline_nearest_to_the_median_is_kept():
@@ -125,7 +125,7 @@ def test_the_contest_takes_the_fastest_at_each_size():
     best = {least: "serial"} | {size: asked[at].listed[1].family for at, size in ((1, middle), (2, most))}
     executor = Planted(lambda size, name: 1e-5 if name == best[size] else 2e-5)
     found = contest(asked, executor)
-    assert {each.entry.wish.num_bytes: each.schedule.family for each in found.judged} == best
+    assert {each.entry.operator.num_bytes: each.schedule.family for each in found.judged} == best
     names = ["library", *list(best.values())[1:]]
     assert [selection_of(found).lookup("all_reduce", 4, size).algorithm for size in SIZES] == names
     assert found.judged[1].speedup == pytest.approx(2.0)
@@ -151,7 +151,7 @@ def test_what_other_programs_took_is_told_once():
 
 def test_a_budget_that_is_spent_leaves_sizes_out_and_says_so():
     found = contest(entries(64, 16 << 20, 32 << 20), Planted(lambda *_: 1e-5), budget_s=0.0)
-    assert [each.entry.wish.num_bytes for each in found.judged] == [64]
+    assert [each.entry.operator.num_bytes for each in found.judged] == [64]
     assert str(16 << 20) in found.notes[0]
 
 
@@ -177,7 +177,7 @@ class Breaking(Planted):
 def test_what_breaks_its_job_is_left_out_and_named():
     names = "ring_all_reduce", "recursive_doubling_all_reduce"
     found = contest(entries(1024), Breaking(*names))
-    assert found.judged[0].entry.wish.num_bytes == 1024
+    assert found.judged[0].entry.operator.num_bytes == 1024
     assert not {schedule for schedule in found.judged[0].tried if schedule.family in names}
     assert [note.split(":")[0] for note in found.notes] == [
         f"{name} was left out for all_reduce of 1024 bytes, float32" for name in names[::-1]
@@ -188,7 +188,7 @@ def test_a_library_that_breaks_the_job_is_no_choice_of_ours():
     with pytest.raises(RunError, match="library"):
         contest(entries(1024), Breaking("library"))
     found = contest(entries(1024, 16 << 20), Breaking("16777216 bytes, float32: serial"))
-    assert [each.entry.wish.num_bytes for each in found.judged] == [1024]
+    assert [each.entry.operator.num_bytes for each in found.judged] == [1024]
     assert "16777216" in found.notes[0]
 
 
@@ -196,7 +196,7 @@ def test_a_library_that_breaks_the_job_is_no_choice_of_ours():
 
 
 def test_finalists_are_the_fastest_and_the_winners_beside():
-    a, b, c = (WISH.by(name) for name in WISH.families[1:4])
+    a, b, c = (OPERATOR.by(name) for name in OPERATOR.families[1:4])
     tried = {1: {c: 1.0}, 2: {LIBRARY: 1.0, a: 2.0, b: 3.0}, 3: {}, 4: {b: 1.0}}
     all_four = [entry(size, {b: 1.0, c: 2.0}) for size in (1, 2, 3, 4, 5)]
     assert finalists(2, tried, all_four[2], all_four) == [a, b, c]
@@ -205,7 +205,7 @@ def test_finalists_are_the_fastest_and_the_winners_beside():
 
 def test_long_runs_get_what_short_ones_leave():
     assert fill([1.0, 9.0, 2.0], 8.0) == [1.0, 5.0, 2.0]
-    schedules = [WISH.by(name, channels) for name in WISH.families[1:5] for channels in (1, 2)]
+    schedules = [OPERATOR.by(name, channels) for name in OPERATOR.families[1:5] for channels in (1, 2)]
     asked = [entry(size, dict.fromkeys(schedules, size * 1e-8)) for size in (1024, 16 << 20)]
     measurer = Measurer(asked, Planted(lambda *_: 1.0), 0, 9)
     assert measurer.run_s(1) == pytest.approx(0.168, rel=0.01)
@@ -216,7 +216,7 @@ def test_long_runs_get_what_short_ones_leave():
 
 def test_a_heat_that_cannot_be_afforded_is_left_out():
     executor = Planted(lambda *_: 2.0)
-    asked = [entry(16 << 20, {WISH.by("ring_all_reduce", n): 1.0 + n for n in (1, 2, 4)})]
+    asked = [entry(16 << 20, {OPERATOR.by("ring_all_reduce", n): 1.0 + n for n in (1, 2, 4)})]
     measurer = Measurer(asked, executor, 0, 9)
     assert measurer.heat([0], 10.0) == {0: {}}
     assert not executor.jobs

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from stencil_runs import arguments, native, part, results, schedule
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import Kind, verify
+from dovetail.ir.registry import operator_class
 from dovetail.loops.blocks import boxes
-from dovetail.plan.wishes import wish_class
 
 WAYS = [((1,), 0, None), ((3,), 0, None), ((2,), 2, None), ((2,), 3, 4)]
 
@@ -20,32 +20,32 @@ class TestConvergence:
     )
     @pytest.mark.parametrize("run", [None, native], ids=["reference", "native"])
     def test_changes(self, cut, depth, tile, run):
-        wish = wish_class("laplace2d")("25x13", 7, "float32", 3)
-        how, given = schedule(cut, depth, tile=tile), arguments(wish)
-        program, wanted, grids = wish.program(how, cut[0]), [], [given[0]]
-        verify(program, against=wish.plain(how, cut[0])).raise_if_bad()
+        operator = operator_class("laplace2d")("25x13", 7, "float32", 3)
+        how, given = schedule(cut, depth, tile=tile), arguments(operator)
+        program, wanted, grids = operator.program(how, cut[0]), [], [given[0]]
+        verify(program, against=operator.plain(how, cut[0])).raise_if_bad()
         for _ in range(7):
-            grids.append(wish.nest.numpy(grids[-1], steps=1))
+            grids.append(operator.nest.numpy(grids[-1], steps=1))
         wanted = [np.linalg.norm((grids[step] - grids[step - 1]).astype("float64")) for step in (3, 6)]
-        for rank, (found, changes) in enumerate(results(wish, program, how, given, run)):
+        for rank, (found, changes) in enumerate(results(operator, program, how, given, run)):
             assert changes == pytest.approx(wanted, rel=1e-6)
-            assert np.array_equal(found, part(wish, "u", grids[7], boxes(wish.rows, cut)[rank]))
+            assert np.array_equal(found, part(operator, "u", grids[7], boxes(operator.rows, cut)[rank]))
 
     def test_sum_is_awaited_by_no_later_step(self):
-        program = wish_class("laplace2d")("24x8", 8, "float32", 2).program(schedule((2,)), 2)
+        program = operator_class("laplace2d")("24x8", 8, "float32", 2).program(schedule((2,)), 2)
         sums = {op.index for op in program.ops() if op.kind == Kind.collective}
         assert len(sums) == 2 * 4
         assert not any(sums & set(op.after) for op in program.ops())
 
     def test_forgotten_part_is_caught(self):
         """A change that leaves out a row."""
-        wish, how = wish_class("laplace2d")("24x8", 2, "float32", 2), schedule((2,))
-        program = wish.program(how, 2)
+        operator, how = operator_class("laplace2d")("24x8", 2, "float32", 2), schedule((2,))
+        program = operator.program(how, 2)
         columns = {name: column.copy() for name, column in program.columns.items()}
         row = next(op.index for op in program.ops() if "change" in op.line and op.kind == Kind.compute)
         columns["read_count"][columns["read_start"][row] : columns["read_start"][row + 1]] -= 1
-        assert not verify(program.with_columns(columns), against=wish.plain(how, 2)).ok
+        assert not verify(program.with_columns(columns), against=operator.plain(how, 2)).ok
 
     def test_only_of_levels(self):
-        with pytest.raises(WishError, match="cannot be tested for convergence"):
-            wish_class("fdtd2d")("16x8", 4, "float32", 2)
+        with pytest.raises(OperatorError, match="cannot be tested for convergence"):
+            operator_class("fdtd2d")("16x8", 4, "float32", 2)

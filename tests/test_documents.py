@@ -24,8 +24,8 @@ VERBS = (
 
 @pytest.fixture(scope="module")
 def plan():
-    wish = dt.all_gather_matmul(16, 9, 8)
-    return dt.plan(wish, "two-hosts-1gbit", extrapolate=True, schedule="uniform-fused-1D").to_json()
+    operator = dt.AllGatherMatmul(16, 9, 8)
+    return dt.plan(operator, "two-hosts-1gbit", extrapolate=True, schedule="uniform-fused-1D").to_json()
 
 
 def changed(document, path, *value):
@@ -62,7 +62,7 @@ def is_clear(code, err):
         ("show", ("choices", "parameters", "by"), ()),
         ("show", ("noise",), ("x",)),
         ("show", ("ranks",), (10**12,)),
-        ("show", ("wish", "several"), (10**12,)),
+        ("show", ("operator", "several"), (10**12,)),
         ("run", ("choices", "slice_bytes"), ({},)),
         ("run", ("choices", "progress"), ("engine",)),
         ("run", ("serial", "parameters", "tiles"), ([[]],)),
@@ -85,7 +85,7 @@ def test_a_plan_that_was_changed(call, tmp_path, plan, verb, path, value):
         (("buffers", 0, 0), {}),
         (("posts", 1, "region", 1), 1.5),
         (("made_of",), 3),
-        (("made_of", "wish", "m"), 17),
+        (("made_of", "operator", "m"), 17),
         (("made_of", "choices"), []),
     ],
 )

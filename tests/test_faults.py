@@ -24,10 +24,10 @@ import pytest
 
 import dovetail as dt
 from dovetail.cli import main
-from dovetail.core import EnvironmentFault, RunError, WishError, save_json
+from dovetail.core import EnvironmentFault, OperatorError, RunError, save_json
 from dovetail.run.heartbeat import LATE_S, SILENT_S, STOPPED_S, Deaths, Pulse, Watch
 from dovetail.run.mpi import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
-from dovetail.tune.tune import beside_serial
+from dovetail.tuner.tune import beside_serial
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _no_launch(own_cache, monkeypatch):
 
 @pytest.fixture(scope="module")
 def plan():
-    return dt.plan(dt.matmul_all_reduce(256, 128, 64), "shared-memory-2", schedule="uniform")
+    return dt.plan(dt.MatmulAllReduce(256, 128, 64), "shared-memory-2", schedule="uniform")
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +380,7 @@ which, world = sys.argv[1], this_world()
 if which == "mpi4py":
     from mpi4py import MPI
 m, k, n = 192, 64, 48
-plan = dt.plan(dt.matmul_all_reduce(m, k, n), "shared-memory-2", ranks=2)
+plan = dt.plan(dt.MatmulAllReduce(m, k, n), "shared-memory-2", ranks=2)
 rng = np.random.default_rng(0)
 whole = rng.standard_normal((m, k), "f4"), rng.standard_normal((k, n), "f4")
 mine = slice(0, 32) if world.rank == 0 else slice(32, 64)
@@ -434,14 +434,14 @@ def test_bad_array_of_one_rank_is_refused_by_all(mpi, which, told):
     done = inside(mpi, 2, which)
     assert "stalled" not in done.stdout + done.stderr  # nobody waits for the watchdog
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("WishError") == 2
+    assert done.stdout.count("OperatorError") == 2
     assert done.stdout.count(told) == 2
 
 
 @pytest.mark.mpi
 def test_plan_for_other_ranks(mpi):
     done = inside(mpi, 3, "shape")
-    assert done.stdout.count("WishError the plan is for 2 ranks") == 3
+    assert done.stdout.count("OperatorError the plan is for 2 ranks") == 3
 
 
 @pytest.mark.mpi
@@ -455,7 +455,7 @@ def test_exception_of_one_rank_ends_the_others(mpi):
 @pytest.fixture
 def alone():
     """A plan for one rank, which needs no MPI, and its arrays."""
-    made = dt.plan(dt.matmul_all_reduce(96, 16, 8), "shared-memory-2", ranks=1)
+    made = dt.plan(dt.MatmulAllReduce(96, 16, 8), "shared-memory-2", ranks=1)
     rng = np.random.default_rng(1)
     return made, rng.standard_normal((96, 16), "f4"), rng.standard_normal((16, 8), "f4")
 
@@ -480,7 +480,7 @@ def test_one_rank_without_mpi(alone):
 )
 def test_bad_arrays_are_refused(alone, change, told):
     plan, a, b = alone
-    with pytest.raises(WishError) as caught:
+    with pytest.raises(OperatorError) as caught:
         plan.run(*change(a, b))
     assert told in caught.value.what
 
@@ -495,11 +495,11 @@ def test_nonfinite_input_where_it_is_wanted(alone):
 
 def test_result_is_put_where_it_is_wanted(alone):
     plan, a, b = alone
-    with pytest.raises(WishError, match="C-contiguous"):
+    with pytest.raises(OperatorError, match="C-contiguous"):
         plan.run(a, b, out=np.empty((8, 96), "f4").T)
     locked = np.empty((96, 8), "f4")
     locked.flags.writeable = False
-    with pytest.raises(WishError, match="writeable"):
+    with pytest.raises(OperatorError, match="writeable"):
         plan.run(a, b, out=locked)
 
 
@@ -552,7 +552,7 @@ def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
     notes = ("the report is incomplete: cannot write /x/report.html, No space left on device",)
     both = {"serial": outcome, "planned": outcome, "keeps_serial": False}
     result = Fake(to_json=lambda: {"schema": "dovetail.tune/2"}, report=None, notes=notes, **both)
-    monkeypatch.setattr("dovetail.tune.tune", lambda *a, **k: result)
+    monkeypatch.setattr("dovetail.tuner.tune", lambda *a, **k: result)
     monkeypatch.setattr("dovetail.report.tuning.write_tuning", lambda found, *_: found)
     sizes = ["--m", "8", "--k", "8", "--n", "8", "--ranks", "2"]
     code = main(["tune", "matmul_all_reduce", *sizes, "--json", "--out", "/nowhere"])

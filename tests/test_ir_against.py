@@ -139,8 +139,8 @@ def test_post_conditions_still_hold() -> None:
 @pytest.mark.parametrize("all_reduce", ["library", "exchange", "ring"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_tiled_product_is_the_serial_one(all_reduce, ranks: int) -> None:
-    wish = MatmulAllReduce(24, 12, 8)
-    plain, tiled = matmul(wish, ranks, [24]), replace(matmul(wish, ranks, [6, 12, 6], all_reduce), posts=())
+    operator = MatmulAllReduce(24, 12, 8)
+    plain, tiled = matmul(operator, ranks, [24]), replace(matmul(operator, ranks, [6, 12, 6], all_reduce), posts=())
     assert certificate(tiled, plain).ok
     if ranks == 1 and all_reduce != "library":
         return

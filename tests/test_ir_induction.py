@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dovetail.ir import Builder, Kind, Region, Schedule, verify, verify_reference
 from dovetail.ir.native import judge
 from dovetail.ir.posts import Posts
-from dovetail.plan.wishes import wish_class
+from dovetail.ir.registry import operator_class
 
 CASES = {
     "jacobi1d": ("14", (2,), {"depth": 0}),
@@ -31,8 +31,8 @@ CASES = {
 
 def programs(name, steps=60):
     grid, cut, about = CASES[name]
-    wish, how = wish_class(name)(grid, steps), Schedule.of("any", cut=cut, **about)
-    return wish.program(how, prod(cut)), wish.plain(how, prod(cut))
+    operator, how = operator_class(name)(grid, steps), Schedule.of("any", cut=cut, **about)
+    return operator.program(how, prod(cut)), operator.plain(how, prod(cut))
 
 
 def is_told(program, plain):

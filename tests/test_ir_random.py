@@ -162,8 +162,8 @@ def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: 
 @settings(max_examples=150, deadline=None)
 @given(RNG)
 def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
-    wish = ir_products.Products(rng)
-    program, plain = wish.cut(), wish.plain()
+    operator = ir_products.Products(rng)
+    program, plain = operator.cut(), operator.plain()
     for one, other in ((program, plain), (plain, program)):
         found = compared(one, other)
         assert isinstance(found, Certificate)
@@ -174,8 +174,8 @@ def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
 @settings(max_examples=300, deadline=None)
 @given(RNG, st.integers(1, 2))
 def test_products_that_are_wrong_are_judged_alike(rng: random.Random, changes: int) -> None:
-    wish = ir_products.Products(rng)
-    program, plain = wish.cut(), wish.plain()
+    operator = ir_products.Products(rng)
+    program, plain = operator.cut(), operator.plain()
     for _ in range(changes):
         program = ir_programs.mutated(program, rng)
     compared(program, plain)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_programs import Mover, all_to_all, uneven_of
 
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, region_bytes, sizes_fault, slot_classes, slot_sizes
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists, slots
@@ -129,14 +129,14 @@ class TestSizes:
 
     def test_are_refused_where_they_make_no_sense(self):
         ring = ring_all_reduce(2, 1)
-        with pytest.raises(WishError, match="has 2 slots"):
+        with pytest.raises(OperatorError, match="has 2 slots"):
             slot_sizes(ring, {"x": (np.array([1, 2, 3]), np.array([1, 2]))})
-        with pytest.raises(WishError, match="-1 elements"):
+        with pytest.raises(OperatorError, match="-1 elements"):
             slot_sizes(ring, {"x": (np.array([1, -1]), np.array([1, 2]))})
-        with pytest.raises(WishError, match="no whole numbers"):
+        with pytest.raises(OperatorError, match="no whole numbers"):
             slot_sizes(ring, {"x": (np.array([1, 1.5]), np.array([1, 2]))})
         for ranks in (1, 3):
-            with pytest.raises(WishError, match=f"of {ranks} ranks"):
+            with pytest.raises(OperatorError, match=f"of {ranks} ranks"):
                 slot_sizes(ring, {"x": (np.array([1, 2]),) * ranks})
 
     def test_of_a_message_that_is_never_received(self):

@@ -6,17 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_runs import arguments, native, whole
 
-from dovetail.core import PlanError, WishError
+from dovetail.call.nest_operators import operator_of
+from dovetail.core import OperatorError, PlanError
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Kind, Schedule, op_works, verify, work_keys
-from dovetail.loops import array, line_program, loop, maximum, nest, problems
-from dovetail.loops.wish import StencilWish
-from dovetail.loops.wishes import wish_of
+from dovetail.ir.registry import operator_class
+from dovetail.loops import array, loop, maximum, nest, problems
 from dovetail.machine import load
 from dovetail.passes.keep_engine import keep_engine
-from dovetail.plan import plan
-from dovetail.plan.wishes import wish_class
+from dovetail.pipeline import band_program as line_program
+from dovetail.planner import plan
 from dovetail.run import execute
+from dovetail.stencil.operator import StencilOperator
 
 
 @nest(u=array("n", time=True, boundary="fixed"), c=array("n"), k=array(3))
@@ -50,22 +51,22 @@ def schedule(depth, grain):
     return Schedule.of("bands", depth=depth, grain=grain)
 
 
-def check(wish, ranks, depth, grain, seed=0, run=None):
+def check(operator, ranks, depth, grain, seed=0, run=None):
     """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
     how = schedule(depth, grain)
-    program = wish.program(how, ranks)
-    verify(program, against=wish.plain(how, ranks)).raise_if_bad()
-    given = arguments(wish, seed)
-    blocks = [wish.blocks(ranks, rank) for rank in range(ranks)]
-    mine = [[each[block[name]] for name, each in zip(wish.nest.arrays, given, strict=True)] for block in blocks]
-    held = [wish.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
-    inputs, workload = {name: [each[name] for each in held] for name in held[0]}, wish.workload(program)
+    program = operator.program(how, ranks)
+    verify(program, against=operator.plain(how, ranks)).raise_if_bad()
+    given = arguments(operator, seed)
+    blocks = [operator.blocks(ranks, rank) for rank in range(ranks)]
+    mine = [[each[block[name]] for name, each in zip(operator.nest.arrays, given, strict=True)] for block in blocks]
+    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+    inputs, workload = {name: [each[name] for each in held] for name in held[0]}, operator.workload(program)
     outputs = run(program, workload, inputs) if run else execute(program, inputs, workload=workload).outputs
     for rank, block in enumerate(blocks):
-        found = wish.result(program, rank, {name: each[rank] for name, each in outputs.items()})
+        found = operator.result(program, rank, {name: each[rank] for name, each in outputs.items()})
         found = found if isinstance(found, tuple) else (found,)
-        for name, want, have in zip(wish.pipelined.written, whole(wish, given), found, strict=True):
-            assert np.array_equal(have, want[block[name]]), (wish.title, ranks, str(how), rank)
+        for name, want, have in zip(operator.pipelined.written, whole(operator, given), found, strict=True):
+            assert np.array_equal(have, want[block[name]]), (operator.title, ranks, str(how), rank)
     return program
 
 
@@ -76,23 +77,23 @@ def test_any_bands_on_any_ranks(data):
     points, steps, ranks = data.draw(st.integers(6, 40)), data.draw(st.integers(0, 14)), data.draw(st.integers(1, 5))
     dtype = data.draw(st.sampled_from(["float64", "float32"] if name == "seidel1d" else ["float64", "int32"]))
     depth, grain = data.draw(st.integers(1, 15)), data.draw(st.integers(2, 50))
-    check(wish_of(NESTS[name])(f"{points}", steps, dtype), ranks, depth, grain, seed=points)
+    check(operator_of(NESTS[name])(f"{points}", steps, dtype), ranks, depth, grain, seed=points)
 
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("name", NESTS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_compiled(name, ranks):
-    check(wish_of(NESTS[name])("37", 11), ranks, 3, 7, run=native)
-    check(wish_of(NESTS[name])("19", 5), ranks, 2, 50, run=native)
+    check(operator_of(NESTS[name])("37", 11), ranks, 3, 7, run=native)
+    check(operator_of(NESTS[name])("19", 5), ranks, 2, 50, run=native)
 
 
 @pytest.mark.needs("compiler")
 def test_many_rounds_are_written_as_few():
     """Bands go round often enough for their ops to be put in again and again."""
-    wish = wish_of(upright)("12", 131, "int64")
-    program = check(wish, 2, 3, 8, run=native)
-    written = line_program._Writer(wish.line(schedule(3, 8), 2)).run()
+    operator = operator_of(upright)("12", 131, "int64")
+    program = check(operator, 2, 3, 8, run=native)
+    written = line_program._Writer(operator.line(schedule(3, 8), 2)).run()
     assert program.num_ops == written.num_ops
 
 
@@ -101,8 +102,8 @@ class TestSpace:
 
     @pytest.mark.parametrize(("name", "depth", "grain"), [("seidel1d", 3, 7), ("back", 2, 9), ("upright", 4, 50)])
     def test_every_position_of_every_step_is_done_once(self, name, depth, grain):
-        wish = wish_of(NESTS[name])("40", 11)
-        space, line = wish.space(schedule(depth, grain), 2), wish.line(schedule(depth, grain), 2)
+        operator = operator_of(NESTS[name])("40", 11)
+        space, line = operator.space(schedule(depth, grain), 2), operator.line(schedule(depth, grain), 2)
         assert (space.low, space.high) == line.box
         done = [(p.step, at) for p in space.pieces for at in range(p.low, p.high)]
         assert sorted(done) == [(step, at) for step in range(1, 12) for at in range(space.low, space.high)]
@@ -111,26 +112,26 @@ class TestSpace:
 
     def test_turns_go_as_dependences_ask(self):
         """A tile comes after the tiles around it in the step before, and after the one before it in its own."""
-        wish = wish_of(problems.seidel1d)("60", 12)
-        space = wish.space(schedule(3, 10), 3)
+        operator = operator_of(problems.seidel1d)("60", 12)
+        space = operator.space(schedule(3, 10), 3)
         turns = {(p.step, at): p.turn for p in space.pieces for at in range(p.low, p.high)}
         vectors = problems.seidel1d.vectors()
         pairs = [(at, (at[0] - by[0], at[1] - by[1])) for at in turns for by in vectors]
         assert all(turns[at] >= turns[before] for at, before in pairs if before in turns)
-        line = wish.line(schedule(3, 10), 3)
+        line = operator.line(schedule(3, 10), 3)
         tiles = sum(1 for band in line.bands for _ in line.tiles(band.depth))
         assert len({(p.rank, p.turn) for p in space.pieces}) == tiles > max(turns.values())  # ranks work at once
 
     def test_of_a_long_run_some_bands(self):
-        space = wish_of(problems.seidel1d)("100000", 4000).space(schedule(60, 2000), 2)
+        space = operator_of(problems.seidel1d)("100000", 4000).space(schedule(60, 2000), 2)
         assert (space.low, space.high, space.number(2) - space.number(1)) == (1, 32001, 5)
         assert len(space.pieces) < 2000
 
 
 def test_a_later_rank_begins_before_the_first_has_ended():
     """And messages are as few as tiles: each sends what it leaves once."""
-    wish = wish_of(problems.seidel1d)("200", 8)
-    program = wish.program(schedule(4, 20), 2)
+    operator = operator_of(problems.seidel1d)("200", 8)
+    program = operator.program(schedule(4, 20), 2)
     kinds = [(op.rank, op.kind) for op in program.ops()]
     tiles = kinds.count((0, Kind.compute))
     assert tiles == kinds.count((1, Kind.compute)) == 11
@@ -141,62 +142,62 @@ def test_a_later_rank_begins_before_the_first_has_ended():
 
 def test_a_forgotten_message_is_found(monkeypatch):
     """A rank that takes what it has of the band before for new."""
-    wish = wish_of(problems.seidel1d)("30", 9)
+    operator = operator_of(problems.seidel1d)("30", 9)
     how, news = schedule(2, 6), line_program._Ledger._news
 
     def forgets(self, array, tile):
         return (each for each in news(self, array, tile) if each.user != 13)
 
-    plain = wish.plain(how, 2)
+    plain = operator.plain(how, 2)
     monkeypatch.setattr(line_program._Ledger, "_news", forgets)
-    certificate = verify(line_program.line_program(wish.line(how, 2)), against=plain)
+    certificate = verify(line_program.line_program(operator.line(how, 2)), against=plain)
     assert not certificate.ok
 
 
 def test_leaning_too_little_is_found(monkeypatch):
     """The proof takes a tile as it is; its points are held against the nest."""
-    monkeypatch.setattr("dovetail.loops.line.lean_of", lambda _: 0)
+    monkeypatch.setattr("dovetail.pipeline.bands.lean_of", lambda _: 0)
     with pytest.raises(AssertionError):
-        check(wish_of(problems.seidel1d)("30", 4), 1, 4, 6)
+        check(operator_of(problems.seidel1d)("30", 4), 1, 4, 6)
 
 
-class TestWish:
+class TestOperator:
     def test_is_planned_for(self):
         """Deep bands cost messages little and start late; the search finds what lies between, and both sides of it
         are programs too."""
-        wish, machine = wish_class("seidel1d")("40000", 256), load("shared-memory-2")
+        operator, machine = operator_class("seidel1d")("40000", 256), load("shared-memory-2")
         curve = Curve("points", (Segment(0.0, 1e-6, 2e-9),), label="prior", provenance={}).to_json()
-        (key,) = work_keys(serial := wish.program(wish.serial(2), 2), wish.workload(serial))
-        found = plan(wish, machine.with_costs({f"kernel:{key}": curve}), extrapolate=True)
+        (key,) = work_keys(serial := operator.program(operator.serial(2), 2), operator.workload(serial))
+        found = plan(operator, machine.with_costs({f"kernel:{key}": curve}), extrapolate=True)
         assert found.predicted_s < 0.7 * found.serial_s
         assert found.schedule.family == "bands"
         for engine in ("compute", "net"):
             assert verify(keep_engine(found.program, engine)).checks["races"].ok
 
     def test_costs_go_by_points(self):
-        wish = wish_class("seidel1d")("400", 12)
-        program = wish.program(schedule(4, 50), 2)
-        works = op_works(program, wish.workload(program))
+        operator = operator_class("seidel1d")("400", 12)
+        program = operator.program(schedule(4, 50), 2)
+        works = op_works(program, operator.workload(program))
         assert sum(work.units for work in works.values()) == 398 * 12
 
     def test_what_is_run_untuned(self):
-        wish = wish_class("seidel1d")("1000000", 1000)
-        how = wish.usual(3)
-        assert len(wish.line(how, 3).bands) % 3 == 0
-        assert wish.explained(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
+        operator = operator_class("seidel1d")("1000000", 1000)
+        how = operator.usual(3)
+        assert len(operator.line(how, 3).bands) % 3 == 0
+        assert operator.explained(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
 
     def test_heat_is_a_stencil(self):
-        assert issubclass(wish_of(problems.jacobi1d), StencilWish)
+        assert issubclass(operator_of(problems.jacobi1d), StencilOperator)
 
     @pytest.mark.parametrize("asked", [(-3, 4), (3, -4), (0, 4), (3, 0)])
     def test_depth_and_grain(self, asked):
         """Of bands that hold nothing both programs would do nothing, and so the same."""
-        with pytest.raises(WishError, match="must be at least 1"):
-            wish_class("seidel1d")("40", 3).program(schedule(*asked), 2)
+        with pytest.raises(OperatorError, match="must be at least 1"):
+            operator_class("seidel1d")("40", 3).program(schedule(*asked), 2)
 
     def test_too_many_ranks(self):
         with pytest.raises(PlanError, match="a part would have no points"):
-            wish_class("seidel1d")("4", 3).program(schedule(1, 1), 5)
+            operator_class("seidel1d")("4", 3).program(schedule(1, 1), 5)
 
 
 class TestRefused:
@@ -206,8 +207,8 @@ class TestRefused:
             for i in loop(1, u.shape[0]):
                 u[i] = u[i] + u[i - 1]
 
-        with pytest.raises(WishError, match="its grid has one axis, and every point needs the one before"):
-            wish_of(summed)
+        with pytest.raises(OperatorError, match="its grid has one axis, and every point needs the one before"):
+            operator_of(summed)
 
     def test_two_sweeps(self):
         @nest(u=array("n"))
@@ -219,5 +220,5 @@ class TestRefused:
                 for i in loop(n - 2, -1, -1):
                     u[i] = u[i] + u[i + 1]
 
-        with pytest.raises(WishError, match="a step has more than one loop or statement beside the loop"):
-            wish_of(there_and_back)
+        with pytest.raises(OperatorError, match="a step has more than one loop or statement beside the loop"):
+            operator_of(there_and_back)

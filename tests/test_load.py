@@ -377,11 +377,11 @@ def test_planted_programs_are_foreign_and_own_threads_are_not(one_cpu: int) -> N
 
 def shared_core_job() -> Job:
     from dovetail.matmul import MatmulAllReduce
-    from dovetail.tune.measure import Entry
+    from dovetail.tuner.measure import Entry
 
-    wish = MatmulAllReduce(256, 512, 256)
-    serial = wish.serial(2)
-    variant = Entry("serial", wish, 2, serial, {serial: 5.0}).variant(serial, spans=True)
+    operator = MatmulAllReduce(256, 512, 256)
+    serial = operator.serial(2)
+    variant = Entry("serial", operator, 2, serial, {serial: 5.0}).variant(serial, spans=True)
     return Job((variant,), rounds=25)
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops import array, loop, maximum, nest, sqrt, where
 from dovetail.loops import problems as shipped
 
 
 def refused(arrays, function, *words):
     """The error of a function that is no nest: every word of it, and the file it was written in."""
-    with pytest.raises(WishError) as error:
+    with pytest.raises(OperatorError) as error:
         nest(**arrays)(function)
     text = str(error.value)
     assert not [word for word in words if word not in text], text
@@ -61,7 +61,9 @@ class TestRefused:
                 u[i] = v[i]
 
         assert f.reference(np.zeros(2), np.ones(3)).tolist() == [1, 1]
-        with pytest.raises(WishError, match=r"index out of bounds: v\[i\] lies 1 beyond m - 1 in axis 0 where n = 4"):
+        with pytest.raises(
+            OperatorError, match=r"index out of bounds: v\[i\] lies 1 beyond m - 1 in axis 0 where n = 4"
+        ):
             f(np.zeros(4), np.ones(3))
 
     def test_undefined_boundary(self):
@@ -236,11 +238,11 @@ class TestRefused:
         refused({"u": array("n")}, f, words, "test_loops.py:")
 
     def test_declarations(self):
-        with pytest.raises(WishError, match="unknown boundary 'open'"):
+        with pytest.raises(OperatorError, match="unknown boundary 'open'"):
             array("n", time=True, boundary="open")
-        with pytest.raises(WishError, match="without a time axis"):
+        with pytest.raises(OperatorError, match="without a time axis"):
             array("n", boundary="periodic")
-        with pytest.raises(WishError, match="no loop computes in dtype 'float16'"):
+        with pytest.raises(OperatorError, match="no loop computes in dtype 'float16'"):
             array("n", dtype="float16")
 
         def f(v):
@@ -267,18 +269,18 @@ class TestArguments:
     )
     def test_refused(self, arrays, parameters, words):
         for way in (self.heat, self.heat.reference, self.heat.numpy):
-            with pytest.raises(WishError, match=words):
+            with pytest.raises(OperatorError, match=words):
                 way(*arrays, **parameters)
 
     def test_axes_and_dtypes_must_agree(self):
         wave = shipped.acoustic3d
         u, c = np.zeros((2, 5, 6, 7)), np.zeros((5, 6, 7))
         assert wave(u, c, steps=1).shape == u.shape
-        with pytest.raises(WishError, match=r"u must be 2 levels \(of the first steps\), each n × m × l"):
+        with pytest.raises(OperatorError, match=r"u must be 2 levels \(of the first steps\), each n × m × l"):
             wave(u[0], c, steps=1)
-        with pytest.raises(WishError, match="axis 1 of c must have 6 elements, as axis 1 of u is"):
+        with pytest.raises(OperatorError, match="axis 1 of c must have 6 elements, as axis 1 of u is"):
             wave(u, c[:, :5], steps=1)
-        with pytest.raises(WishError, match="c must be float64, as u is"):
+        with pytest.raises(OperatorError, match="c must be float64, as u is"):
             wave(u, c.astype("float32"), steps=1)
 
     def test_too_small_to_mirror(self):
@@ -289,7 +291,7 @@ class TestArguments:
                     u[t + 1, i] = u[t, i - 2]
 
         assert f(np.arange(3.0), steps=1).tolist() == [2, 1, 0]
-        with pytest.raises(WishError, match="too small along axis 0"):
+        with pytest.raises(OperatorError, match="too small along axis 0"):
             f(np.arange(2.0), steps=1)
 
     def test_types_within_a_statement(self):
@@ -334,7 +336,7 @@ class TestArguments:
             (of(joined, u=line), (np.zeros(2),), "& | ~ join conditions"),
             (of(held, u=line), (np.zeros(2),), "float64 and condition"),
         ):
-            with pytest.raises(WishError, match=words) as error:
+            with pytest.raises(OperatorError, match=words) as error:
                 made(*given)
             assert "test_loops.py:" in str(error.value)
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 from stencil_runs import schedule
 
+from dovetail.call.nest_operators import operator_of
 from dovetail.core import ProgramError
 from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems
-from dovetail.loops import counted as counts
+from dovetail.loops import check_counts as counts
 from dovetail.loops.blocks import replaced
-from dovetail.loops.counted import iterations
-from dovetail.loops.cutting import Cutting
-from dovetail.loops.wish import StencilWish
+from dovetail.loops.check_counts import iterations
+from dovetail.pipeline.decomposition import Cutting
+from dovetail.stencil.operator import StencilOperator
 
 TWICE = "leaves out iterations of its loops, or does some twice"
 
@@ -32,38 +33,38 @@ def test_iterations_are_those_of_the_loops():
 
 
 def test_rows_that_both_programs_leave_out_are_seen(monkeypatch):
-    wish, how = problems.jacobi2d.wish("16x9", steps=3), schedule((2,), 2)
-    boxes = StencilWish._boxes
+    operator, how = operator_of(problems.jacobi2d)("16x9", steps=3), schedule((2,), 2)
+    boxes = StencilOperator._boxes
 
     def fewer(self):
         (box,) = boxes(self).values()
         return {"jacobi2d_S0": replaced(box, 0, (box[0][0] + 1, box[0][1]))}
 
-    monkeypatch.setattr(StencilWish, "_boxes", fewer)
+    monkeypatch.setattr(StencilOperator, "_boxes", fewer)
     with pytest.raises(ProgramError, match=TWICE):
-        wish.plain(how, 2)
+        operator.plain(how, 2)
     monkeypatch.setattr(counts, "iterations", lambda *_: 13 * 7 * 3)  # as many as they do: then nothing else sees it
-    assert verify(wish.program(how, 2), against=wish.plain(how, 2)).ok
+    assert verify(operator.program(how, 2), against=operator.plain(how, 2)).ok
 
 
 def test_tests_of_convergence_are_not_counted():
-    wish = replace(problems.laplace2d.wish("16x9", steps=6), test=2)
-    assert verify(wish.program(schedule((2,)), 2), against=wish.plain(schedule((2,)), 2)).ok
+    operator = replace(operator_of(problems.laplace2d)("16x9", steps=6), test=2)
+    assert verify(operator.program(schedule((2,)), 2), against=operator.plain(schedule((2,)), 2)).ok
 
 
 def test_columns_that_kernels_leave_out_are_seen(monkeypatch):
-    kernel = StencilWish._kernel
-    monkeypatch.setattr(StencilWish, "_kernel", lambda *about: replace(kernel(*about), low=2))
+    kernel = StencilOperator._kernel
+    monkeypatch.setattr(StencilOperator, "_kernel", lambda *about: replace(kernel(*about), low=2))
     with pytest.raises(ProgramError, match=TWICE):
-        problems.jacobi2d.wish("17x9", steps=3).plain(schedule((2,), 2), 2)
+        operator_of(problems.jacobi2d)("17x9", steps=3).plain(schedule((2,), 2), 2)
 
 
 @pytest.mark.parametrize("name", ["gauss_seidel2d", "seidel2d", "seidel1d", "ssor2d"])
 def test_points_of_pipelines(monkeypatch, name):
     """Upright tiles, leaning ones, bands of a line, two sweeps."""
-    wish = getattr(problems, name).wish("200" if name == "seidel1d" else "19x23", steps=4)
-    how = wish.usual(2)
-    assert verify(wish.program(how, 2), against=wish.plain(how, 2)).ok
+    operator = operator_of(getattr(problems, name))("200" if name == "seidel1d" else "19x23", steps=4)
+    how = operator.usual(2)
+    assert verify(operator.program(how, 2), against=operator.plain(how, 2)).ok
     box = Cutting.sweep_box
 
     def fewer(*about):
@@ -71,6 +72,6 @@ def test_points_of_pipelines(monkeypatch, name):
         return (*others, (low + 1, high))
 
     monkeypatch.setattr(Cutting, "sweep_box", fewer)
-    other = replace(wish, grid="210" if name == "seidel1d" else "21x25")
+    other = replace(operator, grid="210" if name == "seidel1d" else "21x25")
     with pytest.raises(ProgramError, match=TWICE):
         other.plain(other.usual(2), 2)

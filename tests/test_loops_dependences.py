@@ -5,7 +5,7 @@ import re
 import needs
 import pytest
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops import array, loop, minimum, nest
 from dovetail.loops import problems as shipped
 
@@ -125,7 +125,7 @@ def test_corpus_has_no_kernel_that_is_left_out():
 
 
 def test_not_uniform_is_refused_with_its_accesses():
-    with pytest.raises(WishError, match="not uniform") as error:
+    with pytest.raises(OperatorError, match="not uniform") as error:
         floyd_warshall.dependences()
     assert "S0 writes path[i, j], S0 reads path[" in str(error.value)
     assert "test_loops_dependences.py:" in str(error.value)
@@ -138,7 +138,7 @@ def test_a_dependence_that_grows_with_a_size_is_refused():
             for i in loop(u.shape[0]):
                 u[i] = u[u.shape[0] - 1 - i]
 
-    with pytest.raises(WishError, match="not uniform"):
+    with pytest.raises(OperatorError, match="not uniform"):
         turned.dependences()
 
 

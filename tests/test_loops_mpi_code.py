@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tilings import P1, P2, SEED, boxes, legal_tilings
 
-from dovetail.core import PlanError, WishError
-from dovetail.loops.mpi_code import program
-from dovetail.loops.spaces import Space
-from dovetail.loops.tiling import Tiling
+from dovetail.core import OperatorError, PlanError
+from dovetail.tiling.mpi_code import program
+from dovetail.tiling.spaces import Space
+from dovetail.tiling.tiling import Tiling
 
 HEAT = Tiling(((1, 1, 1), (-1, 0, 1)), ((5, 5), (-5, 5)))
 UNITS = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
@@ -115,7 +115,7 @@ def test_header_says_what_the_tiles_are():
 def test_what_cannot_be():
     with pytest.raises(PlanError, match="illegal"):
         program(Tiling(HEAT.deps, P1), Space.parse("9x9"))
-    with pytest.raises(WishError, match="needs its sizes"):
+    with pytest.raises(OperatorError, match="needs its sizes"):
         program(Tiling(SEED, P1), Space.parse("[N] -> { [i, j] : 0 <= i, j < N }"))
-    with pytest.raises(WishError, match="no dimension 2"):
+    with pytest.raises(OperatorError, match="no dimension 2"):
         program(Tiling(SEED, P1), Space.parse("9x9"), 2)

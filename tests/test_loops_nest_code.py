@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from test_loops_mpi_code import built
 
+from dovetail.call.nest_operators import operator_of
 from dovetail.cli import main
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops import array, loop, minimum, nest, problems, reference
-from dovetail.loops.mpi_code import program
-from dovetail.loops.nest_code import nest_code, sizes_of
-from dovetail.loops.tile_search import best_tile
+from dovetail.tiling.mpi_code import program
+from dovetail.tiling.nest_code import nest_code, sizes_of
+from dovetail.tiling.search import best_tile
 
 FACTORS = (7919, 104729, 1299709, 15485863)
 ORDER_4 = problems.acoustic3d_of(4)
@@ -90,7 +91,7 @@ def shipped(name):
 
 def cases():
     for name, (grid, steps, dtype) in CASES.items():
-        yield pytest.param(shipped(name), sizes_of(shipped(name).wish(grid, steps)), dtype, id=name)
+        yield pytest.param(shipped(name), sizes_of(operator_of(shipped(name))(grid, steps)), dtype, id=name)
     yield from (pytest.param(*each, id=each[0].name) for each in OWN)
 
 
@@ -281,22 +282,22 @@ def scaled(u, c):
     ids=lambda value: getattr(value, "name", value),
 )
 def test_what_cannot_be_written_is_refused(one, found):
-    with pytest.raises(WishError) as caught:
+    with pytest.raises(OperatorError) as caught:
         nest_code(one, {"n": 9, "m": 8, "steps": 2})
     assert found in str(caught.value)
     assert caught.value.hint
 
 
 def test_what_can_be_run_all_the_same_is_said():
-    """Sweeps there and back are a wish; where each step needs others than the one before, nothing is."""
+    """Sweeps there and back are an operator; where each step needs others than the one before, nothing is."""
     for one, runs in ((problems.ssor2d, True), (floyd_warshall, False)):
-        with pytest.raises(WishError, match="not uniform") as caught:
+        with pytest.raises(OperatorError, match="not uniform") as caught:
             nest_code(one, {"n": 9, "m": 8, "steps": 2})
         assert ("dovetail tune runs it" in str(caught.value.hint)) == runs
 
 
 def test_why_a_grid_or_a_nest_cannot_be_tiled():
-    with pytest.raises(WishError, match="jacobi2d computes nothing on this grid"):
+    with pytest.raises(OperatorError, match="jacobi2d computes nothing on this grid"):
         nest_code(problems.jacobi2d, {"n": 2, "m": 9, "steps": 3})
-    with pytest.raises(WishError, match="floyd_warshall has dependences that are not uniform"):
-        assert floyd_warshall.wish
+    with pytest.raises(OperatorError, match="floyd_warshall has dependences that are not uniform"):
+        assert operator_of(floyd_warshall)

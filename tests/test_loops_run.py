@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 
+from dovetail.call.nest_operators import operator_of
 from dovetail.core import compile_c
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 from dovetail.loops import problems as shipped
@@ -329,10 +330,10 @@ class TestCompiled:
 def test_shipped_problems_are_finite_on_what_is_drawn_for_them(name):
     """Arrays drawn to try a schedule on have no negative elements where roots are taken."""
     found = getattr(shipped, name)
-    wish = found.wish("x".join(["40", "30", "20"][: len(next(iter(found.arrays.values())).shape)]))
-    how = wish.serial(1)
-    program = wish.program(how, 1)
-    workload = wish.workload(program)
+    operator = operator_of(found)("x".join(["40", "30", "20"][: len(next(iter(found.arrays.values())).shape)]))
+    how = operator.serial(1)
+    program = operator.program(how, 1)
+    workload = operator.workload(program)
     drawn = fresh_inputs(program, workload, seed=1)
     signed = {slot.signed for own in workload.slots.values() for slot in own}
     assert signed == {not found.takes_roots}

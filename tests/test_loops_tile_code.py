@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tilings import P2, SEED, boxes, legal_tilings
 
-from dovetail.core import PlanError, WishError
-from dovetail.loops.spaces import Space
-from dovetail.loops.tile_code import compiled, nest, source
-from dovetail.loops.tile_loops import tiles
-from dovetail.loops.tiling import Tiling
+from dovetail.core import OperatorError, PlanError
+from dovetail.tiling.spaces import Space
+from dovetail.tiling.tile_code import compiled, nest, source
+from dovetail.tiling.tile_loops import tiles
+from dovetail.tiling.tiling import Tiling
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -106,9 +106,9 @@ def test_what_cannot_be_generated_is_refused():
     illegal = Tiling(((1, 1), (-1, 0)), ((4, 0), (0, 5)))
     with pytest.raises(PlanError, match="illegal"):
         nest(illegal, Space.parse("9x9"))
-    with pytest.raises(WishError, match="cannot be called 'p1'"):
+    with pytest.raises(OperatorError, match="cannot be called 'p1'"):
         nest(Tiling(SEED, P2), Space.parse("[p1] -> { [i, j] : 0 <= i < p1 and 0 <= j < p1 }"))
-    with pytest.raises(WishError, match="no name of a C function"):
+    with pytest.raises(OperatorError, match="no name of a C function"):
         source(Tiling(SEED, P2), Space.parse("4x4"), "two words")
     comment = Space.parse("{ [i, j] : 0 <= i < 4 and 0 <= j < 4 } ")
     assert len(re.findall(r"\*/", source(Tiling(SEED, P2), comment))) == 1

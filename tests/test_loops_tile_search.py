@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tilings import P2, SEED
 
-from dovetail.core import PlanError, WishError
+from dovetail.core import OperatorError, PlanError
 from dovetail.loops.matrices import Matrix, determinant, diagonal, dot, transposed
-from dovetail.loops.spaces import Space
-from dovetail.loops.tile_exact import cheaper_tiles
-from dovetail.loops.tile_points import traffic
-from dovetail.loops.tile_search import best_tile, continuous_bound, factorizations
-from dovetail.loops.tiling import Tiling
-from dovetail.loops.tiling_cone import cone_rays, determinants, edges_of, generators, skewing, vectors_in_cone
+from dovetail.tiling.cone import cone_rays, determinants, edges_of, generators, skewing, vectors_in_cone
+from dovetail.tiling.exact_search import cheaper_tiles
+from dovetail.tiling.search import best_tile, continuous_bound, factorizations
+from dovetail.tiling.spaces import Space
+from dovetail.tiling.tile_points import traffic
+from dovetail.tiling.tiling import Tiling
 
 JACOBI = ((1, 1, 1), (-1, 0, 1))
 UNITS = diagonal([1, 1, 1])
@@ -105,15 +105,15 @@ def test_a_mapped_dimension_sends_nothing():
 
 
 def test_what_cannot_be_searched_is_refused():
-    with pytest.raises(WishError, match="no criterion 'bytes'"):
+    with pytest.raises(OperatorError, match="no criterion 'bytes'"):
         best_tile(SEED, 20, by="bytes")
-    with pytest.raises(WishError, match="need a space and a mapped dimension"):
+    with pytest.raises(OperatorError, match="need a space and a mapped dimension"):
         best_tile(SEED, 20, ranks=4)
-    with pytest.raises(WishError, match="no dimension 2"):
+    with pytest.raises(OperatorError, match="no dimension 2"):
         best_tile(SEED, 20, mapped=2)
-    with pytest.raises(WishError, match="differ in their number of loops"):
+    with pytest.raises(OperatorError, match="differ in their number of loops"):
         best_tile(SEED, 20, mapped=0, space=Space.parse("4x4x4"), ranks=2)
-    with pytest.raises(WishError, match="volume must be at least 1"):
+    with pytest.raises(OperatorError, match="volume must be at least 1"):
         best_tile(SEED, 0)
     with pytest.raises(PlanError, match="no legal tile of 400 points was found"):
         best_tile(SEED, 400, mapped=0, space=Space.parse("20x20"), ranks=1000)

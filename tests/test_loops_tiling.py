@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tilings import P1, P2, SEED, boxes, departures, legal_tilings, points_by_definition, tile_by_definition
 
-from dovetail.core import PlanError, WishError
-from dovetail.loops.hyperplanes import best_mapping, non_overlapping, num_processors, overlapping, step_of
+from dovetail.core import OperatorError, PlanError
 from dovetail.loops.matrices import adjugate, determinant, diagonal, hermite, parse_matrix
 from dovetail.loops.matrices import product as times
-from dovetail.loops.spaces import Space, tiles_of
-from dovetail.loops.tile_facts import tile_facts
-from dovetail.loops.tile_loops import tiles
-from dovetail.loops.tile_points import Traffic, messages, tile_dependences, tile_points, traffic
-from dovetail.loops.tiling import Tiling
+from dovetail.tiling.facts import tile_facts
+from dovetail.tiling.hyperplanes import best_mapping, non_overlapping, num_processors, overlapping, step_of
+from dovetail.tiling.spaces import Space, tiles_of
+from dovetail.tiling.tile_loops import tiles
+from dovetail.tiling.tile_points import Traffic, messages, tile_dependences, tile_points, traffic
+from dovetail.tiling.tiling import Tiling
 
 UNITS = diagonal([1, 1, 1])
 
@@ -209,7 +209,7 @@ def test_what_is_no_matrix_is_refused(text, found):
     if found is None:
         assert parse_matrix(text, "deps") == ((1, 2), (3, 4))
         return
-    with pytest.raises(WishError) as error:
+    with pytest.raises(OperatorError) as error:
         parse_matrix(text, "deps")
     assert error.value.found == found
 
@@ -226,7 +226,7 @@ def test_what_is_no_matrix_is_refused(text, found):
     ids=["flat", "too many sides", "too few", "zero", "backwards"],
 )
 def test_what_is_no_tiling_is_refused(deps, sides, what):
-    with pytest.raises(WishError, match=what):
+    with pytest.raises(OperatorError, match=what):
         Tiling(deps, sides)
 
 
@@ -257,21 +257,21 @@ def test_an_illegal_tile_names_the_dependence():
     ],
 )
 def test_what_is_no_space_is_refused(text, what):
-    with pytest.raises(WishError, match=what):
+    with pytest.raises(OperatorError, match=what):
         Space.parse(text)
 
 
 def test_counting_needs_sizes_dense_spaces_and_as_many_loops():
     tiling = Tiling(SEED, P2)
-    with pytest.raises(WishError, match="needs its sizes"):
+    with pytest.raises(OperatorError, match="needs its sizes"):
         tile_facts(tiling, Space.parse("[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }"))
-    with pytest.raises(WishError, match="differ in their number of loops"):
+    with pytest.raises(OperatorError, match="differ in their number of loops"):
         tile_facts(tiling, Space.parse("4x4x4"))
-    with pytest.raises(WishError, match="no dimension 2"):
+    with pytest.raises(OperatorError, match="no dimension 2"):
         tile_facts(tiling, mapped=2)
-    with pytest.raises(WishError, match="has holes"):
+    with pytest.raises(OperatorError, match="has holes"):
         list(tiles(Tiling(((1,),), ((2,),)), Space.parse("{ [i] : exists k : i = 2k and 0 <= i < 9 }")))
-    with pytest.raises(WishError, match="no parameter 'M'"):
+    with pytest.raises(OperatorError, match="no parameter 'M'"):
         Space.parse("[N] -> { [i] : 0 <= i < N }").with_sizes({"M": 3})
 
 

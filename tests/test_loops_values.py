@@ -7,7 +7,8 @@ from itertools import count
 import numpy as np
 import pytest
 
-from dovetail.core import WishError
+from dovetail.call.nest_operators import operator_of
+from dovetail.core import OperatorError
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 
 compiled = pytest.mark.needs("compiler")
@@ -62,10 +63,10 @@ def test_values_are_taken_when_they_are_read():
 
 
 def test_temporaries_run_serially_only():
-    from dovetail.loops.nest_code import nest_code
+    from dovetail.tiling.nest_code import nest_code
 
-    for way in (temporaries.dependences, lambda: temporaries.wish, lambda: nest_code(temporaries, {})):
-        with pytest.raises(WishError, match="after a statement has overwritten it") as caught:
+    for way in (temporaries.dependences, lambda: operator_of(temporaries), lambda: nest_code(temporaries, {})):
+        with pytest.raises(OperatorError, match="after a statement has overwritten it") as caught:
             way()
         assert "test_loops_values.py" in str(caught.value)
 
@@ -83,7 +84,7 @@ def test_reads_that_no_write_changes_need_no_temporary():
 
 
 def test_levels_read_before_their_step_writes_them():
-    with pytest.raises(WishError, match="read before its step writes it"):
+    with pytest.raises(OperatorError, match="read before its step writes it"):
 
         @nest(u=array("n", time=True, boundary="fixed"), v=array("n"))
         def early(u, v, steps):
@@ -296,7 +297,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda function: function.__name__)
 def test_refused_with_its_line(function):
-    with pytest.raises(WishError) as caught:
+    with pytest.raises(OperatorError) as caught:
         nest(u=array("n"), v=array("n"))(function)
     code = function.__code__
     lines = range(code.co_firstlineno, max(line for *_, line in code.co_lines() if line) + 1)
@@ -371,20 +372,20 @@ def more(u, steps):
 @pytest.mark.parametrize("steps", [2**64 + 3, 10**30, 2**63, -(2**64) + 3, 2.0, True, None, math.nan])
 def test_steps_that_nothing_can_count(steps):
     for way in (more, more.numpy, more.reference):
-        with pytest.raises(WishError, match="steps must be"):
+        with pytest.raises(OperatorError, match="steps must be"):
             way(np.zeros(2), steps=steps)
 
 
 @pytest.mark.parametrize("shape", [(), ("n+1",), ("",), ("for",), (0,), (-1,), (True,), (2.5,), (None,), (2**80,)])
 def test_axes(shape):
-    with pytest.raises(WishError, match="axis"):
+    with pytest.raises(OperatorError, match="axis"):
         array(*shape)
 
 
 def test_arguments_of_the_function():
-    with pytest.raises(WishError, match=r"takes '\*u'"):
+    with pytest.raises(OperatorError, match=r"takes '\*u'"):
         nest(u=array("n"))(lambda *u: None)
-    with pytest.raises(WishError, match=r"by array\(…\)"):
+    with pytest.raises(OperatorError, match=r"by array\(…\)"):
         nest(u=("n",))(lambda u: None)
 
 
@@ -394,10 +395,10 @@ def test_constants_beyond_the_dtype():
         for i in loop(u.shape[0]):
             u[i] = u[i] + 1e300
 
-    with pytest.raises(WishError, match="is no float32"):
+    with pytest.raises(OperatorError, match="is no float32"):
         far(np.ones(3, np.float32))
     assert far.numpy(np.ones(1))[0] == 1e300
-    with pytest.raises(WishError, match="finite"):
+    with pytest.raises(OperatorError, match="finite"):
 
         @nest(u=array("n"))
         def huge(u):
@@ -410,7 +411,7 @@ def test_numpys_constants_have_their_dtype():
         for i in loop(u.shape[0]):
             u[i] = u[i] * np.float64(0.1)
 
-    with pytest.raises(WishError, match="float32 and float64"):
+    with pytest.raises(OperatorError, match="float32 and float64"):
         scaled(np.ones(3, np.float32))
     assert scaled.numpy(np.ones(1))[0] == 0.1
 
@@ -437,20 +438,20 @@ def test_operators_on_numbers_that_where_chooses():
         for i in loop(u.shape[0]):
             u[i] = where(u[i] > 0, 0.1, 0.2) + where(u[i] > 1, 0.3, 0.4)
 
-    with pytest.raises(WishError, match="numbers that where chooses"):
+    with pytest.raises(OperatorError, match="numbers that where chooses"):
         added.numpy(np.ones(1, np.float32))
 
 
 @pytest.mark.parametrize("text", ["12345678901234567890,0;0,1", "4x12345678901234567890", "-12345678901234567890"])
 def test_entries_beyond_64_bits(text):
     from dovetail.loops.matrices import parse_matrix
-    from dovetail.loops.spaces import Space
+    from dovetail.tiling.spaces import Space
 
-    with pytest.raises(WishError, match="an entry of more than 18 digits"):
+    with pytest.raises(OperatorError, match="an entry of more than 18 digits"):
         parse_matrix(text, "--deps")
-    with pytest.raises(WishError, match="an end of more than 15 digits"):
+    with pytest.raises(OperatorError, match="an end of more than 15 digits"):
         Space.parse("12345678901234567890x5")
-    with pytest.raises(WishError, match="not a matrix of whole numbers"):
+    with pytest.raises(OperatorError, match="not a matrix of whole numbers"):
         parse_matrix("1,a;0,1", "--deps")
 
 

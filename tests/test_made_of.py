@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 import dovetail as dt
-from dovetail.cli.made_of import with_made_of
-from dovetail.core import WishError, save_json, save_text
+from dovetail.cli.provenance import with_made_of
+from dovetail.core import OperatorError, save_json, save_text
 from dovetail.ir import to_text
+from dovetail.ir.registry import BUILT_IN, operator_class
 from dovetail.matmul import MATMUL, AllToAllMatmul, MatmulAllReduce, Product
-from dovetail.plan.made_of import MadeOf, shaped
-from dovetail.plan.wishes import BUILT_IN, wish_class
+from dovetail.store.provenance import MadeOf, shaped
 
-OPERATORS = [name for name in BUILT_IN if issubclass(wish_class(name), Product)]
+OPERATORS = [name for name in BUILT_IN if issubclass(operator_class(name), Product)]
 TINY = "--m", "13", "--k", "9", "--n", "11"
 
 
@@ -32,15 +32,15 @@ def ran(call):
     return _ran
 
 
-def planned(wish, place, **asked):
+def planned(operator, place, **asked):
     """A plan in a file."""
-    return save_json(place / "plan.json", dt.plan(wish, "shared-memory-2", extrapolate=True, **asked).to_json())
+    return save_json(place / "plan.json", dt.plan(operator, "shared-memory-2", extrapolate=True, **asked).to_json())
 
 
-def serial_file(wish, place, ranks=3):
-    """The serial schedule of a wish on more ranks, in a file that says what it was made of."""
-    serial = wish.serial(ranks)
-    text = with_made_of(to_text(wish.program(serial, ranks)), "text", MadeOf(wish, serial))
+def serial_file(operator, place, ranks=3):
+    """The serial schedule of an operator on more ranks, in a file that says what it was made of."""
+    serial = operator.serial(ranks)
+    text = with_made_of(to_text(operator.program(serial, ranks)), "text", MadeOf(operator, serial))
     return save_text(place / "serial.txt", text)
 
 
@@ -52,17 +52,17 @@ def compiled(call, plan, form, place):
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_operator_runs_from_a_file_whatever_its_schedule(call, ran, tmp_path, name):
-    wish, families = wish_class(name)(13, 9, 11), set()
-    for family in wish.families:
+    operator, families = operator_class(name)(13, 9, 11), set()
+    for family in operator.families:
         try:
-            plan = planned(wish, tmp_path, schedule=family)
+            plan = planned(operator, tmp_path, schedule=family)
         except dt.DovetailError:  # that family has nothing for so few rows
             continue
         families.add(family)
         file = compiled(call, plan, "text", tmp_path / "program.txt")
-        assert ran(file, "--on", "numpy")["wish"] == wish.title
+        assert ran(file, "--on", "numpy")["operator"] == operator.title
     assert len(families) > 2
-    assert ran(serial_file(wish, tmp_path), "--on", "numpy")["ranks"] == 3
+    assert ran(serial_file(operator, tmp_path), "--on", "numpy")["ranks"] == 3
     again = compiled(call, file, "json", tmp_path / "program.json")  # it goes along
     found = ran(again, "--on", "threads")
     assert (found["ranks"], found["dtype"], found["program"]) == (2, "float32", name)
@@ -82,16 +82,16 @@ def test_tokens_shared_unevenly(ran, tmp_path):
 
 @pytest.mark.parametrize(("name", "sizes"), [("jacobi2d", {"grid": "12x10", "steps": 2}), ("lcs", {"grid": "24x20"})])
 def test_nests_are_held_against_their_plain_program(ran, tmp_path, name, sizes):
-    (wish,) = wish_class(name).points(**sizes)
-    found = ran(serial_file(wish, tmp_path, 2), "--on", "threads")
-    assert found["wish"] == wish.title
+    (operator,) = operator_class(name).points(**sizes)
+    found = ran(serial_file(operator, tmp_path, 2), "--on", "threads")
+    assert found["operator"] == operator.title
 
 
 @pytest.mark.mpi
 @pytest.mark.needs("mpich")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_on_ranks(call, ran, tmp_path, name):
-    plan = planned(wish_class(name)(13, 9, 11), tmp_path)
+    plan = planned(operator_class(name)(13, 9, 11), tmp_path)
     found = ran(compiled(call, plan, "json", tmp_path / "program.json"))
     assert "MPICH" in found["facts"]["mpi"]
 
@@ -118,38 +118,38 @@ class TestWhatAFileLacks:
     @pytest.fixture
     def bare(self, tmp_path):
         """A program of products whose file says nothing beside it."""
-        wish = MatmulAllReduce(13, 9, 11)
-        (tmp_path / "bare.txt").write_text(to_text(wish.program(wish.serial(2), 2)))
+        operator = MatmulAllReduce(13, 9, 11)
+        (tmp_path / "bare.txt").write_text(to_text(operator.program(operator.serial(2), 2)))
         return tmp_path / "bare.txt"
 
     def test_is_asked_for(self, call, bare):
         code, _, err = call("run", bare, "--on", "numpy")
         assert code == 2
-        assert all(word in err for word in ("kernels matmul", "--wish", "--shape A=… --shape B=…"))
+        assert all(word in err for word in ("kernels matmul", "--operator", "--shape A=… --shape B=…"))
 
-    def test_may_be_said_as_a_wish(self, ran, bare):
-        found = ran(bare, "--on", "numpy", "--wish", " ".join(["matmul_all_reduce", *TINY, "--dtype", "float64"]))
-        assert (found["wish"], found["dtype"]) == ("matmul_all_reduce 13 × 9 × 11 float64", "float64")
+    def test_may_be_said_as_a_operator(self, ran, bare):
+        found = ran(bare, "--on", "numpy", "--operator", " ".join(["matmul_all_reduce", *TINY, "--dtype", "float64"]))
+        assert (found["operator"], found["dtype"]) == ("matmul_all_reduce 13 × 9 × 11 float64", "float64")
 
     def test_may_be_said_by_a_plan(self, ran, bare, tmp_path):
         plan = planned(MatmulAllReduce(13, 9, 11), tmp_path)
-        assert ran(bare, "--on", "numpy", "--wish", plan)["wish"] == "matmul_all_reduce 13 × 9 × 11 float32"
+        assert ran(bare, "--on", "numpy", "--operator", plan)["operator"] == "matmul_all_reduce 13 × 9 × 11 float32"
 
     def test_may_be_said_by_shapes(self, ran, bare):
         shapes = [f"--shape={each}" for each in ("A=5,4", "B=5x11,4x11", "P=11", "C=11")]
         found = ran(bare, "--on", "numpy", "--dtype", "float64", *shapes)
-        assert (found["wish"], found["dtype"]) == (None, "float64")
+        assert (found["operator"], found["dtype"]) == (None, "float64")
 
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (["--wish", "matmul_all_reduce --m 14 --k 9 --n 11"], "the wish has 70"),
-            (["--wish", "all_gather_matmul --m 13 --k 9 --n 11"], "is not of all_gather_matmul"),
-            (["--wish", "matmul_all_reduced --m 1"], "did you mean 'matmul_all_reduce'"),
-            (["--wish", "matmul_all_reduce --m 13 --k 9"], "--n"),
-            (["--wish", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),
-            (["--wish", ""], "--wish is empty"),
-            (["--wish", '"'], "--wish"),
+            (["--operator", "matmul_all_reduce --m 14 --k 9 --n 11"], "the operator has 70"),
+            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not of all_gather_matmul"),
+            (["--operator", "matmul_all_reduced --m 1"], "did you mean 'matmul_all_reduce'"),
+            (["--operator", "matmul_all_reduce --m 13 --k 9"], "--n"),
+            (["--operator", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),
+            (["--operator", ""], "--operator is empty"),
+            (["--operator", '"'], "--operator"),
             (["--shape", "A=5"], "how large is a slot of buffer 'B'?"),
             (["--shape", "Q=5"], "no buffer 'Q'"),
             (["--shape", "A"], "--shape BUFFER="),
@@ -165,10 +165,10 @@ class TestWhatAFileLacks:
         assert "Traceback" not in err
         assert "fault of dovetail" not in err
 
-    def test_kernels_that_only_their_wish_knows(self):
-        (wish,) = wish_class("jacobi2d").points(grid="12x10", steps=2)
-        program = wish.program(wish.serial(2), 2)
-        with pytest.raises(WishError, match="is not told by its name"):
+    def test_kernels_that_only_their_operator_knows(self):
+        (operator,) = operator_class("jacobi2d").points(grid="12x10", steps=2)
+        program = operator.program(operator.serial(2), 2)
+        with pytest.raises(OperatorError, match="is not told by its name"):
             shaped(program, {buffer.name: [[2]] for buffer in program.buffers}, "float32")
 
 

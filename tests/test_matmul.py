@@ -1,4 +1,4 @@
-"""The matmul front door: wishes are checked, and every schedule computes the product."""
+"""The matmul front door: operators are checked, and every schedule computes the product."""
 
 from itertools import pairwise
 
@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matmul_programs import program
 
-from dovetail.core import DovetailError, PlanError, WishError
+from dovetail.core import DovetailError, OperatorError, PlanError
 from dovetail.cost.prices import Prices
 from dovetail.ir import Kind, Program, to_text, verify
+from dovetail.ir.registry import BUILT_IN
 from dovetail.machine import load
 from dovetail.matmul import DTYPES, MatmulAllReduce, Product, shard
-from dovetail.plan import wish_class
-from dovetail.plan.costs import Costs
-from dovetail.plan.wishes import BUILT_IN
+from dovetail.planner import operator_class
+from dovetail.planner.costs import Costs
 from dovetail.run import execute, fresh_inputs
 from dovetail.sim import simulate
 
@@ -30,24 +30,24 @@ def tilings(draw, m):
 
 @st.composite
 def schedules(draw, dtypes=DTYPES):
-    """A wish of any sizes, ranks, tiles, all-reduce and messages: the wish and its program."""
+    """An operator of any sizes, ranks, tiles, all-reduce and messages: the operator and its program."""
     m, k, n = draw(st.tuples(st.integers(0, 12), st.integers(0, 9), st.integers(0, 4)))
-    wish, ranks = MatmulAllReduce(m, k, n, draw(st.sampled_from(dtypes))), draw(st.integers(1, 5))
+    operator, ranks = MatmulAllReduce(m, k, n, draw(st.sampled_from(dtypes))), draw(st.integers(1, 5))
     how = draw(st.sampled_from(["library", "exchange", "ring"]))
     rows = None if how == "library" else draw(st.none() | st.integers(1, 4))
-    return wish, program(wish, ranks, draw(tilings(m)), how, rows)
+    return operator, program(operator, ranks, draw(tilings(m)), how, rows)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(), st.none() | st.integers(0, 3))
 def test_every_schedule_computes_the_product_on_every_rank(schedule, seed):
-    wish, prog = schedule
-    workload = wish.workload(prog)
+    operator, prog = schedule
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=7)
     c = execute(prog, inputs, seed=seed, workload=workload).outputs["C"]
     a = np.concatenate([part.astype(np.float64) for part in inputs["A"]], axis=1)
     b = np.concatenate([part[0].astype(np.float64) for part in inputs["B"]], axis=0)
-    unit = {"float64": 1e-15, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}[wish.dtype]
+    unit = {"float64": 1e-15, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}[operator.dtype]
     for rank in range(prog.num_ranks):
         np.testing.assert_allclose(c[rank].astype(np.float64), a @ b, rtol=0, atol=unit * 20 * prog.num_ranks)
         np.testing.assert_array_equal(c[rank], c[0], err_msg="ranks disagree in some bits")
@@ -75,10 +75,10 @@ def test_tiles_overlap_with_the_messages_of_the_tiles_before():
 
 def test_forwarding_pipelines_when_messages_are_short():
     """A ring of four ranks with latency: slices hide it, and the add, behind the next slice."""
-    wish, ranks = MatmulAllReduce(64, 2, 2), 4
+    operator, ranks = MatmulAllReduce(64, 2, 2), 4
     spans = {}
     for rows in (16, 4):
-        prog = program(wish, ranks, [64], "ring", rows)
+        prog = program(operator, ranks, [64], "ring", rows)
         size = np.array([sum(r.num_slots for r in (*op.reads, *op.writes)) for op in prog.ops()])
         send, add = prog.kind == Kind.send, prog.kind == Kind.recv_reduce
         work_s, wire_s = np.where(add, size / 2, 0.0), np.where(send, size, 0.0)
@@ -125,61 +125,61 @@ rank 1 lane recv
 
 
 def test_the_exchange_reads_as_printed():
-    wish = MatmulAllReduce(6, 4, 4)
-    assert to_text(program(wish, 2, [4, 2], "exchange", rows=2)) == EXCHANGE
+    operator = MatmulAllReduce(6, 4, 4)
+    assert to_text(program(operator, 2, [4, 2], "exchange", rows=2)) == EXCHANGE
 
 
 def test_shards_differ_by_one_column_at_most():
     assert shard(3072, 2) == (1536, 1536)
     assert shard(2, 3) == (1, 1, 0)
-    with pytest.raises(WishError, match="ranks must be at least 1"):
+    with pytest.raises(OperatorError, match="ranks must be at least 1"):
         shard(4, 0)
 
 
 @pytest.mark.parametrize("sizes", [(-1, 1, 1), (1, 1.5, 1), (1, 1, True), ("4", 1, 1)])
-def test_wishes_of_impossible_sizes_are_refused(sizes):
-    with pytest.raises(WishError, match="must be"):
+def test_operators_of_impossible_sizes_are_refused(sizes):
+    with pytest.raises(OperatorError, match="must be"):
         MatmulAllReduce(*sizes)
 
 
-def test_wishes_of_unknown_dtype_are_refused_with_the_known_ones():
-    with pytest.raises(WishError, match="bfloat16"):
+def test_operators_of_unknown_dtype_are_refused_with_the_known_ones():
+    with pytest.raises(OperatorError, match="bfloat16"):
         MatmulAllReduce(1, 1, 1, "int8")
 
 
-def test_a_wish_survives_json():
-    wish = MatmulAllReduce(np.int64(5), 3, 2, "bfloat16")
-    assert MatmulAllReduce.from_json(wish.to_json()) == wish
-    with pytest.raises(WishError, match="'n' is missing"):
-        MatmulAllReduce.from_json({"schema": wish.to_json()["schema"], "m": 1, "k": 1})
+def test_a_operator_survives_json():
+    operator = MatmulAllReduce(np.int64(5), 3, 2, "bfloat16")
+    assert MatmulAllReduce.from_json(operator.to_json()) == operator
+    with pytest.raises(OperatorError, match="'n' is missing"):
+        MatmulAllReduce.from_json({"schema": operator.to_json()["schema"], "m": 1, "k": 1})
     with pytest.raises(DovetailError, match="schema"):
         MatmulAllReduce.from_json({})
 
 
 def test_workload_says_what_a_slot_is():
-    wish = MatmulAllReduce(4096, 3072, 8192, "float16")
-    workload = wish.workload(program(wish, 2, [4096]))
+    operator = MatmulAllReduce(4096, 3072, 8192, "float16")
+    workload = operator.workload(program(operator, 2, [4096]))
     assert workload.slot_bytes("A", 0) == 1536 * 2
     assert workload.slot_bytes("B", 1) == 1536 * 8192 * 2
     assert workload.slot_bytes("P", 1) == workload.slot_bytes("C", 0) == 8192 * 2
-    assert wish.works(2)[0][:3] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
-    assert wish.works(2)[0][3:] == (2 * (1536 + 8192), 2 * 1536 * 8192)
+    assert operator.works(2)[0][:3] == ("matmul:k=1536:n=8192:float16", 1, 2.0 * 1536 * 8192)
+    assert operator.works(2)[0][3:] == (2 * (1536 + 8192), 2 * 1536 * 8192)
 
 
 @pytest.mark.parametrize("tiles", [[4, 4], [], [11], [10, 0], [12, -2]])
 def test_tiles_must_be_positive_and_add_up(tiles):
-    with pytest.raises((PlanError, WishError), match=r"do not add up to m = 10|a tile must be"):
+    with pytest.raises((PlanError, OperatorError), match=r"do not add up to m = 10|a tile must be"):
         program(MatmulAllReduce(10, 4, 4), 2, tiles)
 
 
 def test_unknown_choices_are_refused():
-    wish = MatmulAllReduce(10, 4, 4)
+    operator = MatmulAllReduce(10, 4, 4)
     with pytest.raises(PlanError, match="no all-reduce 'tree'"):
-        program(wish, 2, [10], "tree")
+        program(operator, 2, [10], "tree")
     with pytest.raises(PlanError, match="its own messages"):
-        program(wish, 2, [10], "library", rows=2)
-    with pytest.raises(WishError, match="at least one slot"):
-        program(wish, 2, [10], "ring", rows=0)
+        program(operator, 2, [10], "library", rows=2)
+    with pytest.raises(OperatorError, match="at least one slot"):
+        program(operator, 2, [10], "ring", rows=0)
 
 
 def test_every_op_says_which_tile_it_belongs_to():
@@ -198,13 +198,13 @@ def test_messages_are_no_longer_than_asked():
     assert sizes(prog, Kind.compute) == {40, 60, 1}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in map(wish_class, BUILT_IN) if issubclass(kind, Product)])
+@pytest.mark.parametrize("kind", [kind for kind in map(operator_class, BUILT_IN) if issubclass(kind, Product)])
 def test_whatever_stands_next_to_a_proposed_schedule_can_be_run(kind):
     """Neighbours are measured unasked: one without a program would end the tuning."""
-    wish = kind(96, 24, 16, "bfloat16")
-    costs, _ = Costs.of(wish, load("mi300x-8"), 2, extrapolate=True)
-    proposed = {schedule.family: schedule for schedule in wish.schedules(costs)}
-    beside = {near for schedule in proposed.values() for near in wish.neighbours(schedule)}
+    operator = kind(96, 24, 16, "bfloat16")
+    costs, _ = Costs.of(operator, load("mi300x-8"), 2, extrapolate=True)
+    proposed = {schedule.family: schedule for schedule in operator.schedules(costs)}
+    beside = {near for schedule in proposed.values() for near in operator.neighbours(schedule)}
     assert len(proposed) >= 4
     assert len(beside) > len(proposed)
-    assert all(verify(wish.program(near, 2)).ok for near in beside)
+    assert all(verify(operator.program(near, 2)).ok for near in beside)

@@ -13,23 +13,25 @@ from dovetail.matmul import MatmulReduceScatter, shard
 WAYS = ("library", "messages", "ring", "two_rings")
 
 
-def check(wish, schedule, ranks, seed):
+def check(operator, schedule, ranks, seed):
     rng = np.random.default_rng(seed)
-    depths = shard(wish.k, ranks)
-    given = [(random(rng, (wish.m, k), wish.dtype), random(rng, (k, wish.n), wish.dtype)) for k in depths]
-    exact = sum((wide(a) @ wide(b) for a, b in given), np.zeros((wish.m, wish.n)))
+    depths = shard(operator.k, ranks)
+    given = [
+        (random(rng, (operator.m, k), operator.dtype), random(rng, (k, operator.n), operator.dtype)) for k in depths
+    ]
+    exact = sum((wide(a) @ wide(b) for a, b in given), np.zeros((operator.m, operator.n)))
     start = 0
-    for rows, found in zip(shard(wish.m, ranks), run(wish, schedule, ranks, given, seed), strict=True):
-        agree(found, exact[start : start + rows], wish.dtype, wish.k, terms=ranks)
+    for rows, found in zip(shard(operator.m, ranks), run(operator, schedule, ranks, given, seed), strict=True):
+        agree(found, exact[start : start + rows], operator.dtype, operator.k, terms=ranks)
         start += rows
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
 def test_every_family_is_proved_and_right(ranks):
-    wish = MatmulReduceScatter(2 * ranks + 3, 9, 7)
-    for schedule in scatters(wish, ranks, WAYS):
-        check(wish, schedule, ranks, seed=ranks)
+    operator = MatmulReduceScatter(2 * ranks + 3, 9, 7)
+    for schedule in scatters(operator, ranks, WAYS):
+        check(operator, schedule, ranks, seed=ranks)
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,9 +42,9 @@ def test_every_family_is_proved_and_right(ranks):
     data=st.data(),
 )
 def test_any_shape(ranks, sizes, dtype, data):
-    wish = MatmulReduceScatter(*sizes, dtype)
-    schedule = data.draw(st.sampled_from(scatters(wish, ranks, WAYS)))
-    check(wish, schedule, ranks, seed=data.draw(st.integers(0, 99)))
+    operator = MatmulReduceScatter(*sizes, dtype)
+    schedule = data.draw(st.sampled_from(scatters(operator, ranks, WAYS)))
+    check(operator, schedule, ranks, seed=data.draw(st.integers(0, 99)))
 
 
 @pytest.mark.parametrize("by", ["messages", "ring", "two_rings"])

@@ -6,7 +6,7 @@ from effort import assert_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.core import PlanError, WishError
+from dovetail.core import OperatorError, PlanError
 from dovetail.matmul import optimum
 from dovetail.matmul.local_search import climb
 from dovetail.matmul.optimum import optimal
@@ -109,7 +109,7 @@ class TestMc2:
     def test_misuse(self):
         with pytest.raises(PlanError, match="reading"):
             mc2_short(K, N, "median")
-        with pytest.raises(WishError):
+        with pytest.raises(OperatorError):
             mc2(-1, K, N, matmul_s, all_reduce_s)
 
     @given(
@@ -228,7 +228,7 @@ def test_optimal_of_many_rows_takes_less_than_one_pass_over_all_pairs_would():
 def test_optimal_misuse():
     with pytest.raises(PlanError, match="at least 1"):
         optimal(8, matmul_s, all_reduce_s, comm_factor=0.5)
-    with pytest.raises(WishError):
+    with pytest.raises(OperatorError):
         optimal(8, matmul_s, all_reduce_s, floor=0)
     assert optimal(0, matmul_s, all_reduce_s).tiles == ()
     assert optimal(5, matmul_s, all_reduce_s, floor=100).tiles == (5,)

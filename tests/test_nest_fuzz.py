@@ -112,12 +112,14 @@ def test_signs_of_zero_and_nans_are_seen():
 
 def test_refusals_without_cause_are_seen():
     """An index that is in bounds is called one that is not; a value that is ready, one that is not."""
-    from dovetail.core import WishError
+    from dovetail.core import OperatorError
 
-    assert nest_fuzz.refused(WishError("index out of bounds: u[t, i - 1]"), SHIFT).startswith("refused without cause")
-    assert nest_fuzz.refused(WishError("cyclic statements: u[t, i - 1]"), SHIFT).startswith("refused without cause")
+    assert nest_fuzz.refused(OperatorError("index out of bounds: u[t, i - 1]"), SHIFT).startswith(
+        "refused without cause"
+    )
+    assert nest_fuzz.refused(OperatorError("cyclic statements: u[t, i - 1]"), SHIFT).startswith("refused without cause")
     beyond = replace(SHIFT, body=(replace(SHIFT.body[0], body=(replace(SHIFT.body[0].body[0], high=plus("n")),)),))
-    assert nest_fuzz.refused(WishError("index out of bounds: v[i + 1]"), beyond).startswith("refused: ")
+    assert nest_fuzz.refused(OperatorError("index out of bounds: v[i + 1]"), beyond).startswith("refused: ")
     assert nest_fuzz.wanted(beyond, cases.arguments(beyond)).startswith("out of bounds")
 
 

@@ -11,23 +11,24 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
 
-from dovetail.core import PlanError, ProgramError, WishError
+from dovetail.call.nest_operators import operator_of, pipeline_of
+from dovetail.core import OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Prices, Segment
 from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys
-from dovetail.loops import array, loop, maximum, nest, pipeline_kernels, problems
-from dovetail.loops.crossings import _Ledger
-from dovetail.loops.pipeline_wish import NOTHING_TO_HIDE, PIPELINES_ALREADY, PipelineWish
-from dovetail.loops.pipelined import pipelined_of
-from dovetail.loops.tile_kernels import BoxKernel, SingleKernel, TileKernel
-from dovetail.loops.tiling import Tiling
-from dovetail.loops.wish import StencilWish
-from dovetail.loops.wishes import pipeline_of, wish_of
+from dovetail.ir.registry import operator_class, operator_from
+from dovetail.loops import array, loop, maximum, nest, problems
 from dovetail.machine import load
-from dovetail.plan import plan
-from dovetail.plan.costs import Costs
-from dovetail.plan.search import with_schedule
-from dovetail.plan.wishes import wish_class, wish_from
+from dovetail.pipeline import kernel_forms as pipeline_kernels
+from dovetail.pipeline.operator import NOTHING_TO_HIDE, PIPELINES_ALREADY, PipelineOperator
+from dovetail.pipeline.sweeps import pipelined_of
+from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
+from dovetail.pipeline.tile_messages import _Ledger
+from dovetail.planner import plan
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import with_schedule
 from dovetail.sim import simulate
+from dovetail.stencil.operator import StencilOperator
+from dovetail.tiling.tiling import Tiling
 
 HERE = Path(__file__).parent
 GRIDS = {
@@ -42,9 +43,9 @@ GRIDS = {
 }
 
 
-def ways(wish, ranks):
+def ways(operator, ranks):
     """Every way to cut and map."""
-    return [way for mapped in wish.pipelined.mappable for way in wish._ways(ranks, mapped)]
+    return [way for mapped in operator.pipelined.mappable for way in operator._ways(ranks, mapped)]
 
 
 @pytest.mark.slow
@@ -52,19 +53,19 @@ def ways(wish, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_shipped(name, ranks, overlapped):
-    wish = wish_class(name)(*GRIDS[name])
-    for way in ways(wish, ranks):
+    operator = operator_class(name)(*GRIDS[name])
+    for way in ways(operator, ranks):
         for grain in (1, 5, 100):
-            check(wish, schedule(way.cut, way.mapped, grain, overlapped), seed=ranks)
+            check(operator, schedule(way.cut, way.mapped, grain, overlapped), seed=ranks)
 
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_compiled(name, ranks):
-    wish = wish_class(name)(*GRIDS[name])
-    for way in ways(wish, ranks)[:: max(ranks // 2, 1)]:
-        check(wish, schedule(way.cut, way.mapped, 4, True), seed=ranks, run=native)
+    operator = operator_class(name)(*GRIDS[name])
+    for way in ways(operator, ranks)[:: max(ranks // 2, 1)]:
+        check(operator, schedule(way.cut, way.mapped, 4, True), seed=ranks, run=native)
 
 
 @pytest.mark.needs("compiler")
@@ -85,10 +86,13 @@ def test_compiled_leaning_along_two_axes(signs):
                     for k in there(2):
                         u[i, j, k] = 0.5 * (u[i - a, j + b, k] + u[i, j - b, k + c]) + u[i, j, k - c] * u[i + 1, j, k]
 
-    wish = wish_of(lean3d)("9x8x10", 2)
-    assert [wish.cutting((2, 1, 1), axis).lean(wish.pipelined.sweeps[0]) for axis in (1, 2)] == [(1, 0, 0), (1, 1, 0)]
+    operator = operator_of(lean3d)("9x8x10", 2)
+    assert [operator.cutting((2, 1, 1), axis).lean(operator.pipelined.sweeps[0]) for axis in (1, 2)] == [
+        (1, 0, 0),
+        (1, 1, 0),
+    ]
     for mapped, grain in ((1, 3), (2, 4)):
-        check(wish, schedule((3, 1, 1), mapped, grain, True), run=native)
+        check(operator, schedule((3, 1, 1), mapped, grain, True), run=native)
 
 
 @pytest.mark.needs("compiler")
@@ -104,24 +108,24 @@ def test_compiled_rows_so_short_that_they_are_unrolled(columns):
                 u[i, j] = u[i - 1, j - 1] + v[i, j]
                 v[i, j] = u[i - 1, j] + v[i - 1, j + 1]
 
-    wish = pipeline_of(shifted)(f"29x{columns}")
-    for mapped in wish.pipelined.mappable:
-        check(wish, schedule((1, 1), mapped, 9), run=native)
+    operator = pipeline_of(shifted)(f"29x{columns}")
+    for mapped in operator.pipelined.mappable:
+        check(operator, schedule((1, 1), mapped, 9), run=native)
 
 
 @pytest.mark.needs("compiler")
 def test_compiled_does_not_call_python(monkeypatch):
     for kind in (TileKernel, BoxKernel, SingleKernel):
         monkeypatch.setattr(kind, "call", None)
-    check(wish_class("sync_p2p")("20x12", 2), schedule((1, 3), 0, 4, True), run=native)
+    check(operator_class("sync_p2p")("20x12", 2), schedule((1, 3), 0, 4, True), run=native)
 
 
 @pytest.mark.parametrize("name", ["red_black2d", "fdtd2d"])
 def test_stencils_in_place_are_pipelines_too(name):
     """Several sweeps, reads of what another sweep left, ghosts of either side."""
-    wish = pipeline_of(getattr(problems, name))("17x16", 3)
+    operator = pipeline_of(getattr(problems, name))("17x16", 3)
     for cut, mapped in (((1, 3), 0), ((2, 1), 1)):
-        check(wish, schedule(cut, mapped, 4, True))
+        check(operator, schedule(cut, mapped, 4, True))
 
 
 @pytest.mark.parametrize(("cut", "mapped"), [((1, 1), 0), ((1, 3), 0), ((2, 1), 1)])
@@ -142,7 +146,7 @@ def test_elements_of_arrays_of_fewer_axes(cut, mapped):
             c[4] = u[n - 2, m - 3] - s[n - 1]
 
     for overlapped in (False, True):
-        check(edges.wish("8x9", 3), schedule(cut, mapped, 2, overlapped))
+        check(operator_of(edges)("8x9", 3), schedule(cut, mapped, 2, overlapped))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "int16"])
@@ -158,10 +162,10 @@ def test_whole_numbers(dtype):
                     u[i, j] = maximum(u[i - 2, j] * c[1], v[i, j - 1]) + w[j + 1]
                     v[i, j] = u[i, j] * 3 + v[i - 1, j - 1] + c[2]
 
-    wish = wish_of(affine_gaps)("19x14", 3, dtype)
+    operator = operator_of(affine_gaps)("19x14", 3, dtype)
     for cut, mapped in (((1, 4), 0), ((3, 1), 1)):
         for run in (None, native):
-            check(wish, schedule(cut, mapped, 5, True), run=run)
+            check(operator, schedule(cut, mapped, 5, True), run=run)
 
 
 signs = st.sampled_from([-1, 1])
@@ -230,17 +234,17 @@ def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype, anyhow
     grid = "x".join(str(data.draw(st.integers(6, 11))) for _ in range(axes))
     try:
         kind = pipeline_of(random_nest)
-    except WishError:
+    except OperatorError:
         if turns[0][0][0] == turns[1][0][0]:  # the axis of both outermost loops can be cut
             raise
         return
-    wish = kind(grid, steps, dtype)
-    found = ways(wish, ranks)
+    operator = kind(grid, steps, dtype)
+    found = ways(operator, ranks)
     if found:
         way = data.draw(st.sampled_from(found))
         check_legal(way)
         with np.errstate(all="ignore"):
-            check(wish, schedule(way.cut, way.mapped, grain, overlapped))
+            check(operator, schedule(way.cut, way.mapped, grain, overlapped))
 
 
 def check_legal(way):
@@ -264,9 +268,9 @@ class TestMessages:
     @staticmethod
     def sent(name, grid, cut, mapped, steps=1, grain=100):
         """Bytes and messages, of the faces."""
-        wish = wish_class(name)(grid, steps)
-        program = wish.program(schedule(cut, mapped, grain), int(np.prod(cut)))
-        slots = wish.workload(program).slots
+        operator = operator_class(name)(grid, steps)
+        program = operator.program(schedule(cut, mapped, grain), int(np.prod(cut)))
+        slots = operator.workload(program).slots
         sends = [op for op in program.ops() if op.kind == Kind.send and "_to_" in op.reads[0].buffer]
         return sum(op.reads[0].num_slots * slots[op.reads[0].buffer][op.rank].num_bytes for op in sends), len(sends)
 
@@ -278,9 +282,9 @@ class TestMessages:
         assert self.sent("triple_nest", "8x8x30", (2, 1, 1), 2, grain=5) == (7 * 29 * 8 + 29 * 8, 6)
 
     def test_blocking_waits_for_its_messages(self):
-        wish = wish_class("lcs")("30x20")
+        operator = operator_class("lcs")("30x20")
         for overlapped, waits in ((False, True), (True, False)):
-            ops = list(wish.program(schedule((1, 2), 0, 5, overlapped), 2).ops())
+            ops = list(operator.program(schedule((1, 2), 0, 5, overlapped), 2).ops())
             computes = [op for op in ops if op.kind == Kind.compute and op.rank == 0]
             kinds = {ops[row].kind for op in computes for row in op.after}
             assert (Kind.send in kinds) == waits
@@ -291,14 +295,14 @@ class TestMessages:
     def test_one_message_under_way_is_enough(self, name, overlapped):
         """However many tiles a sweep has, and faces come back of each: parts never wait for each other's sends."""
         grid, steps = {"triple_nest": ("5x6x60", 1), "seidel2d": ("20x50", 3)}.get(name, ("90x20", 3))
-        wish = wish_class(name)(grid, steps)
-        for way in ways(wish, 4):
+        operator = operator_class(name)(grid, steps)
+        for way in ways(operator, 4):
             how = schedule(way.cut, way.mapped, 2, overlapped)
-            assert verify(wish.program(how, 4), against=wish.plain(how, 4)).min_fifo_depth == 1
+            assert verify(operator.program(how, 4), against=operator.plain(how, 4)).min_fifo_depth == 1
 
     def test_a_later_rank_begins_before_the_first_has_ended(self):
         """By the program's own dependencies: the last rank's first tile needs one tile of the first rank."""
-        program = wish_class("sync_p2p")("40x20", 1).program(schedule((1, 2), 0, 4, True), 2)
+        program = operator_class("sync_p2p")("40x20", 1).program(schedule((1, 2), 0, 4, True), 2)
         ops = list(program.ops())
         receives = [op for op in ops if op.kind == Kind.recv and op.rank == 1]
         assert len(receives) >= 10
@@ -310,15 +314,15 @@ class TestLevels:
     @pytest.mark.parametrize("dtype", ["float64", "int32"])
     @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
     def test_two_levels_in_one_array(self, ranks, dtype):
-        wish = wish_of(both_levels)("19x17", 4, dtype)
-        assert isinstance(wish, PipelineWish)
-        for way in ways(wish, ranks):
-            check(wish, schedule(way.cut, way.mapped, 4, True), seed=ranks)
+        operator = operator_of(both_levels)("19x17", 4, dtype)
+        assert isinstance(operator, PipelineOperator)
+        for way in ways(operator, ranks):
+            check(operator, schedule(way.cut, way.mapped, 4, True), seed=ranks)
 
     @pytest.mark.needs("compiler")
     def test_compiled(self):
-        wish = wish_of(both_levels)("15x16", 3)
-        check(wish, schedule((1, 3), 0, 4, True), run=native)
+        operator = operator_of(both_levels)("15x16", 3)
+        check(operator, schedule((1, 3), 0, 4, True), run=native)
 
     @pytest.mark.parametrize("beside", [0, 1])
     def test_what_one_array_cannot_hold(self, beside):
@@ -332,11 +336,11 @@ class TestLevels:
                     for j in loop(1, m):
                         u[t + 1, i, j] = u[t + beside, i - 1, j] - u[t, i - 1, j] + u[t + 1, i, j - 1]
 
-        with pytest.raises(WishError, match=r"u\[t, i - 1, j\] is overwritten before it is read"):
-            wish_of(backward)
+        with pytest.raises(OperatorError, match=r"u\[t, i - 1, j\] is overwritten before it is read"):
+            operator_of(backward)
 
     def test_a_stencil_stays_one(self):
-        assert issubclass(wish_of(problems.jacobi2d), StencilWish)
+        assert issubclass(operator_of(problems.jacobi2d), StencilOperator)
 
 
 @nest(u=array("n", "m", time=True, boundary="fixed"), c=array("n", "m"))
@@ -353,9 +357,9 @@ class TestRefused:
     @pytest.mark.parametrize("grain", [0, -2, 2.5])
     def test_grain(self, grain):
         """Of tiles that hold nothing both programs would do nothing, and so the same."""
-        wish = problems.gauss_seidel2d.wish("9x8", 2)
-        for made in (wish.program, wish.plain):
-            with pytest.raises(WishError, match="grain must be"):
+        operator = operator_of(problems.gauss_seidel2d)("9x8", 2)
+        for made in (operator.program, operator.plain):
+            with pytest.raises(OperatorError, match="grain must be"):
                 made(Schedule.of("asked", cut=(1, 2), mapped=0, grain=grain), 2)
 
     @pytest.mark.parametrize(
@@ -366,7 +370,7 @@ class TestRefused:
         ],
     )
     def test_shipped(self, name, words):
-        with pytest.raises(WishError, match=f"{name} is no pipeline: {words}"):
+        with pytest.raises(OperatorError, match=f"{name} is no pipeline: {words}"):
             pipelined_of(getattr(problems, name))
 
     def test_no_lean_helps(self):
@@ -383,7 +387,7 @@ class TestRefused:
                     u[i, j] = u[i + 1, j - 1]
 
         words = r"its dependence \(1, -1\) goes backwards along j, and others along the other axes"
-        with pytest.raises(WishError, match=f"across is no pipeline: {words}"):
+        with pytest.raises(OperatorError, match=f"across is no pipeline: {words}"):
             pipelined_of(across)
 
     def test_bounds_that_change_with_the_step(self):
@@ -394,7 +398,7 @@ class TestRefused:
                     for j in loop(1, u.shape[1]):
                         u[i, j] = u[i, j - 1]
 
-        with pytest.raises(WishError, match="the bounds of i change with other loops"):
+        with pytest.raises(OperatorError, match="the bounds of i change with other loops"):
             pipelined_of(later)
 
     def test_no_box(self):
@@ -404,7 +408,7 @@ class TestRefused:
                 for j in loop(i, u.shape[1]):
                     u[i, j] = u[i - 1, j]
 
-        with pytest.raises(WishError, match="the bounds of j change with other loops"):
+        with pytest.raises(OperatorError, match="the bounds of j change with other loops"):
             pipelined_of(triangle)
 
     def test_turned(self):
@@ -414,23 +418,23 @@ class TestRefused:
                 for j in loop(1, u.shape[1]):
                     u[i, j] = u[i - 1, j] + u[j, i]
 
-        with pytest.raises(WishError, match="turned"):
+        with pytest.raises(OperatorError, match="turned"):
             pipelined_of(turned)
 
     def test_cuts(self):
-        wish = wish_class("gauss_seidel2d")("9x9", 2)
+        operator = operator_class("gauss_seidel2d")("9x9", 2)
         with pytest.raises(PlanError, match="gauss_seidel2d cannot be cut so"):
-            wish.program(schedule((2, 1), 0, 3), 2)
+            operator.program(schedule((2, 1), 0, 3), 2)
         with pytest.raises(PlanError, match="a part would have no points"):
-            wish.program(schedule((1, 10), 0, 3), 10)
-        with pytest.raises(WishError, match="10 ranks cannot each have a part"):
-            wish.serial(10)
+            operator.program(schedule((1, 10), 0, 3), 10)
+        with pytest.raises(OperatorError, match="10 ranks cannot each have a part"):
+            operator.serial(10)
         with pytest.raises(PlanError, match="none of gauss_seidel2d on 3 ranks"):
-            wish.program(schedule((1, 2), 0, 3), 3)
-        with pytest.raises(WishError, match="a grid of 2 axes"):
-            wish_class("lcs")("9x9x9")
-        with pytest.raises(WishError, match="lcs has no steps"):
-            wish_class("lcs")("9x9", 2)
+            operator.program(schedule((1, 2), 0, 3), 3)
+        with pytest.raises(OperatorError, match="a grid of 2 axes"):
+            operator_class("lcs")("9x9x9")
+        with pytest.raises(OperatorError, match="lcs has no steps"):
+            operator_class("lcs")("9x9", 2)
 
     def test_parts_too_narrow(self):
         @nest(u=array("n", "m"))
@@ -439,10 +443,10 @@ class TestRefused:
                 for j in loop(3, u.shape[1]):
                     u[i, j] = u[i, j - 3] + u[i - 1, j]
 
-        wish = wish_of(far)("9x10")
-        check(wish, schedule((1, 3), 0, 2))
+        operator = operator_of(far)("9x10")
+        check(operator, schedule((1, 3), 0, 2))
         with pytest.raises(PlanError, match="a part would have no points"):
-            wish.program(schedule((1, 11), 0, 2), 11)
+            operator.program(schedule((1, 11), 0, 2), 11)
 
 
 class TestNarrowParts:
@@ -461,7 +465,7 @@ class TestNarrowParts:
                         before = u[i - 1, j] + u[i, j - back] * c[i, j + 2] - u[i - back, j - 1]
                         u[i, j] = 0.25 * before + u[i, j + on] + c[i - 2, j - 3]
 
-        return wish_of(far)
+        return operator_of(far)
 
     @pytest.mark.parametrize("overlapped", [False, True])
     @pytest.mark.parametrize(("cut", "mapped"), [((1, 6), 0), ((1, 13), 0), ((5, 1), 1), ((13, 1), 1)])
@@ -479,7 +483,7 @@ class TestNarrowParts:
                         u[i, j, h] = u[i - 3, j - 2, h] + u[i - 1, j, h] - u[i, j - 3, h]
 
         for cut in ((4, 3, 1), (7, 2, 1)):
-            check(wish_of(across)("7x8x5"), schedule(cut, 2, 2, True))
+            check(operator_of(across)("7x8x5"), schedule(cut, 2, 2, True))
 
     def test_tiles_that_lean(self):
         @nest(u=array("n", "m"))
@@ -491,7 +495,7 @@ class TestNarrowParts:
                         u[i, j] = u[i - 3, j + 1] + u[i - 1, j] + u[i, j - 1] - u[i + 1, j + 1]
 
         for cut in ((4, 1), (9, 1)):
-            check(wish_of(leaning)("9x11", 2), schedule(cut, 1, 3, True))
+            check(operator_of(leaning)("9x11", 2), schedule(cut, 1, 3, True))
 
     def test_no_more_travels_than_is_read(self):
         """Of parts of one point each, the value of every point that is read by others, once to each of them."""
@@ -502,13 +506,13 @@ class TestNarrowParts:
                 for j in loop(3, u.shape[1]):
                     u[i, j] = u[i, j - 3] + u[i, j - 2]
 
-        program = wish_of(thrice)("5x7").program(schedule((1, 7), 0, 5), 7)
+        program = operator_of(thrice)("5x7").program(schedule((1, 7), 0, 5), 7)
         sent = [op for op in program.ops() if op.kind == Kind.send]
         assert sum(op.reads[0].num_slots for op in sent) == 5 * (4 + 4)
 
     def test_a_part_that_is_forgotten_is_missed(self):
-        wish, how = self.far()("13x13", 2), schedule((1, 6), 0, 4)
-        program, plain = wish.program(how, 6), wish.plain(how, 6)
+        operator, how = self.far()("13x13", 2), schedule((1, 6), 0, 4)
+        program, plain = operator.program(how, 6), operator.plain(how, 6)
         far_ones = [row for row, channel in enumerate(program.channels) if channel.dst - channel.src == 2]
         assert far_ones
         columns = {name: column.copy() for name, column in program.columns.items()}
@@ -520,10 +524,10 @@ class TestNarrowParts:
 class TestPlantedFaults:
     """Each is caught by the certificate, or by the bits."""
 
-    wish, how = wish_class("gauss_seidel2d")("16x12", 3), schedule((1, 2), 0, 4, True)
+    operator, how = operator_class("gauss_seidel2d")("16x12", 3), schedule((1, 2), 0, 4, True)
 
     def changed(self, change):
-        program, plain = self.wish.program(self.how, 2), self.wish.plain(self.how, 2)
+        program, plain = self.operator.program(self.how, 2), self.operator.plain(self.how, 2)
         assert verify(program, against=plain).ok
         columns = {name: column.copy() for name, column in program.columns.items()}
         change(program, columns)
@@ -550,11 +554,11 @@ class TestPlantedFaults:
     def test_an_old_face(self, monkeypatch):
         """Where it is forgotten that a sweep has changed a face, its first values are used again."""
         monkeypatch.setattr(_Ledger, "write", lambda *_: None)
-        program = self.wish_again().program(self.how, 2)
-        assert not verify(program, against=self.wish.plain(self.how, 2)).checks["result"].ok
+        program = self.operator_again().program(self.how, 2)
+        assert not verify(program, against=self.operator.plain(self.how, 2)).checks["result"].ok
 
-    def wish_again(self):
-        """An equal wish, whose programs are made anew."""
+    def operator_again(self):
+        """An equal operator, whose programs are made anew."""
         return pipeline_of(problems.gauss_seidel2d)("16x12", 3)
 
     def test_a_face_from_elsewhere(self, monkeypatch):
@@ -567,15 +571,15 @@ class TestPlantedFaults:
 
         monkeypatch.setattr(pipeline_kernels, "_packs", first_columns)
         with pytest.raises(AssertionError):
-            check(self.wish_again(), self.how)
+            check(self.operator_again(), self.how)
 
     def test_points_in_a_wrong_order(self, monkeypatch):
-        from dovetail.loops import tile_kernels
+        from dovetail.pipeline import tile_kernels
 
         at_once = lambda sides, weights: [tuple(np.indices(sides).reshape(len(sides), -1))]  # noqa: E731
         monkeypatch.setattr(tile_kernels, "diagonals", at_once)
         with pytest.raises(AssertionError):
-            check(self.wish_again(), self.how)
+            check(self.operator_again(), self.how)
 
 
 class TestTilesThatLean:
@@ -587,7 +591,7 @@ class TestTilesThatLean:
         check(pipeline_of(getattr(problems, name))("12x14", 2), how or self.how)
 
     def test_upright_after_all(self, monkeypatch):
-        from dovetail.loops import pipelined
+        from dovetail.pipeline import sweeps as pipelined
 
         self.check("seidel2d")
         monkeypatch.setattr(pipelined, "least_lean", lambda *_: (0, 0))
@@ -596,7 +600,7 @@ class TestTilesThatLean:
 
     @pytest.mark.parametrize("change", [{"least": 1, "most": 1}, {"ahead": 0}])
     def test_a_face_of_other_positions(self, monkeypatch, change):
-        from dovetail.loops import cutting
+        from dovetail.pipeline import decomposition as cutting
 
         right = cutting.Cutting.needs
 
@@ -609,7 +613,7 @@ class TestTilesThatLean:
             self.check("seidel2d")
 
     def test_a_sweep_back_that_begins_with_the_first_part(self, monkeypatch):
-        from dovetail.loops import cutting
+        from dovetail.pipeline import decomposition as cutting
 
         self.check("ssor2d")
         monkeypatch.setattr(cutting.Cutting, "turn", lambda self, sweep, part: self.places[part])
@@ -617,7 +621,7 @@ class TestTilesThatLean:
             self.check("ssor2d")
 
     def test_tiles_back_in_the_order_of_the_array(self, monkeypatch):
-        from dovetail.loops import cutting
+        from dovetail.pipeline import decomposition as cutting
 
         right = cutting.Cutting.tiles
         monkeypatch.setattr(cutting.Cutting, "tiles", lambda *about: right(*about)[::-1])
@@ -626,10 +630,10 @@ class TestTilesThatLean:
 
     @pytest.mark.needs("compiler")
     def test_loops_that_go_up_instead_of_down(self, monkeypatch):
-        from dovetail.loops.tile_text import TileWriter
+        from dovetail.pipeline.tile_text import TileWriter
 
-        wish = pipeline_of(problems.ssor2d)("12x14", 2)
-        check(wish, self.how, run=native)
+        operator = pipeline_of(problems.ssor2d)("12x14", 2)
+        check(operator, self.how, run=native)
         monkeypatch.setattr(
             TileWriter, "_place", lambda self, loop, at: f"{self.kernel.box[loop][0] if loop == 0 else 0} + {at}"
         )
@@ -640,8 +644,8 @@ class TestTilesThatLean:
     def test_two_rows_at_once_too_close_to_one_another(self, monkeypatch):
         """Of nine points the second row needs those that the first has a point ahead."""
         right = pipeline_kernels.lag_of_rows
-        wish = pipeline_of(problems.seidel2d)("12x14", 2)
-        check(wish, self.how, run=native)
+        operator = pipeline_of(problems.seidel2d)("12x14", 2)
+        check(operator, self.how, run=native)
         monkeypatch.setattr(pipeline_kernels, "lag_of_rows", lambda *about: right(*about) - 2)
         with pytest.raises(AssertionError):
             check(pipeline_of(problems.seidel2d)("12x14", 2), self.how, run=native)
@@ -656,9 +660,9 @@ class TestSpace:
     )
     @pytest.mark.parametrize("overlapped", [False, True])
     def test_points_are_in_the_tiles_that_compute_them(self, name, grid, cut, mapped, overlapped):
-        wish, across = pipeline_of(getattr(problems, name))(grid), cut.index(max(cut))
+        operator, across = pipeline_of(getattr(problems, name))(grid), cut.index(max(cut))
         how = schedule(cut, mapped, 4, overlapped)
-        space, way = wish.space(how, max(cut)), wish.cutting(cut, mapped)
+        space, way = operator.space(how, max(cut)), operator.cutting(cut, mapped)
         shown = {}
         for piece in space.pieces:
             for row in range(piece.low, piece.high):
@@ -666,7 +670,7 @@ class TestSpace:
                     piece.rank,
                     piece.turn,
                 )
-        sweep = wish.pipelined.sweeps[0]
+        sweep = operator.pipelined.sweeps[0]
         assert len(shown) == np.prod(
             [way.sweep_box(sweep)[axis][1] - way.sweep_box(sweep)[axis][0] for axis in (across, mapped)]
         )
@@ -679,11 +683,11 @@ class TestSpace:
                             assert shown[row, low + at] == (part, tile[0] // 4 + part * (1 + overlapped) + 1)
 
     def test_large_ones_in_part(self):
-        space = wish_class("seidel2d")("500x4000").space(schedule((2, 1), 1, 100), 2)
+        space = operator_class("seidel2d")("500x4000").space(schedule((2, 1), 1, 100), 2)
         assert (space.first, space.number(49), space.stride) == (1, 1 + 1600 + 32, 34)
         assert space.cuts == (250,)
         assert len({piece.turn for piece in space.pieces}) > 16
-        assert wish_class("lcs")("1x5").space(schedule((1, 1), 0, 1), 1) is None
+        assert operator_class("lcs")("1x5").space(schedule((1, 1), 0, 1), 1) is None
 
 
 class TestSweepsOneAfterAnother:
@@ -694,10 +698,10 @@ class TestSweepsOneAfterAnother:
         """What one more step takes, over the work of it, where points take a second each and messages nothing."""
         ends, busy = [], []
         for steps in (5, 6):
-            wish = pipeline_of(getattr(problems, name))("26x26", steps)
-            program = wish.program(wish.usual(ranks).with_parameters(grain=2), ranks)
+            operator = pipeline_of(getattr(problems, name))("26x26", steps)
+            program = operator.program(operator.usual(ranks).with_parameters(grain=2), ranks)
             work_s = np.zeros(program.num_ops)
-            for row, work in op_works(program, wish.workload(program)).items():
+            for row, work in op_works(program, operator.workload(program)).items():
                 work_s[row] = work.flops
             ends.append(simulate(program, Prices.plain(program, work_s)).makespan_s)
             busy.append(max(work_s[program.columns["rank"] == rank].sum() for rank in range(ranks)))
@@ -714,33 +718,33 @@ class TestSweepsOneAfterAnother:
         assert self.waits("sync_p2p", 2) > 1.05
 
 
-class TestWish:
+class TestOperator:
     def test_document(self):
         for name in GRIDS:
-            wish = wish_class(name)(*GRIDS[name])
-            assert isinstance(wish, PipelineWish)
-            assert wish_from(wish.to_json()) == wish
-        assert wish_class("sync_p2p")("9x8", 3).title == "sync_p2p 9 × 8, 3 steps, float64"
+            operator = operator_class(name)(*GRIDS[name])
+            assert isinstance(operator, PipelineOperator)
+            assert operator_from(operator.to_json()) == operator
+        assert operator_class("sync_p2p")("9x8", 3).title == "sync_p2p 9 × 8, 3 steps, float64"
 
     def test_kinds(self):
-        assert issubclass(problems.jacobi2d.wish, StencilWish)
-        assert issubclass(problems.gauss_seidel2d.wish, PipelineWish)
-        assert issubclass(problems.fdtd2d.wish, StencilWish)
+        assert issubclass(operator_of(problems.jacobi2d), StencilOperator)
+        assert issubclass(operator_of(problems.gauss_seidel2d), PipelineOperator)
+        assert issubclass(operator_of(problems.fdtd2d), StencilOperator)
 
     def test_mapped_along_a_long_axis(self):
-        assert wish_class("triple_nest")("16x16x16384").mapped == 2
-        assert wish_class("sync_p2p")("1000x1000").mapped == 0
-        assert wish_class("sync_p2p")("400x1000").mapped == 1
+        assert operator_class("triple_nest")("16x16x16384").mapped == 2
+        assert operator_class("sync_p2p")("1000x1000").mapped == 0
+        assert operator_class("sync_p2p")("400x1000").mapped == 1
 
     def test_samples_have_the_points_that_they_are_told_to_have(self):
         """Tiles that lean too, which end with the grid; several of an amount are not the same one again."""
-        wish = pipeline_of(problems.seidel2d)("30x50", 2)
-        sample = wish.samples(2)[0]
+        operator = pipeline_of(problems.seidel2d)("30x50", 2)
+        sample = operator.samples(2)[0]
         for amount in (1, 3, 20, 33, sample.most):
             b = Builder("sample", 2)
             rows = sample.add(b, 2, [amount] * 3)
             program = b.build()
-            works = op_works(program, wish.workload(program))
+            works = op_works(program, operator.workload(program))
             assert [len(rows[rank]) for rank in (0, 1)] == [3, 3]
             assert all(amount <= work.units < amount + 0.5 for work in works.values())
             tiles = {next(iter(op.writes)).offset for op in program.ops() if op.rank == 0}
@@ -749,15 +753,15 @@ class TestWish:
     @pytest.mark.slow
     def test_a_plan(self):
         """The grain is between one position and all; where blocking sends are as good, that is said."""
-        wish, machine = wish_class("lcs")("2000x2000"), load("shared-memory-2")
+        operator, machine = operator_class("lcs")("2000x2000"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 1e-6, 2e-6),), label="prior", provenance={}).to_json()
-        serial = wish.program(wish.serial(2), 2)
-        keys = [key for key in work_keys(serial, wish.workload(serial)) if not key.startswith("moved")]
+        serial = operator.program(operator.serial(2), 2)
+        keys = [key for key in work_keys(serial, operator.workload(serial)) if not key.startswith("moved")]
         costs = {f"kernel:{key}": curve for key in keys} | {"flops:moved:int32": curve}
-        found = plan(wish, machine.with_costs(costs), extrapolate=True)
+        found = plan(operator, machine.with_costs(costs), extrapolate=True)
         assert found.predicted_s < 0.7 * found.serial_s
         assert 2 < found.schedule["grain"] < 1000
-        blocking = plan(wish, machine.with_costs(costs), schedule="blocking", extrapolate=True)
+        blocking = plan(operator, machine.with_costs(costs), schedule="blocking", extrapolate=True)
         assert blocking.predicted_s < 1.01 * found.predicted_s
         assert {PIPELINES_ALREADY} & {*blocking.notes} or "nothing to hide" in str(blocking.notes)
 
@@ -765,20 +769,20 @@ class TestWish:
     def test_nothing_to_hide(self, point_s, says):
         """Where messages are short beside tiles: that is said, and sends are not overlapped unless they are asked
         for."""
-        wish, machine = wish_class("triple_nest")("16x16x512"), load("shared-memory-2")
+        operator, machine = operator_class("triple_nest")("16x16x512"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 0.0, 128 * point_s),), label="prior", provenance={}).to_json()
-        programs = [wish.program(wish.serial(2).with_parameters(cut=cut), 2) for cut in ((2, 1, 1), (1, 2, 1))]
-        keys = {key for program in programs for key in work_keys(program, wish.workload(program))}
+        programs = [operator.program(operator.serial(2).with_parameters(cut=cut), 2) for cut in ((2, 1, 1), (1, 2, 1))]
+        keys = {key for program in programs for key in work_keys(program, operator.workload(program))}
         costs = {f"kernel:{key}": curve for key in keys if not key.startswith("moved")} | {"flops:moved:float64": curve}
         known = machine.with_costs(costs)
-        found, over = (plan(wish, known, schedule=family, extrapolate=True) for family in ("auto", "overlapped"))
+        found, over = (plan(operator, known, schedule=family, extrapolate=True) for family in ("auto", "overlapped"))
         sentence = NOTHING_TO_HIDE.split("{")[0]
         assert any(note.startswith(sentence) for note in found.notes) == says
         assert not any(note.startswith(sentence) for note in over.notes)
         assert over.family == "overlapped"
         assert found.family == "blocking" if says else True
         if says:
-            other = with_schedule(found, over.schedule, Costs.of(wish, known, 2)[0])
+            other = with_schedule(found, over.schedule, Costs.of(operator, known, 2)[0])
             assert not any(note.startswith(sentence) for note in other.notes)
 
 
@@ -843,11 +847,11 @@ def test_without_a_compiler(monkeypatch):
         raise EnvironmentFault("no C compiler found")
 
     monkeypatch.setattr(run, "compile_for_here", none)
-    wish, how = wish_class("lcs")("13x12"), Schedule.of("any", cut=(1, 2), mapped=0, grain=5)
-    program, given = wish.program(how, 2), arguments(wish)
+    operator, how = operator_class("lcs")("13x12"), Schedule.of("any", cut=(1, 2), mapped=0, grain=5)
+    program, given = operator.program(how, 2), arguments(operator)
     run.compiled.cache_clear(), run.address.cache_clear()
     with pytest.warns(RuntimeWarning) as told:
-        found = results(wish, program, how, given, native)
+        found = results(operator, program, how, given, native)
     assert "lcs_S0 runs by NumPy: no C compiler found" in {str(warning.message) for warning in told}
     run.compiled.cache_clear(), run.address.cache_clear()
     wanted = problems.lcs.reference(*given)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.collective import family
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, parse, to_text, verify
 from dovetail.passes import fuse, inline_collectives, slice_messages
 from dovetail.run import execute, fresh_inputs
@@ -251,7 +251,7 @@ def test_slices_that_would_race_are_not_made():
 
 
 def test_messages_need_room():
-    with pytest.raises(WishError, match="at least one slot"):
+    with pytest.raises(OperatorError, match="at least one slot"):
         slice_messages(parse(CALLS), 0)
 
 

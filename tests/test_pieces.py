@@ -21,18 +21,18 @@ from dovetail.matmul import (
 )
 from dovetail.passes import slice_messages
 from dovetail.passes.pieces import chains, cut_messages, one_by_one
-from dovetail.plan import costs as plan_costs
-from dovetail.plan.costs import Costs
+from dovetail.planner import costs as plan_costs
+from dovetail.planner.costs import Costs
 from dovetail.sim import simulate
-from dovetail.tune.choices import NOISE, probed_machine
-from dovetail.tune.scenarios import drawn, published
+from dovetail.tuner.choices import NOISE, probed_machine
+from dovetail.tuner.scenarios import drawn, published
 
 KINDS = (AllGatherMatmul, AllGatherColumnsMatmul, AllToAllMatmul, MatmulAllToAll, MatmulReduceScatter)
 
 
 @st.composite
-def wishes(draw, most_ranks=4):
-    """A wish, where it can be with uneven shares, and so many ranks."""
+def operators(draw, most_ranks=4):
+    """An operator, where it can be with uneven shares, and so many ranks."""
     kind, ranks = draw(st.sampled_from(KINDS)), draw(st.integers(1, most_ranks))
     rows = st.integers(0, 9)
     if kind is AllGatherMatmul:
@@ -45,14 +45,14 @@ def wishes(draw, most_ranks=4):
 
 
 @st.composite
-def schedules(draw, wish, ranks, by=("messages", "ring", "two_rings")):
-    """A schedule of the wish by messages of our own, tiles of any lengths, uncut."""
-    longest, tiles = wish.blocks(ranks).longest, []
+def schedules(draw, operator, ranks, by=("messages", "ring", "two_rings")):
+    """A schedule of the operator by messages of our own, tiles of any lengths, uncut."""
+    longest, tiles = operator.blocks(ranks).longest, []
     while sum(tiles) < longest:
         tiles.append(draw(st.integers(1, longest - sum(tiles))))
     own, fused = draw(st.sampled_from(("first", "together", "last"))), draw(st.booleans())
     parameters = {"tiles": tuple(tiles), "by": draw(st.sampled_from(by)), "own": own, "fused": fused}
-    if draw(st.integers(0, 3)) == 0 and longest and isinstance(wish, AllGatherMatmul | AllToAllMatmul):
+    if draw(st.integers(0, 3)) == 0 and longest and isinstance(operator, AllGatherMatmul | AllToAllMatmul):
         parameters = {**parameters, "tiles": (), "slices": draw(st.integers(2, 4))}
     return Schedule.of("given", **parameters)
 
@@ -77,13 +77,13 @@ def plain(program):
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_cut_by_columns_is_cut_op_by_op(data, most):
-    wish, ranks = data.draw(wishes())
-    schedule = data.draw(schedules(wish, ranks))
+    operator, ranks = data.draw(operators())
+    schedule = data.draw(schedules(operator, ranks))
     try:
-        whole = wish.program(schedule, ranks)
+        whole = operator.program(schedule, ranks)
     except PlanError:
         assume(False)
-    cut = wish.program(schedule.with_parameters(rows_per_message=most), ranks)
+    cut = operator.program(schedule.with_parameters(rows_per_message=most), ranks)
     assert plain(cut) == plain(slice_messages(whole, most))
     assert plain(cut) == plain(cut_messages(whole, most))
 
@@ -113,12 +113,12 @@ def test_chains_hold_all_pieces():
 def test_chains_take_as_long_as_their_pieces(data, eager, most):
     """Where messages are sent before they are asked for, and where not."""
     machine, dtype = (probed_g15(), "bfloat16") if eager else (load("two-hosts-1gbit"), "float32")
-    wish, ranks = data.draw(wishes(most_ranks=min(machine.ranks, 4)))
-    wish = replace(wish, k=61440, n=61440, dtype=dtype)  # long rows: slow-downs differ
-    schedule = data.draw(schedules(wish, ranks, by=("messages",))).with_parameters(rows_per_message=most)
-    costs, _ = Costs.of(wish, machine, ranks, extrapolate=True)
+    operator, ranks = data.draw(operators(most_ranks=min(machine.ranks, 4)))
+    operator = replace(operator, k=61440, n=61440, dtype=dtype)  # long rows: slow-downs differ
+    schedule = data.draw(schedules(operator, ranks, by=("messages",))).with_parameters(rows_per_message=most)
+    costs, _ = Costs.of(operator, machine, ranks, extrapolate=True)
     try:
-        program = wish.program(schedule, ranks)
+        program = operator.program(schedule, ranks)
     except PlanError:
         assume(False)
     found = costs.scored(schedule)
@@ -128,13 +128,13 @@ def test_chains_take_as_long_as_their_pieces(data, eager, most):
 
 def test_chains_that_share_a_link_are_simulated_piece_by_piece():
     torus = next(each for each in drawn(AllGatherMatmul, 9, 20261122) if each.name.startswith("torus"))
-    longest = torus.wish.blocks(torus.ranks).longest
+    longest = torus.operator.blocks(torus.ranks).longest
     schedule = Schedule.of("given", tiles=(longest,), by="messages", own="first", rows_per_message=-(-longest // 100))
-    costs, _ = Costs.of(torus.wish, torus.machine, torus.ranks, extrapolate=True)
+    costs, _ = Costs.of(torus.operator, torus.machine, torus.ranks, extrapolate=True)
     assert costs.scored(schedule).program.num_ops == costs.scored(schedule).num_ops
-    alone, _ = Costs.of(torus.wish, load("mi300x-8"), min(torus.ranks, 8), extrapolate=True)
-    alone = replace(alone, wish=replace(torus.wish, dtype="bfloat16"))
-    schedule = schedule.with_parameters(tiles=(alone.wish.blocks(alone.ranks).longest,))
+    alone, _ = Costs.of(torus.operator, load("mi300x-8"), min(torus.ranks, 8), extrapolate=True)
+    alone = replace(alone, operator=replace(torus.operator, dtype="bfloat16"))
+    schedule = schedule.with_parameters(tiles=(alone.operator.blocks(alone.ranks).longest,))
     assert 30 * alone.scored(schedule).program.num_ops < alone.scored(schedule).num_ops
 
 
@@ -155,7 +155,7 @@ def test_planning_simulates_few_ops(monkeypatch):
     monkeypatch.setattr(plan_costs, "simulate", counted)
     monkeypatch.setattr(Costs, "scored", noted)
     g16 = next(each for each in published(AllToAllMatmul) if each.name == "g16")
-    found = plan(g16.wish, probed_machine(g16, NOISE, 20261122), extrapolate=True)
+    found = plan(g16.operator, probed_machine(g16, NOISE, 20261122), extrapolate=True)
     *search, taken = simulated
     assert taken == found.program.num_ops
     assert sum(search) < max(weighed)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.comm.pipeline import FOLDER, library
-from dovetail.loops.recurrence import Link, pipeline_s
+from dovetail.call.pipeline import FOLDER, library
+from dovetail.pipeline.recurrence import Link, pipeline_s
 
 HERE = Path(__file__).parent
 RANKS = HERE / "pipeline_ranks.py"

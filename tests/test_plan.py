@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.cli.files import timeline_of
-from dovetail.core import CostError, DovetailError, FileError, PlanError, ProgramError, WishError
+from dovetail.core import CostError, DovetailError, FileError, OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Segment, price
 from dovetail.ir import Schedule, certificate
-from dovetail.machine import Link, Machine, load
-from dovetail.machine.presets import presets
+from dovetail.ir.registry import BUILT_IN, operator_class
+from dovetail.machine import Link, Machine, load, presets
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s
-from dovetail.plan import Plan, plan, search
-from dovetail.plan.costs import Costs
-from dovetail.plan.wishes import BUILT_IN, wish_class
+from dovetail.planner import Plan, plan, search
+from dovetail.planner.costs import Costs
 from dovetail.report.explain import explain
 from dovetail.sim import simulate
 
@@ -58,8 +57,8 @@ class TestSeed:
 
     def test_k_of_the_preset_is_that_of_each_rank(self):
         made = plan(SEED, load("atlas-a2-8"), schedule="serial")
-        assert made.wish.k == 8 * 3072
-        assert {slot.shape for slot in made.wish.workload(made.program).slots["A"]} == {(3072,)}
+        assert made.operator.k == 8 * 3072
+        assert {slot.shape for slot in made.operator.workload(made.program).slots["A"]} == {(3072,)}
         assert "what each rank holds" in made.notes[0]
 
     def test_the_reading_of_the_text(self):
@@ -102,12 +101,12 @@ class TestGuard:
         assert all(rival.predicted_s >= made.predicted_s * (1 - 1e-9) for rival in made.rivals)
 
     def test_a_gain_within_the_noise_is_refused(self):
-        wish, machine = MatmulAllReduce(512, 512, 512), pair()
-        best = plan(wish, machine, by="library")
+        operator, machine = MatmulAllReduce(512, 512, 512), pair()
+        best = plan(operator, machine, by="library")
         gain = 1 - best.predicted_s / best.serial_s
         assert best.family != "serial"
-        assert plan(wish, machine, by="library", noise=gain * 0.9).family == best.family
-        kept = plan(wish, machine, by="library", noise=gain * 1.1)
+        assert plan(operator, machine, by="library", noise=gain * 0.9).family == best.family
+        kept = plan(operator, machine, by="library", noise=gain * 1.1)
         assert kept.family == "serial"
         assert "within the noise" in kept.rivals[0].why_not
 
@@ -126,24 +125,24 @@ class TestGuard:
         assert not made.overlaps
 
     def test_what_cannot_be_proved_is_not_taken(self, monkeypatch):
-        wish, machine = MatmulAllReduce(512, 512, 512), pair()
-        best, real = plan(wish, machine), search.prove
+        operator, machine = MatmulAllReduce(512, 512, 512), pair()
+        best, real = plan(operator, machine), search.prove
 
-        def doubtful(wish, schedule, program):
+        def doubtful(operator, schedule, program):
             if program == best.program:
                 checks = {name: certificate.Check(name != "races", "planted") for name in certificate.CHECKS}
                 return certificate.Certificate(program.name, checks)
-            return real(wish, schedule, program)
+            return real(operator, schedule, program)
 
         monkeypatch.setattr(search, "prove", doubtful)
-        second = plan(wish, machine)
+        second = plan(operator, machine)
         assert second.program != best.program
         assert second.certificate.ok
         assert any("refused by its certificate: planted" in note for note in second.notes)
 
     def test_nothing_provable_is_an_error(self, monkeypatch):
         bad = {name: certificate.Check(False, "planted") for name in certificate.CHECKS}
-        monkeypatch.setattr(search, "prove", lambda _wish, _schedule, made: certificate.Certificate(made.name, bad))
+        monkeypatch.setattr(search, "prove", lambda _operator, _schedule, made: certificate.Certificate(made.name, bad))
         with pytest.raises(ProgramError, match="planted"):
             plan(MatmulAllReduce(64, 8, 8), pair())
         with pytest.raises(PlanError, match="no uniform schedule"):
@@ -158,28 +157,28 @@ machines = st.builds(
     cil=st.tuples(st.floats(1, 3), st.floats(1, 3)),
     start_s=st.floats(0, 1e-4),
 )
-wishes = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300), st.integers(0, 300))
+operators = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300), st.integers(0, 300))
 
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
-    wish=wishes,
+    operator=operators,
     machine=machines,
     noise=st.sampled_from([0.0, 0.05]),
     contention=st.sampled_from([None, 1.0, 1.3]),
     by=st.sampled_from(["auto", "library"]),
 )
-def test_every_plan_holds(wish, machine, noise, contention, by):
-    made = plan(wish, machine, noise=noise, contention=contention, by=by)
-    assert sum(made.tiles) == wish.m
+def test_every_plan_holds(operator, machine, noise, contention, by):
+    made = plan(operator, machine, noise=noise, contention=contention, by=by)
+    assert sum(made.tiles) == operator.m
     assert made.certificate.ok
     serials = [rival.predicted_s for rival in made.rivals if rival.family == "serial"]
     assert made.predicted_s <= made.serial_s * (1 + 1e-9)
     assert made.family == "serial" or made.predicted_s < min(serials) * (1 - noise)
     assert sum(made.losses.values()) == pytest.approx(made.predicted_s - made.ideal_s, abs=1e-15)
     if contention is None:
-        again = price(made.program, machine, made.wish.workload(made.program))
+        again = price(made.program, machine, made.operator.workload(made.program))
         assert simulate(made.program, again).makespan_s == made.predicted_s
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))).to_json() == made.to_json()
 
@@ -191,10 +190,10 @@ def test_every_plan_holds(wish, machine, noise, contention, by):
     cil=st.tuples(st.floats(1, 3), st.floats(1, 3)),
 )
 def test_the_model_that_is_searched_is_what_sim_says(rows, comm, cil):
-    wish, machine = MatmulAllReduce(sum(rows), 64, 200), pair(comm=comm, cil=cil)
-    costs, _ = Costs.of(wish, machine, None)
+    operator, machine = MatmulAllReduce(sum(rows), 64, 200), pair(comm=comm, cil=cil)
+    costs, _ = Costs.of(operator, machine, None)
     found = costs.predicted_s(Schedule.of("given", tiles=tuple(rows), by="library"))
-    pipeline = wish._pipeline(costs, "library")
+    pipeline = operator._pipeline(costs, "library")
     assert pipeline.stretch == cil
     assert pipeline_s(rows, pipeline.compute_s, pipeline.comm_s, *cil) == pytest.approx(found, rel=1e-9)
 
@@ -221,8 +220,8 @@ class TestReasons:
             "ring",
         }
         for rival in made.rivals:
-            program = made.wish.program(rival.schedule, made.ranks)
-            prices = price(program, pair(), made.wish.workload(program))
+            program = made.operator.program(rival.schedule, made.ranks)
+            prices = price(program, pair(), made.operator.workload(program))
             assert simulate(program, prices).makespan_s == pytest.approx(rival.predicted_s)
 
     def test_why_not_names_the_loss_that_grew(self):
@@ -248,14 +247,14 @@ class TestReasons:
 
     @pytest.mark.parametrize("contention", [None, 1.3])
     def test_other_choices_are_proved_and_predicted_anew(self, contention):
-        wish, machine = MatmulAllReduce(600, 256, 256), pair(cil=(1.2, 1.1))
-        made = plan(wish, machine, contention=contention)
+        operator, machine = MatmulAllReduce(600, 256, 256), pair(cil=(1.2, 1.1))
+        made = plan(operator, machine, contention=contention)
         rival = next(rival for rival in made.rivals if rival.family == "uniform")
-        costs, _ = Costs.of(wish, machine, None, contention=contention)
+        costs, _ = Costs.of(operator, machine, None, contention=contention)
         other = search.with_schedule(made, rival.schedule, costs)
         assert other.predicted_s == pytest.approx(rival.predicted_s)
         assert sum(other.losses.values()) == pytest.approx(other.predicted_s - other.ideal_s)
-        assert other.losses == pytest.approx(plan(wish, machine, schedule="uniform", contention=contention).losses)
+        assert other.losses == pytest.approx(plan(operator, machine, schedule="uniform", contention=contention).losses)
         assert other.certificate.ok
         assert other.rivals[0].schedule == made.schedule
 
@@ -275,9 +274,9 @@ class TestOptions:
             ({"by": "tree"}, PlanError, "has no by 'tree'"),
             ({"noise": 1.5}, PlanError, "noise is a share"),
             ({"noise": -0.1}, PlanError, "noise is a share"),
-            ({"floor": 0}, WishError, "floor"),
-            ({"align": 1.5}, WishError, "align"),
-            ({"ranks": 9}, WishError, "9 ranks"),
+            ({"floor": 0}, OperatorError, "floor"),
+            ({"align": 1.5}, OperatorError, "align"),
+            ({"ranks": 9}, OperatorError, "9 ranks"),
             ({"ranks": 4}, CostError, "all_reduce over 4 ranks"),
             ({"by": "ring"}, CostError, "all_reduce over 8 ranks"),
             ({"contention": -1.0}, CostError, "contention"),
@@ -329,8 +328,8 @@ class TestOptions:
 @pytest.mark.parametrize("m", [1, 5, 128, 4096, 8192])
 def test_the_number_of_simulations_is_bounded(m):
     costs, _ = Costs.of(MatmulAllReduce(m, 512, 512), pair(), None)
-    found = [each.schedule for each in costs.score(costs.wish.schedules(costs))]
-    assert len(found) + len(list(costs.wish.improved(costs, found, 0))) < 200
+    found = [each.schedule for each in costs.score(costs.operator.schedules(costs))]
+    assert len(found) + len(list(costs.operator.improved(costs, found, 0))) < 200
 
 
 @pytest.mark.parametrize("edge", [(0, 8, 8), (1, 1, 1), (8, 0, 8), (8, 8, 0)])
@@ -360,14 +359,14 @@ def test_a_malformed_document_is_told(tmp_path):
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if "matmul" in name])
 def test_every_family_and_every_way_on_offer_can_be_had(name):
     """By every way to communicate that the options offer there is a plan, and every family has a schedule by one."""
-    wanted = wish_class(name)
+    wanted = operator_class(name)
     ways = next(option.choices for option in wanted.options if option.name == "by")
     machine = pair(**{f"{kind}:2": line(20e-6, 1e-9) for kind in ("all_gather", "all_to_all", "reduce_scatter")})
     for sizes in ((64, 32, 16), (0, 8, 8)):
         for by in ways:
             assert plan(wanted(*sizes, "float32"), machine, ranks=2, extrapolate=True, by=by).ranks == 2
     costs, _ = Costs.of(wanted(64, 32, 16, "float32"), machine, 2, {}, None, True)
-    offered = {each.family for each in costs.wish.schedules(costs)}
+    offered = {each.family for each in costs.operator.schedules(costs)}
     assert offered >= {family for family in wanted.families if family not in ASKED_FOR}
 
 
@@ -390,7 +389,7 @@ def test_presets_plan_every_product_in_every_dtype_that_they_list(name):
     assert machine.facts["dtype"] in listed
     for dtype in listed:
         for product in (name for name in BUILT_IN if "matmul" in name):
-            wish = wish_class(product)(64, 32, 64, dtype)
-            costs, _ = Costs.of(wish, machine, 2, {}, None, True)
-            serial = next(each for each in wish.schedules(costs) if each.is_serial)
+            operator = operator_class(product)(64, 32, 64, dtype)
+            costs, _ = Costs.of(operator, machine, 2, {}, None, True)
+            serial = next(each for each in operator.schedules(costs) if each.is_serial)
             assert 0 < costs.predicted_s(serial) < np.inf

@@ -11,17 +11,17 @@ from dovetail.ir import Kind, verify
 from dovetail.ir.workload import region_bytes
 from dovetail.machine import Link, Machine
 from dovetail.matmul import AllGatherColumnsMatmul, AllGatherMatmul, MatmulAllReduce
-from dovetail.plan import plan
-from dovetail.probe import probe_links, probe_wish, programs
-from dovetail.probe.links import MESSAGE_BYTES, pairs_of, spot_check
-from dovetail.probe.take import Budget
-from dovetail.probe.wish import spot_check_wish
+from dovetail.planner import plan
+from dovetail.prober import probe_links, probe_operator, programs
+from dovetail.prober.links import MESSAGE_BYTES, pairs_of, spot_check
+from dovetail.prober.operator_costs import spot_check_operator
+from dovetail.prober.take import Budget
 from dovetail.run.local import execute_local
 
 QUICK = Budget(each_s=0.02, most=12)
-WISH = MatmulAllReduce(512, 96, 64)
-(SAMPLE,) = WISH.samples(2)
-KEY = WISH.works(2)[0].key
+OPERATOR = MatmulAllReduce(512, 96, 64)
+(SAMPLE,) = OPERATOR.samples(2)
+KEY = OPERATOR.works(2)[0].key
 MEASUREMENTS = {
     "ping_pong": programs.ping_pong(3, (0, 2), 1000, 4, "net"),
     "exchange": programs.exchange(2, (0, 1), 1000, 40, "shm"),
@@ -29,7 +29,7 @@ MEASUREMENTS = {
     "library": programs.library("all_reduce", 3, 1000, 3),
     "late_receive": programs.late_receive(2, (0, 1), 5000, 3),
     "reduce": programs.reduce(2, 1000, 3),
-    "computations": programs.computations(WISH, SAMPLE, 2, 100, 7),
+    "computations": programs.computations(OPERATOR, SAMPLE, 2, 100, 7),
 }
 
 
@@ -80,15 +80,15 @@ def programs_inputs(variant):
 
 def test_streams_are_proved():
     for tiles, messages in (([50, 50], 0), ([], 40), ([50, 50], 40)):
-        assert verify(programs.stream(WISH, SAMPLE, 2, tiles, 4096, messages).variant.program).ok
+        assert verify(programs.stream(OPERATOR, SAMPLE, 2, tiles, 4096, messages).variant.program).ok
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_messages_of_a_stream_have_the_bytes_asked_for(number):
-    """Whatever the sizes of the wish's own buffers, whose slots may differ."""
-    wish = (AllGatherMatmul, AllGatherColumnsMatmul)[number](300, 13, 5, "float32")
-    sample = wish.samples(2)[-1]
-    one = programs.stream(wish, sample, 2, [50], 4096, 3).variant
+    """Whatever the sizes of the operator's own buffers, whose slots may differ."""
+    operator = (AllGatherMatmul, AllGatherColumnsMatmul)[number](300, 13, 5, "float32")
+    sample = operator.samples(2)[-1]
+    one = programs.stream(operator, sample, 2, [50], 4096, 3).variant
     assert one.workload.sizes
     col = one.program.columns
     read = col["read_start"][:-1][col["kind"] == Kind.send]
@@ -97,7 +97,7 @@ def test_messages_of_a_stream_have_the_bytes_asked_for(number):
 
 @pytest.mark.parametrize(("num_bytes", "slots"), [(4096, 32), (16 << 20, 4), (1 << 30, 2)])
 def test_a_stream_of_long_messages_holds_few_of_them(num_bytes, slots):
-    program = programs.stream(WISH, SAMPLE, 2, [50], num_bytes, 100).variant.program
+    program = programs.stream(OPERATOR, SAMPLE, 2, [50], num_bytes, 100).variant.program
     assert program.buffer("sums").slots[0] == slots
 
 
@@ -148,9 +148,9 @@ def test_messages_that_mix_travel_in_slices_that_do_not_wait():
     assert set(ranks.sliced) == {0, 16 << 10}  # whole to find it, in slices to measure
     ranks.sliced.clear()
     assert spot_check(ranks, found)
-    found = probe_wish(ranks, found, WISH, 2, QUICK)
+    found = probe_operator(ranks, found, OPERATOR, 2, QUICK)
     assert set(ranks.sliced) == {16 << 10}
-    ours, library = (plan(WISH, found, by=by, schedule="uniform").schedule for by in ("exchange", "library"))
+    ours, library = (plan(OPERATOR, found, by=by, schedule="uniform").schedule for by in ("exchange", "library"))
     assert (ours.slice_bytes, ours.progress) == (16 << 10, "thread")
     assert library.slice_bytes == 0
     assert probe_links(SimExecutor(true_machine()), 2, "found", QUICK).slice_bytes == 0
@@ -170,7 +170,7 @@ def test_where_nothing_waits_there_is_no_limit():
 def test_contention_is_found_beside_products_that_outlast_all_messages():
     slow = true_machine()
     slow = replace(slow, costs=slow.costs | {f"kernel:{KEY}": line(5e-6, 0.01, "rows")})
-    found = probe_wish(SimExecutor(slow), probe_links(SimExecutor(slow), 2, "found", QUICK), WISH, 2, QUICK)
+    found = probe_operator(SimExecutor(slow), probe_links(SimExecutor(slow), 2, "found", QUICK), OPERATOR, 2, QUICK)
     assert off(slow, found, "cil:compute", [32 << 10, 128 << 10]) < 0.1
 
 
@@ -183,7 +183,7 @@ def test_noise_is_averaged_out():
 def test_products_and_contention_are_found():
     true = true_machine()
     links = probe_links(SimExecutor(true), 2, "found", QUICK)
-    found = probe_wish(SimExecutor(true), links, WISH, 2, QUICK)
+    found = probe_operator(SimExecutor(true), links, OPERATOR, 2, QUICK)
     assert off(true, found, f"kernel:{KEY}", [8, 64, 200, 512]) < 0.03
     assert off(true, found, "cil:compute", [32 << 10, 128 << 10]) < 0.1
     assert off(true, found, "cil:net", [32 << 10, 128 << 10]) < 0.15
@@ -203,13 +203,13 @@ def test_a_machine_that_changed_is_noticed():
 
 def test_a_clock_that_changed_is_noticed():
     true = true_machine()
-    found = probe_wish(SimExecutor(true), probe_links(SimExecutor(true), 2, "found", QUICK), WISH, 2, QUICK)
-    assert spot_check_wish(SimExecutor(true), found, WISH, 2)
+    found = probe_operator(SimExecutor(true), probe_links(SimExecutor(true), 2, "found", QUICK), OPERATOR, 2, QUICK)
+    assert spot_check_operator(SimExecutor(true), found, OPERATOR, 2)
     hot = replace(true, costs=true.costs | {f"kernel:{KEY}": line(0.0, 1.2 * 2e-6, "rows")})
-    assert spot_check_wish(SimExecutor(hot), found, WISH, 2, tolerance=9.0)
-    assert not spot_check_wish(SimExecutor(hot), found, WISH, 2)
+    assert spot_check_operator(SimExecutor(hot), found, OPERATOR, 2, tolerance=9.0)
+    assert not spot_check_operator(SimExecutor(hot), found, OPERATOR, 2)
     few = replace(found, costs={key: curve for key, curve in found.costs.items() if key != f"kernel:{KEY}"})
-    assert not spot_check_wish(SimExecutor(true), few, WISH, 2)  # as another version kept them
+    assert not spot_check_operator(SimExecutor(true), few, OPERATOR, 2)  # as another version kept them
 
 
 def test_three_hosts_meet_at_a_switch():

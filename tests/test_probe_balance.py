@@ -3,11 +3,11 @@
 import pytest
 from sim_executor import SimExecutor
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.cost import Curve, Segment
 from dovetail.machine import load
 from dovetail.matmul import MatmulAllReduce, product
-from dovetail.probe import balance
+from dovetail.prober import balance
 
 
 def machine(bytes_per_s: float, flop_per_s: float):
@@ -21,22 +21,22 @@ def machine(bytes_per_s: float, flop_per_s: float):
 @pytest.mark.parametrize("flop_per_s", [20e9, 110e9])
 def test_either_side_takes_as_long(bytes_per_s, flop_per_s):
     found = balance.balanced(SimExecutor(machine(bytes_per_s, flop_per_s)), MatmulAllReduce, 2)
-    wish = found.wish
-    compute_s = 2 * wish.m * wish.n * wish.k / 2 / flop_per_s
-    comm_s = 4 * wish.m * wish.n / bytes_per_s
+    operator = found.operator
+    compute_s = 2 * operator.m * operator.n * operator.k / 2 / flop_per_s
+    comm_s = 4 * operator.m * operator.n / bytes_per_s
     assert compute_s == pytest.approx(comm_s, rel=0.35)  # in steps of 8 columns
     assert comm_s == pytest.approx(min(product.SIDE_S, product.MOST_BYTES / bytes_per_s), rel=0.1)
     assert (found.compute_s, found.comm_s) == pytest.approx((compute_s, comm_s), rel=0.05)
-    assert (found.flops, found.num_bytes) == (wish.flops / 2, 4 * wish.m * wish.n)
+    assert (found.flops, found.num_bytes) == (operator.flops / 2, 4 * operator.m * operator.n)
 
 
 def test_a_link_of_half_the_speed_gets_a_larger_product():
     fast, slow = (
-        balance.balanced(SimExecutor(machine(speed, 110e9)), MatmulAllReduce, 2).wish for speed in (118e6, 59e6)
+        balance.balanced(SimExecutor(machine(speed, 110e9)), MatmulAllReduce, 2).operator for speed in (118e6, 59e6)
     )
     assert slow.k > 1.8 * fast.k
 
 
 def test_one_rank_has_nothing_to_balance():
-    with pytest.raises(WishError, match="one rank has no communication"):
+    with pytest.raises(OperatorError, match="one rank has no communication"):
         balance.balanced(SimExecutor(machine(1e9, 1e9)), MatmulAllReduce, 1)

@@ -12,15 +12,15 @@ from dovetail.core import load_json
 from dovetail.cost import Curve
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
-from dovetail.probe import probe_links, probe_wish, programs, spot_check, spot_check_wish
-from dovetail.probe.take import AGAIN, Budget, load_beside, probed_beside_load, take
+from dovetail.prober import probe_links, probe_operator, programs, spot_check, spot_check_operator
+from dovetail.prober.take import AGAIN, Budget, load_beside, probed_beside_load, take
 from dovetail.run.job import Job, JobResult
 from dovetail.run.load import LIMIT, Load
-from dovetail.tune import machines, tune
-from dovetail.tune.tune import COMPUTE
+from dovetail.tuner import machines, tune
+from dovetail.tuner.tune import COMPUTE
 
 QUICK = Budget(each_s=0.02, most=12)
-WISH = MatmulAllReduce(512, 96, 64)
+OPERATOR = MatmulAllReduce(512, 96, 64)
 ASKED = [programs.ping_pong(2, (0, 1), 1000, 4, "net")]
 
 
@@ -75,7 +75,7 @@ def test_the_hypervisor_counts_like_other_programs() -> None:
 
 def probed(*loads: float) -> Machine:
     executor = Beside(two_hosts(), loads=list(loads))
-    return probe_wish(executor, probe_links(executor, 2, "found", QUICK), WISH, 2, QUICK)
+    return probe_operator(executor, probe_links(executor, 2, "found", QUICK), OPERATOR, 2, QUICK)
 
 
 def test_a_machine_carries_what_disturbed_its_costs() -> None:
@@ -96,7 +96,7 @@ def test_costs_of_a_busy_time_are_probed_again_once_it_is_calm() -> None:
     busy, calm = Beside(two_hosts(), loads=[0.3]), Beside(two_hosts(), loads=[0.0])
     for check in (
         lambda executor, machine: spot_check(executor, machine, tolerance=9.0),
-        lambda executor, machine: spot_check_wish(executor, machine, WISH, 2, tolerance=9.0),
+        lambda executor, machine: spot_check_operator(executor, machine, OPERATOR, 2, tolerance=9.0),
     ):
         assert [check(busy, probed(0.3)), check(calm, probed(0.3)), check(calm, probed(0.0))] == [True, False, True]
 
@@ -111,16 +111,16 @@ def doubled(machine: Machine, key: str) -> Machine:
 def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(machines, "spot_check", lambda *_: True)
-    monkeypatch.setattr(machines, "spot_check_wish", lambda *_: True)
+    monkeypatch.setattr(machines, "spot_check_operator", lambda *_: True)
     executor, few = Beside(two_hosts(), loads=[0.0], launched_by="pretended"), {"max_tiles": 4, "seed": 7}
-    wish = MatmulAllReduce(2048, 512, 512)
+    operator = MatmulAllReduce(2048, 512, 512)
 
     def tuned(name: str, found=executor):
-        return tune(wish, 2, out=tmp_path / name, executor=found, probing=QUICK, **few)
+        return tune(operator, 2, out=tmp_path / name, executor=found, probing=QUICK, **few)
 
     assert not [note for note in tuned("right").notes if "probed costs" in note]
     links = machines.machine_of(executor, 2)
-    path = machines.costs_path(links, wish, 2)
+    path = machines.costs_path(links, operator, 2)
     right = Machine.from_json(load_json(path, "costs"))
     key = next(key for key in right.costs if key.startswith("kernel:"))
     machines.save_json(path, doubled(right, key).to_json())

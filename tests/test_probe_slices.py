@@ -8,9 +8,9 @@ from sim_executor import SimExecutor, line, two_hosts
 
 from dovetail.ir import Kind, compute_calls, verify
 from dovetail.matmul import AllGatherMatmul, AllToAllMatmul
-from dovetail.plan.costs import Costs
-from dovetail.probe import probe_wish, programs
-from dovetail.probe.take import Budget
+from dovetail.planner.costs import Costs
+from dovetail.prober import probe_operator, programs
+from dovetail.prober.take import Budget
 from dovetail.run import fresh_inputs
 from dovetail.run.local import execute_local
 
@@ -18,44 +18,44 @@ QUICK = Budget(each_s=0.02, most=12)
 SLICED = ("uniform-fused-2D", "uniform-unfused-2D", "hetero-fused-2D", "hetero-unfused-2D")
 
 
-def keys_of(wish, schedule, ranks):
+def keys_of(operator, schedule, ranks):
     """The curves that a schedule's products go by."""
-    program = wish.program(schedule, ranks)
-    workload = wish.workload(program)
+    program = operator.program(schedule, ranks)
+    workload = operator.workload(program)
     kinds = compute_calls(program, workload).kinds
     return {workload.form(program.kernels[kind.kernel].name).work(kind.reads, kind.writes).key for kind in kinds}
 
 
 @pytest.mark.parametrize(
-    ("wish", "ranks"),
+    ("operator", "ranks"),
     [(AllGatherMatmul(256, 97, 130), 2), (AllGatherMatmul(256, 96, 64), 4), (AllToAllMatmul(240, 50, 24), 3)],
     ids=str,
 )
-def test_schedules_of_slices_are_priced_by_curves_that_were_measured(wish, ranks):
+def test_schedules_of_slices_are_priced_by_curves_that_were_measured(operator, ranks):
     true = replace(two_hosts(), ranks=ranks, nodes=(0,) * ranks, links=())
     more = {f"{kind}:{ranks}": line(1e-4, 1e-8) for kind in ("all_reduce", "all_gather", "all_to_all")}
     true = true.with_costs(more | {"p2p:shm": line(1e-6, 1e-10), "exchange:shm": line(1e-6, 1e-10)})
     bare = replace(true, costs={key: cost for key, cost in true.costs.items() if "matmul" not in key})
-    found = probe_wish(SimExecutor(true), bare, wish, ranks, QUICK)
-    costs, _ = Costs.of(wish, found, ranks)
-    sliced = [each for each in wish.schedules(costs) if each.family in SLICED]
+    found = probe_operator(SimExecutor(true), bare, operator, ranks, QUICK)
+    costs, _ = Costs.of(operator, found, ranks)
+    sliced = [each for each in operator.schedules(costs) if each.family in SLICED]
     assert {each.family for each in sliced} == set(SLICED)
-    rows = np.array([8, wish.m // ranks, wish.samples(ranks)[1].most])
+    rows = np.array([8, operator.m // ranks, operator.samples(ranks)[1].most])
     for schedule in sliced:
         assert costs.scored(schedule).predicted_s > 0
-        for key in keys_of(wish, schedule, ranks):
+        for key in keys_of(operator, schedule, ranks):
             flops = 2e-9 * np.prod([float(part[2:]) for part in key.split(":")[1:3]])
             assert costs.model.seconds(f"kernel:{key}", rows) == pytest.approx(5e-6 + rows * flops / 110, rel=0.05)
 
 
-@pytest.mark.parametrize("wish", [AllGatherMatmul(12, 7, 5), AllGatherMatmul(12, 8, 6, "float64")], ids=str)
-def test_slices_are_proved_and_run(wish):
-    _, sample = wish.samples(3)
+@pytest.mark.parametrize("operator", [AllGatherMatmul(12, 7, 5), AllGatherMatmul(12, 8, 6, "float64")], ids=str)
+def test_slices_are_proved_and_run(operator):
+    _, sample = operator.samples(3)
     for amounts in ([4] * 9, [12] * 4, [5, 5, 5, 4, 3], [1] * 40):
         b = programs.Builder("slices", 3)
         rows = sample.add(b, 3, amounts)
         program = b.build()
-        workload = wish.workload(program)
+        workload = operator.workload(program)
         assert verify(program).ok
         assert [len(mine) for mine in rows.values()] == [len(amounts)] * 3
         execute_local(program, workload, fresh_inputs(program, workload, 0))

@@ -69,57 +69,70 @@ def odd(array: np.ndarray, how: int) -> np.ndarray:
     return array[::-1, ::-1].copy()[::-1, ::-1] if how == 3 else array
 
 
-def arguments(wish, ranks: int, seed: int):
+def arguments(operator, ranks: int, seed: int):
     """Each rank's arrays, in various layouts, and what each rank must get."""
     rng, every = np.random.default_rng(seed), range(ranks)
-    if isinstance(wish, AllGatherMatmul | AllGatherColumnsMatmul):
-        by_rows = isinstance(wish, AllGatherMatmul)
-        shares = shard(wish.m, ranks) if by_rows else wish.heights(ranks)
-        a = [random(rng, (share, wish.k) if by_rows else (wish.m, share), wish.dtype) for share in shares]
-        b = [[random(rng, (wish.k, n), wish.dtype) for _ in range(wish.several)] for n in wish.widths(ranks)]
+    if isinstance(operator, AllGatherMatmul | AllGatherColumnsMatmul):
+        by_rows = isinstance(operator, AllGatherMatmul)
+        shares = shard(operator.m, ranks) if by_rows else operator.heights(ranks)
+        a = [random(rng, (share, operator.k) if by_rows else (operator.m, share), operator.dtype) for share in shares]
+        b = [
+            [random(rng, (operator.k, n), operator.dtype) for _ in range(operator.several)]
+            for n in operator.widths(ranks)
+        ]
         whole = np.concatenate(a, axis=0 if by_rows else 1)
-        exact = [[wide(whole) @ wide(each) for each in b[r]] + [wide(whole)] * wish.gathered for r in every]
+        exact = [[wide(whole) @ wide(each) for each in b[r]] + [wide(whole)] * operator.gathered for r in every]
         given = [(a[r], *b[r]) for r in every]
-    elif isinstance(wish, AllToAllMatmul | MatmulAllToAll):
-        counts = wish.blocks(ranks).counts
-        given = [tuple(random(rng, s, wish.dtype) for s in ((sum(row), wish.k), (wish.k, wish.n))) for row in counts]
+    elif isinstance(operator, AllToAllMatmul | MatmulAllToAll):
+        counts = operator.blocks(ranks).counts
+        given = [
+            tuple(random(rng, s, operator.dtype) for s in ((sum(row), operator.k), (operator.k, operator.n)))
+            for row in counts
+        ]
         cut = [np.split(a, np.cumsum(row)[:-1]) for (a, _), row in zip(given, counts, strict=True)]
-        there = isinstance(wish, AllToAllMatmul)
+        there = isinstance(operator, AllToAllMatmul)
         exact = [[np.concatenate([wide(cut[q][r]) @ wide(given[r if there else q][1]) for q in every])] for r in every]
     else:
         given = [
-            (random(rng, (wish.m, k), wish.dtype), random(rng, (k, wish.n), wish.dtype)) for k in wish.depths(ranks)
+            (random(rng, (operator.m, k), operator.dtype), random(rng, (k, operator.n), operator.dtype))
+            for k in operator.depths(ranks)
         ]
-        total = sum((wide(a) @ wide(b) for a, b in given), np.zeros((wish.m, wish.n)))
-        ends = np.cumsum(shard(wish.m, ranks))[:-1]
+        total = sum((wide(a) @ wide(b) for a, b in given), np.zeros((operator.m, operator.n)))
+        ends = np.cumsum(shard(operator.m, ranks))[:-1]
         exact = [
-            [part] for part in (np.split(total, ends) if isinstance(wish, MatmulReduceScatter) else [total] * ranks)
+            [part] for part in (np.split(total, ends) if isinstance(operator, MatmulReduceScatter) else [total] * ranks)
         ]
     laid = [tuple(odd(each, (seed + r + i) % 4) for i, each in enumerate(mine)) for r, mine in enumerate(given)]
     return laid, exact
 
 
-def check(wish, schedule: Schedule, ranks: int, seed: int) -> None:
-    given, exact = arguments(wish, ranks, seed)
-    for found, want in zip(run(wish, schedule, ranks, given, seed), exact, strict=True):
+def check(operator, schedule: Schedule, ranks: int, seed: int) -> None:
+    given, exact = arguments(operator, ranks, seed)
+    for found, want in zip(run(operator, schedule, ranks, given, seed), exact, strict=True):
         results = found if isinstance(found, tuple) else (found,)
         for result, each in zip(results, want, strict=True):
-            agree(result, each, wish.dtype, wish.k, terms=2 * ranks)
+            agree(result, each, operator.dtype, operator.k, terms=2 * ranks)
 
 
-def schedules(wish, ranks: int) -> list[Schedule]:
-    if isinstance(wish, MatmulAllReduce):
-        tiles = [(wish.m,), (wish.m - wish.m // 3, wish.m // 3)] if wish.m > 2 else [(wish.m,)] if wish.m else [()]
+def schedules(operator, ranks: int) -> list[Schedule]:
+    if isinstance(operator, MatmulAllReduce):
+        tiles = (
+            [(operator.m,), (operator.m - operator.m // 3, operator.m // 3)]
+            if operator.m > 2
+            else [(operator.m,)]
+            if operator.m
+            else [()]
+        )
         return [Schedule.of("any", tiles=rows, by=by) for rows in tiles for by in ("library", "exchange", "ring")]
-    if isinstance(wish, AllGatherColumnsMatmul):
-        every = gathers(wish, ranks, ("library", "messages", "ring", "two_rings"))
+    if isinstance(operator, AllGatherColumnsMatmul):
+        every = gathers(operator, ranks, ("library", "messages", "ring", "two_rings"))
         return [each for each in every if not each["fused"] and not each.get("slices")]
-    if isinstance(wish, AllGatherMatmul):
-        return gathers(wish, ranks, ("library", "messages", "ring", "two_rings"))
-    if isinstance(wish, AllToAllMatmul):
-        return gathers(wish, ranks, ("library", "messages"))
-    sums = ("ring", "two_rings") if isinstance(wish, MatmulReduceScatter) else ()
-    return scatters(wish, ranks, ("library", "messages", *sums))
+    if isinstance(operator, AllGatherMatmul):
+        return gathers(operator, ranks, ("library", "messages", "ring", "two_rings"))
+    if isinstance(operator, AllToAllMatmul):
+        return gathers(operator, ranks, ("library", "messages"))
+    sums = ("ring", "two_rings") if isinstance(operator, MatmulReduceScatter) else ()
+    return scatters(operator, ranks, ("library", "messages", *sums))
 
 
 def cases() -> Iterator[tuple[type, tuple[int, int, int]]]:
@@ -143,9 +156,9 @@ def test_published_shapes(kind, shape):
     m, n, k = scaled(shape)
     for ranks in range(2, 9):
         seed = ranks + m
-        wish = kind(m + ranks % 2, k, n, DTYPES[seed % 4])
-        every = schedules(wish, ranks)
-        check(wish, every[seed % len(every)], ranks, seed)
+        operator = kind(m + ranks % 2, k, n, DTYPES[seed % 4])
+        every = schedules(operator, ranks)
+        check(operator, every[seed % len(every)], ranks, seed)
 
 
 KINDS = st.sampled_from([AllGatherMatmul, AllGatherColumnsMatmul, MatmulReduceScatter, MatmulAllReduce])
@@ -162,8 +175,8 @@ KINDS = st.sampled_from([AllGatherMatmul, AllGatherColumnsMatmul, MatmulReduceSc
     data=st.data(),
 )
 def test_any_shape_shares_layout_and_schedule(kind, ranks, sizes, dtype, seed, data):
-    wish = kind(*sizes, dtype)
-    check(wish, data.draw(st.sampled_from(schedules(wish, ranks))), ranks, seed)
+    operator = kind(*sizes, dtype)
+    check(operator, data.draw(st.sampled_from(schedules(operator, ranks))), ranks, seed)
 
 
 @pytest.mark.slow
@@ -179,16 +192,16 @@ def test_any_shape_shares_layout_and_schedule(kind, ranks, sizes, dtype, seed, d
 def test_any_counts_layout_and_schedule(kind, ranks, sizes, dtype, seed, data):
     row = st.lists(st.integers(0, 5), min_size=ranks, max_size=ranks)
     counts = data.draw(st.lists(row, min_size=ranks, max_size=ranks))
-    wish = kind(sum(map(sum, counts)), *sizes, dtype, counts)
-    check(wish, data.draw(st.sampled_from(schedules(wish, ranks))), ranks, seed)
+    operator = kind(sum(map(sum, counts)), *sizes, dtype, counts)
+    check(operator, data.draw(st.sampled_from(schedules(operator, ranks))), ranks, seed)
 
 
 @pytest.mark.parametrize("kind", [AllGatherMatmul, MatmulReduceScatter, MatmulAllReduce, AllToAllMatmul])
 def test_planted_fault_one_element_off_by_a_little_is_seen(kind):
-    wish = kind(24, 16, 8, "float32")
-    given, exact = arguments(wish, 3, 0)
-    (result, *_), want = run(wish, schedules(wish, 3)[0], 3, given, 0), exact[0][0]
-    agree(result, want, wish.dtype, wish.k, terms=6)
+    operator = kind(24, 16, 8, "float32")
+    given, exact = arguments(operator, 3, 0)
+    (result, *_), want = run(operator, schedules(operator, 3)[0], 3, given, 0), exact[0][0]
+    agree(result, want, operator.dtype, operator.k, terms=6)
     result[-1, -1] += 1e-3
     with pytest.raises(AssertionError):
-        agree(result, want, wish.dtype, wish.k, terms=6)
+        agree(result, want, operator.dtype, operator.k, terms=6)

@@ -9,42 +9,42 @@ from product_runs import costs
 
 import dovetail as dt
 from dovetail import comm
-from dovetail.core import DovetailError, WishError
+from dovetail.core import DovetailError, OperatorError
 from dovetail.matmul import AllGatherMatmul, AllToAllMatmul, MatmulAllToAll
 
-wishes = import_module("dovetail.plan.wishes")  # `dovetail.plan` has a function of this name
+operators = import_module("dovetail.ir.registry")  # `dovetail.plan` has a function of this name
 MACHINE = "shared-memory-2"
 
 
 @pytest.mark.parametrize(
-    ("wish", "what"),
+    ("operator", "what"),
     [
-        (lambda: dt.all_gather_matmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
-        (lambda: dt.all_gather_matmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
-        (lambda: dt.all_gather_matmul(2.5, 3, 4), "m must be a whole number"),
-        (lambda: dt.all_gather_matmul(10**12, 10**12, 10**12), "no memory holds a matrix of 1000000000000"),
-        (lambda: dt.all_gather_matmul(4, 2, 2, rows=4), "shares of rows are a list"),
-        (lambda: dt.all_gather_matmul(4, 2, 2, rows=[1, 2]), "do not add up to 4"),
-        (lambda: dt.all_gather_matmul(4, 2, 2, rows=[5, -1]), "a share of rows must be at least 0"),
-        (lambda: dt.all_gather_matmul(4, 2, 2, gathered="no"), "gathered must be True or False"),
-        (lambda: dt.all_gather_columns_matmul(4, 2, 2, gathered=1), "gathered must be True or False"),
-        (lambda: dt.all_to_all_matmul(4, 2, 2, counts=4), "a row and a column for each rank"),
-        (lambda: dt.all_to_all_matmul(4, 2, 2, counts=[2, 2]), "a row and a column for each rank"),
-        (lambda: dt.matmul_all_to_all(4, 2, 2, counts=[[1, 1.5], [1, 1]]), "a count of rows must be a whole number"),
-        (lambda: dt.plan("all_gather_matmul", MACHINE), "no wish, but str"),
-        (lambda: dt.plan(dt.all_gather_matmul, MACHINE), "no wish, but a class"),
-        (lambda: dt.tune("all_gather_matmul", ranks=2), "no wish, but str"),
-        (lambda: dt.tune(dt.all_gather_matmul(4, 2, 2), ranks=0), "ranks must be at least 1"),
-        (lambda: dt.tune(dt.all_gather_matmul(0, 2, 2), ranks=2), "there is nothing to tune"),
-        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),
-        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, rnks=2), "has no option 'rnks'"),
-        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, ficco_threshold_s=0), "threshold s must be at least"),
-        (lambda: dt.plan(dt.all_gather_matmul(8, 8, 8), MACHINE, ficco_threshold_s=float("nan")), "at least 1e-09"),
+        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
+        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
+        (lambda: dt.AllGatherMatmul(2.5, 3, 4), "m must be a whole number"),
+        (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "no memory holds a matrix of 1000000000000"),
+        (lambda: dt.AllGatherMatmul(4, 2, 2, rows=4), "shares of rows are a list"),
+        (lambda: dt.AllGatherMatmul(4, 2, 2, rows=[1, 2]), "do not add up to 4"),
+        (lambda: dt.AllGatherMatmul(4, 2, 2, rows=[5, -1]), "a share of rows must be at least 0"),
+        (lambda: dt.AllGatherMatmul(4, 2, 2, gathered="no"), "gathered must be True or False"),
+        (lambda: dt.AllGatherColumnsMatmul(4, 2, 2, gathered=1), "gathered must be True or False"),
+        (lambda: dt.AllToAllMatmul(4, 2, 2, counts=4), "a row and a column for each rank"),
+        (lambda: dt.AllToAllMatmul(4, 2, 2, counts=[2, 2]), "a row and a column for each rank"),
+        (lambda: dt.MatmulAllToAll(4, 2, 2, counts=[[1, 1.5], [1, 1]]), "a count of rows must be a whole number"),
+        (lambda: dt.plan("all_gather_matmul", MACHINE), "no operator, but str"),
+        (lambda: dt.plan(dt.AllGatherMatmul, MACHINE), "no operator, but a class"),
+        (lambda: dt.tune("all_gather_matmul", ranks=2), "no operator, but str"),
+        (lambda: dt.tune(dt.AllGatherMatmul(4, 2, 2), ranks=0), "ranks must be at least 1"),
+        (lambda: dt.tune(dt.AllGatherMatmul(0, 2, 2), ranks=2), "there is nothing to tune"),
+        (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),
+        (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, rnks=2), "has no option 'rnks'"),
+        (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, ficco_threshold_s=0), "threshold s must be at least"),
+        (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, ficco_threshold_s=float("nan")), "at least 1e-09"),
     ],
 )
-def test_is_told(wish, what):
+def test_is_told(operator, what):
     with pytest.raises(DovetailError, match=what):
-        wish()
+        operator()
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
@@ -64,56 +64,56 @@ def test_very_many_rows_whose_slices_differ_are_not_counted_one_by_one():
 
 def test_a_transposed_b_does_not_pass_where_slices_differ():
     """Where K is cut unevenly arrays are flat inside, and any of as many elements would seem to fit."""
-    wish = AllGatherMatmul(4, 5, 3)
-    made = dt.plan(wish, MACHINE, ranks=1, schedule="serial", extrapolate=True)
+    operator = AllGatherMatmul(4, 5, 3)
+    made = dt.plan(operator, MACHINE, ranks=1, schedule="serial", extrapolate=True)
     a, b = np.ones((4, 5), "f4"), np.ones((5, 3), "f4")
     assert made.run(a, b).shape == (4, 3)
-    with pytest.raises(WishError, match=r"'B0' has shape \(3, 5\), and the plan wants \(5, 3\)"):
+    with pytest.raises(OperatorError, match=r"'B0' has shape \(3, 5\), and the plan wants \(5, 3\)"):
         made.run(a, b.T)
-    program = dt.plan(wish, MACHINE, schedule="uniform-fused-2D", extrapolate=True).program
-    with pytest.raises(WishError, match="'B0' has shape"):
-        wish.arguments(program, 0, (a[:2], b[:, :2].T), None)
+    program = dt.plan(operator, MACHINE, schedule="uniform-fused-2D", extrapolate=True).program
+    with pytest.raises(OperatorError, match="'B0' has shape"):
+        operator.arguments(program, 0, (a[:2], b[:, :2].T), None)
 
 
 def test_results_are_written_where_they_are_wanted():
-    made = dt.plan(dt.all_gather_matmul(4, 6, 2, gathered=True), MACHINE, ranks=1, schedule="serial", extrapolate=True)
+    made = dt.plan(dt.AllGatherMatmul(4, 6, 2, gathered=True), MACHINE, ranks=1, schedule="serial", extrapolate=True)
     rng = np.random.default_rng(3)
     a, b, c, kept = *(rng.random(s, "f4") for s in ((4, 6), (6, 2))), np.zeros((4, 2), "f4"), np.zeros((4, 6), "f4")
     found = made.run(a, b, out=(c, kept))
     assert found[0] is c
     assert np.array_equal(kept, a)
     for out, what in (((c,), "2 results"), ((c, a), "shares memory with 'A'"), ("x", "2 results")):
-        with pytest.raises(WishError, match=what):
+        with pytest.raises(OperatorError, match=what):
             made.run(a, b, out=out)
 
 
 @pytest.mark.parametrize(
     ("name", "door"),
     [
-        ("jacobi2d", "dovetail.loops.stencils import Jacobi2d; Jacobi2d.nest.on"),
-        ("gauss_seidel2d", "dovetail.loops.pipelines import GaussSeidel2d; GaussSeidel2d.nest.on"),
+        ("jacobi2d", "dovetail.stencil.problems import Jacobi2d; Jacobi2d.nest.on"),
+        ("gauss_seidel2d", "dovetail.pipeline.problems import GaussSeidel2d; GaussSeidel2d.nest.on"),
         ("lcs", "Lcs.nest.on"),
-        ("of_others", "dovetail.plan(wish, machine).run(*arrays, comm=comm)"),
+        ("of_others", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"),
         ("wibble", "no attribute 'wibble'"),
     ],
 )
 def test_what_is_no_product_names_its_door(name, door, monkeypatch):
     """A nest, and another package's operator that has no call on arrays: an AttributeError, as hasattr needs it."""
-    places = {**wishes.wishes(), "of_others": "dovetail.collective:AllReduce"}
-    monkeypatch.setattr(wishes, "wishes", lambda: places)
-    monkeypatch.setattr(wishes, "wish_class", wishes.wish_class.__wrapped__)
+    places = {**operators.operators(), "of_others": "dovetail.collective:AllReduce"}
+    monkeypatch.setattr(operators, "operators", lambda: places)
+    monkeypatch.setattr(operators, "operator_class", operators.operator_class.__wrapped__)
     assert not hasattr(comm, name)
     with pytest.raises(AttributeError, match=re.escape(door)):
         getattr(comm, name)
 
 
 def test_the_doors_that_are_named_are_there():
-    for name, place in wishes.BUILT_IN.items():
+    for name, place in operators.BUILT_IN.items():
         module, _, of_class = place.partition(":")
         kind = getattr(import_module(module), of_class)
         assert hasattr(comm, name) or callable(kind.nest.on), name
 
 
 def test_a_plan_explains_its_schedule():
-    made = dt.plan(dt.matmul_all_reduce(64, 64, 64), MACHINE, schedule="serial", extrapolate=True)
+    made = dt.plan(dt.MatmulAllReduce(64, 64, 64), MACHINE, schedule="serial", extrapolate=True)
     assert made.explain() == f"{made.schedule}: reduced by our own ring, messages of at most 8 rows"

@@ -5,8 +5,12 @@ from math import prod
 import pytest
 
 from dovetail.ir import Schedule, verify
-from dovetail.loops import halo, pipeline_program, pipeline_wish, repeated, wish
-from dovetail.plan.wishes import wish_class
+from dovetail.ir.registry import operator_class
+from dovetail.loops import repeat_steps as repeated
+from dovetail.pipeline import operator as pipeline_operator
+from dovetail.pipeline import pipeline_program
+from dovetail.stencil import operator as operator
+from dovetail.stencil import stencil_program as halo
 
 STENCIL = [{"depth": 0}, {"depth": 0, "overlapped": True}, {"depth": 2}, {"depth": 2, "tile": 3}]
 PIPELINE = [{"mapped": 0, "grain": 3}, {"mapped": 0, "grain": 5, "overlapped": True}, {"mapped": 0, "grain": 50}]
@@ -33,7 +37,7 @@ def made(monkeypatch):
     monkeypatch.setattr(repeated, "_grown", counted)
 
     def make(asked, schedule, stepwise):
-        for room in (wish, pipeline_wish):
+        for room in (operator, pipeline_operator):
             room._program.cache_clear()
         for room in (halo, pipeline_program) if stepwise else ():
             monkeypatch.setattr(room, "repeated", lambda make, steps, period=1: make(steps))
@@ -46,7 +50,7 @@ def made(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "grid", "cut", "about"), CASES)
 def test_as_step_by_step(made, name, grid, cut, about):
-    asked, how = wish_class(name)(grid, 63), Schedule.of("any", cut=cut, **about)
+    asked, how = operator_class(name)(grid, 63), Schedule.of("any", cut=cut, **about)
     program, plain, count = made(asked, how, stepwise=False)
     assert count == 4  # so that both were made so, and checked
     wanted, wanted_plain, _ = made(asked, how, stepwise=True)
@@ -58,9 +62,9 @@ def test_as_step_by_step(made, name, grid, cut, about):
 
 def test_what_comes_round_otherwise_is_not_repeated(made):
     """Of two planes that take turns, a period of one step is refused."""
-    asked, how = wish_class("jacobi2d")("30x20", 60), Schedule.of("any", cut=(2,), depth=0)
+    asked, how = operator_class("jacobi2d")("30x20", 60), Schedule.of("any", cut=(2,), depth=0)
     wanted, _, _ = made(asked, how, stepwise=True)
-    asked_of = lambda steps: wish_class("jacobi2d")("30x20", steps).program(how, 2)  # noqa: E731
+    asked_of = lambda steps: operator_class("jacobi2d")("30x20", steps).program(how, 2)  # noqa: E731
     assert repeated.is_same(repeated.repeated(asked_of, 60, 1), wanted)
     short, longer, check = (asked_of(steps) for steps in (4, 5, 6))
     grown = repeated._grown(short, longer, 1, 1)

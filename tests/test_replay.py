@@ -14,13 +14,13 @@ from test_trace_advise import Tale
 from test_trace_waits import call, sent, taken, trace_of
 from trace_files import event, pair, write_process
 
+from dovetail.advise.replay import makespan_s, on_machine, replay
 from dovetail.cli import main
 from dovetail.core import MachineError, RunError, save_json
 from dovetail.cost import CostModel, Curve
 from dovetail.ir import Kind
 from dovetail.machine import Machine
-from dovetail.plan.replay import makespan_s, on_machine, replay
-from dovetail.probe import probe_calls
+from dovetail.prober import probe_calls
 from dovetail.run.mpi import default_launch
 from dovetail.trace.story import story_of
 from dovetail.trace.to_program import to_program
@@ -199,7 +199,7 @@ def test_a_probe_measures_what_the_library_itself_takes():
 
 def test_a_probe_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
     """Planted: a launcher that tells of one call, then waits for a child of its own for ever."""
-    monkeypatch.setattr("dovetail.probe.calls._compiled", str)
+    monkeypatch.setattr("dovetail.prober.calls._compiled", str)
     script = "echo Barrier 16 0 1e-6; sleep 1000 & echo $! > " + str(tmp_path / "child") + "; wait"
     with pytest.raises(RunError, match=r"(?s)hangs.* for 0.3 s.*MPI_Barrier of 16 bytes.*sh -c .* hostname"):
         probe_calls(machine(), f"sh -c {shlex.quote(script)} sh", silent_s=0.3)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from dovetail.collective import build
-from dovetail.collective.wish import AllReduce
+from dovetail.collective.operators import AllReduce
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.check import check_rank
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import RunOptions
-from dovetail.tune.measure import Entry
+from dovetail.tuner.measure import Entry
 
 
 def ran(program, dtype="float32", op="sum", elements=5):
@@ -68,9 +68,9 @@ def lying() -> Job:
 
 @pytest.mark.mpi
 def test_a_job_counts_wrong_elements_on_all_ranks(mpi, tmp_path):
-    wish = AllReduce(4000)
-    entry = Entry(wish.title, wish, 2, wish.serial(2), {})
-    schedules = [wish.by(name) for name in ("library", "ring_all_reduce", "recursive_doubling_all_reduce")]
+    operator = AllReduce(4000)
+    entry = Entry(operator.title, operator, 2, operator.serial(2), {})
+    schedules = [operator.by(name) for name in ("library", "ring_all_reduce", "recursive_doubling_all_reduce")]
     honest = Job(tuple(entry.variant(each, 20, check=True) for each in schedules), rounds=2)
     ask, answer = tmp_path / "ask", tmp_path / "answer"
     ask.write_bytes(pickle.dumps([(honest, None, True), (lying(), None, False)]))

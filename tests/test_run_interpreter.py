@@ -15,7 +15,7 @@ from run_strategies import programs
 
 from dovetail.collective import ALGORITHMS, build
 from dovetail.collective.msccl import read
-from dovetail.core import ProgramError, RunError, WishError
+from dovetail.core import OperatorError, ProgramError, RunError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
@@ -72,7 +72,7 @@ class TestResults:
         for ranks, more in ((3, {}), (4, {"nodes": 2, "instances": 2}), (8, {"nodes": 4})):
             try:
                 asked = build(name, ranks, **more)
-            except WishError:  # an algorithm for other numbers of ranks
+            except OperatorError:  # an algorithm for other numbers of ranks
                 continue
             least = verify(asked).min_fifo_depth
             for protocol in PROTOCOLS:

@@ -92,11 +92,11 @@ class TestResults:
         tiles = data.draw(st.lists(st.integers(1, 4), max_size=3).filter(lambda t: sum(t) <= m))
         tiles = [*tiles, m - sum(tiles)] if m > sum(tiles) else tiles
         families = ["library", "ring"] + (["exchange"] if ranks == 2 else [])
-        wish, family = MatmulAllReduce(m, k, n, dtype), data.draw(st.sampled_from(families))
-        asked = program(wish, ranks, tiles, family)
+        operator, family = MatmulAllReduce(m, k, n, dtype), data.draw(st.sampled_from(families))
+        asked = program(operator, ranks, tiles, family)
         for change in data.draw(st.lists(st.sampled_from([ours, fuse, cut]), max_size=2)):
             asked = change(asked)
-        workload = wish.workload(asked)
+        workload = operator.workload(asked)
         whole = {
             name: [np.rint(2 * part.astype("f4")).astype(part.dtype) for part in parts]
             for name, parts in fresh_inputs(asked, workload, 3).items()

@@ -16,7 +16,7 @@ from matmul_programs import program
 from run_programs import DTYPES, Maker, library_call, uneven_of, workload_of
 
 from dovetail.collective import ALGORITHMS, build
-from dovetail.core import EnvironmentFault, ProgramError, WishError, cache_dir, compiler
+from dovetail.core import EnvironmentFault, OperatorError, ProgramError, cache_dir, compiler
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MatmulAllReduce
@@ -58,7 +58,7 @@ def collective_cases(ranks: int):
     for place, name in enumerate(ALGORITHMS):
         try:
             asked = build(name, ranks)
-        except WishError:  # an algorithm for other numbers of ranks
+        except OperatorError:  # an algorithm for other numbers of ranks
             continue
         dtype, most = DTYPES[place % len(DTYPES)], (40, 30_000)[place % 2]
         op = "avg" if dtype in FLOATS and place % 3 == 0 else "sum"
@@ -110,10 +110,10 @@ def shipped_cases(ranks: int):
         for asked in (ring.with_depth(1), library(ranks)):
             cases.append((asked, workload_of(asked, (9,), dtype), how))
     for dtype in DTYPES[:4]:
-        wish = MatmulAllReduce(24, 6, 5, dtype)
+        operator = MatmulAllReduce(24, 6, 5, dtype)
         for family in ("library", "ring", *(["exchange"] if ranks == 2 else [])):
-            asked = program(wish, ranks, [7, 17], family)
-            cases.append((asked, wish.workload(asked), BOTH))
+            asked = program(operator, ranks, [7, 17], family)
+            cases.append((asked, operator.workload(asked), BOTH))
     return cases
 
 
@@ -157,22 +157,22 @@ def test_a_receive_that_was_given_up_takes_nothing(mpi):
 
 
 def product_job() -> Job:
-    wish = MatmulAllReduce(64, 32, 48, "float32")
+    operator = MatmulAllReduce(64, 32, 48, "float32")
     variants = []
     for family in ("library", "exchange", "ring"):
-        asked = program(wish, 2, [16, 16, 32], family)
+        asked = program(operator, 2, [16, 16, 32], family)
         for how in BOTH:
-            variants.append(Variant(f"{family} {how.progress}", asked, wish.workload(asked), how, True))
+            variants.append(Variant(f"{family} {how.progress}", asked, operator.workload(asked), how, True))
     return Job(tuple(variants), rounds=3, keep_all=True)
 
 
 def lying_product() -> Job:
     """A program that takes its own part of the product for the whole."""
-    wish = MatmulAllReduce(64, 32, 48, "float32")
-    asked = program(wish, 2, [64], "library")
+    operator = MatmulAllReduce(64, 32, 48, "float32")
+    asked = program(operator, 2, [64], "library")
     col = {name: column.copy() for name, column in asked.columns.items()}
     col["kind"][col["kind"] == Kind.collective] = Kind.copy
-    return Job((Variant("lying", asked.with_columns(col), wish.workload(asked), check=True),), rounds=1)
+    return Job((Variant("lying", asked.with_columns(col), operator.workload(asked), check=True),), rounds=1)
 
 
 def short_message() -> Job:

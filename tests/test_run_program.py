@@ -11,7 +11,7 @@ from ir_programs import rebuilt, specs_of
 from run_programs import library_call
 
 from dovetail.collective import build, msccl
-from dovetail.core import WishError, save_json, save_text
+from dovetail.core import OperatorError, save_json, save_text
 from dovetail.ir import Builder, Kind, Region, to_text
 from dovetail.run.job import JobResult, Outcome
 from dovetail.run.mpi import MpiExecutor
@@ -149,5 +149,5 @@ class TestSizes:
     def test_kernels_have_none(self):
         b = Builder("k", 1)
         b.kernel("matmul", ("each",))
-        with pytest.raises(WishError, match="sizes of kernels"):
+        with pytest.raises(OperatorError, match="sizes of kernels"):
             even_slots(b.build(), 8, "int8")

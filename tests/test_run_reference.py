@@ -114,17 +114,17 @@ def test_collectives_do_what_the_library_does(call, z):
 def schedules(draw):
     m, ranks, how = draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.sampled_from(["exchange", "ring"]))
     first = draw(st.integers(1, m))
-    wish = MatmulAllReduce(m, draw(st.integers(0, 5)), draw(st.integers(1, 3)), draw(st.sampled_from(DTYPES)))
+    operator = MatmulAllReduce(m, draw(st.integers(0, 5)), draw(st.integers(1, 3)), draw(st.sampled_from(DTYPES)))
     tiles = [first, m - first] if first < m else [m]
-    return wish, program(wish, ranks, tiles, how, draw(st.integers(1, 4))).with_depth(draw(st.integers(1, 3)))
+    return operator, program(operator, ranks, tiles, how, draw(st.integers(1, 4))).with_depth(draw(st.integers(1, 3)))
 
 
 @PATIENT
 @given(schedules(), st.integers(0, 1 << 30))
 def test_interleavings_agree_and_can_be_replayed(schedule, seed):
     """A proved program gives the same bits in any order; one seed is one order; a recorded order runs again."""
-    wish, prog = schedule
-    workload = wish.workload(prog)
+    operator, prog = schedule
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=5)
     plain = execute(prog, inputs, workload=workload)
     mixed = execute(prog, inputs, seed=seed, workload=workload)
@@ -136,18 +136,18 @@ def test_interleavings_agree_and_can_be_replayed(schedule, seed):
 
 
 def test_the_seed_changes_the_order():
-    wish = MatmulAllReduce(8, 4, 2)
-    prog = program(wish, 3, [4, 4], "ring")
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(8, 4, 2)
+    prog = program(operator, 3, [4, 4], "ring")
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=5)
     orders = {tuple(execute(prog, inputs, seed=seed, workload=workload).interleaving) for seed in range(8)}
     assert len(orders) == 8
 
 
 def test_an_order_that_is_not_legal_is_refused():
-    wish = MatmulAllReduce(8, 4, 2)
-    prog = program(wish, 2, [8], "exchange")
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(8, 4, 2)
+    prog = program(operator, 2, [8], "exchange")
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=5)
     order = execute(prog, inputs, workload=workload).interleaving
     with pytest.raises(RunError, match="cannot run at this place"):
@@ -158,9 +158,9 @@ def test_an_order_that_is_not_legal_is_refused():
 
 def test_a_missing_dependency_shows_in_some_interleaving():
     """The send does not wait for its tile: verify refuses, and poison or old values are seen to leave."""
-    wish = MatmulAllReduce(4, 4, 2)
-    prog = program(wish, 2, [4], "exchange")
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(4, 4, 2)
+    prog = program(operator, 2, [4], "exchange")
+    workload = operator.workload(prog)
     b = Builder("hasty", 2)
     for buffer in prog.buffers:
         b.buffer(*buffer)
@@ -227,9 +227,9 @@ def test_misfits_are_named(ops, why):
 
 
 def test_missing_arrays_and_kernels_are_named():
-    wish = MatmulAllReduce(4, 4, 2)
-    prog = program(wish, 2, [4])
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(4, 4, 2)
+    prog = program(operator, 2, [4])
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=5)
     with pytest.raises(RunError, match="no array for input buffer 'B'"):
         execute(prog, {"A": inputs["A"]}, workload=workload)
@@ -276,9 +276,9 @@ rank 0 lane c
 @pytest.mark.parametrize("how", ["library", "ring"])
 def test_the_check_accepts_right_results_and_finds_one_wrong_element(dtype, k, how):
     """Right by a wide margin; wrong by one lost product of a rank, one swapped pair of rows, one NaN."""
-    wish = MatmulAllReduce(6, k, 5, dtype)
-    prog = program(wish, 3, [2, 4], how)
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(6, k, 5, dtype)
+    prog = program(operator, 3, [2, 4], how)
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=k)
     outputs = execute(prog, inputs, workload=workload).outputs
     agreement = check_outputs(prog, workload, inputs, outputs)
@@ -316,16 +316,16 @@ def _make_nan(c):
 
 
 def test_the_check_leaves_out_ranks_that_are_elsewhere_and_empty_results():
-    wish = MatmulAllReduce(4, 8, 2)
-    prog = program(wish, 2, [4])
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(4, 8, 2)
+    prog = program(operator, 2, [4])
+    workload = operator.workload(prog)
     inputs = fresh_inputs(prog, workload, seed=1)
     outputs = execute(prog, inputs, workload=workload).outputs
     assert check_outputs(prog, workload, inputs, {"C": [outputs["C"][0], None]}).ok
     for m, k, n in ((0, 3, 2), (3, 0, 2), (3, 2, 0)):
-        wish = MatmulAllReduce(m, k, n)
-        prog = program(wish, 2, [m] if m else [])
-        workload = wish.workload(prog)
+        operator = MatmulAllReduce(m, k, n)
+        prog = program(operator, 2, [m] if m else [])
+        workload = operator.workload(prog)
         inputs = fresh_inputs(prog, workload, seed=1)
         agreement = check_outputs(prog, workload, inputs, execute(prog, inputs, workload=workload).outputs)
         assert agreement.ok
@@ -344,9 +344,9 @@ def test_integers_must_agree_exactly():
 
 
 def test_fresh_inputs_repeat_with_their_seed_and_only_with_it():
-    wish = MatmulAllReduce(4, 8, 2, "float16")
-    prog = program(wish, 2, [4])
-    workload = wish.workload(prog)
+    operator = MatmulAllReduce(4, 8, 2, "float16")
+    prog = program(operator, 2, [4])
+    workload = operator.workload(prog)
     once, again, other = (fresh_inputs(prog, workload, seed) for seed in (1, 1, 2))
     np.testing.assert_equal(once, again)
     assert not np.array_equal(once["A"][0], other["A"][0])

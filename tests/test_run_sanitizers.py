@@ -14,7 +14,7 @@ from msccl_files import index, path, verdict
 
 from dovetail.collective import ALGORITHMS, build
 from dovetail.collective.msccl import read
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import COLUMNS, Program, sizes_fault, slot_classes, uneven, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.run import execute, fresh_inputs
@@ -119,7 +119,7 @@ def programs() -> list[Program]:
         for ranks, more in ((3, {}), (4, {"nodes": 2, "instances": 2}), (6, {"nodes": 2}), (8, {"nodes": 4})):
             try:
                 found.append(build(name, ranks, **more))
-            except WishError:  # an algorithm for other numbers of ranks
+            except OperatorError:  # an algorithm for other numbers of ranks
                 continue
     return found
 

@@ -10,9 +10,10 @@ import pytest
 
 from dovetail.cli import main
 from dovetail.collective import build, msccl
-from dovetail.collective.wish import AllReduce, AllToAll, ReduceScatter
+from dovetail.collective.operators import AllReduce, AllToAll, ReduceScatter
 from dovetail.core import DovetailError, PlanError, ProgramError
-from dovetail.plan.selection import (
+from dovetail.report.selections import nccl_tuner_csv, write_for_others, write_msccl
+from dovetail.store.selection import (
     Choice,
     Point,
     Row,
@@ -22,7 +23,6 @@ from dovetail.plan.selection import (
     selection_for,
     selection_path,
 )
-from dovetail.report.selections import nccl_tuner_csv, write_for_others, write_msccl
 
 RING, TREE = Choice("ring_all_reduce", channels=2), Choice("double_tree_all_reduce", slice_bytes=65536)
 

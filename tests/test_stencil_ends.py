@@ -5,7 +5,8 @@ import pipeline_runs
 import pytest
 from stencil_runs import check, native, schedule
 
-from dovetail.core import PlanError, WishError
+from dovetail.call.nest_operators import operator_of
+from dovetail.core import OperatorError, PlanError
 from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems
 
@@ -105,10 +106,10 @@ WAYS = [(depth, tile) for depth in (0, 1, 2, 4, 8) for tile in (None, 1, 3)]
 
 
 def check_ways(made, grid, cuts, steps=5, ways=WAYS, run=None):
-    wish = made.wish(grid, steps=steps, dtype="float64")
+    operator = operator_of(made)(grid, steps=steps, dtype="float64")
     for cut in cuts:
         for depth, tile in ways:
-            check(wish, schedule(cut, depth, tile is None and depth == 1, tile), run=run)
+            check(operator, schedule(cut, depth, tile is None and depth == 1, tile), run=run)
 
 
 @pytest.mark.parametrize("name", ["fdtd2d", "red_black2d"])
@@ -130,10 +131,10 @@ def test_a_periodic_array_that_is_computed_from_others(made, grid):
 def test_a_periodic_array_that_is_computed_from_a_mirrored_one():
     """Right before every sweep; refused for several sweeps, for ghost rows of both differ."""
     check_ways(three_ends, "12", [(1,), (3,)], ways=[(0, None), (0, 2)])
-    wish = three_ends.wish("12", steps=5)
+    operator = operator_of(three_ends)("12", steps=5)
     with pytest.raises(PlanError, match="go around the ends, and those of u are mirrored there"):
-        wish.program(schedule((2,), 2), 2)
-    assert wish.serial(2)["depth"] == 0
+        operator.program(schedule((2,), 2), 2)
+    assert operator.serial(2)["depth"] == 0
 
 
 @pytest.mark.needs("compiler")
@@ -161,16 +162,16 @@ def test_a_loop_that_is_always_empty():
                 for j in loop(1, m):
                     u[i, j] = u[i, j - 1] + u[i - 1, j]
 
-    wish = upwards.wish("6x5", steps=2)
-    how = wish.usual(2)
-    verify(wish.program(how, 2), against=wish.plain(how, 2)).raise_if_bad()
+    operator = operator_of(upwards)("6x5", steps=2)
+    how = operator.usual(2)
+    verify(operator.program(how, 2), against=operator.plain(how, 2)).raise_if_bad()
 
     def holds_nothing(u):
         for i in loop(u.shape[0]):
             for j in loop(0):
                 u[i] = j
 
-    with pytest.raises(WishError, match="a loop writes nothing"):
+    with pytest.raises(OperatorError, match="a loop writes nothing"):
         nest(u=array("n"))(holds_nothing)
 
 
@@ -210,9 +211,9 @@ def with_lines(u, steps):
 
 def test_rows_that_are_written_at_one_index():
     check_ways(with_edges, "8x7", [(1,), (2,)], ways=[(0, None), (2, None), (2, 1)])
-    wish = with_lines.wish("4x5x6", steps=2)
+    operator = operator_of(with_lines)("4x5x6", steps=2)
     for cut, mapped in ((1, 2, 1), 0), ((2, 1, 1), 1):
-        pipeline_runs.check(wish, pipeline_runs.schedule(cut, mapped, 2, True))
+        pipeline_runs.check(operator, pipeline_runs.schedule(cut, mapped, 2, True))
 
 
 @pytest.mark.needs("compiler")
@@ -242,8 +243,8 @@ def test_rows_that_are_written_at_one_index_far_from_their_reads():
             for j in loop(m):
                 u[n - 1, j] = v[0, j]
 
-    with pytest.raises(WishError, match=r"v\[0, j\]"):
-        _ = far.wish
+    with pytest.raises(OperatorError, match=r"v\[0, j\]"):
+        _ = operator_of(far)
 
 
 def near_the_end(boundary):
@@ -271,7 +272,7 @@ def test_reads_beyond_the_end_where_a_loop_begins(boundary):
         wanted = made.reference(*given, steps=3)
         for found in (made(*given, steps=3), made.numpy(*given, steps=3)):
             assert all(map(np.array_equal, found, wanted)), shape
-    with pytest.raises(WishError, match="too small"):
+    with pytest.raises(OperatorError, match="too small"):
         made(np.ones((2, 3)), np.ones((2, 3)), steps=1)
     check_ways(made, "8x5", [(1,), (2,)], steps=3, ways=[(0, None)])
     check_ways(made, "8x4", [(2,)], steps=3, ways=[(0, None), (0, 1)], run=native)
@@ -284,7 +285,9 @@ def test_reads_that_lie_the_further_outside_the_larger_arrays_are():
             for i in loop(n):
                 u[t + 1, i] = u[t, 2 * i]
 
-    with pytest.raises(WishError, match=r"u\[t, 2 \* i\] lies n - 1 elements beyond n - 1, more with larger arrays"):
+    with pytest.raises(
+        OperatorError, match=r"u\[t, 2 \* i\] lies n - 1 elements beyond n - 1, more with larger arrays"
+    ):
         nest(u=array("n", time=True, boundary="periodic"))(fold)
 
 
@@ -316,8 +319,8 @@ def with_chained_columns(u, v, steps):
 
 def test_several_columns_within_a_loop():
     check_ways(with_columns, "8x7", [(1,), (3,)], steps=3, ways=[(0, None), (2, 1)])
-    with pytest.raises(WishError, match=r"u\[i, 1\] is not the point of its loops"):
-        _ = with_chained_columns.wish
+    with pytest.raises(OperatorError, match=r"u\[i, 1\] is not the point of its loops"):
+        _ = operator_of(with_chained_columns)
 
 
 def test_the_reason_of_a_loop_that_goes_back():
@@ -334,5 +337,5 @@ def test_the_reason_of_a_loop_that_goes_back():
                 for j in loop(m):
                     v[i, j] = v[i - 1, j] + u[t + 1, i, j]
 
-    with pytest.raises(WishError, match="back is no pipeline: array u is reflecting"):
-        _ = back.wish
+    with pytest.raises(OperatorError, match="back is no pipeline: array u is reflecting"):
+        _ = operator_of(back)

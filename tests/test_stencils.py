@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from stencil_runs import arguments, check, native, results, schedule, whole
 
-from dovetail.core import DovetailError, PlanError, WishError
+from dovetail.call.nest_operators import operator_of
+from dovetail.core import DovetailError, OperatorError, PlanError
 from dovetail.ir import Kind, Schedule, verify
 from dovetail.ir.kernels import work_keys
+from dovetail.ir.registry import operator_class, operator_from
 from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
-from dovetail.loops.wish import StencilWish, stencil_wish
-from dovetail.plan.wishes import wish_class, wish_from
-from dovetail.probe.programs import computations
+from dovetail.prober.programs import computations
 from dovetail.run import embedded
 from dovetail.run.local import execute_local
 from dovetail.run.options import RunOptions
+from dovetail.stencil.operator import StencilOperator, stencil_operator
 
 GRIDS = {
     "jacobi1d": ("37",),
@@ -36,9 +37,9 @@ GRIDS = {
 SHIPPED = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
 
 
-def cut_for(wish, ranks):
+def cut_for(operator, ranks):
     """The most even cut."""
-    return min(cuts(ranks, len(wish.rows)), key=lambda cut: max(cut) - min(cut))
+    return min(cuts(ranks, len(operator.rows)), key=lambda cut: max(cut) - min(cut))
 
 
 @pytest.mark.slow
@@ -46,21 +47,21 @@ def cut_for(wish, ranks):
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_shipped(name, grid, depth, overlapped):
-    wish = wish_class(name)(grid, 5, "float32")
+    operator = operator_class(name)(grid, 5, "float32")
     for ranks in (1, 2, 4):
-        cut = cut_for(wish, ranks)
+        cut = cut_for(operator, ranks)
         if depth < 3 or ranks < 4:
-            check(wish, schedule(cut, depth, overlapped), seed=ranks)
+            check(operator, schedule(cut, depth, overlapped), seed=ranks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "grid"), SHIPPED)
 @pytest.mark.parametrize(("depth", "tile"), [(0, 4), (1, 1), (2, 2), (3, 5)])
 def test_shipped_in_tiles(name, grid, depth, tile):
-    wish = wish_class(name)(grid, 5, "float32")
+    operator = operator_class(name)(grid, 5, "float32")
     for ranks in (1, 2):
-        program = check(wish, schedule(cut_for(wish, ranks), depth, tile=tile), seed=ranks)
-        whole = wish.program(schedule(cut_for(wish, ranks), depth), ranks)
+        program = check(operator, schedule(cut_for(operator, ranks), depth, tile=tile), seed=ranks)
+        whole = operator.program(schedule(cut_for(operator, ranks), depth), ranks)
         assert sum(map(sweeps, program.ops())) > sum(map(sweeps, whole.ops()))
 
 
@@ -70,9 +71,9 @@ def sweeps(op):
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_ranks_and_uneven_shares(ranks):
-    wish = wish_class("jacobi2d")("29x5", 3, "float64")
-    check(wish, schedule((ranks,), overlapped=True))
-    box = wish_class("heat3d")("13x14x4", 3, "float64")
+    operator = operator_class("jacobi2d")("29x5", 3, "float64")
+    check(operator, schedule((ranks,), overlapped=True))
+    box = operator_class("heat3d")("13x14x4", 3, "float64")
     for cut in cuts(ranks, 2):
         check(box, schedule(cut, 0, True))
 
@@ -94,10 +95,10 @@ def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
                         near = u[t, i - 2, j + 1, h] - u[t, i + 1, j - 2, h - 1] * c[i, j, h]
                         u[t + 1, i, j, h] = near - u[t - 1, i, j, h + 1]
 
-    wish = stencil_wish(lopsided)("17x14x6", 4, "float64")
+    operator = stencil_operator(lopsided)("17x14x6", 4, "float64")
     for overlapped in (False, True):
-        check(wish, schedule(cut, depth, overlapped))
-    check(wish, schedule(cut, depth, tile=3))
+        check(operator, schedule(cut, depth, overlapped))
+    check(operator, schedule(cut, depth, tile=3))
 
 
 @pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
@@ -116,10 +117,10 @@ def test_whole_numbers(boundary, dtype):
                 for j in loop(m):
                     v[i, j] = v[i, j] * 3 + 1
 
-    wish = stencil_wish(whole_numbers)("19x6", 5, dtype)
+    operator = stencil_operator(whole_numbers)("19x6", 5, dtype)
     for ranks, depth, overlapped in ((1, 2, False), (3, 0, True), (2, 2, False)):
         for run in (None, native):
-            check(wish, schedule((ranks,), depth, overlapped), run=run)
+            check(operator, schedule((ranks,), depth, overlapped), run=run)
 
 
 @pytest.mark.slow
@@ -151,33 +152,33 @@ def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, s
                         u[t + 1, i, j, k] = evaluate(tree, u, c, t, (i, j, k))
 
     grid = "x".join(str(data.draw(st.integers(5, 12))) for _ in range(axes))
-    wish = stencil_wish(stencil)(grid, steps, "float64")
-    cut = data.draw(st.sampled_from(cuts(ranks, wish.stencil.row_axes)))
+    operator = stencil_operator(stencil)(grid, steps, "float64")
+    cut = data.draw(st.sampled_from(cuts(ranks, operator.stencil.row_axes)))
     how = schedule(cut, depth, overlapped, tile)
     try:
-        wish.program(how, ranks)
+        operator.program(how, ranks)
     except PlanError:
         return
     with np.errstate(all="ignore"):
-        check(wish, how)
+        check(operator, how)
 
 
 class TestShares:
     """Rows of the parts along the first axis, where ranks differ in speed."""
 
     def test_uneven_on_purpose(self):
-        wish = wish_class("jacobi2d")("30x7", 4)
+        operator = operator_class("jacobi2d")("30x7", 4)
         for shares in ((21, 5, 4), (4, 4, 22)):
             for depth, tile in ((0, None), (2, None), (2, 3)):
-                program = check(wish, schedule((3,), depth, tile=tile, shares=shares))
+                program = check(operator, schedule((3,), depth, tile=tile, shares=shares))
                 assert program.buffers[0].slots == shares
-        box = wish_class("heat3d")("15x9x4", 3)
+        box = operator_class("heat3d")("15x9x4", 3)
         check(box, schedule((3, 2), overlapped=True, shares=(9, 2, 4)))
 
     @pytest.mark.parametrize("shares", [(20, 9), (10, 10, 10), (31, -1)])
     def test_none_of_so_many_rows(self, shares):
         with pytest.raises(PlanError, match="these are no shares of 30 rows"):
-            wish_class("jacobi2d")("30x7", 4).program(schedule((2,), shares=shares), 2)
+            operator_class("jacobi2d")("30x7", 4).program(schedule((2,), shares=shares), 2)
 
 
 @pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
@@ -187,7 +188,7 @@ class TestNarrowParts:
     SHARES = ((1,) * 8, (1, 9, 1, 2), (2, 2, 5), (3, 1, 1))
 
     @staticmethod
-    def wish(boundary, rows, low=4, high=1, steps=3):
+    def operator(boundary, rows, low=4, high=1, steps=3):
         edge = max(low, high) if boundary == "fixed" else 0
 
         @nest(u=array("n", "m", time=True, boundary=boundary))
@@ -197,13 +198,13 @@ class TestNarrowParts:
                     for j in loop(u.shape[1]):
                         u[t + 1, i, j] = 0.5 * u[t, i - low, j] + 0.25 * u[t, i + high, j] - u[t, i, j]
 
-        return stencil_wish(far)(f"{rows}x2", steps, "float64")
+        return stencil_operator(far)(f"{rows}x2", steps, "float64")
 
     @pytest.mark.parametrize("shares", SHARES)
     def test_right(self, boundary, shares):
         for low, high in ((4, 1), (0, 3)):
-            check(self.wish(boundary, sum(shares), low, high), schedule((len(shares),), 0, low > 0, shares=shares))
-        even = self.wish(boundary, sum(shares), 2, 2, 5)
+            check(self.operator(boundary, sum(shares), low, high), schedule((len(shares),), 0, low > 0, shares=shares))
+        even = self.operator(boundary, sum(shares), 2, 2, 5)
         for depth, tile in ((2, None), (3, 2)):
             if boundary != "reflecting" or sum(shares) > 2 * depth:
                 check(even, schedule((len(shares),), depth, tile=tile, shares=shares))
@@ -219,7 +220,7 @@ class TestNarrowParts:
                     for j in loop(u.shape[1]):
                         u[t + 1, i, j] = u[t, i - 4, j] + 0.5 * u[t, i + 1, j] - u[t - 1, i, j]
 
-        check(stencil_wish(wave)("16x2", 4, "float64"), schedule((2,), 2, tile=1))
+        check(stencil_operator(wave)("16x2", 4, "float64"), schedule((2,), 2, tile=1))
 
     @pytest.mark.parametrize("shares", SHARES)
     def test_no_more_travels_than_is_read(self, boundary, shares):
@@ -232,8 +233,8 @@ class TestNarrowParts:
             computed = range(max(begin, edge), min(end, rows - edge))
             read = {self.inside(row + by, rows, boundary) for row in computed for by in (-low, high)}
             wanted += len(read - {*range(begin, end)})
-        wish = self.wish(boundary, rows, low, high, steps)
-        program = wish.program(schedule((len(shares),), shares=shares), len(shares))
+        operator = self.operator(boundary, rows, low, high, steps)
+        program = operator.program(schedule((len(shares),), shares=shares), len(shares))
         sent = sum(op.reads[0].count * op.reads[0].blocks for op in program.ops() if op.kind == Kind.send)
         assert sent == steps * wanted
 
@@ -247,7 +248,7 @@ class TestMessages:
 
     @staticmethod
     def rows_sent(name, grid, cut, depth=0, steps=6):
-        program = wish_class(name)(grid, steps).program(schedule(cut, depth), int(np.prod(cut)))
+        program = operator_class(name)(grid, steps).program(schedule(cut, depth), int(np.prod(cut)))
         col = program.columns
         sends = np.flatnonzero(col["kind"] == Kind.send)
         regions = col["read_start"][sends]
@@ -265,7 +266,7 @@ class TestMessages:
         assert self.rows_sent("acoustic3d", "16x8x8", (2, 1)) == (2 * 8 * 6, 2 * 6)
 
     def test_interior_waits_for_no_message(self):
-        program = wish_class("jacobi2d")("32x8", 2).program(schedule((2,), overlapped=True), 2)
+        program = operator_class("jacobi2d")("32x8", 2).program(schedule((2,), overlapped=True), 2)
         ops = list(program.ops())
         computes = [op for op in ops if op.kind == Kind.compute and op.rank == 0]
         waits = [{ops[row].kind for row in op.after} for op in computes]
@@ -278,7 +279,7 @@ class TestWhereArraysLie:
     @staticmethod
     def copied(name, grid, cut, **about):
         """Rows that are copied, by what the line says of them."""
-        program = wish_class(name)(grid, 6).program(schedule(cut, **about), int(np.prod(cut)))
+        program = operator_class(name)(grid, 6).program(schedule(cut, **about), int(np.prod(cut)))
         found = {}
         for op in program.ops():
             if op.kind == Kind.copy:
@@ -300,20 +301,20 @@ class TestWhereArraysLie:
         assert "enter u" not in copied
 
     def test_rows_with_margins_and_arrays_of_one_level(self):
-        margins = wish_class("heat3d")("12x8x4", 6).program(schedule((2, 1)), 2)
+        margins = operator_class("heat3d")("12x8x4", 6).program(schedule((2, 1)), 2)
         assert [op.kind for op in margins.ops() if op.line == "enter u"] == [Kind.compute] * 2
         assert self.copied("fdtd2d", "16x8", (2,))["enter ey"] == 16
 
     @pytest.mark.parametrize("steps", [0, 1, 2, 3])
     def test_few_steps(self, steps):
         for name, grid in (("jacobi2d", "13x5"), ("acoustic3d", "12x9x6"), ("red_black2d", "12x6")):
-            wish = wish_class(name)(grid, steps, "float64")
-            for how in (schedule(cut_for(wish, 2)), schedule(cut_for(wish, 2), 2, tile=3)):
-                check(wish, how)
+            operator = operator_class(name)(grid, steps, "float64")
+            for how in (schedule(cut_for(operator, 2)), schedule(cut_for(operator, 2), 2, tile=3)):
+                check(operator, how)
 
     def test_a_row_that_was_not_copied_is_missed(self):
-        wish = wish_class("jacobi2d")("16x6", 4)
-        program = wish.program(schedule((2,), 2), 2)
+        operator = operator_class("jacobi2d")("16x6", 4)
+        program = operator.program(schedule((2,), 2), 2)
         row = next(op.index for op in program.ops() if op.line == "enter u")
         columns = {name: column.copy() for name, column in program.columns.items()}
         columns["kind"][row] = Kind.nop
@@ -322,7 +323,7 @@ class TestWhereArraysLie:
             columns[f"{side}_start"][row + 1 :] -= 1
             for part in ("buffer", "offset", "count", "stride", "blocks"):
                 columns[f"{side}_{part}"] = np.delete(columns[f"{side}_{part}"], at)
-        assert not verify(program.with_columns(columns), against=wish.plain(schedule((2,)), 2)).checks["result"].ok
+        assert not verify(program.with_columns(columns), against=operator.plain(schedule((2,)), 2)).checks["result"].ok
 
 
 class TestRefused:
@@ -332,39 +333,39 @@ class TestRefused:
             (problems.lcs, "array a has other axes than the first"),
             (problems.sync_p2p, "is not the point of its loops|iterations of i need one another"),
         ):
-            with pytest.raises(WishError, match=f"{made.name} is no stencil: .*({words})"):
-                stencil_wish(made)
+            with pytest.raises(OperatorError, match=f"{made.name} is no stencil: .*({words})"):
+                stencil_operator(made)
 
     def test_parts_too_narrow(self):
-        wish = wish_class("jacobi2d")("12x8", 8)
+        operator = operator_class("jacobi2d")("12x8", 8)
         with pytest.raises(PlanError, match="a part would have no rows"):
-            wish.program(schedule((13,)), 13)
-        with pytest.raises(WishError, match="13 ranks cannot each have rows") as refused:
-            wish.serial(13)
+            operator.program(schedule((13,)), 13)
+        with pytest.raises(OperatorError, match="13 ranks cannot each have rows") as refused:
+            operator.serial(13)
         assert refused.value.hint == "fewer ranks, or a grid of at least 13 rows"
         with pytest.raises(PlanError, match="none of jacobi2d on 3 ranks"):
-            wish.program(schedule((2,)), 3)
+            operator.program(schedule((2,)), 3)
 
     @pytest.mark.parametrize(
         ("grid", "words"),
         [("12", "a grid of 2 axes"), ("1x2x3", "a grid of 2 axes"), ("axb", "is no grid"), ("0x4", "is no grid")],
     )
     def test_grids(self, grid, words):
-        with pytest.raises(WishError, match=words):
-            wish_class("jacobi2d")(grid)
+        with pytest.raises(OperatorError, match=words):
+            operator_class("jacobi2d")(grid)
 
     @pytest.mark.parametrize("asked", [{"depth": -1}, {"tile": 0}, {"tile": -3}, {"depth": 1.5}])
     def test_depth_and_tile(self, asked):
-        with pytest.raises(WishError, match="must be"):
-            wish_class("jacobi2d")("8x8").program(Schedule.of("asked", cut=(2,), **{"depth": 1} | asked), 2)
+        with pytest.raises(OperatorError, match="must be"):
+            operator_class("jacobi2d")("8x8").program(Schedule.of("asked", cut=(2,), **{"depth": 1} | asked), 2)
 
     def test_dtype_and_steps(self):
-        with pytest.raises(WishError, match="u has dtype float16"):
-            wish_class("jacobi2d")("8x8", 1, "float16")
-        with pytest.raises(WishError, match="int32"):
-            wish_class("jacobi2d")("8x8", 1, "int32")
-        with pytest.raises(WishError, match="steps must be at least 0"):
-            wish_class("jacobi2d")("8x8", -1)
+        with pytest.raises(OperatorError, match="u has dtype float16"):
+            operator_class("jacobi2d")("8x8", 1, "float16")
+        with pytest.raises(OperatorError, match="int32"):
+            operator_class("jacobi2d")("8x8", 1, "int32")
+        with pytest.raises(OperatorError, match="steps must be at least 0"):
+            operator_class("jacobi2d")("8x8", -1)
 
     def test_other_parameters(self):
         @nest(u=array("n", time=True, boundary="fixed"))
@@ -373,16 +374,16 @@ class TestRefused:
                 for i in loop(first, u.shape[0]):
                     u[t + 1, i] = u[t, i]
 
-        with pytest.raises(WishError, match="has a parameter 'first'"):
-            stencil_wish(cut_off)
+        with pytest.raises(OperatorError, match="has a parameter 'first'"):
+            stencil_operator(cut_off)
 
 
 class TestPlantedFaults:
     """Of a right program, each is caught by the certificate."""
 
     def program(self):
-        wish = wish_class("jacobi2d")("16x6", 4)
-        return wish.program(schedule((2,), 2, True), 2), wish.plain(schedule((2,)), 2)
+        operator = operator_class("jacobi2d")("16x6", 4)
+        return operator.program(schedule((2,), 2, True), 2), operator.plain(schedule((2,)), 2)
 
     def changed(self, change):
         program, plain = self.program()
@@ -427,8 +428,8 @@ class TestPlantedFaults:
 def test_native_is_equal(name, grid):
     """Compiled C, on threads."""
     for dtype in ("float32", "float64"):
-        wish = wish_class(name)(grid, 4, dtype)
-        check(wish, schedule(cut_for(wish, 2), 2, True), run=native)
+        operator = operator_class(name)(grid, 4, dtype)
+        check(operator, schedule(cut_for(operator, 2), 2, True), run=native)
 
 
 AT_ONCE = {"jacobi2d": "19x64", "jacobi3d": "9x8x33", "heat3d": "7x8x40", "acoustic3d_4": "13x12x61"}
@@ -438,58 +439,58 @@ AT_ONCE = {"jacobi2d": "19x64", "jacobi3d": "9x8x33", "heat3d": "7x8x40", "acous
 @pytest.mark.parametrize(("name", "grid"), AT_ONCE.items())
 def test_rows_computed_as_one(name, grid):
     """Their ends are what they are row by row, and nothing beyond the last row is written."""
-    wish = wish_class(name)(grid, 5, "float32")
-    assert all(kernel.at_once for kernel in wish.kernels[: len(wish.stencil.sweeps)])
+    operator = operator_class(name)(grid, 5, "float32")
+    assert all(kernel.at_once for kernel in operator.kernels[: len(operator.stencil.sweeps)])
     for cut, depth, tile in ((1, 0, None), (2, 0, None), (2, 2, 3)):
-        check(wish, schedule((cut, *(1,) * (len(wish.rows) - 1)), depth, True, tile), run=native)
+        check(operator, schedule((cut, *(1,) * (len(operator.rows) - 1)), depth, True, tile), run=native)
 
 
 def test_rows_in_place_are_not_computed_as_one():
-    assert not any(kernel.at_once for kernel in wish_class("fdtd2d")("17x64", 5, "float32").kernels)
+    assert not any(kernel.at_once for kernel in operator_class("fdtd2d")("17x64", 5, "float32").kernels)
 
 
 @pytest.mark.needs("compiler")
 def test_native_does_not_call_python(monkeypatch):
-    from dovetail.loops.row_kernels import RowKernel
+    from dovetail.stencil.row_kernels import RowKernel
 
     monkeypatch.setattr(RowKernel, "call", None)
-    wish = wish_class("jacobi2d")("64x16", 4)
-    how, given = schedule((2,)), arguments(wish)
-    found = results(wish, wish.program(how, 2), how, given, lambda *about: execute_local(*about)[0])
-    assert np.array_equal(np.concatenate([each for (each,) in found]), whole(wish, given)[0])
+    operator = operator_class("jacobi2d")("64x16", 4)
+    how, given = schedule((2,)), arguments(operator)
+    found = results(operator, operator.program(how, 2), how, given, lambda *about: execute_local(*about)[0])
+    assert np.array_equal(np.concatenate([each for (each,) in found]), whole(operator, given)[0])
 
 
 @pytest.mark.needs("compiler")
 def test_bound_before_the_first_call(monkeypatch):
     """And not again: the engine is told where the arrays of a call lie."""
-    wish = wish_class("jacobi2d")("16x8", 3)
-    program = wish.program(schedule((1,)), 1)
-    run = embedded.Embedded(program, wish.workload(program), RunOptions(), None)
+    operator = operator_class("jacobi2d")("16x8", 3)
+    program = operator.program(schedule((1,)), 1)
+    run = embedded.Embedded(program, operator.workload(program), RunOptions(), None)
     run.bind()
     monkeypatch.setattr(embedded, "bind", None)
     for seed in range(2):
-        given = arguments(wish, seed)
-        found = run(wish.arguments(program, 0, given, None)[0])
-        assert np.array_equal(wish.result(program, 0, found), whole(wish, given)[0])
+        given = arguments(operator, seed)
+        found = run(operator.arguments(program, 0, given, None)[0])
+        assert np.array_equal(operator.result(program, 0, found), whole(operator, given)[0])
 
 
-class TestWish:
-    wish = staticmethod(lambda: wish_class("jacobi3d")("16x12x8", 7))
+class TestOperator:
+    operator = staticmethod(lambda: operator_class("jacobi3d")("16x12x8", 7))
 
     def test_document(self):
-        assert wish_from(self.wish().to_json()) == self.wish()
-        assert self.wish().title == "jacobi3d 16 × 12 × 8, 7 steps, float32"
+        assert operator_from(self.operator().to_json()) == self.operator()
+        assert self.operator().title == "jacobi3d 16 × 12 × 8, 7 steps, float32"
         with pytest.raises(DovetailError):
-            StencilWish.from_json({"schema": "dovetail.wish.stencil/1"})
+            StencilOperator.from_json({"schema": "dovetail.operator.stencil/1"})
 
     def test_serial_is_cut_where_least_travels(self):
-        assert self.wish().serial(4)["cut"] == (2, 2)
-        assert wish_class("jacobi3d")("64x4x8", 7).serial(4)["cut"] == (4, 1)
+        assert self.operator().serial(4)["cut"] == (2, 2)
+        assert operator_class("jacobi3d")("64x4x8", 7).serial(4)["cut"] == (4, 1)
 
     def test_prediction_of_a_long_run_is_of_a_short_one(self):
-        wish = wish_class("jacobi2d")("32x8", 1000)
-        program, workload, times = wish.modelled(schedule((2,), 4), 2)
-        assert program.num_ops < wish.program(schedule((2,), 4), 2).num_ops / 10
+        operator = operator_class("jacobi2d")("32x8", 1000)
+        program, workload, times = operator.modelled(schedule((2,), 4), 2)
+        assert program.num_ops < operator.program(schedule((2,), 4), 2).num_ops / 10
         assert times == pytest.approx(1000 / 64)
         assert {form.name for form in workload.forms} == {"jacobi2d_S0", "jacobi2d_S0_far"}
 
@@ -512,13 +513,13 @@ def mirrored(u, steps):
 @pytest.mark.parametrize(("name", "grid"), [*SHIPPED, ("mirrored", "12x9")])
 def test_all_that_is_priced_is_probed(name, grid):
     """Of every family, moves into planes with margins too."""
-    wish = (mirrored.wish if name == "mirrored" else wish_class(name))(grid, 6)
+    operator = (operator_of(mirrored) if name == "mirrored" else operator_class(name))(grid, 6)
     for ranks in (1, 2):
-        measured = [computations(wish, each, ranks, each.most, 1).variant for each in wish.samples(ranks)]
+        measured = [computations(operator, each, ranks, each.most, 1).variant for each in operator.samples(ranks)]
         probed = {key for each in measured for key in work_keys(each.program, each.workload)}
         for depth, overlapped in ((0, False), (0, True), (2, False)):
-            how = schedule((ranks, *[1] * (len(wish.rows) - 1)), depth, overlapped)
-            program, workload, _ = wish.modelled(how, ranks)
+            how = schedule((ranks, *[1] * (len(operator.rows) - 1)), depth, overlapped)
+            program, workload, _ = operator.modelled(how, ranks)
             assert {*work_keys(program, workload)} <= probed
 
 
@@ -527,8 +528,8 @@ class TestSpace:
 
     @pytest.mark.parametrize(("depth", "tile"), [(0, None), (2, None), (3, 2)])
     def test_every_row_of_every_step_is_owned_once(self, depth, tile):
-        wish = wish_class("jacobi2d")("30x6", 6)
-        space = wish.space(schedule((2,), depth, tile=tile), 2)
+        operator = operator_class("jacobi2d")("30x6", 6)
+        space = operator.space(schedule((2,), depth, tile=tile), 2)
         rows = [(p.step, row) for p in space.pieces if not p.beyond for row in range(p.low, p.high)]
         steps = max(step for step, _ in rows)
         low, high = max(space.low, 1), min(space.high, 29)
@@ -538,7 +539,7 @@ class TestSpace:
         assert space.cuts == (15,)
 
     def test_tiles_lean(self):
-        space = wish_class("jacobi2d")("64x6", 8).space(schedule((1,), 4, tile=4), 1)
+        space = operator_class("jacobi2d")("64x6", 8).space(schedule((1,), 4, tile=4), 1)
         second = sorted((p.step, p.low, p.high) for p in space.pieces if p.turn == 3)
         assert [(high - low) for _, low, high in second] == [4] * 4
         assert [low for _, low, _ in second] == [second[0][1] - each for each in range(4)]
@@ -557,6 +558,6 @@ def test_loops_in_any_order_and_direction(boundary):
                     near = u[t, i - 3, j] - 0.5 * u[t, i - 2, j + 1] * c[i - 2, j]
                     u[t + 1, i - 2, j] = near - 0.25 * u[t, i - 1, j - 1]
 
-    wish = stencil_wish(turned)("9x8", 2, "float64")
-    check(wish, schedule((2,)))
-    check(wish, schedule((3,), 1, overlapped=True))
+    operator = stencil_operator(turned)("9x8", 2, "float64")
+    check(operator, schedule((2,)))
+    check(operator, schedule((3,), 1, overlapped=True))

@@ -19,7 +19,7 @@ from dovetail.matmul import (
 )
 
 RANKS = range(2, 9)
-WISHES = (
+OPERATORS = (
     AllGatherColumnsMatmul,
     AllGatherMatmul,
     AllToAllMatmul,
@@ -29,15 +29,15 @@ WISHES = (
 )
 
 
-def wish_of(kind, ranks, shard):
+def operator_of(kind, ranks, shard):
     """One whose blocks have `shard` rows each, and whose K is cut evenly."""
     exchanged = kind in (AllToAllMatmul, MatmulAllToAll)
     return kind(shard * ranks * (ranks if exchanged else 1), 2 * ranks, ranks)
 
 
-def replay(wish, schedule, ranks, seed=0, program=None):
-    made = wish.program(schedule, ranks) if program is None else program
-    slices = 1 if isinstance(wish, AllGatherColumnsMatmul) else schedule.get("slices", 1)
+def replay(operator, schedule, ranks, seed=0, program=None):
+    made = operator.program(schedule, ranks) if program is None else program
+    slices = 1 if isinstance(operator, AllGatherColumnsMatmul) else schedule.get("slices", 1)
     return Replay(made, slices).run(seed)
 
 
@@ -48,15 +48,15 @@ def once(results, ranks, wanted, slices=1):
             assert sorted(held) == sorted((*row, s) for row in want for s in range(slices)), (rank, slot)
 
 
-def wanted_by(wish, ranks):
+def wanted_by(operator, ranks):
     """By rank, for each row of the result, the rows of A whose products it sums up."""
-    blocks = None if isinstance(wish, MatmulAllReduce) else wish.blocks(ranks)
+    blocks = None if isinstance(operator, MatmulAllReduce) else operator.blocks(ranks)
     every = range(ranks)
 
     def rows(r):
-        if blocks is None or isinstance(wish, AllGatherColumnsMatmul):
-            return [[(q, row) for q in every] for row in range(wish.m)]
-        if isinstance(wish, MatmulReduceScatter):
+        if blocks is None or isinstance(operator, AllGatherColumnsMatmul):
+            return [[(q, row) for q in every] for row in range(operator.m)]
+        if isinstance(operator, MatmulReduceScatter):
             first = sum(blocks.counts[0][:r])
             return [[(q, first + row) for q in every] for row in range(blocks.counts[0][r])]
         return [[(q, blocks.starts[q][r] + row)] for q in every for row in range(blocks.counts[q][r])]
@@ -66,19 +66,19 @@ def wanted_by(wish, ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("kind", WISHES)
+@pytest.mark.parametrize("kind", OPERATORS)
 def test_every_row_once_and_never_before_it_came(kind, ranks):
-    wish, seen = wish_of(kind, ranks, ranks), set()
-    for seed, schedule in enumerate(wish.schedules(costs(ranks))):
+    operator, seen = operator_of(kind, ranks, ranks), set()
+    for seed, schedule in enumerate(operator.schedules(costs(ranks))):
         key = schedule["by"], schedule.parameters
         if key in seen:
             continue
         seen.add(key)
-        results = replay(wish, schedule, ranks, seed).results
+        results = replay(operator, schedule, ranks, seed).results
         name = "C0" if ("C0", 0) in results else "C"
         slices = schedule.get("slices", 1)
         held = [results[name, rank] for rank in range(ranks)]
-        once(held, ranks, wanted_by(wish, ranks), slices)
+        once(held, ranks, wanted_by(operator, ranks), slices)
         if slices > 1:  # summed in the order of the slices
             assert all([s for _, _, s in row] == [*range(slices)] for rank in held for row in rank)
 
@@ -101,22 +101,22 @@ def families(kind):
     )
 
 
-@pytest.mark.parametrize("kind", WISHES)
+@pytest.mark.parametrize("kind", OPERATORS)
 def test_no_family_is_missing(kind):
-    wish = wish_of(kind, 4, 8)
-    found = {schedule.family for schedule in wish.schedules(costs(4))}
-    assert families(kind) <= found <= {*wish.families}
+    operator = operator_of(kind, 4, 8)
+    found = {schedule.family for schedule in operator.schedules(costs(4))}
+    assert families(kind) <= found <= {*operator.families}
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("kind", WISHES)
+@pytest.mark.parametrize("kind", OPERATORS)
 def test_neighbours_of_what_was_measured_hold_too(kind, ranks):
-    wish, seen = wish_of(kind, ranks, 8), set()
-    for schedule in wish.schedules(costs(ranks)):
-        for each in wish.neighbours(schedule):
+    operator, seen = operator_of(kind, ranks, 8), set()
+    for schedule in operator.schedules(costs(ranks)):
+        for each in operator.neighbours(schedule):
             if (key := (each["by"], each.parameters)) not in seen:
                 seen.add(key)
-                assert verify(wish.program(each, ranks)).ok, each
+                assert verify(operator.program(each, ranks)).ok, each
 
 
 # FiCCO's step lists for a rank among n, of blocks of n units of rows: the messages it is sent (rows in units: how
@@ -144,9 +144,9 @@ def test_step_lists_are_those_of_the_paper(kind, family, ranks):
     if kind is AllToAllMatmul and "ring" in family:
         return
     unit = 2  # rows
-    wish = wish_of(kind, ranks, unit * ranks)
-    (schedule,) = [s for s in wish.schedules(costs(ranks)) if s.family == family and s["by"] != "library"]
-    seen = replay(wish, schedule, ranks)
+    operator = operator_of(kind, ranks, unit * ranks)
+    (schedule,) = [s for s in operator.schedules(costs(ranks)) if s.family == family and s["by"] != "library"]
+    seen = replay(operator, schedule, ranks)
     messages, products, gathered, scattered = TABLE[family](ranks)
     for rank in range(ranks):
         assert seen.messages[rank] == Counter({unit * rows: count for rows, count in messages.items()})
@@ -179,9 +179,9 @@ def test_step_lists_turned_round(kind, family, ranks):
     if kind is MatmulAllToAll and "ring" in family:
         return
     unit = 2
-    wish = wish_of(kind, ranks, unit * ranks)
-    (schedule,) = [s for s in wish.schedules(costs(ranks)) if s.family == family and s["by"] != "library"]
-    seen = replay(wish, schedule, ranks)
+    operator = operator_of(kind, ranks, unit * ranks)
+    (schedule,) = [s for s in operator.schedules(costs(ranks)) if s.family == family and s["by"] != "library"]
+    seen = replay(operator, schedule, ranks)
     messages, products, together, moved = AWAY[family](ranks)
     for rank in range(ranks):
         assert seen.messages[rank] == Counter({unit * rows: count for rows, count in messages.items()})
@@ -195,17 +195,17 @@ def test_step_lists_turned_round(kind, family, ranks):
 class TestPlantedFaults:
     """What the certificate refuses, this finds too, and the other way round."""
 
-    WISH = AllGatherMatmul(32, 8, 8)
+    OPERATOR = AllGatherMatmul(32, 8, 8)
 
     def schedule(self, family):
-        return next(s for s in self.WISH.schedules(costs(4)) if s.family == family and s["by"] == "messages")
+        return next(s for s in self.OPERATOR.schedules(costs(4)) if s.family == family and s["by"] == "messages")
 
     def right(self, program, slices=1):
         """In no order of lanes a row is missing, and each comes once."""
         for seed in range(20):
             try:
                 results = Replay(program, slices).run(seed).results
-                once([results["C0", rank] for rank in range(4)], 4, wanted_by(self.WISH, 4), slices)
+                once([results["C0", rank] for rank in range(4)], 4, wanted_by(self.OPERATOR, 4), slices)
             except AssertionError:
                 return False
         return True
@@ -214,7 +214,7 @@ class TestPlantedFaults:
     def test_a_dependency_forgotten_a_message_misplaced_a_block_twice(self, family):
         schedule = self.schedule(family)
         slices = schedule.get("slices", 1)
-        program = self.WISH.program(schedule, 4)
+        program = self.OPERATOR.program(schedule, 4)
         assert self.right(program, slices)
         col, computes = program.columns, program.kind == Kind.compute
         late = np.flatnonzero(computes & (np.diff(col["dep_start"]) > 0))[0]

@@ -10,9 +10,9 @@ import pytest
 from test_trace_waits import call, collective, sent, taken, trace_of
 from trace_files import NAMES, event, pair, write_process
 
-from dovetail.plan.advise import advise, advise_story, together
-from dovetail.plan.remedy import dropped
-from dovetail.plan.replay import makespan_s
+from dovetail.advise.advise import advise, advise_story, together
+from dovetail.advise.remedy import dropped
+from dovetail.advise.replay import makespan_s
 from dovetail.report.advice import advice_text
 from dovetail.trace.delays import Delays
 from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Gathering, Message, Step, Story, story_of

@@ -6,8 +6,8 @@ import pytest
 from test_trace_waits import call, collective
 from trace_files import event, pair, write_process
 
-import dovetail.plan.advise as advising
-from dovetail.plan.advise import advise
+import dovetail.advise.advise as advising
+from dovetail.advise.advise import advise
 from dovetail.report.advice import advice_text
 from dovetail.trace import merge
 from dovetail.trace.excerpts import excerpts

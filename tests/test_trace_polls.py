@@ -15,8 +15,8 @@ from test_trace_replay import compiled
 from test_trace_waits import MS, call, sent, traced
 from trace_files import NAMES, event, pair, write_process
 
+from dovetail.advise.replay import makespan_s
 from dovetail.cli import main
-from dovetail.plan.replay import makespan_s
 from dovetail.report.trace_page import span_texts
 from dovetail.trace import Trace, merge, open_trace
 from dovetail.trace.process_file import REPEAT_BITS

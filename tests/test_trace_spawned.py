@@ -9,7 +9,7 @@ import pytest
 from test_trace_waits import call, collective, sent, taken, trace_of
 from trace_files import event, pair, write_process
 
-from dovetail.plan.replay import replay
+from dovetail.advise.replay import replay
 from dovetail.report.trace_tables import stats_text
 from dovetail.trace.matching import messages
 from dovetail.trace.meetings import meetings

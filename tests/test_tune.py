@@ -15,18 +15,18 @@ from dovetail.cost import Curve, Segment
 from dovetail.ir import Schedule
 from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
-from dovetail.plan import Plan, plan, search
-from dovetail.plan.costs import Costs
-from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE, Rival
+from dovetail.planner import Plan, plan, search
+from dovetail.planner.costs import Costs
+from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Rival
 from dovetail.report.explain import explain
 from dovetail.report.html import page
 from dovetail.report.tuning import summary, write_tuning
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
-from dovetail.tune import TuneResult, neighbourhood, tune
-from dovetail.tune.contest import LEAST_GAIN_S, Judged, contest, fastest, judge
-from dovetail.tune.measure import Clock, Measurer
-from dovetail.tune.tune import (
+from dovetail.tuner import TuneResult, neighbourhood, tune
+from dovetail.tuner.contest import LEAST_GAIN_S, Judged, contest, fastest, judge
+from dovetail.tuner.measure import Clock, Measurer
+from dovetail.tuner.tune import (
     COMPUTE,
     MESSAGES,
     OWN,
@@ -38,7 +38,7 @@ from dovetail.tune.tune import (
     stretch,
 )
 
-WISH = MatmulAllReduce(2048, 4096, 1024)
+OPERATOR = MatmulAllReduce(2048, 4096, 1024)
 FEW = {"align": 128, "max_tiles": 6}  # a search of milliseconds
 
 
@@ -49,14 +49,14 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="module")
 def planned(machine: Machine) -> Plan:
-    made = plan(WISH, machine, ranks=2, extrapolate=True)
+    made = plan(OPERATOR, machine, ranks=2, extrapolate=True)
     assert made.schedule != made.serial
     return made
 
 
 @pytest.fixture(scope="module")
 def costs(machine: Machine) -> Costs:
-    return Costs.of(WISH, machine, 2, extrapolate=True)[0]
+    return Costs.of(OPERATOR, machine, 2, extrapolate=True)[0]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ class Slow(SimExecutor):
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> TuneResult:
     executor = SimExecutor(two_hosts(), noise=0.01)
-    return tune(WISH, 2, out=tmp_path_factory.mktemp("tuned"), executor=executor, seed=7, **FEW)
+    return tune(OPERATOR, 2, out=tmp_path_factory.mktemp("tuned"), executor=executor, seed=7, **FEW)
 
 
 def test_the_river_finds_proves_and_keeps_what_is_faster(tuned: TuneResult) -> None:
@@ -102,7 +102,7 @@ def test_the_river_finds_proves_and_keeps_what_is_faster(tuned: TuneResult) -> N
 def test_the_river_leaves_plan_and_timelines(tmp_path) -> None:
     said: list[float] = []
     executor = SimExecutor(two_hosts())
-    found = tune(WISH, 2, out=tmp_path, executor=executor, seed=7, say=lambda what, done: said.append(done), **FEW)
+    found = tune(OPERATOR, 2, out=tmp_path, executor=executor, seed=7, say=lambda what, done: said.append(done), **FEW)
     assert {path.name for path in tmp_path.iterdir()} == {
         "plan.json",
         "predicted.json",
@@ -117,7 +117,7 @@ def test_the_river_leaves_plan_and_timelines(tmp_path) -> None:
 
 def test_what_is_asked_for_by_name_is_measured_and_kept(tmp_path) -> None:
     executor = SimExecutor(two_hosts())
-    found = tune(WISH, 2, out=tmp_path, executor=executor, seed=7, schedule="uniform", by="library", max_tiles=3)
+    found = tune(OPERATOR, 2, out=tmp_path, executor=executor, seed=7, schedule="uniform", by="library", max_tiles=3)
     assert (found.plan.family, found.plan.schedule["by"]) == ("uniform", "library")
     assert len(found.plan.tiles) <= 3
     assert OWN not in found.judged.beside
@@ -125,7 +125,7 @@ def test_what_is_asked_for_by_name_is_measured_and_kept(tmp_path) -> None:
 
 
 def test_planted_fault_what_is_measured_slower_is_not_kept(tmp_path) -> None:
-    found = tune(WISH, 2, out=tmp_path, executor=Slow(two_hosts()), seed=7, **FEW)
+    found = tune(OPERATOR, 2, out=tmp_path, executor=Slow(two_hosts()), seed=7, **FEW)
     assert found.plan.schedule["by"] == "library"
     by_ours = [rival for rival in found.plan.rivals if rival.schedule["by"] != "library" and rival.measured_s]
     assert by_ours
@@ -134,7 +134,7 @@ def test_planted_fault_what_is_measured_slower_is_not_kept(tmp_path) -> None:
 
 def test_serial_is_kept_where_overlap_only_hurts(tmp_path) -> None:
     executor = SimExecutor(two_hosts(cil=4.0))
-    found = tune(WISH, 2, out=tmp_path, executor=executor, seed=7, by="library", **FEW)
+    found = tune(OPERATOR, 2, out=tmp_path, executor=executor, seed=7, by="library", **FEW)
     assert found.keeps_serial
     assert (found.ideal_gain, found.speedup) == (None, 1.0)
 
@@ -320,7 +320,7 @@ def test_ranks_wait_several_times_as_long_as_the_longest_schedule_is_predicted_t
 def test_the_job_of_run_has_serial_and_the_plan(planned: Plan) -> None:
     job = beside_serial(planned, rounds=3)
     assert [variant.name for variant in job.variants] == ["serial", "planned"]
-    assert job.variants[0].program == WISH.program(planned.serial, 2)
+    assert job.variants[0].program == OPERATOR.program(planned.serial, 2)
     assert planned.serial["by"] == "library"
     assert job.variants[1].program == planned.program
     assert all(variant.check and variant.options.spans for variant in job.variants)

@@ -12,14 +12,14 @@ from collective_machine import star, with_library
 from sim_executor import SimExecutor
 
 from dovetail.cli import main
-from dovetail.collective.wish import AllGather, AllReduce
-from dovetail.core import DovetailError, WishError
+from dovetail.collective.operators import AllGather, AllReduce
+from dovetail.core import DovetailError, OperatorError
 from dovetail.machine import load
-from dovetail.plan import Plan
-from dovetail.plan.selection import Choice, Selection, selection_for
-from dovetail.tune import tune
-from dovetail.tune.collectives import tune_collective
-from dovetail.tune.timing import bus_factor, time_collective
+from dovetail.planner import Plan
+from dovetail.store.selection import Choice, Selection, selection_for
+from dovetail.tuner import tune
+from dovetail.tuner.collectives import tune_collective
+from dovetail.tuner.timing import bus_factor, time_collective
 
 POINTS = AllReduce.points(min="1K", max="1M", factor=32)
 
@@ -54,7 +54,7 @@ def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, b
     assert [each.choice.algorithm for each in timed] == [row["algorithm"] for row in document["rows"]]
 
 
-def test_one_size_is_tuned_as_any_other_wish(tmp_path):
+def test_one_size_is_tuned_as_any_other_operator(tmp_path):
     machine = with_library(star(4), "all_reduce", 1e-3, 1e7)
     found = tune(AllReduce(1 << 20), 4, out=tmp_path, executor=SimExecutor(machine, ahead=True), machine=machine)
     assert found.plan.family == found.judged.schedule.family != "serial"
@@ -83,7 +83,7 @@ def test_what_was_not_tuned_cannot_be_timed_as_tuned():
 
 
 def test_no_sizes_are_refused(tmp_path):
-    with pytest.raises(WishError, match="no sizes"):
+    with pytest.raises(OperatorError, match="no sizes"):
         tune_collective([], 4, out=tmp_path, executor=SimExecutor(star(4)), machine=star(4))
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from dovetail.call.nest_operators import operator_of
 from dovetail.ir import Schedule, verify
 from dovetail.loops import array, loop, nest, problems
-from dovetail.loops.repeated import is_same
-from dovetail.plan import written
+from dovetail.loops.repeat_steps import is_same
+from dovetail.store import program_cache as written
 
 HOW = Schedule.of("any", cut=(2,), depth=8, overlapped=None, tile=2)
-WISH = problems.jacobi2d.wish("128x8", steps=24)
+OPERATOR = operator_of(problems.jacobi2d)("128x8", steps=24)
 FOLDER = "programs/*.npz"
 
 
@@ -23,62 +24,62 @@ def smoothed(weight):
                 for j in loop(u.shape[1]):
                     u[t + 1, i, j] = weight * (u[t, i - 1, j] + u[t, i + 1, j])
 
-    return smooth.wish("128x8", steps=24)
+    return operator_of(smooth)("128x8", steps=24)
 
 
 class Unwilling:
-    """The same wish, that writes nothing."""
+    """The same operator, that writes nothing."""
 
-    nest, to_json = WISH.nest, staticmethod(WISH.to_json)
+    nest, to_json = OPERATOR.nest, staticmethod(OPERATOR.to_json)
 
 
 def test_is_the_same_and_proved_anew(own_cache):
-    first = written.program_of(WISH, HOW, 2)
+    first = written.program_of(OPERATOR, HOW, 2)
     again = written.program_of(Unwilling(), HOW, 2)
-    assert is_same(first, WISH.program(HOW, 2))
+    assert is_same(first, OPERATOR.program(HOW, 2))
     assert is_same(first, again)
     assert again.lines == first.lines
-    assert verify(again, against=WISH.plain(HOW, 2)).ok
+    assert verify(again, against=OPERATOR.plain(HOW, 2)).ok
     assert len([*own_cache.glob(FOLDER)]) == 1
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_not_of_another_wish_or_schedule():
-    written.program_of(WISH, HOW, 2)
-    assert not is_same(written.program_of(WISH, HOW.with_parameters(depth=4), 2), WISH.program(HOW, 2))
+def test_not_of_another_operator_or_schedule():
+    written.program_of(OPERATOR, HOW, 2)
+    assert not is_same(written.program_of(OPERATOR, HOW.with_parameters(depth=4), 2), OPERATOR.program(HOW, 2))
     keys = {written._key(smoothed(weight), HOW, 2) for weight in (0.5, 0.25)}  # of one name
     assert len(keys) == 2
 
 
 def test_what_tuning_has_written_is_read(own_cache):
-    written.keep_program(WISH, Schedule.from_json(HOW.to_json()), 2, WISH.program(HOW, 2))
-    assert is_same(written.program_of(Unwilling(), HOW, 2), WISH.program(HOW, 2))
+    written.keep_program(OPERATOR, Schedule.from_json(HOW.to_json()), 2, OPERATOR.program(HOW, 2))
+    assert is_same(written.program_of(Unwilling(), HOW, 2), OPERATOR.program(HOW, 2))
     assert len([*own_cache.glob(FOLDER)]) == 1
 
 
 def test_few_ops_are_not_kept(own_cache):
-    written.program_of(WISH, HOW.with_parameters(depth=0, tile=None), 2)
+    written.program_of(OPERATOR, HOW.with_parameters(depth=0, tile=None), 2)
     assert not [*own_cache.glob(FOLDER)]
 
 
 def test_a_broken_file_is_written_anew(own_cache):
-    written.program_of(WISH, HOW, 2)
+    written.program_of(OPERATOR, HOW, 2)
     (place,) = own_cache.glob(FOLDER)
     for text in (b"", b"PK\3\4", place.read_bytes()[:-100]):
         place.write_bytes(text)
-        assert is_same(written.program_of(WISH, HOW, 2), WISH.program(HOW, 2))
+        assert is_same(written.program_of(OPERATOR, HOW, 2), OPERATOR.program(HOW, 2))
         assert written._read(place) is not None
 
 
 def test_the_oldest_go(own_cache, monkeypatch):
     monkeypatch.setattr(written, "KEPT", 2)
     for steps in (16, 24, 32):
-        wish = problems.jacobi2d.wish("128x8", steps=steps)
-        written.program_of(wish, HOW, 2)
+        operator = operator_of(problems.jacobi2d)("128x8", steps=steps)
+        written.program_of(operator, HOW, 2)
         for age, path in enumerate(sorted(own_cache.glob(FOLDER), key=os.path.getmtime)):
             os.utime(path, (age, age))
     assert len([*own_cache.glob(FOLDER)]) == 2
-    assert written._read(written._folder() / f"{written._key(WISH, HOW, 2)}.npz") is not None
+    assert written._read(written._folder() / f"{written._key(OPERATOR, HOW, 2)}.npz") is not None
 
 
 class TestWhatIsKnown:
@@ -86,12 +87,12 @@ class TestWhatIsKnown:
 
     @pytest.fixture
     def program(self, own_cache):
-        program = WISH.program(HOW, 2)
-        assert written.known_of(WISH, HOW, program) == (False, None)
-        written.keep_proof(WISH, HOW, program, in_order=True)
-        assert written.known_of(WISH, HOW, program) == (True, True)
-        written.keep_proof(WISH, HOW, program, in_order=False)
-        assert written.known_of(WISH, HOW, program) == (True, False)
+        program = OPERATOR.program(HOW, 2)
+        assert written.known_of(OPERATOR, HOW, program) == (False, None)
+        written.keep_proof(OPERATOR, HOW, program, in_order=True)
+        assert written.known_of(OPERATOR, HOW, program) == (True, True)
+        written.keep_proof(OPERATOR, HOW, program, in_order=False)
+        assert written.known_of(OPERATOR, HOW, program) == (True, False)
         assert len([*own_cache.glob("programs/*")]) == 1
         return program
 
@@ -100,27 +101,27 @@ class TestWhatIsKnown:
         changed = program.columns[column].copy()
         changed[-1] += 1
         other = replace(program, columns=program.columns | {column: changed})
-        assert written.known_of(WISH, HOW, other) == (False, None)
+        assert written.known_of(OPERATOR, HOW, other) == (False, None)
 
     def test_not_of_one_whose_tables_differ(self, program):
         first, *others = program.buffers
         other = replace(program, buffers=(first._replace(slots=(65, 64)), *others))
-        assert written.known_of(WISH, HOW, other) == (False, None)
+        assert written.known_of(OPERATOR, HOW, other) == (False, None)
 
-    def test_not_of_another_wish_schedule_or_library(self, program, tmp_path, monkeypatch):
+    def test_not_of_another_operator_schedule_or_library(self, program, tmp_path, monkeypatch):
         assert written.known_of(smoothed(0.5), HOW, program) == (False, None)
-        assert written.known_of(WISH, HOW.with_parameters(tile=4), program) == (False, None)
+        assert written.known_of(OPERATOR, HOW.with_parameters(tile=4), program) == (False, None)
         (tmp_path / "other.so").write_bytes(b"another compiler's")
         monkeypatch.setattr("dovetail._native._core.__file__", str(tmp_path / "other.so"))
-        assert written.known_of(WISH, HOW, program) == (False, None)
+        assert written.known_of(OPERATOR, HOW, program) == (False, None)
 
     def test_nothing_by_a_broken_note(self, program):
-        place = written._note(WISH, HOW, program)
+        place = written._note(OPERATOR, HOW, program)
         for text in ("", "free", "0" * 64 + " free", place.read_text() + "more"):
             place.write_text(text)
-            assert written.known_of(WISH, HOW, program) == (False, None)
+            assert written.known_of(OPERATOR, HOW, program) == (False, None)
 
     def test_few_ops_leave_no_note(self, own_cache):
         how = HOW.with_parameters(depth=0, tile=None)
-        written.keep_proof(WISH, how, WISH.program(how, 2), in_order=False)
+        written.keep_proof(OPERATOR, how, OPERATOR.program(how, 2), in_order=False)
         assert not [*own_cache.glob("programs/*")]

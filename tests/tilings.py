@@ -10,8 +10,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from dovetail.loops.matrices import determinant, dot, transposed
-from dovetail.loops.spaces import Space
-from dovetail.loops.tiling import Tiling
+from dovetail.tiling.spaces import Space
+from dovetail.tiling.tiling import Tiling
 
 SEED = ((3, 1), (1, 2))
 P1, P2 = ((4, 0), (0, 5)), ((6, 2), (2, 4))

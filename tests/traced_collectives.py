@@ -3,9 +3,9 @@
 import numpy as np
 from mpi4py import MPI
 
-import dovetail.collective as dc
-from dovetail.comm import use
-from dovetail.plan.selection import Row, Selection
+import dovetail as dc
+from dovetail.call import use
+from dovetail.store.selection import Row, Selection
 
 COMM = MPI.COMM_WORLD
 use(COMM, Selection({}, (Row("all_reduce", COMM.size, 1, 0, 1 << 30, "ring_all_reduce"),)))

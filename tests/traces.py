@@ -82,10 +82,10 @@ SLOTS = 4
 BUFFERS = {"input": ("input", SLOTS), "output": ("output", SLOTS), "a": ("scratch", SLOTS), "b": ("scratch", SLOTS)}
 
 
-def random_trace(rng: Random, *, wishes: bool = False) -> tuple[Program, Hints]:
+def random_trace(rng: Random, *, operators: bool = False) -> tuple[Program, Hints]:
     """Moves of random places, often on from where the last one went; nothing undefined is read.
 
-    With `wishes`, some ask for channels and copies. Post-conditions say what the trace leaves in inputs and outputs.
+    With `operators`, some ask for channels and copies. Post-conditions say what the trace leaves in inputs and outputs.
     """
     ranks, depth, steps = rng.randint(2, 5), rng.choice([1, 2, 2, 8]), rng.choice([2, 5, 10, 20, 40])
     trace, last = Trace(ranks, BUFFERS, depth), None
@@ -99,8 +99,8 @@ def random_trace(rng: Random, *, wishes: bool = False) -> tuple[Program, Hints]:
         if not _slots(*source) <= defined or _slots(*source) & _slots(target, count):
             continue
         add = rng.random() < 0.4 and _slots(target, count) <= defined
-        wish = {"ch": rng.choice([-1, -1, 0, 1, 2]), "copies": rng.choice([1, 1, 2, 3])} if wishes else {}
-        trace.move((rank, buffer, slot), target, count, add=add, **wish)
+        operator = {"ch": rng.choice([-1, -1, 0, 1, 2]), "copies": rng.choice([1, 1, 2, 3])} if operators else {}
+        trace.move((rank, buffer, slot), target, count, add=add, **operator)
         defined |= _slots(target, count)
         last = target, count
     program, hints = trace.done()

@@ -7,13 +7,13 @@ import numpy as np
 from mpi4py import MPI
 from run_programs import library_call, workload_of
 
+import dovetail as dc
 import dovetail as dt
-import dovetail.collective as dc
-from dovetail.comm.rules import communicator
-from dovetail.core import RunError, WishError
+from dovetail.call.selection_rules import communicator
+from dovetail.core import OperatorError, RunError
 from dovetail.ir import Schedule
-from dovetail.plan.costs import Costs
-from dovetail.plan.search import with_schedule
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import with_schedule
 from dovetail.run.embedded import Embedded, ranks_of
 from dovetail.run.options import RunOptions
 
@@ -119,14 +119,14 @@ def test_groups(plan):
 
 def test_alone(plan):
     """A plan for one rank on a communicator of one, while others do nothing."""
-    single = dt.plan(dt.matmul_all_reduce(M, K, N), "shared-memory-2", ranks=1)
+    single = dt.plan(dt.MatmulAllReduce(M, K, N), "shared-memory-2", ranks=1)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-4, 5, (M, K)).astype("f4"), rng.integers(-4, 5, (K, N)).astype("f4")
     if WORLD.rank == 1:
         assert np.array_equal(single.run(a, b, comm=MPI.COMM_SELF), a @ b)
 
 
-def refusal(call, kind=WishError):
+def refusal(call, kind=OperatorError):
     """What the error said."""
     try:
         call()
@@ -136,8 +136,8 @@ def refusal(call, kind=WishError):
 
 
 def main(*names):
-    plan = dt.plan(dt.matmul_all_reduce(M, K, N), "shared-memory-2", ranks=2)
-    costs, _ = Costs.of(plan.wish, dt.load_machine("shared-memory-2"), 2)
+    plan = dt.plan(dt.MatmulAllReduce(M, K, N), "shared-memory-2", ranks=2)
+    costs, _ = Costs.of(plan.operator, dt.Machine.load("shared-memory-2"), 2)
     ring = with_schedule(plan, Schedule.of("ring", tiles=(8, 16), by="ring"), costs)
     tests = [value for name, value in globals().items() if name.startswith("test_") and (not names or name in names)]
     for test in tests:

@@ -222,32 +222,32 @@ def families(setting: Any) -> Iterator[dict[str, Any]]:
     """Every operator by the first schedule of each family, 4 and 8 virtual ranks: each element against float64."""
     side, ranks_of = (64, (4,)) if setting.small else (512, (4, 8))
     for kind, ranks in product(OPERATORS, ranks_of):
-        wish = kind(side, side, side, "float16")
-        yield held_against_float64(setting, wish, ranks) if setting.left_s > 3 else untried(wish.title)
+        operator = kind(side, side, side, "float16")
+        yield held_against_float64(setting, operator, ranks) if setting.left_s > 3 else untried(operator.title)
 
 
-def held_against_float64(setting: Any, wish: Any, ranks: int) -> dict[str, Any]:
+def held_against_float64(setting: Any, operator: Any, ranks: int) -> dict[str, Any]:
     firsts: dict[str, Schedule] = {}
-    for each in wish.schedules(costs(ranks)):
+    for each in operator.schedules(costs(ranks)):
         firsts.setdefault(each.family, each)
     errors, wrong = {}, []
     for family, schedule in firsts.items():
         try:
-            agreed = of_one_family(setting, wish.program(schedule, ranks), wish)
+            agreed = of_one_family(setting, operator.program(schedule, ranks), operator)
             errors[family] = agreed.max_rel_error
             wrong += [] if agreed.ok else [f"{family}: {agreed.worst}"]
         except DovetailError as error:
             wrong.append(f"{family}: {type(error).__name__}: {error}")
-    line = f"{wish.title}, {ranks} ranks: " + (
+    line = f"{operator.title}, {ranks} ranks: " + (
         f"WRONG: {'; '.join(wrong)[:300]}"
         if wrong
         else f"{len(firsts)} families right, error at most {max(errors.values()):.1e}"
     )
-    return {"title": wish.title, "ranks": ranks, "errors": errors, "bad": bool(wrong), "wrong": wrong, "line": line}
+    return {"title": operator.title, "ranks": ranks, "errors": errors, "bad": bool(wrong), "wrong": wrong, "line": line}
 
 
-def of_one_family(setting: Any, asked: Program, wish: Any) -> Agreement:
-    workload = wish.workload(asked)
+def of_one_family(setting: Any, asked: Program, operator: Any) -> Agreement:
+    workload = operator.workload(asked)
     inputs = fresh_inputs(asked, workload, 3)
     found, _ = run_streams(asked, workload, inputs, gpu=setting.gpu)
     return check_outputs(asked, workload, inputs, found)

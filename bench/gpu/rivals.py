@@ -13,8 +13,8 @@ CHUNKS = (1, 2, 4, 8)
 NO_PYTORCH = "no PyTorch here that has a device"
 
 
-def two_streams(wish: Any, ranks: int, chunks: int) -> list[float] | None:
-    """Seconds of `wish` in `chunks` by PyTorch on two streams, repeated; None where no PyTorch has a device.
+def two_streams(operator: Any, ranks: int, chunks: int) -> list[float] | None:
+    """Seconds of `operator` in `chunks` by PyTorch on two streams, repeated; None where no PyTorch has a device.
 
     Copies from and to pinned memory of the host on one stream, products of what has come on another, as a careful user
     would write it: an event for each chunk.
@@ -25,10 +25,10 @@ def two_streams(wish: Any, ranks: int, chunks: int) -> list[float] | None:
         return None
     if not torch.cuda.is_available():
         return None
-    return _times(torch, _once(torch, wish, ranks, chunks))
+    return _times(torch, _once(torch, operator, ranks, chunks))
 
 
-def two_streams_call_s(wish: Any, ranks: int, chunks: int, repeats: int = 60) -> tuple[float, float] | None:
+def two_streams_call_s(operator: Any, ranks: int, chunks: int, repeats: int = 60) -> tuple[float, float] | None:
     """The same as seconds of the calling thread, from the call until its results are there; and of the device."""
     try:
         import torch
@@ -36,7 +36,7 @@ def two_streams_call_s(wish: Any, ranks: int, chunks: int, repeats: int = 60) ->
         return None
     if not torch.cuda.is_available():
         return None
-    once, spent = _once(torch, wish, ranks, chunks), []
+    once, spent = _once(torch, operator, ranks, chunks), []
     for _ in range(repeats):
         begin = time.perf_counter()
         once()
@@ -45,9 +45,9 @@ def two_streams_call_s(wish: Any, ranks: int, chunks: int, repeats: int = 60) ->
     return statistics.median(spent[repeats // 3 :]), _median_s(torch, once, 20)
 
 
-def _once(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
-    make = _gathered if isinstance(wish, AllGatherMatmul) else _scattered
-    return make(torch, wish, ranks, chunks)
+def _once(torch: Any, operator: Any, ranks: int, chunks: int) -> Callable[[], None]:
+    make = _gathered if isinstance(operator, AllGatherMatmul) else _scattered
+    return make(torch, operator, ranks, chunks)
 
 
 def _median_s(torch: Any, once: Callable[[], None], repeats: int = 7) -> float:
@@ -67,15 +67,18 @@ def _times(torch: Any, once: Callable[[], None], repeats: int = 7) -> list[float
     return times[2:]
 
 
-def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
+def _gathered(torch: Any, operator: Any, ranks: int, chunks: int) -> Callable[[], None]:
     """Each peer's rows come in chunks; each chunk is multiplied once it is there; our own rows go to every peer."""
-    dtype, rows, columns = getattr(torch, wish.dtype), wish.m // ranks, wish.n // ranks
-    mine, b = torch.randn(rows, wish.k, device="cuda").to(dtype), torch.randn(wish.k, columns, device="cuda").to(dtype)
-    peers = [torch.randn(rows, wish.k).to(dtype).pin_memory() for _ in range(ranks - 1)]
-    sinks = [torch.empty(rows, wish.k, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
+    dtype, rows, columns = getattr(torch, operator.dtype), operator.m // ranks, operator.n // ranks
+    mine, b = (
+        torch.randn(rows, operator.k, device="cuda").to(dtype),
+        torch.randn(operator.k, columns, device="cuda").to(dtype),
+    )
+    peers = [torch.randn(rows, operator.k).to(dtype).pin_memory() for _ in range(ranks - 1)]
+    sinks = [torch.empty(rows, operator.k, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
     whole, c = (
-        torch.empty(wish.m, wish.k, dtype=dtype, device="cuda"),
-        torch.empty(wish.m, columns, dtype=dtype, device="cuda"),
+        torch.empty(operator.m, operator.k, dtype=dtype, device="cuda"),
+        torch.empty(operator.m, columns, dtype=dtype, device="cuda"),
     )
     copies, sends = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -101,14 +104,17 @@ def _gathered(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], No
     return once
 
 
-def _scattered(torch: Any, wish: Any, ranks: int, chunks: int) -> Callable[[], None]:
+def _scattered(torch: Any, operator: Any, ranks: int, chunks: int) -> Callable[[], None]:
     """Each peer's part is multiplied and sent in chunks; the peers' parts for us come and are added up."""
-    dtype, rows, depth = getattr(torch, wish.dtype), wish.m // ranks, wish.k // ranks
-    a, b = torch.randn(wish.m, depth, device="cuda").to(dtype), torch.randn(depth, wish.n, device="cuda").to(dtype)
-    partial = torch.empty(wish.m, wish.n, dtype=dtype, device="cuda")
-    theirs = [torch.randn(rows, wish.n).to(dtype).pin_memory() for _ in range(ranks - 1)]
-    sinks = [torch.empty(rows, wish.n, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
-    here = [torch.empty(rows, wish.n, dtype=dtype, device="cuda") for _ in range(ranks - 1)]
+    dtype, rows, depth = getattr(torch, operator.dtype), operator.m // ranks, operator.k // ranks
+    a, b = (
+        torch.randn(operator.m, depth, device="cuda").to(dtype),
+        torch.randn(depth, operator.n, device="cuda").to(dtype),
+    )
+    partial = torch.empty(operator.m, operator.n, dtype=dtype, device="cuda")
+    theirs = [torch.randn(rows, operator.n).to(dtype).pin_memory() for _ in range(ranks - 1)]
+    sinks = [torch.empty(rows, operator.n, dtype=dtype).pin_memory() for _ in range(ranks - 1)]
+    here = [torch.empty(rows, operator.n, dtype=dtype, device="cuda") for _ in range(ranks - 1)]
     copies, sends = torch.cuda.Stream(), torch.cuda.Stream()
 
     def once() -> None:

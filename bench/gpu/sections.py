@@ -23,8 +23,8 @@ from dovetail.collective import build
 from dovetail.ir import Program, Schedule, Slot, Workload, verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
-from dovetail.probe import probe_links
-from dovetail.probe.take import Budget
+from dovetail.prober import probe_links
+from dovetail.prober.take import Budget
 from dovetail.report.tuning import write_tuning
 from dovetail.run import fresh_inputs
 from dovetail.run.cuda_device import DeviceMemory, Gpu, native
@@ -32,7 +32,7 @@ from dovetail.run.cuda_executor import CudaExecutor
 from dovetail.run.cuda_runs import ONE_RANK, InterpretedRun, OneRank, StreamsOptions, StreamsRun, plain_sum
 from dovetail.run.interpreter import PROTOCOLS, Layout
 from dovetail.run.options import RunOptions
-from dovetail.tune import tune
+from dovetail.tuner import tune
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM_S = 0.15
@@ -127,10 +127,10 @@ def engines(setting: Setting) -> Rows:
 
 def calls(setting: Setting) -> Rows:
     """What the calling thread spends on a run: enqueued op by op, and as one graph."""
-    wish, ranks = AllGatherMatmul(256, 64, 64, "float32"), 4
-    asked = wish.program(wish.serial(ranks), ranks)
+    operator, ranks = AllGatherMatmul(256, 64, 64, "float32"), 4
+    asked = operator.program(operator.serial(ranks), ranks)
     for graph in (False, True):
-        memory = DeviceMemory(setting.gpu, asked, wish.workload(asked))
+        memory = DeviceMemory(setting.gpu, asked, operator.workload(asked))
         bound = StreamsRun(memory, StreamsOptions(graph=graph), stamps=False)
         spent = []
         for _ in range(20):
@@ -146,12 +146,14 @@ def calls(setting: Setting) -> Rows:
 def planned_call(setting: Setting) -> Rows:
     """What a planned call costs beyond streams by hand with the same copies and products, seconds of the caller."""
     ranks = 2 if setting.small else 8
-    wish = AllGatherMatmul(64, 32, 64, "float16") if setting.small else AllGatherMatmul(2048, 2048, 8192, "float16")
-    schedule = Schedule.of("any", tiles=(wish.m // ranks,), by="messages", own="first", fused=False)
-    asked = wish.program(schedule, ranks)  # of one rank: a message and a product for each other, a product of its own
-    workload = wish.workload(asked)
+    operator = AllGatherMatmul(64, 32, 64, "float16") if setting.small else AllGatherMatmul(2048, 2048, 8192, "float16")
+    schedule = Schedule.of("any", tiles=(operator.m // ranks,), by="messages", own="first", fused=False)
+    asked = operator.program(
+        schedule, ranks
+    )  # of one rank: a message and a product for each other, a product of its own
+    workload = operator.workload(asked)
     inputs = fresh_inputs(asked, workload, 0)
-    by_hand = two_streams_call_s(wish, ranks, 1)
+    by_hand = two_streams_call_s(operator, ranks, 1)
     for graph in (True, False):
         alone = OneRank(setting.gpu, asked, workload, inputs, 0, StreamsOptions(graph=graph), "sum")
         bound = StreamsRun(alone.run.memory, alone.options, "sum", False, 0, None, alone.run.heard)
@@ -161,7 +163,7 @@ def planned_call(setting: Setting) -> Rows:
             device.append(bound.run())
             spent.append(time.perf_counter() - begin)
         ours_s, device_s = statistics.median(spent[3:]), statistics.median(device[3:])
-        row = {"title": f"{wish.title}, {'a graph' if graph else 'op by op'}", "ranks": ranks, "graph": graph}
+        row = {"title": f"{operator.title}, {'a graph' if graph else 'op by op'}", "ranks": ranks, "graph": graph}
         row |= {"call_s": ours_s, "device_s": device_s, "spread": spread(spent[3:])}
         line = f"{row['title']}: {1e6 * ours_s:.1f} µs a call, {1e6 * device_s:.1f} µs on the device"
         if by_hand:
@@ -270,25 +272,25 @@ def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Lay
 def products(setting: Setting) -> Rows:
     """Operators with 4 and 8 virtual ranks, tuned: every candidate that runs is held against float64."""
     m = 64 if setting.small else 2048
-    wishes = [MatmulAllReduce(m, m // 2, m, "float16"), AllGatherMatmul(m, m, m // 4, "float16")]
+    operators = [MatmulAllReduce(m, m // 2, m, "float16"), AllGatherMatmul(m, m, m // 4, "float16")]
     for ranks in (2,) if setting.small else (4, 8):
-        for wish in wishes:
+        for operator in operators:
             if setting.left_s > 8:
-                yield tuned(setting, wish, ranks, CudaExecutor(), 12)
+                yield tuned(setting, operator, ranks, CudaExecutor(), 12)
 
 
-def tuned(setting: Setting, wish: Any, ranks: int, executor: CudaExecutor, budget_s: float) -> dict[str, Any]:
+def tuned(setting: Setting, operator: Any, ranks: int, executor: CudaExecutor, budget_s: float) -> dict[str, Any]:
     """One tuning, in a few numbers; its page beside the results."""
-    name = f"{wish.name}-{wish.m}x{wish.k}x{wish.n}-{ranks}{'' if executor.real is None else '-alone'}"
+    name = f"{operator.name}-{operator.m}x{operator.k}x{operator.n}-{ranks}{'' if executor.real is None else '-alone'}"
     where = setting.pages / name
     machine = setting.linked(executor, ranks)
     budget_s = 1.0 if setting.small else min(budget_s, max(setting.left_s - 5, 3))
     probing = Budget(1e-3 if setting.small else 0.03, 2, 20)
     how: dict[str, Any] = {"executor": executor, "machine": machine, "probing": probing}
-    found = tune(wish, ranks, out=where, rounds=5, budget_s=budget_s, **how)
+    found = tune(operator, ranks, out=where, rounds=5, budget_s=budget_s, **how)
     document = write_tuning(found, where).to_json()
     keys = ("schedule", "serial_s", "measured_s", "ideal_s", "ideal_gain", "max_rel_error", "serial_spread")
-    row = {"title": wish.title, "ranks": ranks, "compute_s": found.compute_s, "comm_s": found.comm_s}
+    row = {"title": operator.title, "ranks": ranks, "compute_s": found.compute_s, "comm_s": found.comm_s}
     row |= {key: document[key] for key in keys}
     row |= {"spread": document["measured_spread"], "bad": bool(found.judged.wrong)}
     wrong = ", ".join(f"{schedule.family} in {count} places" for schedule, count in found.judged.wrong.items())
@@ -304,30 +306,34 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def balanced(setting: Setting) -> list[Any]:
-    """Wishes whose product takes about as long as its transfers, with the number of ranks."""
+    """Operators whose product takes about as long as its transfers, with the number of ranks."""
     if setting.small:
         return [(AllGatherMatmul(64, 32, 64, "float16"), 2), (MatmulReduceScatter(64, 64, 64, "float16"), 2)]
     gathers = [AllGatherMatmul(16384, 4096, 8 * n, "float16") for n in (8192, 12288)]  # a rank has an eighth of n
-    return [(wish, 8) for wish in (*gathers, MatmulReduceScatter(16384, 65536, 4096, "float16"))]
+    return [(operator, 8) for operator in (*gathers, MatmulReduceScatter(16384, 65536, 4096, "float16"))]
 
 
 def alone(setting: Setting) -> Rows:
     """One rank real, its peers in host memory: shapes where product and transfer balance."""
-    for wish, ranks in balanced(setting):
+    for operator, ranks in balanced(setting):
         if setting.left_s > 8:
-            yield {"label": ONE_RANK, **tuned(setting, wish, ranks, CudaExecutor(real=0), 15), "clocks": clocks_now()}
+            yield {
+                "label": ONE_RANK,
+                **tuned(setting, operator, ranks, CudaExecutor(real=0), 15),
+                "clocks": clocks_now(),
+            }
 
 
 def pytorch(setting: Setting) -> Rows:
-    """The same wishes and transfers by PyTorch, on two streams, in chunks."""
-    for wish, ranks in balanced(setting):
+    """The same operators and transfers by PyTorch, on two streams, in chunks."""
+    for operator, ranks in balanced(setting):
         for chunks in CHUNKS:
             if setting.left_s < 2:
-                yield {"line": f"{wish.title}, {ranks} ranks, in chunks of 1/{chunks}: no time was left"}
-            elif times := two_streams(wish, ranks, chunks):
+                yield {"line": f"{operator.title}, {ranks} ranks, in chunks of 1/{chunks}: no time was left"}
+            elif times := two_streams(operator, ranks, chunks):
                 half = statistics.median(times)
-                line = f"{wish.title}, {ranks} ranks: {1e3 * half:.3f} ms in chunks of 1/{chunks}"
-                about = {"title": wish.title, "ranks": ranks, "chunks": chunks}
+                line = f"{operator.title}, {ranks} ranks: {1e3 * half:.3f} ms in chunks of 1/{chunks}"
+                about = {"title": operator.title, "ranks": ranks, "chunks": chunks}
                 yield {**about, "seconds": half, "spread": spread(times), "line": line}
             else:
                 yield {"line": f"{NO_PYTORCH}: no rival was measured"}

@@ -13,12 +13,12 @@ from dovetail.ir import Schedule
 from dovetail.matmul import AllGatherMatmul
 from dovetail.matmul.alone import ProductAlone
 from dovetail.matmul.ficco import GPUS, LITERAL_S, MEMORY_S, SCENARIOS, TRANCHES, Outcome, best_threshold, ficco_rule
-from dovetail.plan import plan
-from dovetail.plan.costs import Costs
-from dovetail.plan.search import ranked_schedules
-from dovetail.probe import characterise, probe_wish
-from dovetail.probe.characteristics import Characteristics
-from dovetail.probe.take import Budget
+from dovetail.planner import plan
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import ranked_schedules
+from dovetail.prober import characterise, probe_operator
+from dovetail.prober.characteristics import Characteristics
+from dovetail.prober.take import Budget
 from dovetail.report.characteristics import write_characteristics
 from dovetail.report.summary import Provenance
 from dovetail.run.cuda_executor import CudaExecutor
@@ -105,7 +105,7 @@ class Contest:
     """What each family's best schedule took for one shape, in rounds; and what simulation chose."""
 
     name: str
-    wish: AllGatherMatmul
+    operator: AllGatherMatmul
     seconds: dict[str, tuple[float, ...]]  # by family
     simulated: str
     sizes: tuple[int, int, float, float]  # as the static rule takes them
@@ -130,48 +130,48 @@ class Contest:
         taken = self.judged_s
         best = min(taken, key=lambda family: taken[family])
         line = (
-            f"{self.name} {self.wish.m}x{self.wish.k}x{self.wish.n}: {best} {1e3 * taken[best]:.3f} ms, serial "
-            f"{1e3 * taken['serial']:.3f} ms; simulation {self.simulated} +{self.regret(self.simulated):.1%}, "
+            f"{self.name} {self.operator.m}x{self.operator.k}x{self.operator.n}: {best} {1e3 * taken[best]:.3f} ms, "
+            f"serial {1e3 * taken['serial']:.3f} ms; simulation {self.simulated} +{self.regret(self.simulated):.1%}, "
             f"measured {self.measured} +{self.regret(self.measured):.1%}"
         )
-        about = {"scenario": self.name, "wish": self.wish.to_json(), "best": best, "families": taken}
+        about = {"scenario": self.name, "operator": self.operator.to_json(), "best": best, "families": taken}
         picks = {"simulation": self.simulated, "measured": self.measured}
         return {"label": ONE_RANK, **about, "seconds": self.seconds, "picks": picks, "line": line}
 
 
 def schedules(setting: Any) -> Rows:
     """Which schedule wins where, one rank real, against simulation and against FiCCO's static rule."""
-    wishes = [("small", AllGatherMatmul(64, 64, 64, "float16"))]
+    operators = [("small", AllGatherMatmul(64, 64, 64, "float16"))]
     if not setting.small:
         sizes = {name: scaled(m, k, n, GATHERED_BYTES, False) for name, (m, n, k) in SCENARIOS.items()}
-        wishes = [(name, AllGatherMatmul(m, k, n, "bfloat16")) for name, (m, k, n) in sizes.items()]
+        operators = [(name, AllGatherMatmul(m, k, n, "bfloat16")) for name, (m, k, n) in sizes.items()]
     held = []
-    for name, wish in wishes:
+    for name, operator in operators:
         if setting.left_s > 8:
-            held.append(contest(setting, name, wish, 2 if setting.small else GPUS))
+            held.append(contest(setting, name, operator, 2 if setting.small else GPUS))
             yield held[-1].row()
     if held:
         yield from regrets(held)
 
 
-def contest(setting: Any, name: str, wish: AllGatherMatmul, ranks: int) -> Contest:
+def contest(setting: Any, name: str, operator: AllGatherMatmul, ranks: int) -> Contest:
     """Every family's best by simulation on the probed device, run in turn."""
     executor = CudaExecutor(real=0)
     budget = Budget(1e-3 if setting.small else 0.01, 2, 20)
-    machine = probe_wish(executor, setting.linked(executor, ranks), wish, ranks, budget)
-    costs, _ = Costs.of(wish, machine, ranks, {}, extrapolate=True)
-    chosen = plan(wish, machine, ranks=ranks, extrapolate=True).schedule
-    firsts: dict[str, Schedule] = {wish.serial(ranks).family: wish.serial(ranks)}
+    machine = probe_operator(executor, setting.linked(executor, ranks), operator, ranks, budget)
+    costs, _ = Costs.of(operator, machine, ranks, {}, extrapolate=True)
+    chosen = plan(operator, machine, ranks=ranks, extrapolate=True).schedule
+    firsts: dict[str, Schedule] = {operator.serial(ranks).family: operator.serial(ranks)}
     for each in ranked_schedules(costs):
         firsts.setdefault(each.family, each.schedule)
     firsts |= {chosen.family: chosen}
     quiet = RunOptions(spans=False)
-    programs = {family: wish.program(schedule, ranks) for family, schedule in firsts.items()}
-    variants = tuple(Variant(family, made, wish.workload(made), quiet) for family, made in programs.items())
+    programs = {family: operator.program(schedule, ranks) for family, schedule in firsts.items()}
+    variants = tuple(Variant(family, made, operator.workload(made), quiet) for family, made in programs.items())
     result = executor.execute(Job(variants, rounds=2 if setting.small else ROUNDS, budget_s=max(setting.left_s - 3, 2)))
     seconds = {outcome.name: outcome.seconds for outcome in result.outcomes}
-    flops = 2.0 * wish.m * wish.k * wish.n / ranks
-    return Contest(name, wish, seconds, chosen.family, (wish.m, wish.k, flops, PEAK))
+    flops = 2.0 * operator.m * operator.k * operator.n / ranks
+    return Contest(name, operator, seconds, chosen.family, (operator.m, operator.k, flops, PEAK))
 
 
 def regrets(held: Sequence[Contest]) -> Rows:

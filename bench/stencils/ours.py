@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-import dovetail.comm.stencils  # noqa: F401  # before the clock starts, as Devito's modules are
+import dovetail.call.nests  # noqa: F401  # before the clock starts, as Devito's modules are
+from dovetail.call.bind import bind
 from dovetail.loops import problems
 
 REPEATS = 5
@@ -23,9 +24,9 @@ def main() -> None:
     comm, grid = MPI.COMM_WORLD, (n,) * axes
     problem = problems.jacobi2d if axes == 2 else problems.jacobi3d
     begin = time.perf_counter()
-    jacobi = problem.on(comm, grid, steps=steps, **how)
+    jacobi = bind(problem, comm, grid, steps=steps, **how)
     ready_s = time.perf_counter() - begin
-    twice = problem.on(comm, grid, steps=2 * steps, **how) if how else None
+    twice = bind(problem, comm, grid, steps=2 * steps, **how) if how else None
     start = (np.arange(n**axes) * 7919 % 1000).astype(np.float32).reshape(grid) / np.float32(1000)
     mine = np.ascontiguousarray(start[jacobi.block])
     del start

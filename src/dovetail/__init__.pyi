@@ -1,94 +1,82 @@
-# What `import dovetail` offers, for type checkers; __init__.py loads each name when it is first used.
-from dovetail.collective import AllGather, AllReduce, AllToAll, AllToNext, Broadcast, ReduceScatter
-from dovetail.core import DovetailError as DovetailError
-from dovetail.ir import Program as Program
-from dovetail.ir import verify as verify
-from dovetail.loops.pipelines import (
-    GaussSeidel2d,
-    Lcs,
-    Seidel1d,
-    Seidel2d,
-    SmithWaterman,
-    Sor2d,
-    Ssor2d,
-    SyncP2p,
-    TripleNest,
-)
-from dovetail.loops.stencils import (
-    Acoustic3d,
-    Acoustic3d4,
-    Acoustic3d6,
-    Acoustic3d8,
-    Fdtd2d,
-    Heat3d,
-    Jacobi1d,
-    Jacobi2d,
-    Jacobi3d,
-    Laplace2d,
-    RedBlack2d,
-)
-from dovetail.machine import Machine as Machine
-from dovetail.machine import load as load_machine
-from dovetail.matmul import (
-    AllGatherColumnsMatmul,
-    AllGatherMatmul,
-    AllToAllMatmul,
-    MatmulAllReduce,
-    MatmulAllToAll,
-    MatmulReduceScatter,
-)
-from dovetail.plan import Plan as Plan
-from dovetail.plan.search import plan as plan
+# What `dovetail` offers, for type checkers; made by tools/face_stub.py.
+from typing import Any
+
+from dovetail.call.bind import bind as bind
+from dovetail.call.collectives import all_gather as all_gather
+from dovetail.call.collectives import all_gather_v as all_gather_v
+from dovetail.call.collectives import all_reduce as all_reduce
+from dovetail.call.collectives import all_to_all as all_to_all
+from dovetail.call.collectives import all_to_all_v as all_to_all_v
+from dovetail.call.collectives import all_to_next as all_to_next
+from dovetail.call.collectives import broadcast as broadcast
+from dovetail.call.collectives import gather as gather
+from dovetail.call.collectives import reduce as reduce
+from dovetail.call.collectives import reduce_scatter as reduce_scatter
+from dovetail.call.collectives import reduce_scatter_v as reduce_scatter_v
+from dovetail.call.collectives import scatter as scatter
+from dovetail.call.nest_operators import operator_of as operator_of
+from dovetail.call.products import schedule_for as schedule_for
+from dovetail.call.selection_rules import choice_for as choice_for
+from dovetail.call.selection_rules import use as use
+from dovetail.collective import AllGather as AllGather
+from dovetail.collective import AllReduce as AllReduce
+from dovetail.collective import AllToAll as AllToAll
+from dovetail.collective import AllToNext as AllToNext
+from dovetail.collective import Broadcast as Broadcast
+from dovetail.collective import ReduceScatter as ReduceScatter
+from dovetail.core.errors import DovetailError as DovetailError
+from dovetail.ir.program import Program as Program
+from dovetail.ir.schedule import Schedule as Schedule
+from dovetail.ir.verify import verify as verify
+from dovetail.loops.expressions import cos as cos
+from dovetail.loops.expressions import exp as exp
+from dovetail.loops.expressions import maximum as maximum
+from dovetail.loops.expressions import minimum as minimum
+from dovetail.loops.expressions import sin as sin
+from dovetail.loops.expressions import sqrt as sqrt
+from dovetail.loops.expressions import where as where
+from dovetail.loops.nest import array as array
+from dovetail.loops.nest import nest as nest
+from dovetail.loops.record import loop as loop
+from dovetail.machine.machine import Machine as Machine
+from dovetail.matmul import AllGatherColumnsMatmul as AllGatherColumnsMatmul
+from dovetail.matmul import AllGatherMatmul as AllGatherMatmul
+from dovetail.matmul import AllToAllMatmul as AllToAllMatmul
+from dovetail.matmul import MatmulAllReduce as MatmulAllReduce
+from dovetail.matmul import MatmulAllToAll as MatmulAllToAll
+from dovetail.matmul import MatmulReduceScatter as MatmulReduceScatter
+from dovetail.pipeline.problems import GaussSeidel2d as GaussSeidel2d
+from dovetail.pipeline.problems import Lcs as Lcs
+from dovetail.pipeline.problems import Seidel1d as Seidel1d
+from dovetail.pipeline.problems import Seidel2d as Seidel2d
+from dovetail.pipeline.problems import SmithWaterman as SmithWaterman
+from dovetail.pipeline.problems import Sor2d as Sor2d
+from dovetail.pipeline.problems import Ssor2d as Ssor2d
+from dovetail.pipeline.problems import SyncP2p as SyncP2p
+from dovetail.pipeline.problems import TripleNest as TripleNest
+from dovetail.planner.plan import Plan as Plan
+from dovetail.planner.search import plan as plan
 from dovetail.report.explain import explain as explain
-from dovetail.timeline import Timeline as Timeline
-from dovetail.tune import TuneResult as TuneResult
-from dovetail.tune.tune import tune as tune
+from dovetail.stencil.problems import Acoustic3d as Acoustic3d
+from dovetail.stencil.problems import Acoustic3d4 as Acoustic3d4
+from dovetail.stencil.problems import Acoustic3d6 as Acoustic3d6
+from dovetail.stencil.problems import Acoustic3d8 as Acoustic3d8
+from dovetail.stencil.problems import Fdtd2d as Fdtd2d
+from dovetail.stencil.problems import Heat3d as Heat3d
+from dovetail.stencil.problems import Jacobi1d as Jacobi1d
+from dovetail.stencil.problems import Jacobi2d as Jacobi2d
+from dovetail.stencil.problems import Jacobi3d as Jacobi3d
+from dovetail.stencil.problems import Laplace2d as Laplace2d
+from dovetail.stencil.problems import RedBlack2d as RedBlack2d
+from dovetail.timeline.timeline import Timeline as Timeline
+from dovetail.tuner.tune import TuneResult as TuneResult
+from dovetail.tuner.tune import tune as tune
 
 __version__: str
-__all__ = [
-    "DovetailError",
-    "Machine",
-    "Plan",
-    "Program",
-    "Timeline",
-    "TuneResult",
-    "explain",
-    "load_machine",
-    "plan",
-    "tune",
-    "verify",
-]
 
-# Wishes, by the names of plan/wishes.py.
-all_gather_matmul = AllGatherMatmul
-all_gather_columns_matmul = AllGatherColumnsMatmul
-all_to_all_matmul = AllToAllMatmul
-matmul_all_reduce = MatmulAllReduce
-matmul_all_to_all = MatmulAllToAll
-matmul_reduce_scatter = MatmulReduceScatter
-all_reduce = AllReduce
-all_gather = AllGather
-reduce_scatter = ReduceScatter
-all_to_all = AllToAll
-all_to_next = AllToNext
-broadcast = Broadcast
-jacobi1d = Jacobi1d
-jacobi2d = Jacobi2d
-jacobi3d = Jacobi3d
-heat3d = Heat3d
-acoustic3d = Acoustic3d
-acoustic3d_4 = Acoustic3d4
-acoustic3d_6 = Acoustic3d6
-acoustic3d_8 = Acoustic3d8
-fdtd2d = Fdtd2d
-laplace2d = Laplace2d
-red_black2d = RedBlack2d
-sync_p2p = SyncP2p
-gauss_seidel2d = GaussSeidel2d
-sor2d = Sor2d
-ssor2d = Ssor2d
-seidel1d = Seidel1d
-seidel2d = Seidel2d
-lcs = Lcs
-smith_waterman = SmithWaterman
-triple_nest = TripleNest
+def all_gather_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...) -> Any: ...
+def all_gather_columns_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...) -> Any: ...
+def all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Any: ...
+def matmul_all_reduce(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
+def matmul_all_to_all(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Any: ...
+def matmul_reduce_scatter(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...

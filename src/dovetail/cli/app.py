@@ -24,6 +24,7 @@ from dovetail.cli.compile import compile
 from dovetail.cli.diff import diff
 from dovetail.cli.doctor import doctor
 from dovetail.cli.machines import machines
+from dovetail.cli.operators import HELP, Verb
 from dovetail.cli.plan import plan
 from dovetail.cli.probe import probe
 from dovetail.cli.run import run
@@ -33,11 +34,10 @@ from dovetail.cli.tile import tile
 from dovetail.cli.trace import group as trace_group
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
-from dovetail.cli.wishes import HELP, Verb
 from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
-OF_WISHES = (
+OF_OPERATORS = (
     Verb(tune, limits=True, balances=True),
     Verb(probe, alone="links", of_subjects=characterise),
     Verb(plan, limits=True, compares=True),
@@ -67,7 +67,7 @@ app = typer.Typer(
 )
 for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
-for _wished in OF_WISHES:
+for _wished in OF_OPERATORS:
     app.add_typer(_wished.group(), name=_wished.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def _verdict(error: BaseException) -> tuple[str, int]:
         place = f" {error.filename}" if error.filename else ""
         return f"EnvironmentFault: the system refused{place}\n  found       {error.strerror or error}", MISUSE
     if isinstance(error, MemoryError):
-        return f"EnvironmentFault: not enough memory\n  found       {error}\n  try         a smaller wish", MISUSE
+        return f"EnvironmentFault: not enough memory\n  found       {error}\n  try         a smaller operator", MISUSE
     if isinstance(error, SystemExit):
         return "", error.code if isinstance(error.code, int) else MISUSE
     found = f"{type(error).__name__}: {error}"

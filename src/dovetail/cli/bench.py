@@ -33,13 +33,13 @@ def bench(
     """Time a collective; algorithm and bus bandwidth are those of nccl-tests, and every result is checked."""
     from dovetail.cli.collectives import BENCH_SCHEMA, print_timed
     from dovetail.core import parse_bytes
-    from dovetail.plan import wish_class
-    from dovetail.plan.selection import Choice
+    from dovetail.planner import operator_class
     from dovetail.run.mpi import MpiExecutor
-    from dovetail.tune.timing import bus_factor, time_collective
+    from dovetail.store.selection import Choice
+    from dovetail.tuner.timing import bus_factor, time_collective
 
     asked = {"min": least, "max": most, "factor": factor, "dtype": dtype, "nodes": nodes}
-    points = wish_class(collective).points(**asked)
+    points = operator_class(collective).points(**asked)
     with output.progress("timing") as say:
         timed = time_collective(
             points,
@@ -53,8 +53,8 @@ def bench(
             say=say,
         )
     if json:
-        wish = timed[0].wish
-        about = {"collective": collective, "ranks": ranks, "nodes": wish.nodes, "dtype": wish.dtype}
+        operator = timed[0].operator
+        about = {"collective": collective, "ranks": ranks, "nodes": operator.nodes, "dtype": operator.dtype}
         rows = [each.to_json() for each in timed]
         output.emit({"schema": BENCH_SCHEMA, **about, "bus_factor": bus_factor(collective, ranks), "rows": rows})
     else:

@@ -11,7 +11,7 @@ import typer
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.wishes import Said
+from dovetail.cli.operators import Said
 from dovetail.core import save_json
 
 
@@ -32,10 +32,10 @@ def characterise(
 
     The machine that --out writes has the curves that follow, and `plan --machine FILE` goes by them.
     """
-    from dovetail.probe import characterise as measure
+    from dovetail.prober import characterise as measure
     from dovetail.report import Provenance, characteristics_text, write_characteristics
     from dovetail.run.mpi import MpiExecutor
-    from dovetail.tune.machines import machine_of
+    from dovetail.tuner.machines import machine_of
 
     points, executor = said.kind.points(**said.given), MpiExecutor(launch)
     sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"

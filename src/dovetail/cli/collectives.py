@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli import files, output
 
 if TYPE_CHECKING:
-    from dovetail.tune.collectives import TunedCollective
-    from dovetail.tune.timing import Timed
+    from dovetail.tuner.collectives import TunedCollective
+    from dovetail.tuner.timing import Timed
 
 BENCH_SCHEMA = "dovetail.bench/1"
 
@@ -27,9 +27,10 @@ def tune(
     *,
     json: bool,
 ) -> int:
-    """Choose at each size, and print that; 1 where something computed wrong elements. `asked`: options of the wish."""
+    """Choose at each size, and print that; 1 where something computed wrong elements. `asked`: options of the
+    operator."""
     from dovetail.report.selections import write_for_others
-    from dovetail.tune.collectives import tune_collective
+    from dovetail.tuner.collectives import tune_collective
 
     points = kind.points(**asked)
     folder = out or Path(f"dovetail-{kind.name}-{points[0].dtype}-r{ranks}")
@@ -44,9 +45,9 @@ def tune(
 
 def print_tuned(result: TunedCollective) -> None:
     """The table by size, the notes, and last where the table for later runs is."""
-    from dovetail.plan.selection import Choice
     from dovetail.report import num_bytes, seconds
-    from dovetail.tune.collectives import point_of
+    from dovetail.store.selection import Choice
+    from dovetail.tuner.collectives import point_of
 
     rows = []
     for each in result.contest.judged:
@@ -66,9 +67,9 @@ def print_timed(timed: Sequence[Timed]) -> None:
         ["bytes", "count", "type", "algorithm", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"],
         [
             [
-                str(each.wish.num_bytes),
+                str(each.operator.num_bytes),
                 str(each.count),
-                each.wish.dtype,
+                each.operator.dtype,
                 str(each.choice),
                 f"{each.seconds * 1e6:.2f}",
                 *(f"{rate:.3f}" for rate in each.bandwidths),

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dovetail.cli import files, made_of, output, sources
+from dovetail.cli import files, output, sources
+from dovetail.cli import provenance as made_of
 from dovetail.cli.options import Json, nearest
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 
 if TYPE_CHECKING:
     from dovetail.collective.msccl import Header
     from dovetail.ir import Certificate, Program
-    from dovetail.plan.made_of import MadeOf
+    from dovetail.store.provenance import MadeOf
 
 FORMS = ("text", "json", "msccl", "azure", "rccl", "mscclpp")
 SCHEMA = "dovetail.compiled/1"
@@ -25,7 +26,7 @@ SCHEMA = "dovetail.compiled/1"
 
 class Made(NamedTuple):
     """A proved Program, the protocol that it is for, the collective that its author names, the header of the XML file
-    that it was read from, and the wish and schedule that it was made of."""
+    that it was read from, and the operator and schedule that it was made of."""
 
     program: Program
     certificate: Certificate
@@ -104,9 +105,9 @@ def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -
 
 def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
     if ranks not in (None, program.num_ranks):
-        raise WishError(f"--ranks {ranks}", found=f"{place} is of {program.num_ranks} ranks")
+        raise OperatorError(f"--ranks {ranks}", found=f"{place} is of {program.num_ranks} ranks")
     if options:
-        raise WishError(f"{place} is a program: it takes no {next(iter(options))}", hint="give an algorithm")
+        raise OperatorError(f"{place} is a program: it takes no {next(iter(options))}", hint="give an algorithm")
 
 
 def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:

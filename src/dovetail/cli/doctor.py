@@ -105,7 +105,7 @@ def cache() -> str:
 
 
 def local() -> str:
-    """A small wish on two threads, its numbers checked."""
+    """A small operator on two threads, its numbers checked."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.local import execute_local
@@ -183,16 +183,17 @@ def testbed() -> str:
 
 
 def tiny() -> tuple[Program, Workload]:
-    """A small wish of the first kind that knows one, in tiles on two ranks, by our own messages where it has such."""
+    """A small operator of the first kind that knows one, in tiles on two ranks, by our own messages where it has
+    such."""
+    from dovetail.ir.registry import operator_class, usable_operators
     from dovetail.machine import load
-    from dovetail.plan.costs import Costs
-    from dovetail.plan.wishes import usable_wishes, wish_class
+    from dovetail.planner.costs import Costs
 
-    kind = next(found for found in map(wish_class, usable_wishes()) if hasattr(found, "pilot"))
+    kind = next(found for found in map(operator_class, usable_operators()) if hasattr(found, "pilot"))
     costs, _ = Costs.of(kind.pilot(2, "float32"), load("shared-memory-2"), 2)
-    *_, schedule = costs.wish.schedules(costs)
-    program = costs.wish.program(schedule, 2)
-    return program, costs.wish.workload(program)
+    *_, schedule = costs.operator.schedules(costs)
+    program = costs.operator.program(schedule, 2)
+    return program, costs.operator.workload(program)
 
 
 def _ms(seconds: float) -> str:

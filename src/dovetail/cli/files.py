@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dovetail.collective.msccl import MscclFile
     from dovetail.collective.mscclpp import MscclppPlan
     from dovetail.ir import Program
-    from dovetail.plan import Plan
+    from dovetail.planner import Plan
     from dovetail.timeline import Timeline
 
 
@@ -48,7 +48,7 @@ KINDS = {
     "dovetail.machine/1": Kind("machine", "dovetail.machine:Machine", "dovetail.cli.machines:render"),
     "dovetail.certificate/1": Kind("certificate", "dovetail.ir:Certificate", "dovetail.cli.verify:render"),
     "dovetail.comparison/1": Kind("comparison", "dovetail.timeline:Comparison", "dovetail.cli.compare:render"),
-    "dovetail.selection/1": Kind("selection", "dovetail.plan.selection:Selection", "dovetail.cli.show:selection"),
+    "dovetail.selection/1": Kind("selection", "dovetail.store.selection:Selection", "dovetail.cli.show:selection"),
     "dovetail.tune/2": Kind("tune"),
     "dovetail.run/1": Kind("run"),
     "dovetail.program_run/1": Kind("run"),
@@ -144,15 +144,15 @@ def mscclpp_of(place: str, content: Any) -> MscclppPlan:
 
 
 def planned_program(document: dict[str, Any], place: str = "") -> Program:
-    """The Program that a plan's wish and schedule make, not yet proved."""
-    from dovetail.plan.plan import program_of
+    """The Program that a plan's operator and schedule make, not yet proved."""
+    from dovetail.planner.plan import program_of
 
     return program_of(document)
 
 
 def plain_of(document: dict[str, Any]) -> Program | None:
     """The plain program that says what is right for a plan's, None where its post-conditions do."""
-    from dovetail.plan.plan import plain_of as plain
+    from dovetail.planner.plan import plain_of as plain
 
     return plain(document)
 
@@ -181,7 +181,7 @@ PROGRAM_READERS: dict[str, Callable[[Any, str], Program]] = {
 
 def plan_from(kind: str, content: Any, place: str) -> Plan:
     """The Plan in what `read` found at a place, proved anew."""
-    from dovetail.plan import Plan
+    from dovetail.planner import Plan
 
     if kind != "plan":
         raise DovetailError(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir.collectives import collectives_that
 
 COLLECTIVES = collectives_that("chosen")
@@ -17,14 +17,14 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def nearest(value: str, known: Iterable[str], what: str) -> str:
-    """`value` if it is known, else a WishError that offers the nearest.
+    """`value` if it is known, else a OperatorError that offers the nearest.
 
     >>> nearest("mc2", ("auto", "mc2", "optimal"), "schedule")
     'mc2'
     >>> nearest("optimum", ("auto", "mc2", "optimal"), "schedule")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.WishError: no schedule 'optimum'
+    dovetail.core.errors.OperatorError: no schedule 'optimum'
       found       schedules auto, mc2, optimal
       try         did you mean 'optimal'?
     """
@@ -34,7 +34,7 @@ def nearest(value: str, known: Iterable[str], what: str) -> str:
     close = difflib.get_close_matches(value, names, 1, cutoff=0.4)
     hint = f"did you mean '{close[0]}'?" if close else "one of those"
     plural = what if what.startswith("-") else f"{what}es" if what.endswith("sh") else f"{what}s"
-    raise WishError(f"no {what} '{value}'", found=f"{plural} {', '.join(names)}", hint=hint)
+    raise OperatorError(f"no {what} '{value}'", found=f"{plural} {', '.join(names)}", hint=hint)
 
 
 def one_of(known: Iterable[str], what: str) -> Callable[[str | None], str | None]:
@@ -43,14 +43,14 @@ def one_of(known: Iterable[str], what: str) -> Callable[[str | None], str | None
 
 
 def known_dtype(value: str | None) -> str | None:
-    """An element type that ranks can reduce, or a WishError that offers the nearest."""
+    """An element type that ranks can reduce, or a OperatorError that offers the nearest."""
     from dovetail.ir.workload import DTYPE_BYTES
 
     return None if value is None else nearest(value, DTYPE_BYTES, "dtype")
 
 
 def known_collective(value: str) -> str:
-    """The collective of that name, or a WishError that offers the nearest."""
+    """The collective of that name, or a OperatorError that offers the nearest."""
     return nearest(value, COLLECTIVES, "collective")
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.wishes import Said, words_of
+from dovetail.cli.operators import Said, words_of
 from dovetail.core import CostError, EnvironmentFault
 
 if TYPE_CHECKING:
-    from dovetail.ir import Wish
+    from dovetail.ir import Operator
     from dovetail.machine import Machine
 
 
@@ -32,50 +32,51 @@ def plan(
     """Predict every schedule on a machine, prove the best, and say what it beats and why. Nothing is run."""
     from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
-    from dovetail.plan import plan as search
+    from dovetail.planner import plan as search
     from dovetail.report.explain import explain, write_plan
 
     chosen = None if machine is None else find(machine)
     if compare_heuristics:
         compare_choices(said, chosen, ranks, scenarios, seed, json)
         return
-    wish = said.wish(chosen)
-    known = chosen or probed(wish, ranks, launch)
+    operator = said.operator(chosen)
+    known = chosen or probed(operator, ranks, launch)
     try:
-        made = search(wish, known, ranks=ranks, contention=contention, extrapolate=extrapolate, **said.limits)
+        made = search(operator, known, ranks=ranks, contention=contention, extrapolate=extrapolate, **said.limits)
     except CostError as error:
-        raise _with_hint(error, wish, None if chosen else ranks) from error
+        raise _with_hint(error, operator, None if chosen else ranks) from error
     page = None if out is None else write_plan(made, out, shlex.join(["dovetail", *sys.argv[1:]]))
     output.emit(made.to_json()) if json else print(explain(made) + (f"\n\n{page}" if page else ""))
 
 
-def probed(wish: Wish, ranks: int | None, launch: str | None) -> Machine:
-    """The machine that a probe measured for this launch command, with the costs of the wish where they were probed."""
+def probed(operator: Operator, ranks: int | None, launch: str | None) -> Machine:
+    """The machine that a probe measured for this launch command, with the costs of the operator where they were
+    probed."""
     from dovetail.cli.probed import known
 
     if ranks is None:
         raise EnvironmentFault("no machine and no number of ranks", hint="give --ranks, or --machine")
-    found = known(wish, ranks, launch)
+    found = known(operator, ranks, launch)
     if found is None:
         raise EnvironmentFault(
             f"this machine has not been probed with {ranks} ranks",
-            hint=f"`{probe_command(wish, ranks)}`, or give --machine (`dovetail machines` lists them)",
+            hint=f"`{probe_command(operator, ranks)}`, or give --machine (`dovetail machines` lists them)",
         )
     return found
 
 
-def probe_command(wish: Wish, ranks: int) -> str:
-    """The command that measures what a plan of this wish needs."""
-    return shlex.join(["dovetail", "probe", *words_of(wish), "--ranks", str(ranks)])
+def probe_command(operator: Operator, ranks: int) -> str:
+    """The command that measures what a plan of this operator needs."""
+    return shlex.join(["dovetail", "probe", *words_of(operator), "--ranks", str(ranks)])
 
 
-def _with_hint(error: CostError, wish: Wish, ranks: int | None) -> CostError:
+def _with_hint(error: CostError, operator: Operator, ranks: int | None) -> CostError:
     """The same error with what to type: --extrapolate beyond what was measured, or the probe that is missing on this
     machine with so many ranks."""
     if "extrapolat" in (error.hint or ""):
         hint = f"{error.hint} (--extrapolate)"
     elif ranks is not None:
-        hint = f"`{probe_command(wish, ranks)}`"
+        hint = f"`{probe_command(operator, ranks)}`"
     else:
         return error
     return CostError(error.what, found=error.found, hint=hint)

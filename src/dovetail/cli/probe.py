@@ -1,4 +1,4 @@
-"""`dovetail probe`: measure this machine's links, and a wish's compute, on real ranks."""
+"""`dovetail probe`: measure this machine's links, and an operator's compute, on real ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.wishes import Said
+from dovetail.cli.operators import Said
 from dovetail.core import save_json
 
 
@@ -24,17 +24,17 @@ def probe(
     json: opt.Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the machine to this file, too.")] = None,
 ) -> None:
-    """Measure messages, collectives and (with a wish) its compute on real ranks; the result is cached."""
+    """Measure messages, collectives and (with an operator) its compute on real ranks; the result is cached."""
     from dovetail.cli.machines import render
-    from dovetail.probe import probe_calls
+    from dovetail.prober import probe_calls
     from dovetail.run.mpi import MpiExecutor
-    from dovetail.tune.machines import machine_for, machine_of
+    from dovetail.tuner.machines import machine_for, machine_of
 
-    wish, executor = said.wish() if said else None, MpiExecutor(launch)
+    operator, executor = said.operator() if said else None, MpiExecutor(launch)
     with output.progress("probing") as say:
         machine = machine_of(executor, ranks, fresh=fresh, say=say)
-        if wish is not None:
-            machine = machine_for(executor, machine, wish, ranks, fresh=fresh, say=say)
+        if operator is not None:
+            machine = machine_for(executor, machine, operator, ranks, fresh=fresh, say=say)
         if calls:
             machine = probe_calls(machine, executor.launched_by)
     if out is not None:

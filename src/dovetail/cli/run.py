@@ -10,10 +10,10 @@ import typer
 from dovetail.cli import files, output
 from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype, one_of
 from dovetail.cli.trace import note_trace_in, refuse_another
-from dovetail.core import EnvironmentFault, WishError, save_json
+from dovetail.core import EnvironmentFault, OperatorError, save_json
 
 if TYPE_CHECKING:
-    from dovetail.plan import Plan
+    from dovetail.planner import Plan
     from dovetail.run.job import Executor, JobResult, Outcome
 
 SCHEMA = "dovetail.run/1"
@@ -31,18 +31,19 @@ def run(
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="Of a program: element type; float32.", callback=known_dtype)
     ] = None,
-    wish: Annotated[
+    operator: Annotated[
         str | None,
         typer.Option(
-            "--wish",
+            "--operator",
             help="Of a program with products or other kernels, whose file does not tell their sizes: the plan that it "
-            'was made of, or the wish, as in "matmul_all_reduce --m 64 --k 32 --n 48".',
+            'was made of, or the operator, as in "matmul_all_reduce --m 64 --k 32 --n 48".',
         ),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape", help="Of a program with products, in place of --wish: elements of a slot of a buffer, B=32x48."
+            "--shape",
+            help="Of a program with products, in place of --operator: elements of a slot of a buffer, B=32x48.",
         ),
     ] = None,
     on: Annotated[
@@ -68,16 +69,16 @@ def run(
     Without an MPI: on threads of this process (--on threads), or by NumPy, one rank after the other (--on numpy).
     """
     from dovetail.cli.run_program import Asked, run_program
-    from dovetail.tune.machines import in_folder
-    from dovetail.tune.tune import beside_serial, fresh_seed
+    from dovetail.tuner.machines import in_folder
+    from dovetail.tuner.tune import beside_serial, fresh_seed
 
     content, executor = files.read(file), _executor(on, launch, trace)
     if trace is not None:
         refuse_another(trace)
     if content[0] in files.PROGRAMS:
         how: dict[str, Any] = {"executor": executor, "rounds": rounds, "budget": budget, "seed": fresh_seed(seed)}
-        return run_program(file, content, Asked(size, dtype, wish, shape or ()), **how, json=json, out=out)
-    for name, value in (("--size", size), ("--dtype", dtype), ("--wish", wish), ("--shape", shape)):
+        return run_program(file, content, Asked(size, dtype, operator, shape or ()), **how, json=json, out=out)
+    for name, value in (("--size", size), ("--dtype", dtype), ("--operator", operator), ("--shape", shape)):
         if value is not None:
             output.warn(f"{name} is for programs: a plan has its own")
     plan = files.plan_from(*content, file)
@@ -100,7 +101,7 @@ def run(
 
 
 def _executor(on: str, launch: str | None, trace: Path | None) -> Executor:
-    """What runs it; WishError for options that have no meaning there."""
+    """What runs it; OperatorError for options that have no meaning there."""
     from dovetail.run.in_process import InProcessExecutor
     from dovetail.run.mpi import MpiExecutor
 
@@ -108,7 +109,7 @@ def _executor(on: str, launch: str | None, trace: Path | None) -> Executor:
         return MpiExecutor(launch, trace=trace)
     for name, value in (("--launch", launch), ("--trace", trace)):
         if value is not None:
-            raise WishError(f"{name} is of MPI ranks", found=f"--on {on}", hint="leave one of them out")
+            raise OperatorError(f"{name} is of MPI ranks", found=f"--on {on}", hint="leave one of them out")
     return InProcessExecutor("threads" if on == "threads" else "numpy")
 
 

@@ -34,12 +34,12 @@ class Ran(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the command line says of the slots of a program: bytes of a rank's larger side, or the wish that the program
-    was made of, or shapes; and the type of elements."""
+    """What the command line says of the slots of a program: bytes of a rank's larger side, or the operator that the
+    program was made of, or shapes; and the type of elements."""
 
     size: str | None
     dtype: str | None
-    wish: str | None
+    operator: str | None
     shapes: Sequence[str]
 
 
@@ -57,7 +57,7 @@ def run_program(
 ) -> int:
     """Run the Program in what `files.read` found at a place; exit code 1 where its result is wrong."""
     from dovetail.run.timing import held_bytes
-    from dovetail.tune.machines import in_folder
+    from dovetail.tuner.machines import in_folder
 
     job, named = _asked_job(place, content, asked, (rounds, budget, seed))
     with output.progress(f"running {rounds} rounds"):
@@ -79,7 +79,7 @@ def _asked_job(
     place: str, content: tuple[str, Any], asked: Asked, how: tuple[int, float, int]
 ) -> tuple[Job, tuple[str | None, str | None]]:
     """What is to be run, with its title and the collective that it is, where these are known."""
-    from dovetail.cli import made_of
+    from dovetail.cli import provenance as made_of
     from dovetail.cli.compile import read_made
     from dovetail.core import parse_bytes
     from dovetail.passes import two_sided
@@ -87,32 +87,32 @@ def _asked_job(
 
     read = read_made(place, content)
     read.certificate.raise_if_bad()
-    program, made = two_sided(read.program), read.made_of if asked.wish is None else made_of.said(asked.wish)
+    program, made = two_sided(read.program), read.made_of if asked.operator is None else made_of.said(asked.operator)
     held = made_of.workload_of(program, made, asked.shapes, asked.dtype, place)
     if held is not None:
         _warn_of_unused(asked)
         schedule, against = (made.schedule, made.plain(program)) if made and not asked.shapes else (None, None)
-        title = made.wish.title if made and not asked.shapes else None
+        title = made.operator.title if made and not asked.shapes else None
         return measuring_job(program, held, *how, schedule=schedule, against=against), (title, None)
     even = even_slots(program, parse_bytes(asked.size or "1M"), asked.dtype or "float32")
     return measuring_job(program, even, *how), (None, read.certificate.collective_found)
 
 
 def _warn_of_unused(asked: Asked) -> None:
-    """Say what has no meaning beside a wish, or shapes."""
+    """Say what has no meaning beside an operator, or shapes."""
     if asked.size is not None:
         output.warn("--size is for programs that compute nothing: sizes are known")
     if asked.dtype is not None and not asked.shapes:
         output.warn("--dtype is for programs that do not say what they were made of: this one has its own")
-    if asked.shapes and asked.wish:
-        output.warn("--shape says all: --wish is not looked at")
+    if asked.shapes and asked.operator:
+        output.warn("--shape says all: --operator is not looked at")
 
 
 def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:
     """The JSON document of a run; bandwidths are there where a collective was found."""
     timed = ran.result["timed"]
     head = {"schema": SCHEMA, "program": ran.program.name, "ranks": ran.program.num_ranks, "collective": ran.collective}
-    head |= {"wish": ran.title}
+    head |= {"operator": ran.title}
     sizes = {"num_bytes": ran.num_bytes, "dtype": ran.dtype, "measured_s": timed.median_s, "spread": timed.spread}
     rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), _rates(ran) or (None, None), strict=True))
     checks = {"num_wrong": ran.num_wrong, "max_rel_error": timed.max_rel_error, "tolerance": timed.tolerance}
@@ -122,7 +122,7 @@ def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:
 
 
 def _rates(ran: Ran) -> tuple[float, float] | None:
-    from dovetail.tune.timing import bandwidths, bus_factor
+    from dovetail.tuner.timing import bandwidths, bus_factor
 
     if ran.collective is None:
         return None

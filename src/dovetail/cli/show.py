@@ -13,7 +13,7 @@ from dovetail.core import DovetailError
 
 if TYPE_CHECKING:
     from dovetail.ir import Program
-    from dovetail.plan.selection import Selection
+    from dovetail.store.selection import Selection
 
 
 def show(

@@ -9,7 +9,7 @@ import typer
 
 from dovetail.cli import files, output
 from dovetail.cli.options import Contention, Extrapolate, Json
-from dovetail.core import CostError, WishError, parse_bytes, save_json
+from dovetail.core import CostError, OperatorError, parse_bytes, save_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Program, Workload
@@ -67,17 +67,17 @@ def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
     if name is not None:
         return find(name)
     if kind not in files.PLANNED:
-        raise WishError(f"{place} does not say which machine", hint="--machine (`dovetail machines` lists them)")
+        raise OperatorError(f"{place} does not say which machine", hint="--machine (`dovetail machines` lists them)")
     return planned_for(content)
 
 
 def _with_hint(error: CostError, document: dict[str, Any]) -> CostError:
     """The same error with the probe that a plan's machine lacks."""
     from dovetail.cli.plan import probe_command
-    from dovetail.plan.plan import asked_of
+    from dovetail.planner.plan import asked_of
 
-    wish, _, ranks = asked_of(document)
-    return CostError(error.what, found=error.found, hint=f"`{probe_command(wish, ranks)}`")
+    operator, _, ranks = asked_of(document)
+    return CostError(error.what, found=error.found, hint=f"`{probe_command(operator, ranks)}`")
 
 
 def _note_changes(document: dict[str, Any], timeline: Timeline) -> None:
@@ -108,28 +108,28 @@ def render(timeline: Timeline) -> str:
 
 
 def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Workload:
-    from dovetail.cli import made_of
+    from dovetail.cli import provenance as made_of
 
     made = made_of.found(kind, content)
     return slot_workload(program, slots) if made is None else made.workload(program)
 
 
 def slot_workload(program: Program, slots: list[str]) -> Workload:
-    """Slots of so many bytes for each buffer; WishError where one has none, or the program has kernels."""
+    """Slots of so many bytes for each buffer; OperatorError where one has none, or the program has kernels."""
     from dovetail.ir import Slot, Workload
 
     if program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
         hint = "give a plan, or what `dovetail compile` makes of one"
-        raise WishError("the sizes of kernels are not in this program's file", found=f"kernels {names}", hint=hint)
+        raise OperatorError("the sizes of kernels are not in this program's file", found=f"kernels {names}", hint=hint)
     sizes = {name: size for name, _, size in (text.rpartition("=") for text in slots)}
     buffers = [buffer.name for buffer in program.buffers]
     unknown = set(sizes) - {"", *buffers}
     if unknown:
-        raise WishError(f"no buffer '{min(unknown)}'", found=f"buffers {', '.join(buffers)}")
+        raise OperatorError(f"no buffer '{min(unknown)}'", found=f"buffers {', '.join(buffers)}")
     missing = [name for name in buffers if name not in sizes and "" not in sizes]
     if missing:
-        raise WishError(
+        raise OperatorError(
             f"how large is a slot of buffer '{missing[0]}'?", hint="--slot 64K, or --slot NAME=64K for each"
         )
     num_bytes = {name: parse_bytes(sizes.get(name, sizes.get("", "0"))) for name in buffers}

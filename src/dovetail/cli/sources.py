@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from dovetail.core import DovetailError, WishError
+from dovetail.core import DovetailError, OperatorError
 
 if TYPE_CHECKING:
     from dovetail.collective import Algorithm
@@ -40,7 +40,7 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
     path, _, name = place.partition(".py:")
     if path == place and not place.endswith(".py"):
         if ranks is None and place in ALGORITHMS:
-            raise WishError(f"{place} needs a number of ranks", hint="--ranks")
+            raise OperatorError(f"{place} needs a number of ranks", hint="--ranks")
         return make_algorithm(place, ranks or 1, **options)
     file = Path(f"{path}.py" if name else place)
     with _told_by_line(file):
@@ -65,7 +65,7 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
-            raise WishError(f"--set {word}", hint="--set NAME=VALUE")
+            raise OperatorError(f"--set {word}", hint="--set NAME=VALUE")
         try:
             found[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -116,23 +116,25 @@ def _unchanged(
     """An Algorithm or Program as it stands in the file: no option can change it."""
     if options:
         what = f"{value.name} in {file} is no function: it takes no {next(iter(options))}"
-        raise WishError(what, hint="define program(num_ranks, …)")
+        raise OperatorError(what, hint="define program(num_ranks, …)")
     return _of(ranks, value, f"{value.name} in {file}")
 
 
 def _of(ranks: int | None, value: Algorithm | Program, what: str) -> Algorithm | Program:
     if ranks not in (None, value.num_ranks):
-        raise WishError(f"--ranks {ranks}", found=f"{what} is of {value.num_ranks} ranks")
+        raise OperatorError(f"--ranks {ranks}", found=f"{what} is of {value.num_ranks} ranks")
     return value
 
 
 def _arguments(make: Callable[..., Any], file: Path, ranks: int | None) -> tuple[int, ...]:
     if ranks is None:
-        raise WishError(f"{make.__name__} in {file} needs a number of ranks", hint="--ranks")
+        raise OperatorError(f"{make.__name__} in {file} needs a number of ranks", hint="--ranks")
     try:
         inspect.signature(make).bind_partial(ranks)
     except TypeError:
-        raise WishError(f"{make.__name__} in {file} takes no number of ranks", hint="program(num_ranks, …)") from None
+        raise OperatorError(
+            f"{make.__name__} in {file} takes no number of ranks", hint="program(num_ranks, …)"
+        ) from None
     return (ranks,)
 
 
@@ -143,7 +145,7 @@ def _taken(make: Callable[..., Any], file: Path, options: Mapping[str, Any]) -> 
         for word in options:
             if word not in known:
                 what = f"{make.__name__} in {file} takes no {word}"
-                raise WishError(what, hint=f"it takes {', '.join(known) or 'the number of ranks only'}")
+                raise OperatorError(what, hint=f"it takes {', '.join(known) or 'the number of ranks only'}")
     return options
 
 

@@ -9,21 +9,21 @@ import typer
 
 from dovetail.cli import output
 from dovetail.cli.options import Json, nearest
-from dovetail.core import WishError, save_text
+from dovetail.core import OperatorError, save_text
 
 if TYPE_CHECKING:
     from dovetail.loops.matrices import Matrix, Vector
-    from dovetail.loops.nest_code import NestCode
-    from dovetail.loops.spaces import Space
-    from dovetail.loops.tile_facts import Bounded, Counts, TileFacts
-    from dovetail.loops.tile_search import BestTile
-    from dovetail.loops.tiling import Tiling
+    from dovetail.tiling.facts import Bounded, Counts, TileFacts
+    from dovetail.tiling.nest_code import NestCode
+    from dovetail.tiling.search import BestTile
+    from dovetail.tiling.spaces import Space
+    from dovetail.tiling.tiling import Tiling
 
 VOLUME = 1000  # of the tiles of a nest, where nothing else is said
 
 
 def _criterion(value: str) -> str:
-    from dovetail.loops.tile_search import CRITERIA
+    from dovetail.tiling.search import CRITERIA
 
     return nearest(value, CRITERIA, "criterion")
 
@@ -92,9 +92,9 @@ def tile(
 ) -> int:
     """Tile a loop nest: legality, exact communication, time steps; or find the best tile. Exit code 1 if illegal."""
     from dovetail.loops.matrices import parse_matrix
-    from dovetail.loops.spaces import Space
-    from dovetail.loops.tile_facts import tile_facts
-    from dovetail.loops.tiling import Tiling
+    from dovetail.tiling.facts import tile_facts
+    from dovetail.tiling.spaces import Space
+    from dovetail.tiling.tiling import Tiling
 
     code = _nest_code(problem, grid, steps, dtype, deps, space)
     if code is None:
@@ -121,46 +121,50 @@ def _nest_code(
 ) -> NestCode | None:
     """What a nest says of itself; None where dependences are given instead."""
     if (problem is None) == (deps is None):
-        raise WishError(
+        raise OperatorError(
             "name either a nest or dependences", hint='my_loops.py:name --grid 400x300, or --deps "3,1;1,2"'
         )
     if problem is None and dtype is not None:
-        raise WishError("dependences have no dtype", found=f"--dtype {dtype}", hint="leave it out, or name a nest")
+        raise OperatorError("dependences have no dtype", found=f"--dtype {dtype}", hint="leave it out, or name a nest")
     if problem is None:
         return None
-    from dovetail.loops.nest_code import nest_code, sizes_of
-    from dovetail.plan.wishes import wish_class
+    from dovetail.ir.registry import operator_class
+    from dovetail.tiling.nest_code import nest_code, sizes_of
 
     if grid is None or space is not None:
-        raise WishError(f"the space of {problem} is that of its grid", hint="--grid 400x300, and no --space")
-    wish: Any = wish_class(problem)
-    if not hasattr(wish, "nest"):
-        raise WishError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
+        raise OperatorError(f"the space of {problem} is that of its grid", hint="--grid 400x300, and no --space")
+    operator: Any = operator_class(problem)
+    if not hasattr(operator, "nest"):
+        raise OperatorError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
     dtype = dtype or "float64"
-    made = wish(grid, steps, dtype=dtype) if wish.nest.parameters else wish(grid, dtype=dtype)
+    made = operator(grid, steps, dtype=dtype) if operator.nest.parameters else operator(grid, dtype=dtype)
     return nest_code(made.nest, sizes_of(made), dtype)
 
 
 def _check(
     deps: Matrix, sides: str | None, volume: int | None, plot: Path | None, emit_c: Path | None, space: Space | None
 ) -> None:
-    """WishError where the options do not go together: said before anything is computed or written."""
+    """OperatorError where the options do not go together: said before anything is computed or written."""
     if (sides is None) == (volume is None):
-        raise WishError("name either a tile or a volume", hint='--tile "6,2;2,4", or --volume 20 to find the best one')
+        raise OperatorError(
+            "name either a tile or a volume", hint='--tile "6,2;2,4", or --volume 20 to find the best one'
+        )
     if plot is not None:
         from dovetail.report.tile_picture import check_drawable
 
         check_drawable(len(deps))
         if plot.suffix != ".svg":
-            raise WishError(f"a tile is drawn as SVG, not as '{plot.suffix}'", found=str(plot), hint="call it tile.svg")
+            raise OperatorError(
+                f"a tile is drawn as SVG, not as '{plot.suffix}'", found=str(plot), hint="call it tile.svg"
+            )
     if emit_c is not None and space is None:
-        raise WishError("loops need bounds", hint="--space '[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }', say")
+        raise OperatorError("loops need bounds", hint="--space '[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }', say")
     if space is not None and emit_c is None:
         space.need_sizes()
 
 
 def _search(deps: Matrix, volume: int, by: str, mapped: int | None, space: Space | None, ranks: int | None) -> BestTile:
-    from dovetail.loops.tile_search import best_tile
+    from dovetail.tiling.search import best_tile
 
     return best_tile(deps, volume, by=by, mapped=mapped, space=space, ranks=ranks)
 
@@ -191,8 +195,8 @@ def _write(
 
         written.append(write_tile_svg(plot, facts))
     if emit_c is not None and space is not None:
-        from dovetail.loops.mpi_code import program
-        from dovetail.loops.tile_code import source
+        from dovetail.tiling.mpi_code import program
+        from dovetail.tiling.tile_code import source
 
         text = source(facts.tiling, space) if space.parameters else program(facts.tiling, space, facts.mapped, code)
         written.append(save_text(emit_c, text))

@@ -97,8 +97,8 @@ def replay(
     json: Json = False,
 ) -> None:
     """What the simulator says that the program takes, its messages at the times traced, or at those of a machine."""
+    from dovetail.advise.replay import replay as replayed
     from dovetail.cli.machines import find
-    from dovetail.plan.replay import replay as replayed
     from dovetail.report.advice import replay_text
 
     with output.progress("replaying"):
@@ -123,8 +123,8 @@ def advise(
     json: Json = False,
 ) -> None:
     """What to change, first what saves most: each change is weighed by replaying the trace with it in the simulator."""
+    from dovetail.advise.advise import advise as advised
     from dovetail.cli.machines import find
-    from dovetail.plan.advise import advise as advised
     from dovetail.report.advice import advice_text
 
     with output.progress("weighing changes"):
@@ -221,7 +221,7 @@ def _note_trace(trace: TraceFile) -> None:
 
 def group() -> typer.Typer:
     """The verbs of `trace`."""
-    from dovetail.cli.wishes import HELP
+    from dovetail.cli.operators import HELP
 
     made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}

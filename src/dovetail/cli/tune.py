@@ -1,4 +1,4 @@
-"""`dovetail tune`: the whole river for one wish, an operator or a collective, on this machine."""
+"""`dovetail tune`: the whole river for one operator, an operator or a collective, on this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
+from dovetail.cli.operators import Said, flag, listed, of
 from dovetail.cli.trace import note_trace_in, refuse_another
-from dovetail.cli.wishes import Said, flag, listed, of
-from dovetail.core import EnvironmentFault, WishError
+from dovetail.core import EnvironmentFault, OperatorError
 
 if TYPE_CHECKING:
-    from dovetail.ir import Wish
+    from dovetail.ir import Operator
     from dovetail.run.job import Executor
-    from dovetail.tune import TuneResult
+    from dovetail.tuner import TuneResult
 
 
 def tune(
@@ -48,12 +48,12 @@ def tune(
     An operator without sizes gets some whose compute and communication take about as long on this machine.
 
     Of a collective: at each size, measure the best predicted algorithms and the library's call in turn, and keep a
-    table of what is fastest, which dovetail.collective then goes by.
+    table of what is fastest, which dovetail.all_reduce then goes by.
     """
     from dovetail.cli.machines import find
     from dovetail.report.tuning import write_tuning
     from dovetail.run.mpi import MpiExecutor
-    from dovetail.tune import tune as follow
+    from dovetail.tuner import tune as follow
 
     chosen, executor = find(machine) if machine else None, MpiExecutor(launch)
     measuring: dict[str, Any] = {"rounds": rounds, "budget_s": budget, "fresh": fresh, "seed": seed}
@@ -61,16 +61,16 @@ def tune(
         refuse_another(trace)
     if said.kind.by_size:
         if contention is not None:
-            raise WishError(f"{said.kind.name} has no --contention", hint="leave it out: traffic is all there is")
+            raise OperatorError(f"{said.kind.name} has no --contention", hint="leave it out: traffic is all there is")
         if trace is not None:
             hint = "dovetail run ALGORITHM.json --size BYTES --trace FOLDER"
-            raise WishError(f"{said.kind.name} has no --trace: something is kept for each size", hint=hint)
+            raise OperatorError(f"{said.kind.name} has no --trace: something is kept for each size", hint=hint)
         return collectives.tune(said.kind, ranks, dict(said.given), executor, chosen, out, measuring, json=json)
-    wish = _balanced(said, executor, ranks) if said.is_bare and chosen is None else said.wish(chosen)
-    folder = out or Path(_folder(wish, ranks))
+    operator = _balanced(said, executor, ranks) if said.is_bare and chosen is None else said.operator(chosen)
+    folder = out or Path(_folder(operator, ranks))
     measuring |= {"machine": chosen, "contention": contention, **said.limits}
     with output.progress("tuning") as say:
-        result = follow(wish, ranks, out=folder, executor=executor, say=say, **measuring)
+        result = follow(operator, ranks, out=folder, executor=executor, say=say, **measuring)
         result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
     if trace is not None:
         _trace(result, MpiExecutor(launch, folder / "runs", trace), trace)
@@ -81,7 +81,7 @@ def tune(
 
 def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
     """Run serial and what was kept once more, traced: what was measured before was not."""
-    from dovetail.tune.tune import beside_serial, fresh_seed
+    from dovetail.tuner.tune import beside_serial, fresh_seed
 
     with output.progress("running once more, traced"):
         executor.execute(beside_serial(result.plan, rounds=1, seed=fresh_seed(None)))
@@ -123,30 +123,30 @@ def verdict(result: TuneResult) -> int:
     return 0
 
 
-def _folder(wish: Wish, ranks: int) -> str:
+def _folder(operator: Operator, ranks: int) -> str:
     """A name for a tuning's folder, sizes included."""
-    document = wish.to_json()
-    known = [(o.name, document[o.name]) for o in of(type(wish), "wish") if document.get(o.name) is not None]
+    document = operator.to_json()
+    known = [(o.name, document[o.name]) for o in of(type(operator), "operator") if document.get(o.name) is not None]
     words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in known]
-    return "-".join(["dovetail", wish.name, *words, f"r{ranks}"])
+    return "-".join(["dovetail", operator.name, *words, f"r{ranks}"])
 
 
-def _balanced(said: Said, executor: Any, ranks: int) -> Wish:
-    """Where no sizes are named: a wish that has something to gain on this machine, told what it is."""
-    from dovetail.probe import balance
+def _balanced(said: Said, executor: Any, ranks: int) -> Operator:
+    """Where no sizes are named: an operator that has something to gain on this machine, told what it is."""
+    from dovetail.prober import balance
     from dovetail.report import num_bytes, seconds
 
     if ranks < 2:
         hint = f"name {listed(said.missing)}, or more --ranks"
-        raise WishError("one rank has no communication to balance with", hint=hint)
+        raise OperatorError("one rank has no communication to balance with", hint=hint)
     others = {name: value for name, value in said.given.items() if value is not None}
     dtype = {"dtype": others["dtype"]} if "dtype" in others else {}
     found = balance.balanced(executor, said.kind, ranks, **dtype)
-    called = found.wish.collected(ranks)[0].kind
-    known, needed = found.wish.to_json(), [o.name for o in of(said.kind, "wish") if o.needed]
+    called = found.operator.collected(ranks)[0].kind
+    known, needed = found.operator.to_json(), [o.name for o in of(said.kind, "operator") if o.needed]
     sizes = " ".join(f"{flag(name)} {known[name]}" for name in needed)
     sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"
     output.note(f"No sizes named: {sizes} balances this machine: {sides}")
     speed = f"compute {1e-9 * found.flops / found.compute_s:.0f} GFLOP/s on each of {ranks} ranks"
     output.note(f"({speed}, {called} {num_bytes(found.num_bytes / found.comm_s)}/s).\n")
-    return replace(found.wish, **others)  # type: ignore[type-var]
+    return replace(found.operator, **others)  # type: ignore[type-var]

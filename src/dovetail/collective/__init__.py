@@ -1,15 +1,11 @@
-"""collective: the front door for collective algorithms; a user's program of chunks becomes a certified Program.
-
-The calls on arrays (`all_reduce(array, comm)` and its kin) live in `dovetail.comm`, and are offered here too.
-"""
+"""collective: the front door for collective algorithms; a user's program of chunks becomes a certified Program."""
 
 from importlib import import_module
 from typing import Any
 
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
-from dovetail.supply import CALLS
 
-# Who reads or proves a file needs no algorithms: these are imported when they are first asked for, as the calls are.
+# Who reads or proves a file needs no algorithms: these are imported when they are first asked for.
 # __init__.pyi says the same.
 _LATER = {
     "Algorithm": "algorithm",
@@ -23,23 +19,19 @@ _LATER = {
     "Family": "families",
     "family": "families",
     "Ref": "ref",
-    "AllGather": "wish",
-    "AllReduce": "wish",
-    "AllToAll": "wish",
-    "AllToNext": "wish",
-    "Broadcast": "wish",
-    "ReduceScatter": "wish",
+    "AllGather": "operators",
+    "AllReduce": "operators",
+    "AllToAll": "operators",
+    "AllToNext": "operators",
+    "Broadcast": "operators",
+    "ReduceScatter": "operators",
 }
 
-__all__ = ["KINDS", "Sizes", "Spec", "custom", "spec_of", *_LATER, *KINDS]
+__all__ = ["KINDS", "Sizes", "Spec", "custom", "spec_of", *_LATER]
 
 
 def __getattr__(name: str) -> Any:
-    if name in KINDS:
-        found = CALLS[name]
-    elif name in _LATER:
-        found = getattr(import_module(f"dovetail.collective.{_LATER[name]}"), name)
-    else:
+    if name not in _LATER:
         raise AttributeError(f"module 'dovetail.collective' has no attribute '{name}'")
-    globals()[name] = found  # the next look-up costs nothing
+    found = globals()[name] = getattr(import_module(f"dovetail.collective.{_LATER[name]}"), name)
     return found

@@ -1,4 +1,4 @@
-# What `dovetail.collective` offers, for type checkers; __init__.py loads most names when they are first used.
+# What `dovetail.collective` offers, for type checkers; made by tools/face_stub.py.
 from dovetail.collective.algorithm import Algorithm as Algorithm
 from dovetail.collective.algorithms import ALGORITHMS as ALGORITHMS
 from dovetail.collective.algorithms import algorithms_for as algorithms_for
@@ -9,27 +9,15 @@ from dovetail.collective.compile import compile_traced as compile_traced
 from dovetail.collective.families import FAMILIES as FAMILIES
 from dovetail.collective.families import Family as Family
 from dovetail.collective.families import family as family
+from dovetail.collective.operators import AllGather as AllGather
+from dovetail.collective.operators import AllReduce as AllReduce
+from dovetail.collective.operators import AllToAll as AllToAll
+from dovetail.collective.operators import AllToNext as AllToNext
+from dovetail.collective.operators import Broadcast as Broadcast
+from dovetail.collective.operators import ReduceScatter as ReduceScatter
 from dovetail.collective.ref import Ref as Ref
 from dovetail.collective.spec import KINDS as KINDS
 from dovetail.collective.spec import Sizes as Sizes
 from dovetail.collective.spec import Spec as Spec
 from dovetail.collective.spec import custom as custom
 from dovetail.collective.spec import spec_of as spec_of
-from dovetail.collective.wish import AllGather as AllGather
-from dovetail.collective.wish import AllReduce as AllReduce
-from dovetail.collective.wish import AllToAll as AllToAll
-from dovetail.collective.wish import AllToNext as AllToNext
-from dovetail.collective.wish import Broadcast as Broadcast
-from dovetail.collective.wish import ReduceScatter as ReduceScatter
-from dovetail.comm import all_gather as all_gather
-from dovetail.comm import all_gather_v as all_gather_v
-from dovetail.comm import all_reduce as all_reduce
-from dovetail.comm import all_to_all as all_to_all
-from dovetail.comm import all_to_all_v as all_to_all_v
-from dovetail.comm import all_to_next as all_to_next
-from dovetail.comm import broadcast as broadcast
-from dovetail.comm import gather as gather
-from dovetail.comm import reduce as reduce
-from dovetail.comm import reduce_scatter as reduce_scatter
-from dovetail.comm import reduce_scatter_v as reduce_scatter_v
-from dovetail.comm import scatter as scatter

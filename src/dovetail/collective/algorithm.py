@@ -11,7 +11,7 @@ from dovetail.collective.emit import emit
 from dovetail.collective.recorder import MOST_INSTANCES, Recorder
 from dovetail.collective.ref import Ref
 from dovetail.collective.spec import Spec, spec_of
-from dovetail.core import ProgramError, WishError, parse_count
+from dovetail.core import OperatorError, ProgramError, parse_count
 from dovetail.ir import Program
 from dovetail.passes.hints import Hints
 
@@ -50,12 +50,12 @@ class Algorithm:
         if isinstance(collective, Spec):
             spec = collective
             if num_ranks not in (None, spec.num_ranks):
-                raise WishError(f"{num_ranks} ranks", found=f"a {spec.kind} of {spec.num_ranks} ranks")
+                raise OperatorError(f"{num_ranks} ranks", found=f"a {spec.kind} of {spec.num_ranks} ranks")
             if (chunks, in_place, root) != (1, False, 0):
-                raise WishError(f"a Spec says itself what chunks, in_place and root of a {spec.kind} are")
+                raise OperatorError(f"a Spec says itself what chunks, in_place and root of a {spec.kind} are")
         else:
             if num_ranks is None:
-                raise WishError(f"algorithm '{name}' needs a number of ranks")
+                raise OperatorError(f"algorithm '{name}' needs a number of ranks")
             spec = spec_of(collective, num_ranks, chunks=chunks, in_place=in_place, root=root)
         depth_of(protocol)
         check_instances(instances)
@@ -88,7 +88,7 @@ class Algorithm:
         before, copies = recorder.copies, parse_count(copies, "copies")
         if not 1 <= copies <= MOST_INSTANCES // before:
             most = f"at most {MOST_INSTANCES} in all"
-            raise WishError(f"parallelize({copies})", hint="at least 1" if copies < 1 else most)
+            raise OperatorError(f"parallelize({copies})", hint="at least 1" if copies < 1 else most)
         recorder.copies = before * copies
         try:
             yield

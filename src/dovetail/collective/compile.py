@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from dovetail.collective.recorder import MOST_INSTANCES, MOST_OPS
-from dovetail.core import ProgramError, WishError, parse_count
+from dovetail.core import OperatorError, ProgramError, parse_count
 from dovetail.ir import Program, verify
 from dovetail.passes.hints import Hints
 from dovetail.passes.lower import lower
@@ -24,15 +24,15 @@ def depth_of(protocol: str) -> int:
     8
     """
     if protocol not in PROTOCOLS:
-        raise WishError(f"no protocol '{protocol}'", hint=f"one of {', '.join(PROTOCOLS)}")
+        raise OperatorError(f"no protocol '{protocol}'", hint=f"one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[protocol]
 
 
 def check_instances(instances: int) -> int:
-    """The number itself; WishError where so many make no sense."""
+    """The number itself; OperatorError where so many make no sense."""
     count = parse_count(instances, "instances")
     if not 1 <= count <= MOST_INSTANCES:
-        raise WishError(f"{count} instances", hint=f"1 to {MOST_INSTANCES}")
+        raise OperatorError(f"{count} instances", hint=f"1 to {MOST_INSTANCES}")
     return count
 
 
@@ -50,7 +50,7 @@ def compile_traced(
     Lanes that were asked for are kept; "manual" wants one asked for by every op.
     """
     if lanes not in get_args(Lanes):
-        raise WishError(f"no lanes '{lanes}'", hint=f"one of {', '.join(get_args(Lanes))}")
+        raise OperatorError(f"no lanes '{lanes}'", hint=f"one of {', '.join(get_args(Lanes))}")
     if lanes == "manual":
         _check_lanes(program, hints)
     _check_size(hints, instances)
@@ -60,10 +60,10 @@ def compile_traced(
 
 
 def _check_size(hints: Hints, instances: int) -> None:
-    """WishError where instances of all ops are more than anything could run."""
+    """OperatorError where instances of all ops are more than anything could run."""
     ops = int(hints.copies.sum(dtype=np.int64)) * instances
     if ops > MOST_OPS:
-        raise WishError(f"{ops} ops in {instances} instances", hint=f"fewer instances: at most {MOST_OPS} ops")
+        raise OperatorError(f"{ops} ops in {instances} instances", hint=f"fewer instances: at most {MOST_OPS} ops")
 
 
 def _check_lanes(program: Program, hints: Hints) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Literal, get_args
 
 from dovetail.collective.algorithms import ALGORITHMS, make_algorithm
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import Program
 from dovetail.passes import Make, fuse_reduces
 
@@ -15,7 +15,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def family(name: Family) -> Make:
-    """The algorithms of a family, for `passes.inline_collectives`. WishError where there is no such family.
+    """The algorithms of a family, for `passes.inline_collectives`. OperatorError where there is no such family.
 
     `ring` sends round a ring. `exchange` sends to all others at once: an all_reduce of two ranks swaps all they have,
     one of more gathers and adds up a part on each rank, then sends the sums to all; the parts come aside, so that none
@@ -26,7 +26,7 @@ def family(name: Family) -> Make:
     ('ring_all_gather', None)
     """
     if name not in FAMILIES:
-        raise WishError(f"no family of algorithms '{name}'", hint=f"one of {', '.join(FAMILIES)}")
+        raise OperatorError(f"no family of algorithms '{name}'", hint=f"one of {', '.join(FAMILIES)}")
     return {"library": _library, "exchange": _exchange, "ring": _ring}[name]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.collective.spec import Spec
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 
 COPY, REDUCE, SEND_COPY, SEND_REDUCE = range(4)  # on one rank, on one rank, between ranks, between ranks
 FIELDS = (
@@ -50,7 +50,7 @@ class Recorder:
         whole = min(self.shift, key=lambda name: self.shift[name])
         for number, (name, _, slots) in enumerate(spec.buffers):
             if sum(slots) > MOST_SLOTS * 2:
-                raise WishError(f"{spec.kind} of {sum(slots)} slots", hint="fewer ranks or chunks")
+                raise OperatorError(f"{spec.kind} of {sum(slots)} slots", hint="fewer ranks or chunks")
             start = 0 if name == "input" else -1
             shown = whole if spec.in_place else name
             self.stores[name] = Store(shown, number, [[start] * n for n in slots], False)
@@ -159,7 +159,7 @@ class Recorder:
     def record(self, fields: Iterable[int], store: Store, rank: int, first: int, count: int) -> None:
         """Note one operation that writes `count` slots of a store from `first` on."""
         if self.time >= MOST_OPS:
-            raise WishError(f"more than {MOST_OPS} operations", hint="fewer ranks or chunks")
+            raise OperatorError(f"more than {MOST_OPS} operations", hint="fewer ranks or chunks")
         self.rows.extend(fields)
         self.time += 1
         if count == 1:

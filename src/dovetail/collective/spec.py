@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Buffer, Post, Region, Term
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.standard import standard_posts
@@ -79,7 +79,7 @@ class Spec:
 
 
 def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = False, root: int = 0) -> Spec:
-    """The collective called `kind`, in PyTorch's spelling; WishError for what there is not.
+    """The collective called `kind`, in PyTorch's spelling; OperatorError for what there is not.
 
     all_to_next (seed 002, section 7.4): rank i's array goes to rank i + 1, the last rank's nowhere.
 
@@ -87,10 +87,10 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
     [('input', (3, 3)), ('output', (6, 6))]
     """
     if kind not in KINDS:
-        raise WishError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
+        raise OperatorError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
     _check_numbers(num_ranks, chunks, root)
     if in_place and kind in ("gather", "scatter", "all_to_all_v"):
-        raise WishError(f"{kind} cannot be in place", hint="give it an output of its own")
+        raise OperatorError(f"{kind} cannot be in place", hint="give it an output of its own")
     root = root if COLLECTIVES[kind].rooted else 0
     base, ranks = kind.removesuffix("_v"), range(num_ranks)
     all_slots, some = num_ranks * chunks, chunks
@@ -122,7 +122,9 @@ def custom(
     """
     sides = [(n,) * num_ranks if isinstance(n, int) else tuple(n) for n in (inputs, outputs)]
     if num_ranks < 1 or any(len(side) != num_ranks or min(side) < 0 for side in sides):
-        raise WishError(f"custom collective of {num_ranks} ranks", found=f"slots {sides}", hint="a size for each rank")
+        raise OperatorError(
+            f"custom collective of {num_ranks} ranks", found=f"slots {sides}", hint="a size for each rank"
+        )
     posts = []
     for rank in range(num_ranks):
         for slot in range(sides[1][rank]):
@@ -135,27 +137,29 @@ def custom(
 
 
 def _check_numbers(num_ranks: int, chunks: int, root: int) -> None:
-    """WishError for what is no number, and where there are no such ranks."""
+    """OperatorError for what is no number, and where there are no such ranks."""
     ranks = parse_count(num_ranks, "num_ranks", least=1)
     parse_count(chunks, "chunks", least=1)
     if ranks > MOST_RANKS:
-        raise WishError(f"{ranks} ranks", hint=f"at most {MOST_RANKS}")
+        raise OperatorError(f"{ranks} ranks", hint=f"at most {MOST_RANKS}")
     if parse_count(root, "root") >= ranks:
-        raise WishError(f"root {root} does not exist", found=f"{ranks} ranks, 0 to {ranks - 1}")
+        raise OperatorError(f"root {root} does not exist", found=f"{ranks} ranks, 0 to {ranks - 1}")
 
 
 def _source(named: Any, inputs: Sequence[int], place: str) -> tuple[int, int]:
-    """An input slot that `want` names; WishError where there is none such."""
+    """An input slot that `want` names; OperatorError where there is none such."""
     with suppress(TypeError, ValueError):
         rank, slot = map(index, named)
         if 0 <= rank < len(inputs) and 0 <= slot < inputs[rank]:
             return rank, slot
-    raise WishError(f"{place} names no input slot", found=repr(named), hint="pairs of a rank and its slot, from 0 on")
+    raise OperatorError(
+        f"{place} names no input slot", found=repr(named), hint="pairs of a rank and its slot, from 0 on"
+    )
 
 
 def _split(units: Sequence[int], spec: Spec) -> NDArray[np.int64]:
     """Each unit cut into near-equal slots, the longer ones first."""
     if min(units, default=0) < 0:
-        raise WishError(f"{spec.kind} of {min(units)} elements")
+        raise OperatorError(f"{spec.kind} of {min(units)} elements")
     whole = np.asarray(units, np.int64)[:, None]
     return (whole // spec.chunks + (np.arange(spec.chunks) < whole % spec.chunks)).ravel()

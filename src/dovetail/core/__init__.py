@@ -9,10 +9,10 @@ from dovetail.core.errors import (
     EnvironmentFault,
     FileError,
     MachineError,
+    OperatorError,
     PlanError,
     ProgramError,
     RunError,
-    WishError,
 )
 from dovetail.core.progress import Say
 from dovetail.core.trust import read_own
@@ -25,11 +25,11 @@ __all__ = [
     "EnvironmentFault",
     "FileError",
     "MachineError",
+    "OperatorError",
     "PlanError",
     "ProgramError",
     "RunError",
     "Say",
-    "WishError",
     "cache_dir",
     "check_schema",
     "compile_c",

@@ -23,8 +23,8 @@ class DovetailError(ValueError):
         super().__init__("\n".join([what, *(f"  {key:<11} {text}" for key, text in rows if text)]))
 
 
-class WishError(DovetailError):
-    """A wish that no Program can serve: a negative size, an unknown dtype, zero ranks."""
+class OperatorError(DovetailError):
+    """An operator that no Program can serve: a negative size, an unknown dtype, zero ranks."""
 
 
 class ProgramError(DovetailError):
@@ -40,7 +40,7 @@ class CostError(DovetailError):
 
 
 class PlanError(DovetailError):
-    """No plan: an unknown schedule, or one that does not fit the wish."""
+    """No plan: an unknown schedule, or one that does not fit the operator."""
 
 
 class RunError(DovetailError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from textwrap import shorten
 
-from dovetail.core.errors import WishError
+from dovetail.core.errors import OperatorError
 
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -19,7 +19,7 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]?)i?b?\s*", text, re.IGNORECASE)
     if not match:
-        raise WishError(f"'{text}' is not a number of bytes", hint="write 4096, 64K, 1M or 2G")
+        raise OperatorError(f"'{text}' is not a number of bytes", hint="write 4096, 64K, 1M or 2G")
     return round(float(match[1]) * _BYTES[match[2].lower()])
 
 
@@ -31,12 +31,12 @@ def parse_seconds(text: str) -> float:
     """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|ms|s)?\s*", text)
     if not match:
-        raise WishError(f"'{text}' is not a duration", hint="write 3s, 20ms or 100us")
+        raise OperatorError(f"'{text}' is not a duration", hint="write 3s, 20ms or 100us")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
 def parse_count(value: object, name: str, least: int = 0) -> int:
-    """A whole number not under `least`, or a WishError that names the argument.
+    """A whole number not under `least`, or a OperatorError that names the argument.
 
     >>> parse_count(4, "ranks", least=1)
     4
@@ -46,9 +46,9 @@ def parse_count(value: object, name: str, least: int = 0) -> int:
     except (AttributeError, TypeError):  # arrays have __index__, but of several elements it fails
         count = None
     if count is None:
-        raise WishError(f"{name} must be a whole number", found=shorten(repr(value), 80))
+        raise OperatorError(f"{name} must be a whole number", found=shorten(repr(value), 80))
     if count < least:
-        raise WishError(f"{name} must be at least {least}", found=str(count))
+        raise OperatorError(f"{name} must be at least {least}", found=str(count))
     return count
 
 

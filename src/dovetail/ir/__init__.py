@@ -18,6 +18,7 @@ from dovetail.ir.kernels import (
     work_keys,
 )
 from dovetail.ir.limits import TARGETS, Target
+from dovetail.ir.operator import Collected, Heuristic, Operator, Option, Piece, Sample, Space, Studied
 from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
@@ -41,7 +42,6 @@ from dovetail.ir.types import (
     is_one_of,
 )
 from dovetail.ir.verify import judge_limits, verify, verify_reference
-from dovetail.ir.wish import Collected, Heuristic, Option, Piece, Sample, Space, Studied, Wish
 from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "Lane",
     "Op",
     "Operand",
+    "Operator",
     "Option",
     "Piece",
     "Post",
@@ -85,7 +86,6 @@ __all__ = [
     "Subject",
     "Target",
     "Term",
-    "Wish",
     "Work",
     "Workload",
     "canonical",

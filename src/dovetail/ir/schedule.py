@@ -1,4 +1,4 @@
-"""Schedule: how a wish becomes a Program: a family, its parameters, and who drives the messages meanwhile."""
+"""Schedule: how an operator becomes a Program: a family, its parameters, and who drives the messages meanwhile."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ SERIAL = "serial"  # the family of schedules that overlap nothing
 
 @dataclass(frozen=True)
 class Schedule:
-    """One way to carry out a wish. Equal schedules make the same Program and run alike, whatever family found them.
+    """One way to carry out an operator. Equal schedules make the same Program and run alike, whatever family found
+    them.
 
-    `family`: whose idea it is; `parameters`: all that the Program depends on beside the wish. `progress`, `block_rows`,
-    `slice_bytes`, `blocking`: how it is run (see `run.RunOptions`). `steps`: named intermediate values of the rule that
-    found it; `notes`: sentences for the user.
+    `family`: whose idea it is; `parameters`: all that the Program depends on beside the operator. `progress`,
+    `block_rows`, `slice_bytes`, `blocking`: how it is run (see `run.RunOptions`). `steps`: named intermediate values of
+    the rule that found it; `notes`: sentences for the user.
 
     >>> two = Schedule.of("uniform", tiles=(4, 4), by="library")
     >>> two["tiles"], two.get("rows_per_message"), two == Schedule.of("optimal", by="library", tiles=(4, 4))

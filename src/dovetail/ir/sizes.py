@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 from dovetail.ir.calls import calls_of
 from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Greedy
@@ -35,7 +35,7 @@ def uneven(program: Program, known: Sizes, dtype: str) -> Workload:
 def slot_sizes(program: Program, known: Sizes) -> Sizes:
     """Elements of every slot, those of scratch derived from `known`: buffer -> elements of each slot, by rank.
 
-    ProgramError where the program moves a slot into one that has another size, WishError for sizes that are not one
+    ProgramError where the program moves a slot into one that has another size, OperatorError for sizes that are not one
     whole number for each slot of each rank. A slot that nothing joins to a known one has no elements.
 
     >>> from dovetail.ir import parse
@@ -57,7 +57,7 @@ def slot_sizes(program: Program, known: Sizes) -> Sizes:
     given = np.full(numbers.total, -1, np.int64)
     for name, parts in known.items():
         if len(parts) != program.num_ranks:
-            raise WishError(f"sizes of buffer '{name}' of {len(parts)} ranks", found=f"{program.num_ranks} ranks")
+            raise OperatorError(f"sizes of buffer '{name}' of {len(parts)} ranks", found=f"{program.num_ranks} ranks")
         for rank, part in enumerate(parts):
             given[numbers.of(name, rank)] = _checked(program, name, rank, part)
     size = np.full(int(label.max(initial=-1)) + 1, -1, np.int64)
@@ -267,9 +267,9 @@ def _shared(program: Program, rows: list[Ints], channels: list[Any]) -> bool:
 def _checked(program: Program, name: str, rank: int, part: Any) -> Ints:
     slots, sizes = program.slots_of(name, rank), np.asarray(part, np.int64)
     if not np.array_equal(sizes, part):
-        raise WishError(f"elements of slots of buffer '{name}' of rank {rank} are no whole numbers")
+        raise OperatorError(f"elements of slots of buffer '{name}' of rank {rank} are no whole numbers")
     if sizes.shape != (slots,):
-        raise WishError(f"buffer '{name}' of rank {rank} has {slots} slots", found=f"{sizes.size} sizes")
+        raise OperatorError(f"buffer '{name}' of rank {rank} has {slots} slots", found=f"{sizes.size} sizes")
     if sizes.min(initial=0) < 0:
-        raise WishError(f"a slot of buffer '{name}' of rank {rank} has {sizes.min()} elements")
+        raise OperatorError(f"a slot of buffer '{name}' of rank {rank} has {sizes.min()} elements")
     return sizes

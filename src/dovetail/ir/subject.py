@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
+from dovetail.ir.operator import Collected, Option, Sample
 from dovetail.ir.program import Program
-from dovetail.ir.wish import Collected, Option, Sample
 from dovetail.ir.workload import Workload
 
 

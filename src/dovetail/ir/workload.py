@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir.alike import alike
 from dovetail.ir.program import Program
 from dovetail.ir.types import Kind
@@ -46,7 +46,7 @@ def dtype_bytes(dtype: str) -> int:
     2
     """
     if dtype not in DTYPE_BYTES:
-        raise WishError(f"unknown dtype '{dtype}'", hint=f"one of {', '.join(DTYPE_BYTES)}")
+        raise OperatorError(f"unknown dtype '{dtype}'", hint=f"one of {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[dtype]
 
 

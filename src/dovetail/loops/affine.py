@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 
 _HERE = Path(__file__).parent
 
@@ -45,14 +45,14 @@ class Affine:
 
     @staticmethod
     def of(value: Any, owner: Any = None) -> Affine:
-        """A subscript or bound as it was written; WishError where it is none."""
+        """A subscript or bound as it was written; OperatorError where it is none."""
         if isinstance(value, Affine):
             return value
         if hasattr(value, "__index__") and not isinstance(value, bool) and not hasattr(value, "children"):
             return Affine((), int(value.__index__()), owner)
         what = "an index must be a sum of loop indices, sizes and whole numbers"
         hint = "data cannot say where data lies" if hasattr(value, "children") else "write i, i + 1, 2 * i or n - 1 - i"
-        raise WishError(f"non-affine index: {what}", where=caller(), found=str(value), hint=hint)
+        raise OperatorError(f"non-affine index: {what}", where=caller(), found=str(value), hint=hint)
 
     def __add__(self, other: Any) -> Affine:
         return self._plus(Affine.of(other), 1)
@@ -98,11 +98,11 @@ class Affine:
 
     def __index__(self) -> NoReturn:
         hint = "write `for i in loop(1, n - 1)`; a loop over plain numbers may be a range"
-        raise WishError("a size or an index is no plain number yet", where=caller(), found=str(self), hint=hint)
+        raise OperatorError("a size or an index is no plain number yet", where=caller(), found=str(self), hint=hint)
 
     def _compared(self, other: Any) -> NoReturn:
         hint = "write loops of their own for the parts of the space that differ"
-        raise WishError("a condition on an index", where=caller(), found=f"{self} compared with {other}", hint=hint)
+        raise OperatorError("a condition on an index", where=caller(), found=f"{self} compared with {other}", hint=hint)
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
     __hash__ = None  # type: ignore[assignment]
@@ -161,4 +161,4 @@ def extreme(value: Affine, loops: Sequence[Any], sign: int) -> Affine:
 
 
 def _refuse(found: str, hint: str) -> NoReturn:
-    raise WishError("non-affine index: it must be linear", where=caller(), found=found, hint=hint)
+    raise OperatorError("non-affine index: it must be linear", where=caller(), found=found, hint=hint)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.loops.checks import WRAPS, check_bounds, reaches
-from dovetail.loops.given import check_plain
 from dovetail.loops.types import DTYPES, check_types
+from dovetail.loops.user_arrays import check_plain
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -41,7 +41,7 @@ class Call:
 
 
 def bound(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Call:
-    """The call, or a WishError that says which argument does not fit, and why."""
+    """The call, or a OperatorError that says which argument does not fit, and why."""
     sizes = _sizes(nest, arrays, parameters)
     given = dict(zip(nest.arrays, arrays, strict=True))
     dtypes = _dtypes(nest, given)
@@ -70,7 +70,7 @@ def margins(nest: Nest, name: str) -> list[tuple[int, int]]:
 def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> dict[str, int]:
     if len(arrays) != len(nest.arrays):
         found = f"{len(arrays)} arrays"
-        raise WishError(f"{nest.name} takes {len(nest.arrays)} arrays: {', '.join(nest.arrays)}", found=found)
+        raise OperatorError(f"{nest.name} takes {len(nest.arrays)} arrays: {', '.join(nest.arrays)}", found=found)
     sizes: dict[str, int] = {}
     said: dict[str, str] = {}
     for (name, array), given in zip(nest.arrays.items(), arrays, strict=True):
@@ -79,25 +79,27 @@ def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -
             if known != length:
                 first = f", as {said[asked]} is" if isinstance(asked, str) and asked in said else ""
                 what = f"axis {axis} of {name} must have {known} elements{first}"
-                raise WishError(what, found=f"{name} of shape {given.shape}", hint=f"{name} is {_asked(array.shape)}")
+                raise OperatorError(
+                    what, found=f"{name} of shape {given.shape}", hint=f"{name} is {_asked(array.shape)}"
+                )
             said.setdefault(str(asked), f"axis {axis} of {name}")
     if missing := [name for name in nest.parameters if name not in {*parameters, *sizes}]:
-        raise WishError(f"{nest.name} needs {missing[0]}=…", hint="a whole number")
+        raise OperatorError(f"{nest.name} needs {missing[0]}=…", hint="a whole number")
     if strange := [name for name in parameters if name not in nest.parameters]:
         names = ", ".join(nest.parameters) or "none"
-        raise WishError(f"{nest.name} has no parameter '{strange[0]}'", hint=f"it has {names}")
+        raise OperatorError(f"{nest.name} has no parameter '{strange[0]}'", hint=f"it has {names}")
     return sizes | {name: parse_size(value, name) for name, value in parameters.items()}
 
 
 def parse_size(value: object, name: str) -> int:
-    """A size, or a number of steps, that C can count to, or a WishError that names it.
+    """A size, or a number of steps, that C can count to, or a OperatorError that names it.
 
     >>> parse_size(3, "steps")
     3
     """
     count = parse_count(value, name)
     if count > LARGEST:
-        raise WishError(f"{name} must be at most 2**53", found=str(count), hint="call the nest several times")
+        raise OperatorError(f"{name} must be at most 2**53", found=str(count), hint="call the nest several times")
     return count
 
 
@@ -112,7 +114,7 @@ def _lengths(nest: Nest, name: str, given: Any) -> tuple[int, ...]:
     lead = (levels,) if levels > 1 else ()
     if given.ndim != len(lead) + len(array.shape) or given.shape[: len(lead)] != lead:
         first = f"{levels} levels (of the first steps), each " if lead else ""
-        raise WishError(f"{name} must be {first}{_asked(array.shape)}", found=f"an array of shape {given.shape}")
+        raise OperatorError(f"{name} must be {first}{_asked(array.shape)}", found=f"an array of shape {given.shape}")
     return tuple(given.shape[len(lead) :])
 
 
@@ -123,8 +125,8 @@ def _dtypes(nest: Nest, given: Mapping[str, Given]) -> dict[str, str]:
     for name, array in nest.arrays.items():
         found[name], has = array.dtype or wanted, given[name].dtype.name
         if has not in DTYPES:
-            raise WishError(f"{name} has dtype {has}", hint=f"one of {', '.join(DTYPES)}")
+            raise OperatorError(f"{name} has dtype {has}", hint=f"one of {', '.join(DTYPES)}")
         if has != found[name]:
             why = f", as {free[0]} is" if array.dtype is None else ""
-            raise WishError(f"{name} must be {found[name]}{why}", found=has, hint=f"{name}.astype('{found[name]}')")
+            raise OperatorError(f"{name} must be {found[name]}{why}", found=has, hint=f"{name}.astype('{found[name]}')")
     return found

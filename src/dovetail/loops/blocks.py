@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
 from math import prod
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import Region
 
 Range = tuple[int, int]
@@ -133,5 +133,5 @@ def grid_of(text: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise WishError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
+        raise OperatorError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, extreme
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import time_offset
@@ -78,7 +78,7 @@ def _check_axis(
             if wraps and max(factor for _, factor in outside.terms) > 0:
                 what = f"{each} lies {outside} elements {side}, more with larger arrays"
                 hint = "at boundaries that wrap around or mirror, read a fixed number of elements outside at most"
-                raise WishError(what, where=statement.line, hint=hint)
+                raise OperatorError(what, where=statement.line, hint=hint)
             continue
         count = outside.at(sizes or {})
         if count > 0 and not wraps:
@@ -86,11 +86,11 @@ def _check_axis(
             bounds = ", ".join(f"{loop.index} in [{loop.low}, {loop.high})" for loop in statement.loops)
             hint = "narrow the loop" + " or say boundary='periodic' or 'reflecting'" * nest.arrays[each.array].time
             what = f"index out of bounds: {each} lies {count} {side} in axis {axis}{of_sizes}"
-            raise WishError(what, where=statement.line, found=bounds, hint=hint)
+            raise OperatorError(what, where=statement.line, found=bounds, hint=hint)
         least = count + (nest.arrays[each.array].boundary == "reflecting")
         if sizes is not None and wraps and least > _size(nest, each, axis, sizes):
             what = f"array {each.array} is too small along axis {axis} for what {each} reads at its boundary"
-            raise WishError(what, where=statement.line, hint=f"at least {least} elements")
+            raise OperatorError(what, where=statement.line, hint=f"at least {least} elements")
 
 
 def _size(nest: Nest, each: Read, axis: int, sizes: Mapping[str, int]) -> int:
@@ -124,7 +124,7 @@ def _check_boundary(nest: Nest, name: str, array: Array) -> None:
             if box.below.key != ((), 0) or box.beyond.key != ((), 0):
                 what = f"array {name} is {array.boundary}, and its elements at the ends of axis {axis} are not written"
                 found = f"from {-box.below} to {box.beyond - 1 + nest.recorder.symbol(array.shape[axis])}"
-                raise WishError(what, found=found, hint=f"let the loop run from 0 to {array.shape[axis]}")
+                raise OperatorError(what, found=found, hint=f"let the loop run from 0 to {array.shape[axis]}")
         return
     if array.boundary is not None:
         return
@@ -135,7 +135,7 @@ def _check_boundary(nest: Nest, name: str, array: Array) -> None:
                 if any(gap.terms or gap.constant > 0 for gap in gaps):
                     what = f"undefined boundary: {each} reads elements, at an end of axis {axis}, that no step writes"
                     hint = f"{name}=array(…, boundary='fixed') keeps them; 'periodic' and 'reflecting' derive them"
-                    raise WishError(what, where=statement.line, hint=hint)
+                    raise OperatorError(what, where=statement.line, hint=hint)
 
 
 def _check_cycles(nest: Nest) -> None:
@@ -166,6 +166,6 @@ def _check_wrapped(nest: Nest, statement: Statement, each: Read) -> None:
         raise _cycle(statement, each, f"{each} wraps around into what the same loop computes")
 
 
-def _cycle(statement: Statement, each: Read, found: str) -> WishError:
+def _cycle(statement: Statement, each: Read, found: str) -> OperatorError:
     what = f"cyclic statements: {statement.target} needs {each} before that is computed"
-    return WishError(what, where=statement.line, found=found, hint="read the level before, or turn the loop round")
+    return OperatorError(what, where=statement.line, found=found, hint="read the level before, or turn the loop round")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.expressions import Read
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.taken import Take, check_untaken
@@ -44,7 +44,7 @@ def dependences(nest: Nest, among: Sequence[Statement] = ()) -> tuple[Dependence
 
     `among`: those of some statements only, as if there were no others.
 
-    WishError where a distance depends on the iteration or on sizes, with the pair of accesses.
+    OperatorError where a distance depends on the iteration or on sizes, with the pair of accesses.
     """
     check_untaken(nest)
     accesses = {each.name: each for each in _accesses(nest) if not among or each.statement in among}
@@ -155,11 +155,11 @@ def _uniform(nest: Nest, kind: Kind, source: _Access, sink: _Access, pair: Any) 
         yield Dependence(kind, source.statement, sink.statement, distance, source.read, sink.read)
 
 
-def _not_uniform(nest: Nest, source: _Access, sink: _Access, distances: Any) -> WishError:
+def _not_uniform(nest: Nest, source: _Access, sink: _Access, distances: Any) -> OperatorError:
     indices = [loop.index for loop in sink.statement.loops]
     text = str(distances.coalesce()).replace("{ ", "").replace(" }", "")
     verbs = ["writes" if each.writes else "reads" for each in (source, sink)]
     found = f"{source.statement.name} {verbs[0]} {source.read}, {sink.statement.name} {verbs[1]} {sink.read}: {text}"
     what = f"{nest.name} has dependences that are not uniform: their distance changes with ({', '.join(indices)})"
     hint = "tiles and halos need constant distances; nest(…) still runs it in order"
-    return WishError(what, where=sink.statement.line, found=found, hint=hint)
+    return OperatorError(what, where=sink.statement.line, found=found, hint=hint)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, caller
 
 ARITHMETIC = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
@@ -104,27 +104,29 @@ class Value:
 
     def __bool__(self) -> NoReturn:
         hint = "where(condition, a, b), maximum(a, b) and minimum(a, b) choose element by element"
-        raise WishError("a statement cannot branch on data", where=caller(), found=str(self), hint=hint)
+        raise OperatorError("a statement cannot branch on data", where=caller(), found=str(self), hint=hint)
 
     def __pow__(self, power: Any) -> NoReturn:
         hint = "multiply: u[i] * u[i]"  # NumPy's powers of scalars are rounded otherwise
-        raise WishError("loops have no powers", where=caller(), found=f"{self} ** {power}", hint=hint)
+        raise OperatorError("loops have no powers", where=caller(), found=f"{self} ** {power}", hint=hint)
 
     def _number(self, *_: Any) -> NoReturn:
         hint = "sqrt, exp, sin, cos, abs, minimum and maximum of dovetail.loops take elements; Python's math does not"
-        raise WishError("an element is no plain number yet", where=caller(), found=str(self), hint=hint)
+        raise OperatorError("an element is no plain number yet", where=caller(), found=str(self), hint=hint)
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = __trunc__ = __floor__ = __ceil__ = _number
 
     def _single(self, *_: Any) -> NoReturn:
         hint = "write all subscripts in one pair of brackets: u[i, j]"
-        raise WishError("an element has no elements", where=caller(), found=str(self), hint=hint)
+        raise OperatorError("an element has no elements", where=caller(), found=str(self), hint=hint)
 
     __getitem__ = __setitem__ = __iter__ = __len__ = __contains__ = _single
 
     def _unknown(self, other: Any) -> NoReturn:
         hint = "+ - * /, comparisons, & | ~ of conditions, and the functions of dovetail.loops"
-        raise WishError("an operator that loops do not have", where=caller(), found=f"of {self} and {other}", hint=hint)
+        raise OperatorError(
+            "an operator that loops do not have", where=caller(), found=f"of {self} and {other}", hint=hint
+        )
 
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __rpow__ = __xor__ = __rxor__ = _unknown
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = __divmod__ = _unknown
@@ -135,12 +137,14 @@ class Value:
         if name is None or method != "__call__" or options:
             hint = "sqrt, exp, sin, cos, abs, maximum and minimum are there"
             found = f"np.{function.__name__}"
-            raise WishError("a function that loops do not have", where=caller(), found=found, hint=hint)
+            raise OperatorError("a function that loops do not have", where=caller(), found=found, hint=hint)
         return Apply(name, tuple(map(value_of, of)))
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         hint = "where, sqrt, exp, sin, cos, abs, maximum and minimum of dovetail.loops are there"
-        raise WishError("a function that loops do not have", where=caller(), found=f"np.{function.__name__}", hint=hint)
+        raise OperatorError(
+            "a function that loops do not have", where=caller(), found=f"np.{function.__name__}", hint=hint
+        )
 
     @property
     def children(self) -> tuple[Value, ...]:
@@ -201,7 +205,7 @@ class Apply(Value):
             object.__setattr__(self, name, count)
             if count > most:
                 what = f"an expression of more than {most} operators{' within one another' * (name == 'depth')}"
-                raise WishError(what, where=caller(), hint="write parts of it into arrays, and read those")
+                raise OperatorError(what, where=caller(), hint="write parts of it into arrays, and read those")
 
     @property
     def children(self) -> tuple[Value, ...]:
@@ -234,17 +238,17 @@ def bracketed(value: Apply, of: Sequence[str]) -> str:
 
 
 def value_of(given: Any) -> Value:
-    """What was written in an expression, as a Value; WishError where it is none."""
+    """What was written in an expression, as a Value; OperatorError where it is none."""
     if isinstance(given, Value):
         return given
     if isinstance(given, Affine):
         hint = "give the numbers in an array of their own, and read that"
-        raise WishError("an index is where data lies, not data", where=caller(), found=str(given), hint=hint)
+        raise OperatorError("an index is where data lies, not data", where=caller(), found=str(given), hint=hint)
     if isinstance(given, bool | int | float | np.integer | np.floating):
         number = given.item() if isinstance(given, np.generic) else int(given) if isinstance(given, bool) else given
         if abs(number) <= sys.float_info.max:  # not of NaN, nor of integers beyond any float
             return Number(number, given.dtype.name if isinstance(given, np.floating) else "")
-    raise WishError("a statement takes elements and finite numbers", where=caller(), found=repr(given))
+    raise OperatorError("a statement takes elements and finite numbers", where=caller(), found=repr(given))
 
 
 def _binary(name: str, left: Any, right: Any) -> Value:
@@ -306,6 +310,11 @@ def names_of(value: Value) -> Iterator[str]:
         yield value.name
     for child in value.children:
         yield from names_of(child)
+
+
+def operations(value: Value) -> int:
+    """Return how many arithmetic operations an expression has."""
+    return sum(1 for _ in names_of(value))
 
 
 def depth_of(value: Value, read: Read) -> int:

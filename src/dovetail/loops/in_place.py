@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.record import Statement, record
@@ -34,7 +34,7 @@ class Newest:
 def in_place(nest: Nest) -> Nest:
     """The same nest with one level of each array, which is overwritten element by element.
 
-    WishError where a statement needs an element of the level before when the new one is there already.
+    OperatorError where a statement needs an element of the level before when the new one is there already.
 
     >>> from dovetail.loops import array, loop, nest
     >>> @nest(u=array("n", time=True, boundary="fixed"))
@@ -97,5 +97,5 @@ def _element(nest: Nest, read: Read, statement: Statement) -> tuple[str, ...]:
     return read.array, *(f"{part} {each.constant}" for part, each in zip(terms, subscripts, strict=True))
 
 
-def _cannot(nest: Nest, why: str, where: str | None, hint: str) -> WishError:
-    return WishError(f"{nest.name} is no pipeline: {why}", where=where, hint=hint)
+def _cannot(nest: Nest, why: str, where: str | None, hint: str) -> OperatorError:
+    return OperatorError(f"{nest.name} is no pipeline: {why}", where=where, hint=hint)

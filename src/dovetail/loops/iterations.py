@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Value
 
@@ -69,14 +69,14 @@ def _text(value: Any, deep: int = 0) -> str:
 
 
 def check_same(where: str, before: State, after: State) -> None:
-    """WishError where a variable differs between the ends of two iterations."""
+    """OperatorError where a variable differs between the ends of two iterations."""
     for key, text in after.items():
         if before.get(key, text) != text:
             raise carried(f"'{key[1]}' changes from one iteration to the next", where)
 
 
 def check_alike(first: list[Statement], again: list[Statement]) -> None:
-    """WishError where an iteration has other statements than the one before it."""
+    """OperatorError where an iteration has other statements than the one before it."""
     for one, other in zip_longest(first, again):
         if one is None or other is None or (str(one), one.line) != (str(other), other.line):
             shown = [f"{each}" if each else "no statement" for each in (one, other)]
@@ -84,6 +84,6 @@ def check_alike(first: list[Statement], again: list[Statement]) -> None:
             raise carried("a statement changes from one iteration to the next", where, f"{shown[0]}; then {shown[1]}")
 
 
-def carried(what: str, where: str, found: str | None = None) -> WishError:
+def carried(what: str, where: str, found: str | None = None) -> OperatorError:
     hint = "a loop is recorded once: keep what iterations hand on in an array, s[i + 1] = s[i] + u[i]"
-    return WishError(what, where=where, found=found, hint=hint)
+    return OperatorError(what, where=where, found=found, hint=hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Read
 from dovetail.loops.record import Loop, Statement
@@ -32,29 +32,31 @@ def time_offset(read: Read, loop: Loop) -> int:
 
 
 def levels_of(nest: Nest) -> Mapping[str, Levels]:
-    """Of each array with a time axis; WishError where its first subscript is not that of one loop around all."""
+    """Of each array with a time axis; OperatorError where its first subscript is not that of one loop around all."""
     return {name: _levels(nest, name) for name, array in nest.arrays.items() if array.time}
 
 
 def _levels(nest: Nest, name: str) -> Levels:
     accesses = list(nest.accesses(name))
     if name not in nest.written:
-        raise WishError(f"array {name} has a time axis, and no statement writes it", hint="leave out time=True")
+        raise OperatorError(f"array {name} has a time axis, and no statement writes it", hint="leave out time=True")
     loop = _time_loop(nest, accesses[0][0])
     for statement, each in accesses:
         if each.at[0].key != ((loop.index, 1),) and (each.at[0] - Affine(((loop.index, 1),))).terms:
             hint = f"its first subscript is {loop.index}, plus or minus a number"
-            raise WishError(f"array {name} has a time axis", where=statement.line, found=str(each), hint=hint)
+            raise OperatorError(f"array {name} has a time axis", where=statement.line, found=str(each), hint=hint)
     ahead = {time_offset(statement.target, loop) for statement, each in accesses if each is statement.target}
     if len(ahead) > 1:
         found = ", ".join(f"{loop.index} + {each}" for each in sorted(ahead))
-        raise WishError(f"array {name} is written at several levels in one step", found=found, hint="write one")
+        raise OperatorError(f"array {name} is written at several levels in one step", found=found, hint="write one")
     newest = max(ahead)
     oldest = min(newest - 1, *(time_offset(each, loop) for _, each in accesses))
     if oldest + loop.low.constant or loop.low.terms:
         first = f"the first level that is accessed is {loop.low + oldest}"
         hint = f"levels count from 0: let the loop begin at {-oldest}, or use later subscripts"
-        raise WishError(f"array {name} has levels that nobody gives", where=accesses[0][0].line, found=first, hint=hint)
+        raise OperatorError(
+            f"array {name} has levels that nobody gives", where=accesses[0][0].line, found=first, hint=hint
+        )
     return Levels(loop, newest, newest - oldest + 1)
 
 
@@ -62,5 +64,5 @@ def _time_loop(nest: Nest, statement: Statement) -> Loop:
     outermost = nest.body[0]
     if len(nest.body) != 1 or not isinstance(outermost, Loop):
         hint = "write one time loop around all statements"
-        raise WishError(f"{nest.name} has an array with a time axis", where=statement.line, hint=hint)
+        raise OperatorError(f"{nest.name} has an array with a time axis", where=statement.line, hint=hint)
     return outermost

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from math import gcd
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 
 Vector = tuple[int, ...]
 Matrix = tuple[Vector, ...]  # its rows
@@ -24,9 +24,9 @@ def parse_matrix(text: str, name: str) -> Matrix:
     wrong = [word for row in rows for word in row if not re.fullmatch(r"[+-]?\d{1,18}", word)]
     if wrong:
         if re.fullmatch(r"[+-]?\d+", wrong[0]):
-            raise WishError(f"{name} has an entry of more than 18 digits", found=wrong[0], hint="smaller entries")
+            raise OperatorError(f"{name} has an entry of more than 18 digits", found=wrong[0], hint="smaller entries")
         hint = 'write rows like "6,2;2,4": columns are vectors, entries are whole numbers'
-        raise WishError(f"{name} '{text}' is not a matrix of whole numbers", found=f"'{wrong[0]}'", hint=hint)
+        raise OperatorError(f"{name} '{text}' is not a matrix of whole numbers", found=f"'{wrong[0]}'", hint=hint)
     return as_matrix([[int(word) for word in row] for row in rows], name)
 
 
@@ -35,25 +35,25 @@ def _diagonal_row(entries: Sequence[str], row: int) -> str:
 
 
 def as_matrix(rows: Iterable[Iterable[int]], name: str) -> Matrix:
-    """Rows of one length, as tuples of Python's exact integers; WishError where they are no matrix.
+    """Rows of one length, as tuples of Python's exact integers; OperatorError where they are no matrix.
 
     >>> as_matrix([[1, 0], [2]], "deps")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.WishError: the rows of deps differ in length
+    dovetail.core.errors.OperatorError: the rows of deps differ in length
       found       2 and 1 entries
       try         write 0 where a vector has no part in a dimension
     """
     try:
         whole = tuple(tuple(entry.__index__() for entry in row) for row in rows)
     except (TypeError, AttributeError):
-        raise WishError(f"{name} is not a matrix of whole numbers", found=str(rows)) from None
+        raise OperatorError(f"{name} is not a matrix of whole numbers", found=str(rows)) from None
     lengths = dict.fromkeys(map(len, whole))
     if not whole or 0 in lengths:
-        raise WishError(f"{name} is empty", hint="write a row for each loop")
+        raise OperatorError(f"{name} is empty", hint="write a row for each loop")
     if len(lengths) > 1:
         found = f"{' and '.join(map(str, lengths))} entries"
-        raise WishError(
+        raise OperatorError(
             f"the rows of {name} differ in length",
             found=found,
             hint="write 0 where a vector has no part in a dimension",

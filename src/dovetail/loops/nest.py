@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import caller
 from dovetail.loops.arguments import LARGEST
 from dovetail.loops.checks import check_nest
@@ -21,12 +21,9 @@ from dovetail.loops.levels import Levels, levels_of
 from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
 from dovetail.loops.taken import Take
 from dovetail.loops.types import DTYPES
-from dovetail.supply import CALLS
 
 if TYPE_CHECKING:
     from dovetail.loops.dependences import Dependence
-    from dovetail.loops.pipeline_wish import PipelineWish
-    from dovetail.loops.wish import StencilWish
 
 Given = NDArray[Any]
 
@@ -40,28 +37,28 @@ def array(*shape: str | int, dtype: str | None = None, time: bool = False, bound
     """
     _check_axes(shape)
     if dtype is not None and dtype not in DTYPES:
-        raise WishError(f"no loop computes in dtype '{dtype}'", hint=f"one of {', '.join(DTYPES)}")
+        raise OperatorError(f"no loop computes in dtype '{dtype}'", hint=f"one of {', '.join(DTYPES)}")
     if boundary is not None and boundary not in BOUNDARIES:
-        raise WishError(f"unknown boundary '{boundary}'", hint=f"one of {', '.join(BOUNDARIES)}")
+        raise OperatorError(f"unknown boundary '{boundary}'", hint=f"one of {', '.join(BOUNDARIES)}")
     if boundary is not None and not time:
         hint = "an array without a time axis has only the elements that are in it: give it time=True"
-        raise WishError(f"boundary '{boundary}' of an array without a time axis", hint=hint)
+        raise OperatorError(f"boundary '{boundary}' of an array without a time axis", hint=hint)
     return Array(shape, dtype, time, boundary)
 
 
 def _check_axes(shape: Sequence[object]) -> None:
     hint = 'array("n", "m") for axes of sizes n and m, array("n", 3) where one has 3 elements'
     if not shape:
-        raise WishError("an array has at least one axis", where=caller(), hint=hint)
+        raise OperatorError("an array has at least one axis", where=caller(), hint=hint)
     for axis in shape:
         is_name = isinstance(axis, str) and axis.isidentifier() and not iskeyword(axis)
         is_length = isinstance(axis, int) and not isinstance(axis, bool) and 0 < axis <= LARGEST
         if not (is_name or is_length):
             what = "an axis is the name of its size, or a whole number of at least 1"
-            raise WishError(what, where=caller(), found=repr(axis), hint=hint)
+            raise OperatorError(what, where=caller(), found=repr(axis), hint=hint)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Nest:
     """Loops over arrays. Called with arrays and the parameters of its function, it returns the arrays that it writes.
 
@@ -131,27 +128,6 @@ class Nest:
 
         return by_best(self, arrays, parameters)
 
-    @cached_property
-    def wish(self) -> type[StencilWish | PipelineWish]:
-        """The class of wishes for it, a stencil or a pipeline; WishError that says why where it is neither."""
-        from dovetail.loops.wishes import wish_of
-
-        return wish_of(self)
-
-    def on(self, comm: Any, grid: Sequence[int], **asked: Any) -> Any:
-        """The nest on a grid shared among the ranks of an mpi4py communicator, to be called again and again.
-
-        What comes back has `block`, where this rank's part of the grid lies, and is called with this rank's blocks of
-        the arrays (of a pipeline, `blocks` by name). Of either may be asked `steps`, `dtype`, `cut` (parts by axis) and
-        `overlapped`. Of a stencil `depth` (steps between exchanges), `tile` (rows that take these steps together),
-        `test` (steps between tests of convergence), and `shares` (rows of each part along the first axis, or
-        "measured": by the speeds of the ranks). Of a pipeline `mapped` (the axis whose tiles are on one rank) and
-        `grain` (positions of it that are a tile); over one axis `grain` and `depth` (steps of a band). What is not, is
-        as `dovetail tune` found it on these ranks; else ghosts come before every sweep of a stencil, and a pipeline has
-        eight tiles for each rank.
-        """
-        return CALLS["nest_on_ranks"](self, comm, grid, **asked)
-
     def reference(self, *arrays: Given, **parameters: int) -> Any:
         """The function itself, element by element: slow, and right by definition."""
         from dovetail.loops.reference import by_function
@@ -204,11 +180,11 @@ def _made(arrays: Mapping[str, Array], function: Callable[..., Any]) -> Nest:
     named = list(found)
     if strange := [each for each in found.values() if each.kind != each.POSITIONAL_OR_KEYWORD]:
         hint = "name each array and each parameter, without * or /"
-        raise WishError(f"{function.__name__} takes '{strange[0]}'", where=caller(), hint=hint)
+        raise OperatorError(f"{function.__name__} takes '{strange[0]}'", where=caller(), hint=hint)
     if other := [each for each in arrays.values() if not isinstance(each, Array)]:
-        raise WishError("a nest declares its arrays by array(…)", where=caller(), found=repr(other[0]))
+        raise OperatorError("a nest declares its arrays by array(…)", where=caller(), found=repr(other[0]))
     if missing := [name for name in arrays if name not in named]:
-        raise WishError(f"{function.__name__} takes no argument '{missing[0]}'", hint="declare its arrays by name")
+        raise OperatorError(f"{function.__name__} takes no argument '{missing[0]}'", hint="declare its arrays by name")
     ordered = {name: arrays[name] for name in named if name in arrays}
     parameters = tuple(name for name in named if name not in arrays)
     return Nest(function.__name__, function, ordered, parameters, record(function, ordered, parameters))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, caller
 from dovetail.loops.expressions import Read, Value, reads, value_of
 from dovetail.loops.iterations import check_alike, check_same, state_now
@@ -116,10 +116,10 @@ class Recorder:
         where = self._lines.pop()
         if self._open.pop() is not loop:
             hint = "write one loop, and use its index for both"
-            raise WishError("loops go on side by side, as in zip(loop(…), loop(…))", where=where, hint=hint)
+            raise OperatorError("loops go on side by side, as in zip(loop(…), loop(…))", where=where, hint=hint)
         if not loop.body:
             hint = "leave it out: a loop is recorded once, and its iterations can only write elements"
-            raise WishError("a loop writes nothing", where=where, found=str(loop), hint=hint)
+            raise OperatorError("a loop writes nothing", where=where, found=str(loop), hint=hint)
 
     def iterations(self, index: str, low: Affine, high: Affine, where: str) -> Iterator[Affine]:
         """The index, twice: what the second iteration does must be what the first did, and is dropped."""
@@ -149,7 +149,7 @@ class Recorder:
         """Check what the function left behind, and keep the values that it used after they were overwritten."""
         if where := self.left_early or (self._lines and self._lines[0]):
             hint = "a loop goes through all its iterations: narrow its bounds"
-            raise WishError("a loop is left early", where=where, hint=hint)
+            raise OperatorError("a loop is left early", where=where, hint=hint)
         take_values(self)
 
     def read(self, array: str, given: Any) -> Read:
@@ -159,7 +159,7 @@ class Recorder:
         if len(at) != self.arrays[array].subscripts:
             asked = self.arrays[array]
             hint = f"{asked.subscripts} subscripts" + ", the first of them the time step" * asked.time
-            raise WishError(f"array {array} has other axes", where=caller(), found=str(found), hint=hint)
+            raise OperatorError(f"array {array} has other axes", where=caller(), found=str(found), hint=hint)
         for each in at:
             self._check_names(each, f"a subscript of {found}")
         return found
@@ -172,19 +172,19 @@ class Recorder:
             if read.taken is None or read.taken.loops != made.loops[: len(read.taken.loops)]:
                 hint = "keep it in an array, and read that after the loop"
                 what = f"{read} is used after the iteration that read it"
-                raise WishError(what, where=made.line, found=str(made), hint=hint)
+                raise OperatorError(what, where=made.line, found=str(made), hint=hint)
         self._inside.append(made)
         self.statements.append(made)
         if len(self.statements) > MOST_STATEMENTS and not self._repeats:
             hint = "take bounds from u.shape or from parameters; loops over plain numbers are written out"
-            raise WishError(f"more than {MOST_STATEMENTS} statements", where=caller(), hint=hint)
+            raise OperatorError(f"more than {MOST_STATEMENTS} statements", where=caller(), hint=hint)
 
     def _check_names(self, value: Affine, what: str) -> None:
         known = {loop.index for loop in self._open} | self.symbols
         ended = [loop.index for loop in value.within if loop not in self._open]
         if strange := [*ended, *(name for name in value.names if name not in known)]:
             hint = "indices hold within their loop only"
-            raise WishError(f"index {strange[0]} outside its loop, in {what}", where=caller(), hint=hint)
+            raise OperatorError(f"index {strange[0]} outside its loop, in {what}", where=caller(), hint=hint)
 
 
 class Symbolic:
@@ -203,7 +203,9 @@ class Symbolic:
 
     def _whole(self, *_: Any) -> NoReturn:
         hint = "write loops over the elements, for i in loop(u.shape[0]): … u[i] …"
-        raise WishError("a nest works on elements, not on whole arrays", where=caller(), found=self._name, hint=hint)
+        raise OperatorError(
+            "a nest works on elements, not on whole arrays", where=caller(), found=self._name, hint=hint
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -226,7 +228,9 @@ def loop(*bounds: Any) -> Iterable[Any]:
     step = checked[2] if len(bounds) == 3 else Affine((), 1)
     if len(bounds) not in (1, 2, 3) or step.terms or abs(step.constant) != 1:
         found, hint = ", ".join(map(str, bounds)), "a loop over every second element can be one over i with u[2 * i]"
-        raise WishError("a loop has one or two bounds, and a step of 1 or -1", where=caller(), found=found, hint=hint)
+        raise OperatorError(
+            "a loop has one or two bounds, and a step of 1 or -1", where=caller(), found=found, hint=hint
+        )
     owner = next((b.owner for b in checked if b.owner is not None), None)
     if owner is None:
         return range(*bounds)
@@ -258,7 +262,7 @@ class _Iterations:
 
     def _refused(self, *_: Any) -> NoReturn:
         hint = "write `for i in loop(…)`, without list or len; to go back, loop(n - 1, -1, -1)"
-        raise WishError("only `for` goes through a recorded loop", where=caller(), hint=hint)
+        raise OperatorError("only `for` goes through a recorded loop", where=caller(), hint=hint)
 
     __len__ = __reversed__ = __getitem__ = __contains__ = __next__ = _refused
 
@@ -275,27 +279,27 @@ def record(function: Callable[..., Any], arrays: Mapping[str, Array], parameters
     """Run a function on symbols: its arrays by name, and the sizes and parameters that it takes."""
     sizes = [size for array in arrays.values() for size in array.shape if isinstance(size, str)]
     if strange := [n for n in (function.__name__, *arrays, *sizes, *parameters) if n in RESERVED or n.endswith("_")]:
-        raise WishError(f"'{strange[0]}' cannot be a name in C", where=caller(), hint="call it otherwise")
+        raise OperatorError(f"'{strange[0]}' cannot be a name in C", where=caller(), hint="call it otherwise")
     recorder = Recorder(arrays, [*sizes, *parameters])
     given = {name: Symbolic(name, recorder) for name in arrays}
     record_once(function, given | {name: recorder.symbol(name) for name in parameters})
     recorder.finish()
     if not recorder.statements:
-        raise WishError(f"{function.__name__} has no statement", hint="write u[i] = … within its loops")
+        raise OperatorError(f"{function.__name__} has no statement", hint="write u[i] = … within its loops")
     return recorder
 
 
 def record_once(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Run the function; what Python cannot do with symbols becomes a WishError with the user's line."""
+    """Run the function; what Python cannot do with symbols becomes a OperatorError with the user's line."""
     try:
         function(**given)
     except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, NameError, RecursionError) as error:
-        if isinstance(error, WishError):
+        if isinstance(error, OperatorError):
             raise
         where = _line_of(error)
         hint = "what a nest may be is in docs/stencils.md"
         found = f"{type(error).__name__}: {error}"
-        raise WishError(f"{function.__name__} cannot be recorded", where=where, found=found, hint=hint) from error
+        raise OperatorError(f"{function.__name__} cannot be recorded", where=where, found=found, hint=hint) from error
 
 
 def _line_of(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.affine import extreme
 from dovetail.loops.expressions import Read, Taken, Value, reads, with_reads
 
@@ -96,16 +96,16 @@ def _check_level(recorder: Recorder, read: Read) -> None:
     if recorder.arrays[read.array].time:
         hint = "read it after the write, or use an array without a time axis"
         what = f"{read} is read before its step writes it, and used afterwards"
-        raise WishError(f"cyclic statements: {what}", where=read.taken.line, hint=hint)
+        raise OperatorError(f"cyclic statements: {what}", where=read.taken.line, hint=hint)
 
 
 def check_untaken(nest: Nest) -> None:
-    """WishError where a nest has temporaries: it runs serially only."""
+    """OperatorError where a nest has temporaries: it runs serially only."""
     for statement in nest.statements:
         for each in temporaries(statement.value):
             what = f"{nest.name} uses {each.read} after a statement has overwritten it: such a nest runs serially only"
             hint = "keep the value in an array of its own: old[i] = u[i]"
-            raise WishError(what, where=each.read.taken.line, found=f"used at {statement.line}", hint=hint)
+            raise OperatorError(what, where=each.read.taken.line, found=f"used at {statement.line}", hint=hint)
 
 
 def temporaries(value: Value) -> Iterator[Taken]:

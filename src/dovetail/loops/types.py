@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.expressions import COMPARISONS, CONDITIONS, FUNCTIONS, Apply, Number, Read, Taken, Value
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ DTYPES = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "ui
 
 
 def check_types(nest: Nest, dtypes: Mapping[str, str]) -> None:
-    """WishError, naming the statement, where dtypes are mixed or an operation is not for them."""
+    """OperatorError, naming the statement, where dtypes are mixed or an operation is not for them."""
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:
-            raise WishError(f"{name} has dtype {dtype}", hint=f"one of {', '.join(DTYPES)}")
+            raise OperatorError(f"{name} has dtype {dtype}", hint=f"one of {', '.join(DTYPES)}")
     for statement in nest.statements:
         try:
             one_of(dtypes[statement.target.array], dtype_of(statement.value, dtypes), statement.value)
         except _MixedError as mixed:
-            raise WishError(mixed.what, where=statement.line, found=mixed.found, hint=mixed.hint) from None
+            raise OperatorError(mixed.what, where=statement.line, found=mixed.found, hint=mixed.hint) from None
 
 
 class _MixedError(Exception):

@@ -1,6 +1,8 @@
 """machine: the hardware as a set of facts and cost curves, and the presets shipped with the package."""
 
 from dovetail.machine.machine import LIBRARY, SWITCH, Link, Machine, even_nodes
-from dovetail.machine.presets import load, presets
+from dovetail.machine.presets import presets
+
+load = Machine.load
 
 __all__ = ["LIBRARY", "SWITCH", "Link", "Machine", "even_nodes", "load", "presets"]

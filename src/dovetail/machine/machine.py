@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.core import MachineError, check_schema
+from dovetail.core import MachineError, check_schema, load_json, save_json
+from dovetail.machine.presets import preset_document, presets
 
 SCHEMA = "dovetail.machine/1"
 CURVE_SCHEMA = "dovetail.curve/1"
@@ -64,7 +66,8 @@ class Machine:
     - `eager_limit_bytes`: a number, or one by link kind; larger messages wait for their receive. 0: all wait.
     - `slice_bytes`: several messages on their way at once come in turn if they travel in such slices, which need not
       wait for their receive; without the fact they always do, or it is not known.
-    - `k_is_per_rank`: true where a matmul wish's k is what each rank holds (as in seed 000), not the sum over ranks.
+    - `k_is_per_rank`: true where a matmul operator's k is what each rank holds (as in seed 000), not the sum over
+    ranks.
     - `dtype`: element type that the compute curves were taken with.
     - `contention_prior`: factor of seed 000's rule on communication; predictions use 1.0 unless asked.
     - `published`: figures printed by the source, in seconds, never used by a prediction.
@@ -148,6 +151,41 @@ class Machine:
         head = {"schema": SCHEMA, "name": self.name, "ranks": self.ranks, "nodes": list(self.nodes)}
         body = {"costs": dict(self.costs), "facts": dict(self.facts), "provenance": dict(self.provenance)}
         return {**head, "links": [list(link) for link in self.links], **body}
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Machine:
+        """Return the preset of that name, or the machine in that JSON file.
+
+        Raises MachineError for an unknown name, and for a file that is missing or holds no machine.
+
+        >>> Machine.load("atlas-a2-8").ranks
+        8
+        >>> Machine.load("atlas-a2")
+        Traceback (most recent call last):
+        ...
+        dovetail.core.errors.MachineError: no machine 'atlas-a2'
+          found       presets a100-8, atlas-a2-8, h100-8, mi300x-8, shared-memory-2, two-hosts-100mbit, two-hosts-1gbit
+          try         did you mean 'atlas-a2-8'? Or give the path of a machine's JSON file
+        """
+        name = str(name_or_path)
+        if name in presets():
+            return cls.from_json(preset_document(name))
+        if isinstance(name_or_path, Path) or name.endswith(".json") or Path(name).is_file():
+            if not Path(name).exists():
+                hint = "`dovetail machines` lists those that are known"
+                raise MachineError(f"cannot read machine {name}", found="no such file", hint=hint)
+            return cls.from_json(load_json(name_or_path, "machine"))
+        near = difflib.get_close_matches(name, presets(), 1, cutoff=0.4)
+        hint = f"did you mean '{near[0]}'? Or give" if near else "give"
+        raise MachineError(
+            f"no machine '{name}'",
+            found=f"presets {', '.join(presets())}",
+            hint=f"{hint} the path of a machine's JSON file",
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the machine to a JSON file that `load` reads, and return its path."""
+        return save_json(path, self.to_json())
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Machine:

@@ -1,9 +1,4 @@
-"""matmul: the front door for matrix products with a collective: wish → Program.
-
-The calls on arrays (`all_gather_matmul(a, b, comm)` and its kin) live in `dovetail.comm`, and are offered here too.
-"""
-
-from typing import Any
+"""matmul: the front door for matrix products with a collective: operator → Program."""
 
 from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
@@ -16,7 +11,6 @@ from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import DTYPES, Product, RankArguments, shard
 from dovetail.matmul.reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
-from dovetail.supply import CALLS
 
 __all__ = [
     "DTYPES",
@@ -38,17 +32,3 @@ __all__ = [
     "shard",
     "uniform",
 ]
-
-_CALLS = {kind.name for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Product)}
-__all__ += sorted(_CALLS)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _CALLS:
-        raise AttributeError(f"module 'dovetail.matmul' has no attribute '{name}'")
-    found = globals()[name] = CALLS[name]
-    return found

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays, Costs, Times
+from dovetail.ir.operator import Arrays, Costs, Times
 from dovetail.matmul.all_gathering import RESULTS, AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.blockwise import MC2, SHARDS
@@ -147,7 +147,9 @@ class AllGatherColumnsMatmul(AllGathering):
         depths, columns = [rank.a[1] for rank in arguments], [rank.b[1] for rank in arguments]
         for rank, each in enumerate(arguments):
             if each.b[0] != sum(depths):
-                raise WishError(f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all")
+                raise OperatorError(
+                    f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all"
+                )
         shares = uneven_or_none(depths), uneven_or_none(columns)
         return cls(m, sum(depths), sum(columns), arguments[0].dtype, *said, *shares)
 

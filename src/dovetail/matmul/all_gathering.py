@@ -1,4 +1,4 @@
-"""all_gathering: wishes of which every rank multiplies all of A by B of its own, and may want all of A, too."""
+"""all_gathering: operators of which every rank multiplies all of A by B of its own, and may want all of A, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Self
 
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Option, dtype_bytes
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import RankArguments, Said, balance, parse_flag, the_same
@@ -34,7 +34,7 @@ class AllGathering(Gathering):
         super().__post_init__()
         object.__setattr__(self, "several", parse_count(self.several, "several", least=1))
         if self.several > MOST_SEVERAL:
-            raise WishError(f"{self.several} matrices B on each rank", hint=f"at most {MOST_SEVERAL}")
+            raise OperatorError(f"{self.several} matrices B on each rank", hint=f"at most {MOST_SEVERAL}")
         object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Term, Work, Workload
-from dovetail.ir.wish import Arrays, Collected, Costs
+from dovetail.ir.operator import Arrays, Collected, Costs
 from dovetail.matmul.blockwise import MANY_OPS, OURS_RANKS
 from dovetail.matmul.contracting import Contracting
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
@@ -57,8 +57,8 @@ class MatmulAllReduce(Contracting):
     )
 
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
-        wish, notes = super().settled(facts, ranks)
-        return wish, (*notes, MANY_RANKS) if ranks > OURS_RANKS else notes
+        operator, notes = super().settled(facts, ranks)
+        return operator, (*notes, MANY_RANKS) if ranks > OURS_RANKS else notes
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """Tiles of rows computed in this order, each all-reduced as soon as it is there.
@@ -242,17 +242,19 @@ def _inlined(tiled: Program, by: Any) -> Program:
     return inline_collectives(tiled, family(by), DEPTH)
 
 
-def _tiled(wish: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:
+def _tiled(operator: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:
     """Compute lane and net lane, the library's all_reduce on each tile."""
     b, everyone = Builder("matmul_all_reduce", ranks), range(ranks)
-    b.buffer("A", "input", wish.m)
+    b.buffer("A", "input", operator.m)
     b.buffer("B", "input", 1)
-    b.buffer("P", "scratch", wish.m)
-    b.buffer("C", "output", wish.m)
+    b.buffer("P", "scratch", operator.m)
+    b.buffer("C", "output", operator.m)
     compute, net = b.lane("compute", "compute"), b.lane("net", "net")
     matmul, reduce = b.kernel("matmul", ("each", "all")), b.collective("all_reduce", everyone)
-    whole, weights = Region("A", 0, wish.m), Region("B", 0, 1)
-    b.post(everyone, Region("C", 0, wish.m), [Term("matmul", ((rank, whole), (rank, weights))) for rank in everyone])
+    whole, weights = Region("A", 0, operator.m), Region("B", 0, 1)
+    b.post(
+        everyone, Region("C", 0, operator.m), [Term("matmul", ((rank, whole), (rank, weights))) for rank in everyone]
+    )
     for rank in everyone:
         for tile, (start, count) in enumerate(zip(accumulate(tiles, initial=0), tiles, strict=False), start=1):
             line = f"tile {tile} of {len(tiles)} ({count} rows)"

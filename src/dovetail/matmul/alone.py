@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Builder, Collected, Kind, Option, Program, Region, Sample, Slot, Workload, dtype_bytes
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.product import DTYPES, add_products, add_slices
@@ -169,7 +169,7 @@ def shapes_of(text: str) -> list[tuple[int, int, int]]:
     found = [SHAPE.fullmatch(word) for word in words]
     bad = next((word for word, match in zip(words, found, strict=True) if not match), None if words else text)
     if bad is not None:
-        raise WishError("shapes are MxKxN, with commas between them, or a file of these", found=repr(bad[:80]))
+        raise OperatorError("shapes are MxKxN, with commas between them, or a file of these", found=repr(bad[:80]))
     return [(int(m[1]), int(m[2]), int(m[3])) for m in found if m]
 
 

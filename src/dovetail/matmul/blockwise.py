@@ -1,4 +1,4 @@
-"""blockwise: wishes whose ranks exchange blocks of rows, before or after these are multiplied."""
+"""blockwise: operators whose ranks exchange blocks of rows, before or after these are multiplied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dovetail.ir import Collected, Heuristic, Schedule, Work
-from dovetail.ir.wish import Costs
+from dovetail.ir.operator import Costs
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.families import COUNTS, POINTS, learned, sliced, usual_align
 from dovetail.matmul.local_search import better, hopeful, moved
@@ -60,7 +60,7 @@ class Blockwise(Product):
         return max(ranks - 1, 1) if self.gathers else ranks
 
     def part(self, rows: int, ranks: int) -> Blockwise:
-        """The same wish with blocks of `rows` rows."""
+        """The same operator with blocks of `rows` rows."""
         return replace(self, m=rows * ranks)
 
     def serial(self, ranks: int) -> Schedule:

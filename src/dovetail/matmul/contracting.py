@@ -1,4 +1,4 @@
-"""contracting: wishes whose A and B are cut along k, so that what each rank computes is a term of a sum."""
+"""contracting: operators whose A and B are cut along k, so that what each rank computes is a term of a sum."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Schedule
-from dovetail.ir.wish import Costs
+from dovetail.ir.operator import Costs
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, uniform
 from dovetail.matmul.variations import MANY_PARTS, round_up

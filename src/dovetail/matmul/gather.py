@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.ir.wish import Times
+from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Program, Region, Schedule, Term
-from dovetail.ir.wish import Times
+from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Part
 from dovetail.matmul.gather import Gather, in_chains
 from dovetail.matmul.product import MODES

@@ -1,4 +1,4 @@
-"""gathering: wishes whose rows of A must travel before they are multiplied, and all their schedule families."""
+"""gathering: operators whose rows of A must travel before they are multiplied, and all their schedule families."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import CostError
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays, Costs, Times
+from dovetail.ir.operator import Arrays, Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import HEURISTICS, RULE, TRANCHES, Outcome, Ruled, best_threshold, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_model, gather_program
@@ -168,7 +168,7 @@ class Gathering(Blockwise):
     def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
         """What FiCCO's families take where each rank multiplies so many rows; None where the machine has no cost."""
         other = self._sized_like(rows, depth, width, costs.ranks)
-        there, longest, taken = costs.for_wish(other), other.blocks(costs.ranks).longest, dict[str, float]()
+        there, longest, taken = costs.for_operator(other), other.blocks(costs.ranks).longest, dict[str, float]()
         try:
             for by in (by for by in other.known_ways(there) if by in ("library", "messages")):
                 for each in (each for each in other._eight(longest, costs.ranks, by) if each.family in TRANCHES):
@@ -178,7 +178,7 @@ class Gathering(Blockwise):
             return None
 
     def _sized_like(self, rows: int, depth: int, width: int, ranks: int) -> Gathering:
-        """A wish of this kind whose ranks each multiply so many rows by so many columns."""
+        """An operator of this kind whose ranks each multiply so many rows by so many columns."""
         one = type(self)(ranks * ranks, depth, ranks, self.dtype)
         m, n = one.blocks(ranks).rows(0), max(one.widths(ranks))
         return type(self)(ranks * ranks * rows // m, depth, ranks * width // n, self.dtype)

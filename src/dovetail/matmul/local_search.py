@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dovetail.ir import Schedule
-from dovetail.ir.neighbours import WORTH, Neighbours, varied
-from dovetail.ir.wish import Costs
+from dovetail.ir.hill_climbing import WORTH, Neighbours, varied
+from dovetail.ir.operator import Costs
 
 SIMULATIONS = 240  # at most, of each schedule that is moved
 EFFORT = 20_000  # at most, of each schedule that is moved

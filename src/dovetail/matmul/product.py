@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.ir import (
     Builder,
     Gemm,
@@ -25,8 +25,8 @@ from dovetail.ir import (
     Workload,
     dtype_bytes,
 )
+from dovetail.ir.operator import Arrays, Collected, Costs, OfFields, Times
 from dovetail.ir.types import Mode
-from dovetail.ir.wish import Arrays, Collected, Costs, OfFields, Times
 from dovetail.matmul.kernels import work_of
 from dovetail.matmul.tiles import READINGS
 from dovetail.passes.regions import split
@@ -46,7 +46,7 @@ TILING = (
     Option("max_tiles", int, "Tiles at most.", least=1, of="schedules"),
     Option("rows_per_message", int, "Rows of one of our own messages at most.", least=1, of="schedules"),
 )
-SIDE_S = 0.06  # of either side of a balanced wish: long beside what starting it costs, short enough to run often
+SIDE_S = 0.06  # of either side of a balanced operator: long beside what starting it costs, short enough to run often
 MOST_BYTES = 32 << 20  # that it communicates
 MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
 ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
@@ -64,23 +64,23 @@ def shard(size: int, ranks: int) -> tuple[int, ...]:
 
 
 def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None:
-    """What each rank holds, as whole numbers that add up to `total`; None where it is shared evenly. WishError."""
+    """What each rank holds, as whole numbers that add up to `total`; None where it is shared evenly. OperatorError."""
     if shares is None:
         return None
     if not isinstance(shares, list | tuple | np.ndarray):
-        raise WishError(f"shares of {what} are a list, one for each rank", found=repr(shares))
+        raise OperatorError(f"shares of {what} are a list, one for each rank", found=repr(shares))
     held = tuple(parse_count(value, f"a share of {what}") for value in shares)
     if sum(held) != total:
-        raise WishError(f"the shares of {what} do not add up to {total}", found=f"{list(held)}, {sum(held)}")
+        raise OperatorError(f"the shares of {what} do not add up to {total}", found=f"{list(held)}, {sum(held)}")
     return held
 
 
 def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) -> tuple[int, ...]:
-    """What each of `ranks` ranks holds: as given, else even; WishError where it was given for other ranks."""
+    """What each of `ranks` ranks holds: as given, else even; OperatorError where it was given for other ranks."""
     if held is None:
         return shard(total, ranks)
     if len(held) != ranks:
-        raise WishError(f"the shares of {what} are for {len(held)} ranks", found=f"{ranks} ranks")
+        raise OperatorError(f"the shares of {what} are for {len(held)} ranks", found=f"{ranks} ranks")
     return held
 
 
@@ -92,7 +92,7 @@ class Share(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a call may say beside its arrays: how it is read (WishError for what cannot be), and its default."""
+    """What a call may say beside its arrays: how it is read (OperatorError for what cannot be), and its default."""
 
     read: Callable[[Any], Any]
     default: Any = None
@@ -104,11 +104,11 @@ def parse_flag(value: Any, name: str) -> bool:
     >>> parse_flag("no", "gathered")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.WishError: gathered must be True or False
+    dovetail.core.errors.OperatorError: gathered must be True or False
       found       'no'
     """
     if not isinstance(value, bool | np.bool_):
-        raise WishError(f"{name} must be True or False", found=repr(value))
+        raise OperatorError(f"{name} must be True or False", found=repr(value))
     return bool(value)
 
 
@@ -123,7 +123,7 @@ class RankArguments(NamedTuple):
 
 
 def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments], Any], what: str) -> Any:
-    """What all ranks must say alike; WishError, on all of them, naming the first that differs.
+    """What all ranks must say alike; OperatorError, on all of them, naming the first that differs.
 
     >>> ranks = [RankArguments((2, 4), (4, 3), 1, "float32", {}), RankArguments((3, 5), (5, 3), 1, "float32", {})]
     >>> the_same(ranks, lambda rank: rank.b[1], "columns of B")
@@ -131,13 +131,13 @@ def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments],
     >>> the_same(ranks, lambda rank: rank.a[1], "columns of A")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.WishError: rank 1 has 5 columns of A
+    dovetail.core.errors.OperatorError: rank 1 has 5 columns of A
       found       rank 0 has 4
     """
     first = read(arguments[0])
     for rank, each in enumerate(arguments):
         if read(each) != first:
-            raise WishError(f"rank {rank} has {read(each)} {what}", found=f"rank 0 has {first}")
+            raise OperatorError(f"rank {rank} has {read(each)} {what}", found=f"rank 0 has {first}")
     return first
 
 
@@ -149,9 +149,10 @@ def uneven_or_none(shares: Sequence[int]) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class Product(OfFields):
-    """C = A·B with A (m, k) and B (k, n), shared among ranks as each operator says; a front door's wish (`ir.Wish`).
+    """C = A·B with A (m, k) and B (k, n), shared among ranks as each operator says; a front door's operator
+    (`ir.Operator`).
 
-    Half types accumulate in float32; C and the messages have the input dtype. Any size may be 0. Raises WishError
+    Half types accumulate in float32; C and the messages have the input dtype. Any size may be 0. Raises OperatorError
     for negative or fractional sizes and other dtypes.
     """
 
@@ -172,14 +173,16 @@ class Product(OfFields):
     def __post_init__(self) -> None:
         for name in ("m", "k", "n"):
             if isinstance(getattr(self, name), np.ndarray):
-                hint = f"dovetail.matmul.{self.name}(a, b, comm) takes arrays"
-                raise WishError(f"{self.name} is made of sizes: {name} is an array", hint=hint)
+                hint = f"dovetail.{self.name}(a, b, comm) takes arrays"
+                raise OperatorError(f"{self.name} is made of sizes: {name} is an array", hint=hint)
             object.__setattr__(self, name, parse_count(getattr(self, name), name))
         if self.dtype not in DTYPES:
-            raise WishError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
+            raise OperatorError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
         for rows, columns in ((self.m, self.k), (self.k, self.n), (self.m, self.n)):
             if rows * columns * self.element_bytes > MOST_HELD:
-                raise WishError(f"no memory holds a matrix of {rows} × {columns} {self.dtype}", hint="at most 1 PiB")
+                raise OperatorError(
+                    f"no memory holds a matrix of {rows} × {columns} {self.dtype}", hint="at most 1 PiB"
+                )
         for field, (size, what) in self.cuts.items():
             object.__setattr__(self, field, checked_shares(getattr(self, field), getattr(self, size), what))
 
@@ -202,7 +205,8 @@ class Product(OfFields):
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> Product:
-        """The wish that these arguments of all ranks make; WishError, naming the rank, where they do not fit."""
+        """The operator that these arguments of all ranks make; OperatorError, naming the rank, where they do not
+        fit."""
         raise NotImplementedError
 
     @property
@@ -355,15 +359,15 @@ def array_of(given: Any, dtype: str) -> NDArray[Any]:
     return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
 
 
-def arrays_of(wish: Product, given: Sequence[Any], shapes: Mapping[str, tuple[int, int]]) -> list[NDArray[Any]]:
-    """What a caller gave, as arrays of these shapes, by the names that errors give them; WishError."""
+def arrays_of(operator: Product, given: Sequence[Any], shapes: Mapping[str, tuple[int, int]]) -> list[NDArray[Any]]:
+    """What a caller gave, as arrays of these shapes, by the names that errors give them; OperatorError."""
     if len(given) != len(shapes):
         hint = "out=… takes the result" if len(given) > len(shapes) else None
-        raise WishError(f"{wish.name} takes {', '.join(shapes)}", found=f"{len(given)} arrays", hint=hint)
-    arrays = [array_of(each, wish.dtype) for each in given]
+        raise OperatorError(f"{operator.name} takes {', '.join(shapes)}", found=f"{len(given)} arrays", hint=hint)
+    arrays = [array_of(each, operator.dtype) for each in given]
     for array, (name, shape) in zip(arrays, shapes.items(), strict=True):
         if array.shape != shape:
-            raise WishError(f"'{name}' has shape {array.shape}, and the plan wants {shape}")
+            raise OperatorError(f"'{name}' has shape {array.shape}, and the plan wants {shape}")
     return arrays
 
 
@@ -373,8 +377,8 @@ def results_in(out: Any, names: Sequence[str]) -> dict[str, Any]:
         return {}
     held = tuple(out) if isinstance(out, list | tuple) else (out,)
     if len(held) != len(names):
-        raise WishError(f"there are {len(names)} results, and `out` has {len(held)} arrays")
+        raise OperatorError(f"there are {len(names)} results, and `out` has {len(held)} arrays")
     for each in held:
         if not isinstance(each, np.ndarray):
-            raise WishError("`out` takes NumPy arrays", found=type(each).__name__)
+            raise OperatorError("`out` takes NumPy arrays", found=type(each).__name__)
     return dict(zip(names, held, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
-from dovetail.ir.wish import Times
+from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Parts, Steps
 from dovetail.matmul.gather import apart_alike, before, depth_of, heard_by, in_chains
 from dovetail.matmul.product import MODES

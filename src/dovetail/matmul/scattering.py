@@ -1,4 +1,4 @@
-"""scattering: wishes whose products travel after they are made, and all their schedule families."""
+"""scattering: operators whose products travel after they are made, and all their schedule families."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.wish import Arrays, Costs, Times
+from dovetail.ir.operator import Arrays, Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.gather import even_tiles

@@ -1,4 +1,4 @@
-"""token_counts: how many rows each rank has for each other, as given, or shared evenly; wishes made of them."""
+"""token_counts: how many rows each rank has for each other, as given, or shared evenly; operators made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.product import Product, RankArguments, Said, shard, the_same
 
@@ -16,17 +16,19 @@ Counts = tuple[tuple[int, ...], ...]
 
 
 def checked_counts(counts: Any, m: int) -> Counts | None:
-    """Counts as a square of whole numbers that add up to m, or None where there are none; WishError."""
+    """Counts as a square of whole numbers that add up to m, or None where there are none; OperatorError."""
     if counts is None:
         return None
     listed = isinstance(counts, list | tuple | np.ndarray) and all(np.iterable(row) for row in counts)
     if not listed:
-        raise WishError("counts need a row and a column for each rank", found=repr(counts), hint="counts[from][to]")
+        raise OperatorError("counts need a row and a column for each rank", found=repr(counts), hint="counts[from][to]")
     rows = tuple(tuple(parse_count(value, "a count of rows") for value in row) for row in counts)
     if any(len(row) != len(rows) for row in rows):
-        raise WishError("counts need a row and a column for each rank", found=f"rows of {[len(row) for row in rows]}")
+        raise OperatorError(
+            "counts need a row and a column for each rank", found=f"rows of {[len(row) for row in rows]}"
+        )
     if sum(map(sum, rows)) != m:
-        raise WishError(f"the counts do not add up to m = {m} rows", found=f"{sum(map(sum, rows))} rows")
+        raise OperatorError(f"the counts do not add up to m = {m} rows", found=f"{sum(map(sum, rows))} rows")
     return rows
 
 
@@ -35,12 +37,12 @@ def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
     if counts is None:
         return tuple(shard(rows, ranks) for rows in shard(m, ranks))
     if len(counts) != ranks:
-        raise WishError(f"the counts are for {len(counts)} ranks", found=f"{ranks} ranks", hint="counts[from][to]")
+        raise OperatorError(f"the counts are for {len(counts)} ranks", found=f"{ranks} ranks", hint="counts[from][to]")
     return counts
 
 
 def own_counts(value: Any) -> tuple[int, ...] | None:
-    """This rank's own row of counts, as whole numbers; None for even shares. WishError.
+    """This rank's own row of counts, as whole numbers; None for even shares. OperatorError.
 
     >>> own_counts([2, 0]), own_counts(None)
     ((2, 0), None)
@@ -48,7 +50,7 @@ def own_counts(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple | np.ndarray):
-        raise WishError("counts are this rank's rows for each rank", found=repr(value))
+        raise OperatorError("counts are this rank's rows for each rank", found=repr(value))
     return tuple(parse_count(each, "a count of rows") for each in value)
 
 
@@ -56,16 +58,16 @@ SAID = {"counts": Said(own_counts)}
 
 
 def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
-    """Each rank's own row of counts, as it said with `counts`, else even shares of its rows. WishError, naming the
+    """Each rank's own row of counts, as it said with `counts`, else even shares of its rows. OperatorError, naming the
     rank, where a row does not fit its A."""
     given = [rank.said.get("counts") for rank in arguments]
     ranks = len(arguments)
     rows = [shard(arguments[q].a[0], ranks) if row is None else tuple(row) for q, row in enumerate(given)]
     for rank, row in enumerate(rows):
         if len(row) != ranks:
-            raise WishError(f"rank {rank} gives {len(row)} counts", found=f"{ranks} ranks", hint="one for each")
+            raise OperatorError(f"rank {rank} gives {len(row)} counts", found=f"{ranks} ranks", hint="one for each")
         if sum(row) != arguments[rank].a[0]:
-            raise WishError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {arguments[rank].a[0]}")
+            raise OperatorError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {arguments[rank].a[0]}")
     return tuple(rows)
 
 

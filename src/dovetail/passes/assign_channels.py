@@ -118,19 +118,19 @@ class _Flows:
             self._lanes.add(message, 1 << self._asked[message])
 
     def heads(self) -> list[int]:
-        """First messages of flows where there is something to decide; first those with a wish of the author's."""
+        """First messages of flows where there is something to decide; first those with an operator of the author's."""
         is_head = [True] * len(self._follow)
-        wish = [channel >= 0 for channel in self._asked]
-        for message in range(len(wish) - 1, -1, -1):
+        operator = [channel >= 0 for channel in self._asked]
+        for message in range(len(operator) - 1, -1, -1):
             after = self._follow[message]
             if after >= 0:
                 is_head[after] = False
-                wish[message] |= wish[after]
+                operator[message] |= operator[after]
         heads = [m for m, after in enumerate(self._follow) if is_head[m] and (after >= 0 or m in self._lanes.ties)]
-        return sorted(heads, key=lambda head: not wish[head])
+        return sorted(heads, key=lambda head: not operator[head])
 
     def alone(self) -> Array:
-        """Of each message, whether nothing ties it to a channel: no flow and no wish of the author's."""
+        """Of each message, whether nothing ties it to a channel: no flow and no operator of the author's."""
         alone = np.array(self._asked, np.int64) < 0
         alone &= np.array(self._follow, np.int64) < 0
         alone[[after for after in self._follow if after >= 0]] = False

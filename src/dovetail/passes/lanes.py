@@ -74,8 +74,8 @@ def _ends(program: Program, hints: Hints) -> Ends:
 def _labels(ends: Ends, forward: Array, rank: Array, asked: Array) -> Array:
     """For each end, and each copy or reduce that asks for a lane, a number that those on one lane share."""
     label = np.arange(len(asked))
-    wish = np.flatnonzero(asked >= 0)
-    label[wish] = len(asked) + ranked(rank[wish] * (asked.max(initial=0) + 1) + asked[wish])[1]
+    operator = np.flatnonzero(asked >= 0)
+    label[operator] = len(asked) + ranked(rank[operator] * (asked.max(initial=0) + 1) + asked[operator])[1]
     free = ends.asked < 0
     flows = np.flatnonzero(forward >= 0)
     flows = flows[free[ends.of[flows]]]

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from dovetail.core import ProgramError, WishError
+from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Buffer, Lane, Post, Program, Region
 from dovetail.ir.terms import leaves, mapped
 from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, OpColumns, ranked, spread
@@ -30,7 +30,7 @@ def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "in
     `interleaved`: the slots of slot s are s·r to s·r + r - 1; if all regions start and end at multiples of g slots, g
     slots are replicated as one, so that regions of g slots stay whole. `batched`: they are s, s + n, s + 2n, ... in a
     buffer of n slots, which keeps a collective's meaning only if all slots of a buffer ask for the same; otherwise
-    ProgramError. WishError for another `how`.
+    ProgramError. OperatorError for another `how`.
 
     >>> from dovetail.ir import parse, to_text
     >>> from dovetail.passes.hints import no_hints
@@ -70,7 +70,7 @@ def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "in
       recv from 0:1 -> output[1:2]
     """
     if how not in get_args(How):
-        raise WishError(f"no way to replicate called '{how}'", hint=f"one of {', '.join(get_args(How))}")
+        raise OperatorError(f"no way to replicate called '{how}'", hint=f"one of {', '.join(get_args(How))}")
     copies = hints.copies.astype(np.int64)
     parts = instances * lcm(*set(copies.tolist()))
     if parts == 1:

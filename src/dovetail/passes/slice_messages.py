@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
 from dovetail.passes.message_paths import by_channel, message_paths
@@ -56,7 +56,7 @@ def slice_messages(program: Program, max_slots: int) -> Program:
       recv from 1 -> y[2:4]
     """
     if max_slots < 1:
-        raise WishError("messages need room for at least one slot", found=f"max_slots = {max_slots}")
+        raise OperatorError("messages need room for at least one slot", found=f"max_slots = {max_slots}")
     ops = list(program.ops())
     cuts = {row: places for group in _messages(ops) for row, places in _cuts([ops[row] for row in group], max_slots)}
     if not cuts:

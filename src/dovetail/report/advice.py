@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.plan.advise import Advice, Finding
-from dovetail.plan.replay import Replay
+from dovetail.advise.advise import Advice, Finding
+from dovetail.advise.replay import Replay
 from dovetail.report.units import percent, seconds
 
 

@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from dovetail.core import EnvironmentFault, save_text
-from dovetail.probe import Beside, Characteristic, Characteristics, Ratio
+from dovetail.prober import Beside, Characteristic, Characteristics, Ratio
 from dovetail.report.plots import figures_page
 from dovetail.report.summary import Provenance
 from dovetail.report.tables import Align, render_table

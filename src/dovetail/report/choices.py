@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import percent, seconds
-from dovetail.tune.choices import TIE, Compared, Pick, Score, scores
+from dovetail.tuner.choices import TIE, Compared, Pick, Score, scores
 
 LEGEND = (
     f"All choose on a probed machine; the true one, simulated, judges. Right: of the best schedule's family, or within "
@@ -42,7 +42,7 @@ def scenarios_table(compared: Sequence[Compared]) -> str:
         taken = {pick.chooser: pick for pick in each.picks}
         cells = [_cell(taken[name]) if name in taken else "" for name in choosers[:-1]]
         rows.append([each.scenario.name, _sizes(each), *cells, each.best.family, seconds(each.best.true_s)])
-    return render_table(["scenario", "wish", *choosers[:-1], "best", "in truth"], rows)
+    return render_table(["scenario", "operator", *choosers[:-1], "best", "in truth"], rows)
 
 
 def score_table(found: Sequence[Score], *, terminal: bool = False, width: int = 100) -> str:
@@ -63,8 +63,8 @@ def score_table(found: Sequence[Score], *, terminal: bool = False, width: int = 
 
 
 def _sizes(compared: Compared) -> str:
-    wish = compared.scenario.wish
-    return wish.title.removeprefix(f"{wish.name} ")
+    operator = compared.scenario.operator
+    return operator.title.removeprefix(f"{operator.name} ")
 
 
 def _cell(pick: Pick) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dovetail.core import save_json, seconds_text, share_text
 from dovetail.ir import Schedule, Space
-from dovetail.plan import Plan
-from dovetail.plan.plan import MEASURED_SLOWER, WITHIN_NOISE
+from dovetail.planner import Plan
+from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import ideal_share
 
@@ -29,7 +29,7 @@ def explain(plan: Plan) -> str:
     """What was chosen, its predicted times, its losses, its rivals, what the source published, steps, notes.
 
     >>> import dovetail as dt
-    >>> made = dt.plan(dt.matmul_all_reduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2", contention=1.0)
+    >>> made = dt.plan(dt.MatmulAllReduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2", contention=1.0)
     >>> print("\\n".join(explain(made).splitlines()[:3]))
     matmul_all_reduce 4096 × 24576 × 8192 float16 on 8 ranks of atlas-a2-8
     mc2: 512 + 4 x 896, reduced by the library’s all-reduce.
@@ -41,14 +41,14 @@ def explain(plan: Plan) -> str:
 
 
 def title(plan: Plan) -> str:
-    """The wish and its ranks, in a few words."""
-    return f"{plan.wish.title} on {plan.ranks} rank{'s' * (plan.ranks != 1)}"
+    """The operator and its ranks, in a few words."""
+    return f"{plan.operator.title} on {plan.ranks} rank{'s' * (plan.ranks != 1)}"
 
 
 def described(plan: Plan, schedule: Schedule) -> str:
-    """A schedule of the plan's wish in a few words, its tiles first where it has several."""
+    """A schedule of the plan's operator in a few words, its tiles first where it has several."""
     tiles = [lengths(schedule.tiles)] if len(schedule.tiles) > 1 else ["not cut"] if schedule.tiles else []
-    return ", ".join([*tiles, plan.wish.explained(schedule, plan.ranks)])
+    return ", ".join([*tiles, plan.operator.explained(schedule, plan.ranks)])
 
 
 def lengths(tiles: Sequence[int]) -> str:
@@ -88,8 +88,8 @@ def plan_summary(plan: Plan, command: str = "") -> Summary:
 
 
 def space(plan: Plan) -> Space | None:
-    """The iteration space of a plan, where its wish has one."""
-    return plan.wish.space(plan.schedule, plan.ranks)
+    """The iteration space of a plan, where its operator has one."""
+    return plan.operator.space(plan.schedule, plan.ranks)
 
 
 def write_plan_page(plan: Plan, path: Path, command: str = "") -> Path:
@@ -144,7 +144,7 @@ def _published(plan: Plan) -> Iterator[str]:
     if not plan.published:
         return
     planned = seconds_text(plan.published["planned_s"])
-    yield f"Published for this wish: {planned} (not measured here). As a gain over serial:"
+    yield f"Published for this operator: {planned} (not measured here). As a gain over serial:"
     for reading in plan.published["readings"]:
         yield f"  {share_text(reading['gain'])} of {seconds_text(reading['serial_s'])}: {reading['basis']}"
 

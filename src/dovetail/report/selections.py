@@ -8,9 +8,9 @@ from typing import Any
 
 from dovetail.core import ProgramError, save_text
 from dovetail.ir import Program
-from dovetail.plan.selection import Row, Selection
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes
+from dovetail.store.selection import Row, Selection
 
 NCCL_COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
 NCCL_ALGORITHMS = {

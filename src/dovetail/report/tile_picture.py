@@ -9,16 +9,16 @@ from math import ceil, floor
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.core import WishError, save_text
-from dovetail.loops.hyperplanes import step_of
+from dovetail.core import OperatorError, save_text
 from dovetail.loops.matrices import Vector
-from dovetail.loops.spaces import Space
-from dovetail.loops.tile_facts import TileFacts
-from dovetail.loops.tile_loops import tiles
-from dovetail.loops.tile_points import tile_points
-from dovetail.loops.tiling import Tiling
 from dovetail.report.picture import document
 from dovetail.report.span_classes import COLLECTIVE, COMPUTE, FORWARD, IDLE, RECEIVE, SEND, SYNC
+from dovetail.tiling.facts import TileFacts
+from dovetail.tiling.hyperplanes import step_of
+from dovetail.tiling.spaces import Space
+from dovetail.tiling.tile_loops import tiles
+from dovetail.tiling.tile_points import tile_points
+from dovetail.tiling.tiling import Tiling
 
 PANEL, GAP, TOP = 440, 24, 64
 COLOURS = (SEND, RECEIVE, COLLECTIVE, FORWARD, SYNC)  # of neighbours, in turn
@@ -50,10 +50,10 @@ class _Panel(NamedTuple):
 
 
 def check_drawable(num_loops: int) -> None:
-    """WishError unless there are two loops."""
+    """OperatorError unless there are two loops."""
     if num_loops != 2:
         hint = "draw the two loops that matter with the vectors of these two"
-        raise WishError("only tiles of two loops can be drawn", found=f"{num_loops} loops", hint=hint)
+        raise OperatorError("only tiles of two loops can be drawn", found=f"{num_loops} loops", hint=hint)
 
 
 def write_tile_svg(path: str | Path, facts: TileFacts) -> Path:
@@ -64,7 +64,7 @@ def write_tile_svg(path: str | Path, facts: TileFacts) -> Path:
 def tile_svg(facts: TileFacts) -> str:
     """The picture as text: left the tile with what leaves it, right the tiles in their time steps, for both Π.
 
-    WishError unless there are two loops.
+    OperatorError unless there are two loops.
     """
     tiling = facts.tiling
     check_drawable(tiling.num_loops)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.plan.advise import Advice, advise
+from dovetail.advise.advise import Advice, advise
 from dovetail.report.advice import advice_text
 from dovetail.report.html import write_page
 from dovetail.report.op_details import OpDetails

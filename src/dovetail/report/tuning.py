@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from dovetail.core import EnvironmentFault, save_json
-from dovetail.plan.plan import MEASURED_SLOWER, Rival
+from dovetail.planner.plan import MEASURED_SLOWER, Rival
 from dovetail.report.explain import explain, space, title, why_serial
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import seconds
-from dovetail.tune import TuneResult
+from dovetail.tuner import TuneResult
 
 LITTLE = 0.03  # of serial: what may be gained against contention, and nobody would notice
 
@@ -107,7 +107,7 @@ def _why_not(result: TuneResult, rival: Rival) -> str:
 
 def _serial_row(result: TuneResult) -> Row:
     best, serial = result.plan, result.serial
-    why = f"nothing overlapped, {best.wish.explained(best.serial, best.ranks)}"
+    why = f"nothing overlapped, {best.operator.explained(best.serial, best.ranks)}"
     spread_s = serial.spread * serial.median_s
     return Row("serial", best.serial_s, serial.median_s, 0.0, why, result.keeps_serial, spread_s=spread_s)
 

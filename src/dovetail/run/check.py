@@ -38,9 +38,9 @@ def check_outputs(
     >>> from dovetail.ir import Schedule
     >>> from dovetail.matmul import MatmulAllReduce
     >>> from dovetail.run import execute, fresh_inputs
-    >>> wish = MatmulAllReduce(6, 40, 3, "float16")
-    >>> summed = wish.program(Schedule.of("given", tiles=(2, 4), by="ring"), 2)
-    >>> workload = wish.workload(summed)
+    >>> operator = MatmulAllReduce(6, 40, 3, "float16")
+    >>> summed = operator.program(Schedule.of("given", tiles=(2, 4), by="ring"), 2)
+    >>> workload = operator.workload(summed)
     >>> inputs = fresh_inputs(summed, workload, seed=1)
     >>> outputs = execute(summed, inputs, workload=workload).outputs
     >>> check_outputs(summed, workload, inputs, outputs).ok

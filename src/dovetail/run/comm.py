@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail import _native
-from dovetail.core import EnvironmentFault, RunError, WishError
+from dovetail.core import EnvironmentFault, OperatorError, RunError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.machine import even_nodes
 from dovetail.run.arrays import Array
@@ -108,19 +108,19 @@ class Communicator:
             self.bound.add(*words, *service)
 
     def agree(self, request: Request | None) -> None:
-        """WishError, on all ranks, where they ask different things of one call, or one asks nothing that can be."""
+        """OperatorError, on all ranks, where they ask different things of one call, or one asks nothing that can be."""
         names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes")
         everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
         for rank, theirs in enumerate(everyone):
             if request and theirs[0] < 0:
-                raise WishError(f"rank {rank} refuses its arguments of {request.kind}", found="its error says why")
+                raise OperatorError(f"rank {rank} refuses its arguments of {request.kind}", found="its error says why")
             differ = np.flatnonzero(theirs != everyone[0])
             if request and len(differ) and everyone[0, 0] >= 0:
                 what = names[differ[0]]
                 values = (_said(what, int(row[differ[0]])) for row in (everyone[0], theirs))
                 found = "{} {} on rank 0, {} on rank {}".format(what, *values, rank)
                 found = f"counts on rank {rank} are not those on rank 0" if what == "counts" else found
-                raise WishError(f"ranks call {request.kind} with different arguments", found=found)
+                raise OperatorError(f"ranks call {request.kind} with different arguments", found=found)
 
     def gather(self, words: Array) -> Array:
         """Every rank's `words`, a row each, by the library's call."""
@@ -169,7 +169,7 @@ def communicator_of(
     """Ours for the user's mpi4py communicator; all of its ranks `begin` it together, which gives it rules.
 
     `prepare` is asked once for each new kind of request that the rules do not leave to the library. `remember`: `call`
-    serves `comm` from now on. WishError for what is no communicator of this program.
+    serves `comm` from now on. OperatorError for what is no communicator of this program.
     """
     found = adopted(comm)
     if not found.has_rules:
@@ -226,11 +226,11 @@ def _said(name: str, number: int) -> object:
 
 def _fortran(comm: Any) -> int:
     if not hasattr(comm, "py2f"):
-        raise WishError(f"no mpi4py communicator, but {type(comm).__name__}", hint="mpi4py.MPI.COMM_WORLD, say")
+        raise OperatorError(f"no mpi4py communicator, but {type(comm).__name__}", hint="mpi4py.MPI.COMM_WORLD, say")
     if not comm:
-        raise WishError("the communicator is null", hint="was it freed, or is this rank not in it?")
+        raise OperatorError("the communicator is null", hint="was it freed, or is this rank not in it?")
     if comm.Is_inter():
-        raise WishError("an intercommunicator has no such collectives", hint="comm.Merge()")
+        raise OperatorError("an intercommunicator has no such collectives", hint="comm.Merge()")
     return int(comm.py2f())
 
 

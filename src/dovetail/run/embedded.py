@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dovetail import _native
-from dovetail.core import RunError, WishError
+from dovetail.core import OperatorError, RunError
 from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
 from dovetail.run.comm import world_of
@@ -82,7 +82,7 @@ class Embedded:
         also inputs, where the Program leaves its results there.
 
         Shapes, dtypes and finiteness are checked before anything moves, and a rank that refuses is named on all:
-        WishError. RunError where a rank stalls, naming what each of its lanes waits for.
+        OperatorError. RunError where a rank stalls, naming what each of its lanes waits for.
         """
         return self.call(lambda: (inputs, out or {}), allow_nonfinite=allow_nonfinite)
 
@@ -168,7 +168,7 @@ class Embedded:
         if faults:
             rank, text = min(faults.items())
             more = f"and {len(faults) - 1} other ranks refuse too" if len(faults) > 1 else None
-            raise WishError(f"rank {rank} cannot run the plan: {text}", found=more) from error
+            raise OperatorError(f"rank {rank} cannot run the plan: {text}", found=more) from error
 
     def _engine(self, arrays: dict[str, Array]) -> Any:
         """The engine on these arrays: bound once, then moved to where they lie now, unless it keeps arrays itself."""
@@ -254,13 +254,15 @@ def _end(world: World) -> None:
 
 
 def check_size(world: World, ranks: int) -> None:
-    """WishError where a plan is for another number of ranks."""
+    """OperatorError where a plan is for another number of ranks."""
     if world.size == ranks:
         return
     what = f"the plan is for {ranks} ranks"
     if not world.has_all:
-        raise WishError(what, found=f"the communicator has {world.size}", hint=f"one of {ranks} ranks: comm.Split(…)")
-    raise WishError(
+        raise OperatorError(
+            what, found=f"the communicator has {world.size}", hint=f"one of {ranks} ranks: comm.Split(…)"
+        )
+    raise OperatorError(
         what,
         found=f"this program runs on {world.size} ({world.library})",
         hint=f"start {ranks} ranks with the mpiexec of that MPI, or plan for {world.size}",

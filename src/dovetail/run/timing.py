@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.ir import Buffer, Program, Schedule, Slot, Workload, dtype_bytes, op_works
 from dovetail.passes import two_sided
 from dovetail.run.engine import check_supported
@@ -33,8 +33,8 @@ def measure(
 
     `["timed"]` of what comes back has seconds, of runs one after the other without stamps, and how far all that the
     post-conditions name is from float64; `["traced"]` the Timeline of the median among single runs. Raises ProgramError
-    for a program that `verify` refuses, WishError for kernels without a `workload`, since no Program tells their sizes,
-    RunError where ranks fail.
+    for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program tells their
+    sizes, RunError where ranks fail.
     """
     if executor is None:
         from dovetail.run.mpi import MpiExecutor
@@ -81,7 +81,7 @@ def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
     if program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
         hint = "give a Workload, or run a plan"
-        raise WishError("the sizes of kernels are not in a program", found=f"kernels {names}", hint=hint)
+        raise OperatorError("the sizes of kernels are not in a program", found=f"kernels {names}", hint=hint)
     elements = max(1, num_bytes // dtype_bytes(dtype) // max(1, _most_slots(program)))
     slot = Slot((elements,), dtype)
     return Workload({buffer.name: (slot,) * program.num_ranks for buffer in program.buffers}, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dovetail.core import DovetailError, RunError, WishError, errors
+from dovetail.core import DovetailError, OperatorError, RunError, errors
 
 MOST_LETTERS = 1000  # of an error's text: MPI sends a message of this length without waiting for its receiver
 
@@ -22,8 +22,8 @@ class Fault(NamedTuple):
     text: str = ""
 
     def raised(self) -> DovetailError:
-        """Return the error for the other ranks: of the same class if that is one of ours, else a WishError."""
-        kind = getattr(errors, self.kind, WishError)
+        """Return the error for the other ranks: of the same class if that is one of ours, else a OperatorError."""
+        kind = getattr(errors, self.kind, OperatorError)
         made: DovetailError = kind(f"rank {self.rank}: {self.text}")
         return made
 
@@ -45,7 +45,7 @@ def fault_of(rank: int, error: BaseException) -> Fault:
 def words_of(error: BaseException) -> str:
     """Return an error's text. The name of its class comes first unless the class is one of ours.
 
-    >>> words_of(WishError("no such root")), words_of(RuntimeError("boom")), words_of(SystemExit())
+    >>> words_of(OperatorError("no such root")), words_of(RuntimeError("boom")), words_of(SystemExit())
     ('no such root', 'RuntimeError: boom', 'SystemExit')
     """
     name = type(error).__name__

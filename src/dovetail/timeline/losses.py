@@ -27,9 +27,9 @@ class Alone:
     """What everything takes when nothing else goes on, in seconds; the yardstick of `losses` and `overlaps`.
 
     Per op, as in the columns of Prices of the same names: `work_s` (local work; of a collective, its duration),
-    `wire_s` and `latency_s` (of ops that send, put, get or signal), `rendezvous`. Of the undivided wish: `compute_s`
-    of all its computation in one piece and `comm_s` of all its communication in one piece, one number, or one for each
-    rank.
+    `wire_s` and `latency_s` (of ops that send, put, get or signal), `rendezvous`. Of the undivided operator:
+    `compute_s` of all its computation in one piece and `comm_s` of all its communication in one piece, one number, or
+    one for each rank.
     """
 
     work_s: Floats

@@ -37,7 +37,7 @@ from dovetail.collective.algorithms.tree import (
     binomial_tree_scatter,
 )
 from dovetail.collective.spec import KINDS
-from dovetail.core import WishError, parse_count
+from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Program
 
 Make = Callable[..., Algorithm]
@@ -72,12 +72,12 @@ def algorithms_for(kind: str) -> tuple[str, ...]:
 
 
 def make_algorithm(name: str, num_ranks: int, **options: Any) -> Algorithm:
-    """The algorithm called `name`; `options` as its function in ALGORITHMS takes them, WishError for others."""
+    """The algorithm called `name`; `options` as its function in ALGORITHMS takes them, OperatorError for others."""
     make = _known(name)
     known = _options_of(make)
     for word, value in options.items():
         if word not in known:
-            raise WishError(f"{name} has no {word} (here {value})", hint=f"it takes {', '.join(known)}")
+            raise OperatorError(f"{name} has no {word} (here {value})", hint=f"it takes {', '.join(known)}")
     counts = {word: parse_count(options[word], word, least=1) for word in _COUNTS if word in options}
     return make(parse_count(num_ranks, "num_ranks", least=1), **options | counts)
 
@@ -94,7 +94,8 @@ def build(
     strided: bool = True,
     **more: Any,
 ) -> Program:
-    """The algorithm called `name`, compiled and proved; `more` are its own options. WishError for what it cannot do.
+    """The algorithm called `name`, compiled and proved; `more` are its own options. OperatorError for what it cannot
+    do.
 
     `nodes`: how many the ranks lie on, node by node; a flat algorithm does not care. `strided`: see Algorithm.compile.
 
@@ -114,7 +115,7 @@ def _known(name: str) -> Make:
     if name not in ALGORITHMS:
         close = difflib.get_close_matches(name, ALGORITHMS, 1)
         hint = f"did you mean '{close[0]}'?" if close else f"one of {', '.join(ALGORITHMS)}"
-        raise WishError(f"no algorithm '{name}'", hint=hint)
+        raise OperatorError(f"no algorithm '{name}'", hint=hint)
     return ALGORITHMS[name]
 
 

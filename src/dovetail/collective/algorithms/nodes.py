@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 
 
 def ranks_per_node(num_ranks: int, nodes: int) -> int:
@@ -12,5 +12,5 @@ def ranks_per_node(num_ranks: int, nodes: int) -> int:
     4
     """
     if nodes < 1 or num_ranks % nodes:
-        raise WishError(f"{num_ranks} ranks on {nodes} nodes", hint="a number of nodes that divides the ranks")
+        raise OperatorError(f"{num_ranks} ranks on {nodes} nodes", hint="a number of nodes that divides the ranks")
     return num_ranks // nodes

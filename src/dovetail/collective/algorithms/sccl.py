@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dovetail.collective.algorithm import Algorithm
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 
 # NVLinks between the eight V100 of a DGX-1, 6 a GPU: two quads, complete in themselves, and an edge from each GPU to
 # its like in the other quad.
@@ -17,7 +17,7 @@ DGX1_LINKS = dict.fromkeys(_SINGLE, 1) | dict.fromkeys(_DOUBLE, 2)
 def sccl_122_all_gather(num_ranks: int = 8, *, in_place: bool = False, **settings: Any) -> Algorithm:
     """1 chunk, 2 steps, 2 rounds on the links of a DGX-1: to all neighbours, then on what came from the other quad."""
     if num_ranks != 8:
-        raise WishError(f"sccl_122_all_gather on {num_ranks} ranks", hint="a DGX-1 has 8 GPUs")
+        raise OperatorError(f"sccl_122_all_gather on {num_ranks} ranks", hint="a DGX-1 has 8 GPUs")
     p = Algorithm("sccl_122_all_gather", "all_gather", num_ranks, in_place=in_place, **settings)
     far = {}
     for rank in range(num_ranks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from dovetail.core import WishError
+from dovetail.core import OperatorError
 from dovetail.loops.nest import Nest, array, nest
 from dovetail.loops.record import loop
 
@@ -22,7 +22,7 @@ WEIGHTS = {
 def acoustic3d_of(order: int) -> Nest:
     """The nest of one order, which goes by the name `acoustic3d` and, but for order 2, `_4`, `_6` or `_8`."""
     if order not in WEIGHTS:
-        raise WishError(f"no acoustic wave of order {order}", hint=f"one of {', '.join(map(str, WEIGHTS))}")
+        raise OperatorError(f"no acoustic wave of order {order}", hint=f"one of {', '.join(map(str, WEIGHTS))}")
     own, *outward = WEIGHTS[order]
     r = len(outward)
 

@@ -1,0 +1,190 @@
+"""advise: what a traced program could do otherwise, each remedy weighed by replaying the trace with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from dovetail.advise import balance_remedies as remedies_balance
+from dovetail.advise import traffic_remedies as remedies_traffic
+from dovetail.advise import waiting_remedies as remedies_waiting
+from dovetail.advise.remedy import KINDS, Remedy, Site, told
+from dovetail.advise.replay import makespan_s, with_curve
+from dovetail.advise.spread import Cost, chance_s
+from dovetail.machine import Machine
+from dovetail.trace import Trace, TraceFile
+from dovetail.trace.excerpts import Excerpt, excerpts
+from dovetail.trace.sites import call_sites
+from dovetail.trace.story import Story, story_of, story_with
+
+SCHEMA = "dovetail.advice/1"
+LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be told
+MOST_ROWS = 1 << 18  # of a trace that is replayed whole
+EXCERPTS, EXCERPT_ROWS = 8, 20_000  # that stand for a longer one
+MUCH_THE_SAME = 0.2  # savings that differ by less come in the order of their effort
+SOURCES: tuple[Callable[[Story, Site], Iterator[Remedy]], ...] = (
+    *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
+    *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
+    *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
+    *(remedies_balance.balance, remedies_balance.slow_link),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to change: its kind, where it is called from, what shows it, what to do, and what a replay saves."""
+
+    kind: str
+    where: str
+    evidence: str
+    action: str
+    saves_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("kind", "where", "evidence", "action", "saves_s")}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Findings, the first to be done first; the makespan as traced and as a replay of the untouched trace gives it, of
+    several runs their medians.
+
+    Runs of the program differ by `spread_s`: as those that were given do, or as one by itself tells. What saves less
+    than several differ by is `doubtful`: it might do so, and nobody would see it.
+    """
+
+    findings: tuple[Finding, ...]
+    traced_s: float
+    replayed_s: float
+    doubtful: tuple[Finding, ...] = ()
+    spread_s: float = 0.0
+    num_runs: int = 1
+    num_rows: int = 0  # of the traces
+    read_rows: int = 0  # of these, that were replayed: fewer where excerpts stand for long traces
+
+    def to_json(self) -> dict[str, Any]:
+        times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "spread_s": self.spread_s}
+        findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
+        rows = {"rows": self.num_rows, "replayed_rows": self.read_rows}
+        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, "findings": findings, "doubtful": doubtful}
+
+
+def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequence[Trace | TraceFile] = ()) -> Advice:
+    """Every remedy that saves at least a hundredth of the makespan, ranked by seconds and then by effort; of a program
+    that was traced `again`, by the medians of its runs.
+
+    Messages and work that a remedy leaves alone keep the times that the trace saw; what it changes is priced by the
+    curve through them, or by that of a machine. What tracing took of calls that a remedy spares is not counted. Whether
+    work needs what it is moved ahead of is for the reader to know. For a trace on disk of more than `MOST_ROWS` rows,
+    `EXCERPTS` excerpts stand.
+    """
+    return together([advise_run(run, machine) for run in (trace, *again)])
+
+
+def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advice:
+    """What one run shows, whatever it saves, and how far such runs differ."""
+    if isinstance(trace, TraceFile):
+        if trace.num_rows > MOST_ROWS:
+            return _from_excerpts(trace, machine)
+        trace = trace.read()
+    found = _advise_part(trace, story_of(trace), machine)
+    return replace(found, num_rows=trace.num_rows, read_rows=trace.num_rows)
+
+
+def _advise_part(trace: Trace, story: Story, machine: Machine | None) -> Advice:
+    where = _Places(trace)
+    spread_s = chance_s(trace, story, where.site)
+    if machine is not None:
+        story = with_curve(story, machine)
+    return replace(advise_story(story, where.site, where.of, Cost(trace)), spread_s=spread_s)
+
+
+def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
+    """What excerpts of a long trace show, each for its part of the trace: savings grow with the time it stands for."""
+    parts = []
+    for it in excerpts(file, EXCERPTS, EXCERPT_ROWS):
+        parts.append((it.trace.num_rows, _advise_excerpt(it, machine)))
+    traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
+    times = [(rows, part, traced_s / len(parts) / part.traced_s) for rows, part in parts if part.traced_s > 0]
+    seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for _, part, factor in times:
+        for finding in part.findings:
+            evidence = f"{finding.evidence} (in an excerpt of {told(part.traced_s)})"
+            whole = replace(finding, saves_s=finding.saves_s * factor, evidence=evidence)
+            seen[finding.kind, finding.where].append(whole)
+    most = [max(those, key=lambda it: it.saves_s) for those in seen.values()]
+    found = [replace(it, saves_s=sum(x.saves_s for x in seen[it.kind, it.where])) for it in most]
+    replayed_s = sum(part.replayed_s * factor for _, part, factor in times)
+    spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
+    kept = tuple(_ranked([it for it in found if it.saves_s >= LEAST_SHARE * replayed_s]))
+    rows = sum(rows for rows, _, _ in times)
+    return Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
+
+
+def _advise_excerpt(excerpt: Excerpt, machine: Machine | None) -> Advice:
+    return _advise_part(excerpt.trace, story_with(*excerpt), machine)
+
+
+def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None) -> Advice:
+    """The same of a story; `site` tells where a row's call is made, `where` of several, `cost` what tracing took."""
+    replayed = makespan_s(story)
+    found, cost = [], cost or Cost()
+    for source in SOURCES:
+        for remedy in source(story, site):
+            saved = replayed - makespan_s(remedy.changed) - cost.of_gone_s(story, remedy.changed)
+            if saved >= LEAST_SHARE * replayed:
+                found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
+    return Advice(tuple(_ranked(found)), story.makespan_s, replayed)
+
+
+def together(runs: Sequence[Advice]) -> Advice:
+    """What runs of one program show, all in all: a finding that some lack saves nothing there."""
+    traced_s, replayed_s = (median(getattr(run, name) for run in runs) for name in ("traced_s", "replayed_s"))
+    alone = runs[0].spread_s
+    spread_s = max(run.traced_s for run in runs) - min(run.traced_s for run in runs) if len(runs) > 1 else alone
+    seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for run in runs:
+        for finding in run.findings:
+            seen[finding.kind, finding.where].append(finding)
+    lacking = {key: [0.0] * max(len(runs) - len(those), 0) for key, those in seen.items()}
+    saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
+    all_of = [replace(those[0], saves_s=saves[key]) for key, those in seen.items()]
+    ranked = [it for it in _ranked(all_of) if it.saves_s >= LEAST_SHARE * replayed_s]
+    least_s = spread_s if len(runs) > 1 else 0.0  # a run with a pause in it hides no finding, it only tells
+    sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
+    rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
+    return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), *rows)
+
+
+def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
+    """The largest first; among those that save much the same, the least effort."""
+    rest = sorted(found, key=lambda finding: -finding.saves_s)
+    while rest:
+        near = [finding for finding in rest if finding.saves_s >= (1 - MUCH_THE_SAME) * rest[0].saves_s]
+        best = min(near, key=lambda finding: KINDS.index(finding.kind))
+        yield best
+        rest.remove(best)
+
+
+class _Places:
+    """Where calls are made from, looked up once for all."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        rows = np.flatnonzero(trace.columns["part"] == 0)
+        self.sites = dict(zip(rows.tolist(), call_sites(trace, rows), strict=True))
+
+    def site(self, row: int) -> str:
+        return self.sites.get(row) or self.trace.names[int(self.trace.columns["name"][row])]
+
+    def of(self, rows: tuple[int, ...]) -> str:
+        """The places of some calls, that of the first row first, and their names."""
+        known = [row for row in rows if row >= 0]
+        names = dict.fromkeys(self.trace.names[int(self.trace.columns["name"][row])] for row in known)
+        places = dict.fromkeys(place for row in known if (place := self.sites.get(row, "")))
+        return ", ".join([*list(places)[:3], *list(names)[:3]])

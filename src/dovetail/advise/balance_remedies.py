@@ -1,0 +1,132 @@
+"""Remedies for what is uneven: work that is shared badly, a rank or a link that is slower than its like."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from dovetail.advise.remedy import Remedy, Site, gap_s, own_s, told
+from dovetail.trace.story import Step, Story
+
+UNEVEN, APART, ALIKE = 1.15, 1.3, 0.1  # ratios at which ranks and links are called so
+
+
+def balance(story: Story, site: Site) -> Iterator[Remedy]:
+    """All ranks' own work brought to the mean; of one that is slow among equals, to theirs."""
+    own = [own_s(steps) for steps in story.steps]
+    usual, mean = median(own), sum(own) / len(own)
+    slowest = max(range(len(own)), key=own.__getitem__)
+    rest = [value for rank, value in enumerate(own) if rank != slowest]
+    if len(own) < 2 or usual <= 0:
+        return
+    is_alone = len(own) > 2 and max(rest) <= (1 + 2 * ALIKE) * min(rest) and own[slowest] > APART * median(rest)
+    if is_alone and own[slowest] >= UNEVEN * mean:
+        goal = [median(rest) if rank == slowest else value for rank, value in enumerate(own)]
+        evidence = (
+            f"rank {slowest} computes {own[slowest] / median(rest):.2f} times as long as the others, which are alike"
+        )
+        action = f"look at the host of rank {slowest} (clock, memory, other programs), or give it less"
+        yield Remedy("slow_rank", _rows(story, slowest), evidence, action, _levelled(story, own, goal))
+        return
+    yield from _by_phase(story, site)
+
+
+def _by_phase(story: Story, site: Site) -> Iterator[Remedy]:
+    """The work between two meetings of all brought to the ranks' mean, each such pair of places by itself: ranks may
+    have as much to do all in all, but not at the same time, as where one goes ahead while all others wait."""
+    phases = [list(_phases(story, steps, site)) for steps in story.steps]
+    spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(story.steps))
+    for rank, steps in enumerate(story.steps):
+        for phase, step in zip(phases[rank], steps, strict=True):
+            spent[phase][rank] += gap_s(step)
+    mean = {phase: sum(each) / len(each) for phase, each in spent.items()}
+    waited = {phase: max(each) - mean[phase] for phase, each in spent.items()}
+    if sum(waited.values()) < (UNEVEN - 1) * sum(mean.values()):
+        return
+    changed = [_phases_levelled(steps, phases[r], spent, mean, r) for r, steps in enumerate(story.steps)]
+    worst = max(waited, key=waited.__getitem__)
+    rank = max(range(len(story.steps)), key=spent[worst].__getitem__)
+    evidence = (
+        f"rank {rank} computes {told(spent[worst][rank])} between {worst[0]} and {worst[1]}, the ranks "
+        f"{told(mean[worst])} on the mean, and those that are there first wait"
+    )
+    rows = [s.row for s, phase in zip(story.steps[rank], phases[rank], strict=True) if phase == worst and s.row >= 0]
+    yield Remedy("imbalance", tuple(rows[:3]), evidence, "share this work among the ranks", story.with_steps(changed))
+
+
+def _phases(story: Story, steps: Sequence[Step], site: Site) -> Iterator[tuple[str, str]]:
+    """Of each step, between which meetings of all ranks its work is done: where the last was called, and the next."""
+    meets = [
+        site(step.row) if step.does == "join" and len(story.gatherings[step.number].group) == len(story.steps) else ""
+        for step in steps
+    ]
+    after, last = ["the end"] * len(steps), "the end"
+    for i in range(len(steps) - 1, -1, -1):
+        after[i] = last = meets[i] or last
+    before = "the beginning"
+    for place, then in zip(meets, after, strict=True):
+        yield before, then
+        before = place or before
+
+
+def _phases_levelled(
+    steps: Sequence[Step],
+    phases: Sequence[tuple[str, str]],
+    spent: Mapping[tuple[str, str], list[float]],
+    mean: Mapping[tuple[str, str], float],
+    rank: int,
+) -> list[Step]:
+    """A rank's steps with the work of each phase made longer or shorter; where it has none, put before the meeting."""
+    meetings = Counter(phase for step, phase in zip(steps, phases, strict=True) if step.does in ("join", "end"))
+    found = []
+    for step, phase in zip(steps, phases, strict=True):
+        now, then = spent[phase][rank], mean[phase]
+        seconds = gap_s(step) * (then / now if now > then / 10 else 1.0) + step.within_s
+        if now <= then / 10 and step.does in ("join", "end"):
+            seconds += (then - now) / max(meetings[phase], 1)
+        found.append(step._replace(seconds=seconds))
+    return found
+
+
+def _rows(story: Story, rank: int) -> tuple[int, ...]:
+    """The calls that follow the most work of a rank."""
+    steps = sorted((step for step in story.steps[rank] if step.row >= 0), key=lambda step: -step.seconds)
+    return tuple(step.row for step in steps[:3])
+
+
+def _levelled(story: Story, own: list[float], goal: list[float]) -> Story:
+    """Every rank's own work, outside calls, made longer or shorter by one factor."""
+    changed = []
+    for steps, now, then in zip(story.steps, own, goal, strict=True):
+        factor = then / now if now > 0 else 1.0
+        changed.append([s._replace(seconds=(s.seconds - s.within_s) * factor + s.within_s) for s in steps])
+    return story.with_steps(changed)
+
+
+def slow_link(story: Story, site: Site) -> Iterator[Remedy]:
+    """A pair of ranks whose messages take longer than others of the same size."""
+    by_size: dict[int, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for message in story.messages:
+        if message.delay_s is not None:
+            by_size[message.num_bytes][message.src, message.dst].append(message.delay_s)
+    ratios: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for pairs in by_size.values():
+        usual = {pair: median(found) for pair, found in pairs.items()}
+        for pair, value in usual.items():
+            others = [other for key, other in usual.items() if key != pair]
+            if len(others) > 1 and median(others) > 0:
+                ratios[pair].append(value / median(others))
+    slow = {pair: median(found) for pair, found in ratios.items() if median(found) > 2 * APART}
+    if not slow or len(slow) > max(len(ratios) // 3, 1):
+        return
+    (src, dst), ratio = max(slow.items(), key=lambda item: item[1])
+    fixed = [
+        replace(m, delay_s=m.delay_s / slow[m.src, m.dst]) if m.delay_s is not None and (m.src, m.dst) in slow else m
+        for m in story.messages
+    ]
+    rows = tuple(s.row for s in story.steps[src] if s.does == "send" and story.messages[s.number].dst == dst)
+    evidence = f"messages from rank {src} to rank {dst} take {ratio:.1f} times as long as others of their sizes"
+    action = f"look at the way from rank {src}'s host to rank {dst}'s, or place the ranks otherwise"
+    yield Remedy("slow_link", rows, evidence, action, replace(story, messages=tuple(fixed)))

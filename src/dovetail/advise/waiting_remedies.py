@@ -1,0 +1,205 @@
+"""Remedies for waits: wait later, begin earlier, let the library get on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, gap_s, later, latest, told
+from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
+
+LEAST_WORK_S = 20e-6  # that is worth being put before a wait
+MOST_MOVED = 64  # waits that a receive is posted before
+SMALL_BYTES = 1 << 16  # buffers of this size are given to messages without asking by libraries that are told to
+
+
+def overlap(story: Story, site: Site) -> Iterator[Remedy]:
+    """Wait for what was received after the work that follows, not before it."""
+    for place, found in by_site(story, site, ("taken",)).items():
+        rows = {step.row for _, step in found}
+        if not _work_follows(story, rows):
+            continue
+        changed = _waiting_later(story, rows, "taken", "sent", "joined")
+        evidence = f"{len(rows)} calls at {place} wait for messages just before work of {told(_follows_s(story, rows))}"
+        begun = "" if _are_posted_before(story, rows) else "begin with MPI_Irecv, "
+        action = f"{begun}do the work that needs no message first, then MPI_Wait"
+        yield Remedy("overlap", tuple(rows), evidence, f"{action} (dovetail.loops does so for stencils)", changed)
+
+
+def _are_posted_before(story: Story, rows: set[int]) -> bool:
+    """Whether all receives that these calls wait for were posted by other calls."""
+    taken = {s.number for steps in story.steps for s in steps if s.does == "taken" and s.row in rows}
+    return not any(s.does == "recv" and s.number in taken and s.row in rows for steps in story.steps for s in steps)
+
+
+def _waiting_later(story: Story, rows: set[int], *does: Does) -> Story:
+    """The story with waits of the calls at these rows after the work that follows them."""
+    return story.with_steps([later(steps, lambda s: s.row in rows and s.does in does) for steps in story.steps])
+
+
+def nonblocking(story: Story, site: Site) -> Iterator[Remedy]:
+    """A blocking collective as one that is waited for after the work that follows."""
+    joined = by_site(story, site, ("joined",))
+    both = [(place, name) for place, found in joined.items() for name in _names_of(story, found)]
+    for place, name in both:
+        found = [it for it in joined[place] if story.gatherings[it[1].number].name == name]
+        of = [story.gatherings[step.number] for _, step in found]
+        rows = {step.row for _, step in found}
+        if not all(it.blocking and it.way == SYNCHRONOUS for it in of) or not _work_follows(story, rows):
+            continue
+        if name == "MPI_Barrier":
+            continue
+        changed = _waiting_later(story, rows, "joined")
+        evidence = f"{len(rows)} calls of {name} at {place}, each before work of {told(_follows_s(story, rows))}"
+        action = f"MPI_I{name.removeprefix('MPI_').lower()}, then the work that needs no result, then MPI_Wait"
+        yield Remedy("nonblocking", tuple(rows), evidence, action, changed)
+
+
+def _names_of(story: Story, found: Sequence[tuple[int, Step]]) -> list[str]:
+    return list(dict.fromkeys(story.gatherings[step.number].name for _, step in found))
+
+
+def sends(story: Story, site: Site) -> Iterator[Remedy]:
+    """Blocking sends that wait for their receive: not to wait, or, of small messages, a larger eager limit; which
+    does not help where messages of their size do not wait otherwise: then buffers were full."""
+    for place, found in by_site(story, site, ("send",)).items():
+        numbers = {s.number for _, s in found if story.messages[s.number].rendezvous}
+        blocked = {s.number for steps in story.steps for s in steps if s.does == "sent" and s.number in numbers}
+        blocked = {n for n in blocked if not story.messages[n].stalls}
+        rows = {s.row for _, s in found if s.number in blocked}
+        if not rows or not _are_blocking(story, rows):
+            continue
+        most = max(story.messages[n].num_bytes for n in blocked)
+        evidence = f"{len(rows)} sends at {place}, of up to {most} bytes, wait until they are received"
+        is_full = most <= (story.delays.eager_bytes or 0)
+        evidence += ", though others of their size do not: buffers were full" if is_full else ""
+        if most <= SMALL_BYTES and not is_full and not any(story.messages[n].synchronous for n in blocked):
+            free = [replace(m, rendezvous=False) if n in blocked else m for n, m in enumerate(story.messages)]
+            action = f"raise the library's eager limit above {most} bytes (docs/trace.md names the variables)"
+            yield Remedy("eager", tuple(rows), evidence, action, replace(story, messages=tuple(free)))
+        changed = story.with_steps([latest(steps, rows) for steps in story.steps])
+        action = "MPI_Isend, and MPI_Wait before the rank receives again or meets others; each of a buffer of its own"
+        yield Remedy("rendezvous", tuple(rows), evidence, action, changed)
+
+
+def _are_blocking(story: Story, rows: set[int]) -> bool:
+    """Whether the calls that send are those that wait."""
+    return any(step.row in rows and step.does == "sent" for steps in story.steps for step in steps)
+
+
+def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
+    """Receives posted before what the rank waits for ahead of them."""
+    for place, found in by_site(story, site, ("recv",)).items():
+        late = {
+            s.number for _, s in found if story.messages[s.number].rendezvous and not story.messages[s.number].stalls
+        }
+        moved = [list(_earlier(story, steps, late)) for steps in story.steps]
+        if not late or all(list(a) == list(b) for a, b in zip(moved, story.steps, strict=True)):
+            continue
+        rows = {s.row for _, s in found if s.number in late}
+        evidence = f"{len(rows)} receives at {place} are posted while their senders wait already"
+        action = "MPI_Irecv before the rank waits for anything else, MPI_Wait where the message is needed"
+        yield Remedy("post_earlier", tuple(rows), evidence, action, story.with_steps(moved))
+
+
+def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
+    """Each late receive posted before the waits that come directly before it, with no own work between."""
+    told_: list[Step] = []
+    for step in steps:
+        at = len(told_)
+        if step.does == "recv" and step.number in late and gap_s(step) <= GRAIN_S:
+            at = _first_of_waits(story, told_, step.number)
+        if at == len(told_):
+            told_.append(step)
+            continue
+        told_.insert(at, step._replace(seconds=told_[at].seconds, within_s=told_[at].within_s))
+        told_[at + 1] = told_[at + 1]._replace(seconds=0.0, within_s=0.0)
+    yield from told_
+
+
+def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
+    """Where the receives and waits at the end begin that have no own work between them, and do not take what the
+    sender of message `number` sends ahead of it to the same receives."""
+    at, it = len(steps), story.messages[number]
+    while at and len(steps) - at < MOST_MOVED and steps[at - 1].does in ("taken", "recv"):
+        other = story.messages[steps[at - 1].number]
+        if steps[at - 1].does == "recv" and (other.src, other.key) == (it.src, it.key):
+            break
+        if at < len(steps) and gap_s(steps[at]) > GRAIN_S:
+            break
+        at -= 1
+    return at
+
+
+def progress(story: Story, site: Site) -> Iterator[Remedy]:
+    """Messages that got on only when they were waited for, though begun long before."""
+    for place, found in by_site(story, site, ("taken",)).items():
+        stalled = {s.number for _, s in found if story.messages[s.number].stalls}
+        if not stalled:
+            continue
+        free = [replace(m, stalls=False) if n in stalled else m for n, m in enumerate(story.messages)]
+        spent = sum(story.messages[n].delay_s or 0.0 for n in stalled)
+        each = spent / len(stalled)
+        evidence = f"{len(stalled)} messages waited for at {place} took {told(spent)} there, though begun before"
+        action = f"call MPI_Test about every {told(max(each / 8, 1e-4))} during the work, or run a progress thread"
+        yield Remedy("progress", tuple(s.row for _, s in found), evidence, action, replace(story, messages=tuple(free)))
+
+
+def collective_progress(story: Story, site: Site) -> Iterator[Remedy]:
+    """Collectives that got on only when all waited for them, though begun long before. What the ranks themselves take
+    for them, they then take during the work."""
+    for place, found in by_site(story, site, ("joined",)).items():
+        quiet = {s.row: story.gatherings[s.number] for _, s in found if story.gatherings[s.number].stalls}
+        if not quiet:
+            continue
+        freed = {it.meeting for it in quiet.values()}
+        own_s = {row: it.own_s for row, it in quiet.items()}
+        steps = [[_busier(step, own_s) for step in each] for each in story.steps]
+        moved = tuple(
+            replace(it, stalls=False, seconds=it.seconds - it.own_s) if it.meeting in freed else it
+            for it in story.gatherings
+        )
+        spent = max(it.seconds for it in quiet.values())
+        names = ", ".join(sorted({it.name for it in quiet.values()}))
+        evidence = (
+            f"{names}, waited for {len(quiet)} times at {place}, took up to {told(spent)} there, though all ranks had "
+            "begun it long before"
+        )
+        action = f"call MPI_Test about every {told(max(spent / 8, 1e-4))} during the work, or run a progress thread"
+        yield Remedy("progress", tuple(quiet), evidence, action, story.with_steps(steps, gatherings=moved))
+
+
+def _busier(step: Step, own_s: dict[int, float]) -> Step:
+    if step.does != "joined" or step.row not in own_s:
+        return step
+    more = own_s[step.row]
+    return step._replace(seconds=step.seconds + more, within_s=step.within_s + more)
+
+
+def sender_progress(story: Story, site: Site) -> Iterator[Remedy]:
+    """Messages that set out only when their sender was back in the library, though their receive was there before."""
+    for place, found in by_site(story, site, ("send",)).items():
+        held = {s.number for _, s in found if story.messages[s.number].held}
+        if not held:
+            continue
+        free = [replace(m, held=False) if n in held else m for n, m in enumerate(story.messages)]
+        each = sum(story.messages[n].delay_s or 0.0 for n in held) / len(held)
+        evidence = f"{len(held)} messages sent at {place} set out only when their sender called MPI again, after work"
+        action = f"call MPI_Test about every {told(max(each / 8, 1e-4))} during the work, or run a progress thread"
+        rows = tuple(s.row for _, s in found if s.number in held)
+        yield Remedy("progress", rows, evidence, action, replace(story, messages=tuple(free)))
+
+
+def _work_follows(story: Story, rows: set[int]) -> bool:
+    return _follows_s(story, rows) > LEAST_WORK_S
+
+
+def _follows_s(story: Story, rows: set[int]) -> float:
+    """Own work after the calls at these rows, of one on the mean."""
+    spent, count = 0.0, 0
+    for steps in story.steps:
+        for step, after in pairwise(steps):
+            if step.row in rows and after.row != step.row:
+                spent, count = spent + gap_s(after), count + 1
+    return spent / max(count, 1)

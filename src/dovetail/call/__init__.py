@@ -1,0 +1,85 @@
+"""comm: collectives and products on arrays inside a user's MPI program, by what was measured to be the fastest.
+
+The calls of operators, such as `all_gather_matmul`, are made when they are first asked for (see `comm.products`).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dovetail.call.collectives import (
+        all_gather,
+        all_gather_v,
+        all_reduce,
+        all_to_all,
+        all_to_all_v,
+        all_to_next,
+        broadcast,
+        gather,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_v,
+        scatter,
+    )
+    from dovetail.call.products import schedule_for
+    from dovetail.call.selection_rules import choice_for, use
+
+__all__ = [
+    "all_gather",
+    "all_gather_v",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "all_to_next",
+    "broadcast",
+    "choice_for",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_v",
+    "scatter",
+    "schedule_for",
+    "use",
+]
+
+
+HOMES = {
+    "choice_for": "selection_rules",
+    "use": "selection_rules",
+    "nest_on_ranks": "nests",
+    "schedule_for": "products",
+}  # else: collectives
+
+
+def __getattr__(name: str) -> Any:
+    """Found when it is first asked for, with what it needs and no more."""
+    if name in __all__ or name in HOMES:
+        found = getattr(import_module(f"dovetail.call.{HOMES.get(name, 'collectives')}"), name)
+    else:
+        found = _product(name)
+    globals()[name] = found
+    return found
+
+
+def _product(name: str) -> Any:
+    """Return the call that carries out a product; AttributeError, which names the door, for any other operator."""
+    from dovetail.ir.registry import operator_class, operators
+
+    if name.startswith("_") or name not in operators():
+        raise AttributeError(f"module 'dovetail.comm' has no attribute '{name}'")
+    kind = operator_class(name)
+    if hasattr(kind, "said") and hasattr(kind, "of_ranks"):
+        from dovetail.call.products import product_call
+
+        return product_call(name)
+    module, _, of_class = operators()[name].partition(":")
+    if hasattr(kind, "nest"):
+        what, door = "is a nest", f"from {module} import {of_class}; {of_class}.nest.on(comm, grid, …)"
+    else:
+        what, door = "is no product", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"
+    more = "collectives are in dovetail.collective, as all_reduce(array, comm)"
+    raise AttributeError(f"module 'dovetail.comm' has no call '{name}': it {what}. Use `{door}`; {more}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,91 @@
+"""prepare: from a request and a choice to the engine of this rank's share, and where its buffers lie."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from dovetail.collective import algorithms_for, build, spec_of
+from dovetail.core import DovetailError, OperatorError
+from dovetail.ir import Program, Sizes
+from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.sizes import uneven
+from dovetail.run.arrays import Array, numpy_dtype
+from dovetail.run.comm import Communicator, Request, Service
+from dovetail.run.embedded import STALL_S
+from dovetail.run.engine import bind, native_options, needs_order
+from dovetail.run.options import RunOptions
+
+_IN_PLACE = ("all_reduce", "all_gather", "all_gather_v", "broadcast")  # where the output covers the whole
+
+
+def prepare(request: Request, choice: Any, made: Communicator) -> Service:
+    """What serves such requests from now on: an engine, or (with a warning) the library's call if the choice cannot."""
+    options = native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
+    asked = request.kind, choice, made.size, made.nodes, request.root
+    try:
+        program = program_of(*asked)
+        work = uneven(program, _sizes(program, request), request.dtype)
+        dtype = numpy_dtype(request.dtype)
+        arrays = {name: np.empty(int(sizes[made.rank].sum()), dtype) for name, sizes in (work.sizes or {}).items()}
+        ordered = _in_order(*asked)
+        engine = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
+    except DovetailError as error:  # the same on every rank
+        if made.rank == 0:
+            text = f"the library's {request.kind} is called, for the selection's choice cannot be: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=5)
+        return Service(None, options)
+    return Service(engine, options, *_homes(program, arrays, bool(request.dst)))
+
+
+@lru_cache(maxsize=256)
+def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) -> Program:
+    """The proved Program that a choice names. OperatorError or ProgramError where there is none.
+
+    A choice for a collective serves its v-variant too, where there is the algorithm for it.
+    """
+    name = choice.algorithm
+    if kind.endswith("_v") and not name.endswith("_v"):
+        name += "_v"
+    if name not in algorithms_for(kind):
+        raise OperatorError(f"{name} is no algorithm for {kind}", hint=f"one of {', '.join(algorithms_for(kind))}")
+    asked: dict[str, Any] = {"root": root} if COLLECTIVES[kind].rooted else {}
+    asked |= {"channels": choice.channels, "instances": choice.instances, "protocol": choice.protocol}
+    try:
+        return build(name, ranks, nodes=nodes, in_place=kind in _IN_PLACE or None, **asked)
+    except OperatorError:
+        if kind not in _IN_PLACE:
+            raise
+        return build(name, ranks, nodes=nodes, **asked)
+
+
+@lru_cache(maxsize=256)
+def _in_order(*asked: Any) -> bool:
+    return needs_order(program_of(*asked))
+
+
+def _sizes(program: Program, request: Request) -> Sizes:
+    """Elements of each slot of input and output."""
+    asked = partial(spec_of, request.kind, program.num_ranks, in_place=program.in_place, root=request.root)
+    unit = asked().buffers[0]
+    chunks = max(program.buffer(unit.name).slots) // max(unit.slots)
+    counts = request.elements if request.counts is None else request.counts.tolist()
+    return asked(chunks=chunks).sizes(counts)
+
+
+def _homes(program: Program, arrays: Mapping[str, Array], has_result: bool) -> tuple[bool, int, int, list[Any]]:
+    """In place or not, rows of input and output (-1: empty on this rank), and row and bytes of what is scratch."""
+    rows = {"input": -1, "output": -1}
+    scratch = []
+    for row, buffer in enumerate(program.buffers):
+        if not arrays[buffer.name].size:
+            continue
+        if buffer.role == "scratch" or (buffer.role == "output" and not has_result):
+            scratch.append((row, arrays[buffer.name].nbytes))
+        else:
+            rows[buffer.role] = row
+    return program.in_place, rows["input"], rows["output"], scratch

@@ -1,0 +1,115 @@
+"""arguments: which arrays a call reads and writes on this rank, made where the user gives none, and if they fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import OperatorError
+from dovetail.run.arrays import Array
+
+Sides = tuple[Array | None, Array | None]
+Counts = NDArray[np.int64]
+
+
+def even_sides(kind: str, rank: int, ranks: int, array: Array | None, out: Array | None, root: int) -> Sides:
+    """What this rank reads and writes. OperatorError where shapes do not fit, or a rank lacks what it must give."""
+    if kind in ("reduce", "gather") and rank != root:
+        out = None
+    elif kind in ("all_reduce", "broadcast", "reduce"):
+        out = array if out is None else out
+    elif kind in ("all_gather", "gather"):
+        out = new_rows(array, rows(array, kind) * ranks) if out is None else out
+    elif kind == "scatter" and rank != root:
+        array = None
+        if out is None:
+            raise OperatorError(f"scatter needs an `out` on rank {rank}", hint="only the root knows shape and dtype")
+    elif kind in ("reduce_scatter", "scatter", "all_to_all"):
+        part = share_of(array, ranks, kind)
+        out = new_rows(array, part * (ranks if kind == "all_to_all" else 1)) if out is None else out
+    elif rank and out is None:  # all_to_next
+        out = np.empty_like(array)
+    return array, out
+
+
+def part_of(kind: str, ranks: int, src: Array | None, dst: Array | None) -> tuple[int, int]:
+    """Elements of the part where ranks cut the whole, and of the larger side of any rank."""
+    sizes = [None if array is None else array.size for array in (src, dst)]
+    cut = ranks if kind in ("reduce_scatter", "scatter", "all_to_all") else 1
+    joined = ranks if kind in ("all_gather", "gather", "all_to_all") else 1
+    part = sizes[0] // cut if sizes[0] is not None else (sizes[1] or 0) // joined
+    for size, times in zip(sizes, (cut, joined), strict=True):
+        if size not in (None, part * times):
+            raise OperatorError(f"{kind} on {ranks} ranks from {sizes[0]} elements to {sizes[1]}")
+    return part, part * max(cut, joined)
+
+
+def uneven_sides(kind: str, rank: int, array: Array | None, out: Array | None, counts: Counts) -> tuple[Array, Array]:
+    """The same for a v-variant; `counts` in rows."""
+    own = {
+        "all_gather_v": (counts[..., rank], counts.sum()),
+        "reduce_scatter_v": (counts.sum(), counts[..., rank]),
+        "all_to_all_v": (counts[rank].sum(), counts[..., rank].sum()),
+    }
+    length, result = map(int, own[kind])
+    if rows(array, kind) != length or array is None:
+        raise OperatorError(
+            f"{kind} of {rows(array, kind)} rows on rank {rank}", found=f"by its counts they are {length}"
+        )
+    if out is not None and out.size != result * row_size(array):
+        raise OperatorError(f"{kind} has a result of {result} rows on rank {rank}", found=f"out of shape {out.shape}")
+    return array, new_rows(array, result) if out is None else out
+
+
+def whole_counts(kind: str, counts: Any, shape: tuple[int, ...]) -> Counts:
+    """Counts as whole numbers, none negative, of that shape."""
+    found = counts_of(counts)
+    if found.shape != shape or found.dtype.kind not in "iu" or (found < 0).any():
+        wanted = f"{kind} needs counts of shape {shape}, whole and not negative"
+        shown = f": {found.tolist()}" if found.size < 10 else ""
+        raise OperatorError(wanted, found=f"{found.dtype}, shape {found.shape}{shown}")
+    return found.astype(np.int64)
+
+
+def counts_of(counts: Any) -> NDArray[Any]:
+    """Counts as an array; of objects where rows differ in length."""
+    try:
+        return np.asarray(counts)
+    except ValueError:
+        return np.array(counts, object)
+
+
+def most_of_a_rank(counts: Counts) -> int:
+    """What the rank that has most reads or writes.
+
+    >>> most_of_a_rank(np.array([1, 2])), most_of_a_rank(np.array([[1, 2], [0, 5]]))
+    (3, 7)
+    """
+    return int(max(counts.sum(axis).max() for axis in range(counts.ndim)))
+
+
+def rows(array: Any, kind: str) -> int:
+    """The length of axis 0, along which ranks share an array."""
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        found = "one without axes" if isinstance(array, np.ndarray) else type(array).__name__
+        raise OperatorError(f"{kind} needs a NumPy array with an axis 0, along which ranks share it", found=found)
+    return int(array.shape[0])
+
+
+def share_of(array: Any, ranks: int, kind: str) -> int:
+    """Rows of axis 0 for each of `ranks` ranks."""
+    length = rows(array, kind)
+    if length % ranks:
+        hint = "" if kind == "scatter" else f"{kind}_v takes uneven ones"
+        raise OperatorError(f"{kind} cuts axis 0 into {ranks} equal parts", found=f"{length} rows", hint=hint)
+    return length // ranks
+
+
+def row_size(array: Array) -> int:
+    return int(np.prod(array.shape[1:], dtype=np.int64))
+
+
+def new_rows(array: Any, length: int) -> Array:
+    return np.empty((length, *array.shape[1:]), array.dtype)

@@ -1,0 +1,96 @@
+"""asked: what `Nest.on` is asked for, read and checked before ranks talk to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import OperatorError, parse_count
+from dovetail.loops import Nest
+
+COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
+ALWAYS = ("steps", "test")  # None stands for none of the others
+
+
+def read_asked(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The grid in words and the options as plain Python; OperatorError that says which one is of another kind.
+
+    >>> from dovetail.loops.problems import jacobi2d
+    >>> read_asked(jacobi2d, (512, 256), {"steps": np.int64(2), "cut": [2, 1]})
+    ('512x256', {'steps': 2, 'cut': (2, 1)})
+    """
+    words = points(grid)
+    found = {name: _read(name, value) for name, value in asked.items()}
+    if "steps" in nest.parameters and "steps" not in found:
+        raise OperatorError(f"{nest.name} on ranks needs steps=…", hint="on(comm, grid, steps=100)")
+    if "steps" not in nest.parameters and found.get("steps", 1) != 1:
+        raise OperatorError(f"{nest.name} has no steps", found=f"steps={found['steps']}", hint="leave them out")
+    return words, found
+
+
+def points(grid: Sequence[int] | str | int) -> str:
+    """A grid in the words of operators, in which users may give it, too.
+
+    >>> points((512, 256)), points("512x256"), points(512)
+    ('512x256', '512x256', '512')
+    """
+    if isinstance(grid, str):
+        return grid
+    if isinstance(grid, list | tuple | np.ndarray) and np.ndim(grid) == 1:
+        return "x".join(str(parse_count(each, "points of an axis", least=1)) for each in grid)
+    return str(parse_count(grid, "a grid of one axis", least=1))
+
+
+def _read(name: str, value: Any) -> Any:
+    if value is None and name not in ALWAYS and name != "dtype":
+        return None
+    if name in COUNTS:
+        return parse_count(value, name)
+    return _READ[name](value) if name in _READ else value
+
+
+def _numbers(name: str, hint: str) -> Callable[[Any], tuple[int, ...]]:
+    def read(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) != 1:
+            raise OperatorError(f"{name} must be several whole numbers", found=repr(value)[:80], hint=hint)
+        return tuple(parse_count(each, f"each number of {name}", least=1) for each in value)
+
+    return read
+
+
+def _shares(value: Any) -> Any:
+    if isinstance(value, str):
+        if value != "measured":
+            raise OperatorError(
+                "shares are rows of each part, or measured", found=value, hint="(700, 324) or 'measured'"
+            )
+        return value
+    return _numbers("shares", "shares=(700, 324) or 'measured'")(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise OperatorError("overlapped must be True or False", found=repr(value)[:80])
+    return bool(value)
+
+
+def _dtype(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        found = None if value is None else np.dtype(value)
+    except TypeError:
+        found = None
+    if found is None or not found.isnative:
+        raise OperatorError("dtype must be that of a NumPy array", found=repr(value)[:80], hint="dtype='float64'")
+    return str(found.name)
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "cut": _numbers("cut", "parts by axis, as in cut=(2, 1)"),
+    "shares": _shares,
+    "overlapped": _truth,
+    "dtype": _dtype,
+}

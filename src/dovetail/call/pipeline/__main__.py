@@ -1,0 +1,5 @@
+"""Prints the folder of dovetail_pipeline.h and its sources."""
+
+from dovetail.call.pipeline import FOLDER
+
+print(FOLDER)  # noqa: T201

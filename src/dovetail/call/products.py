@@ -1,0 +1,362 @@
+"""products: matrix products with a collective on arrays, inside a user's MPI program, by the schedule tuned for them.
+
+Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`
+and its kin in `dovetail.matmul`; shapes, and what else may be said, are those of the operator of that name. Every call
+begins with 8 bytes of each rank for each other, by which all know whether these arguments, of all ranks, are new. If
+so, ranks compare them, and look up what `dovetail tune` found for them on these ranks; where nothing was tuned, it
+computes and communicates in turn, by the library.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import platform
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dovetail.core import DovetailError, OperatorError
+from dovetail.ir import Operator, Program, Schedule, verify
+from dovetail.ir.registry import operator_class
+from dovetail.matmul import DTYPES, RankArguments
+from dovetail.run.arrays import Array
+from dovetail.run.comm import Communicator, adopted
+from dovetail.run.embedded import STALL_S, Embedded, overlap
+from dovetail.run.options import RunOptions
+from dovetail.run.together import words_of
+from dovetail.run.world import World
+from dovetail.store.tuned_schedules import kept_schedule
+
+MOST = 64  # products that a communicator keeps bound, by the arguments of all ranks; the least lately used go
+MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, for each of them
+_NEW = -1  # is no argument's hash: Python never gives it
+
+Held = tuple[dict[str, Array], ...]  # the arrays that an engine is bound to
+
+
+class Bound(NamedTuple):
+    """A product on arrays of certain shapes, ready to run."""
+
+    operator: Operator
+    embedded: Embedded
+    num_bytes: int
+    schedule: Schedule
+
+
+class Kept:
+    """The products that a communicator keeps bound, by the hashes of all ranks' arguments; all ranks keep the same.
+
+    `guesses`: the latest by this rank's own hash. `ambiguous`: those that share a rank's hash with another, which that
+    rank cannot tell apart.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, Bound] = {}
+        self.guesses: dict[int, Bound] = {}
+        self.ambiguous: set[bytes] = set()
+
+    def take(self, key: bytes, number: int) -> Bound | None:
+        """What is kept for these hashes of all ranks, from now on the one used last; `number`: this rank's hash."""
+        found = self.held.pop(key, None)
+        if found is not None:
+            self.held[key] = self.guesses[number] = found
+        return found
+
+    def add(self, key: bytes, number: int, bound: Bound) -> None:
+        """Keep another product. Those used least lately go, where much is kept."""
+        total = bound.num_bytes + sum(each.num_bytes for each in self.held.values())
+        while self.held and (len(self.held) >= MOST or total > MOST_BYTES):
+            total -= self._drop(next(iter(self.held)))
+        numbers = np.frombuffer(key, np.int64)
+        alike = {other for other in self.held if (np.frombuffer(other, np.int64) == numbers).any()}
+        self.ambiguous |= {key, *alike} if alike else set()
+        self.held[key] = self.guesses[number] = bound
+
+    def _drop(self, key: bytes) -> int:
+        gone = self.held.pop(key)
+        self.ambiguous.discard(key)
+        self.guesses = {number: each for number, each in self.guesses.items() if each is not gone}
+        return gone.num_bytes
+
+
+_bound: dict[int, Kept] = {}  # by communicator
+
+
+class Asked(NamedTuple):
+    """What this rank asks: the arrays of `a` and `b`, those it wants results in, `out` as it was given, what else it
+    said, and what of that cannot be."""
+
+    given: tuple[Any, ...]
+    outs: tuple[Any, ...]
+    out: Any
+    said: Mapping[str, Any]
+    fault: str
+
+
+def product_call(name: str) -> Callable[..., Any]:
+    """The call on arrays that carries out the operator of that name."""
+    kind = operator_class(name)
+
+    def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
+        ranks = adopted(comm)
+        (operator, embedded, *_), held = look_up(name, ranks, asked_of(name, a, b, out, said))
+        result = operator.result(embedded.program, embedded.rank, embedded.run_bound(held))
+        return result if out is None else out
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = _help(kind)
+    call.__signature__ = _signature(call, kind)  # type: ignore[attr-defined]
+    return call
+
+
+def schedule_for(
+    product: str, a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any
+) -> Schedule:
+    """Return the `Schedule` by which `comm` serves a product of these arguments; its `notes` say it in words.
+
+    Every rank of `comm` calls it, with the arguments of the product's own call: `schedule_for("all_gather_matmul", a,
+    b, comm)`. Nothing is computed; the product stays bound, so that the next call finds it ready. Raises OperatorError,
+    on every rank, where some rank's arguments do not fit, and where `product` names no product.
+    """
+    kind = operator_class(product)
+    if not (hasattr(kind, "said") and hasattr(kind, "of_ranks")):
+        hint = "an operator of dovetail.matmul; for collectives choice_for, and a nest on ranks has .schedule"
+        raise OperatorError(f"{product} is no product", hint=hint)
+    ranks = adopted(comm)
+    found, _ = look_up(product, ranks, asked_of(product, a, b, out, said))
+    return replace(found.schedule, notes=(found.operator.explained(found.schedule, ranks.size),))
+
+
+def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
+    """What these arguments of all ranks need to run on these ranks, bound to them; made where they are new.
+
+    A rank examines its arguments before the one message of every call, by what ran when they were last the same.
+    """
+    kept = _bound.setdefault(ranks.bound.key, Kept())
+    number, guess, held = _NEW, None, None
+    try:
+        number = _key(name, asked)
+        guess = kept.guesses.get(number)
+        held = guess and _held(guess, asked)
+    except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+        number, asked = _NEW, asked._replace(fault=asked.fault or words_of(error))
+    key = ranks.gather_number(number)
+    found = kept.take(key, number)
+    if found is None:
+        with ranks.world.together():
+            found = _bind(operator_class(name), ranks.world, asked)
+            held = _held(found, asked)
+        kept.add(key, number, found)
+    elif key in kept.ambiguous:
+        held = _held_by_all(ranks, found, asked)
+    assert held is not None
+    return found, held
+
+
+def _held(bound: Bound, asked: Asked) -> Held:
+    inputs, wanted = bound.operator.arguments(bound.embedded.program, bound.embedded.rank, asked.given, asked.out)
+    return bound.embedded.bound_to(inputs, wanted)
+
+
+def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
+    """The same where a rank's own arguments do not tell its product: ranks exchange whether any has failed."""
+    held, fault = None, None
+    try:
+        held = _held(bound, asked)
+    except Exception as error:
+        fault = error
+    if any(ranks.gather_number(int(fault is not None))):
+        with ranks.world.together():
+            if fault is not None:
+                raise fault
+    assert held is not None
+    return held
+
+
+def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
+    """The arguments of a call on this rank. What reading them raises becomes their fault."""
+    kind = operator_class(operator)
+    given, outs, read, fault = (a,), (), {}, ""
+    try:
+        given = (a, *b) if isinstance(b, list | tuple) else (a, b)
+        outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
+        for name, value in said.items():
+            if name not in kind.said:
+                raise OperatorError(f"{kind.name} has no argument '{name}'")
+            read[name] = kind.said[name].read(value)
+    except (TypeError, ValueError) as error:
+        fault = str(error) or words_of(error)
+    except Exception as error:
+        fault = words_of(error)
+    return Asked(given, outs, out, read, fault)
+
+
+def _key(name: str, asked: Asked) -> int:
+    """A number for all by which arguments differ; _NEW where they cannot be, for no rank may stay behind."""
+    if asked.fault:
+        return _NEW
+    given = tuple(
+        [(type(each), each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given]
+    )
+    outs = tuple([_out_fault(asked, place) or (each.shape, each.dtype) for place, each in enumerate(asked.outs)])
+    return hash((name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs))
+
+
+def _bind(kind: Any, world: World, asked: Asked) -> Bound:
+    """Ranks tell each other their arguments, make one operator of them, and bind the schedule that rank 0 knows for
+    it."""
+    _drop_freed()
+    fault = asked.fault or _fault(kind, asked)
+    everyone = world.share(world.gather((kind.name, fault, _arguments(asked))))
+    for rank, (name, _, _) in enumerate(everyone):
+        if name != everyone[0][0]:
+            hint = "all ranks of a communicator make the same calls, in the same order"
+            raise OperatorError(f"rank {rank} calls {name}", found=f"rank 0 calls {everyone[0][0]}", hint=hint)
+    _refuse([fault for _, fault, _ in everyone])
+    arguments = [each for _, _, each in everyone]
+    for rank, each in enumerate(arguments):
+        if each.dtype != arguments[0].dtype:
+            what = f"{kind.name} of {arguments[0].dtype} on rank 0, of {each.dtype} on rank {rank}"
+            raise OperatorError(what, hint="arrays of one dtype")
+    operator: Operator = kind.of_ranks(arguments)
+    schedule, program = _schedule(operator, world)
+    options = RunOptions.of(schedule, stall_s=STALL_S, spans=False)
+    embedded = Embedded(program, operator.workload(program), options, world)
+    _refuse(world.share(world.gather(_fault_for(operator, embedded, asked))))
+    return Bound(operator, embedded, _num_bytes(operator, program), schedule)
+
+
+def _refuse(faults: Sequence[str]) -> None:
+    """OperatorError, on every rank, for the first rank with a fault."""
+    for rank, fault in enumerate(faults):
+        if fault:
+            raise OperatorError(f"rank {rank}: {fault}")
+
+
+def _schedule(operator: Operator, world: World) -> tuple[Schedule, Program]:
+    """What rank 0 finds in the cache for this operator, on every rank, proved; else the serial schedule."""
+    found, hosts = None, world.gather(platform.node())
+    if world.rank == 0:
+        try:
+            found = kept_schedule(operator, world.library, hosts)
+        except DovetailError as error:
+            _left_aside(error)
+    text = world.share(json.dumps(found.to_json()) if found else "")
+    if text:
+        schedule = Schedule.from_json(json.loads(text))
+        try:
+            return schedule, _proved(operator, schedule, world.size)
+        except (DovetailError, KeyError) as error:  # the same on every rank: it was kept by another version of us, say
+            if world.rank == 0:
+                _left_aside(error)
+    schedule = operator.serial(world.size)
+    return schedule, _proved(operator, schedule, world.size)
+
+
+def _proved(operator: Operator, schedule: Schedule, ranks: int) -> Program:
+    program = operator.program(schedule, ranks)
+    verify(program).raise_if_bad()
+    return program
+
+
+def _left_aside(error: Exception) -> None:
+    warnings.warn(f"what was tuned is left aside: {error}", RuntimeWarning, stacklevel=6)
+
+
+def _fault(kind: Any, asked: Asked) -> str:
+    """What is wrong with a rank's own arrays, in words; empty where nothing is."""
+    given = asked.given
+    for place, each in enumerate(given):
+        what = "B" if place else "A"
+        if isinstance(each, np.ma.MaskedArray):
+            return f"{kind.name} would lose the mask of a masked array: {what}.filled(…), or {what}.data"
+        if not isinstance(each, np.ndarray) or each.ndim != 2:
+            shape = f"{each.ndim} axes" if isinstance(each, np.ndarray) else type(each).__name__
+            return f"{kind.name} takes arrays of two axes, and its {what} has {shape}"
+        if each.dtype.name not in DTYPES or not each.dtype.isnative:
+            return f"{kind.name} knows no {each.dtype}: one of {', '.join(DTYPES)}"
+        if each.dtype != given[0].dtype:
+            return f"its A is {given[0].dtype} and its {what} {each.dtype}"
+        if kind.cut_alike and place and each.shape[0] != given[0].shape[1]:
+            return f"A of {given[0].shape} and B of {each.shape} do not fit"
+        if place > 1 and each.shape != given[1].shape:
+            return f"several B have one shape, not {given[1].shape} and {each.shape}"
+    return next(filter(None, (_out_fault(asked, place) for place in range(len(asked.outs)))), "")
+
+
+def _out_fault(asked: Asked, place: int) -> str:
+    """What is wrong with an array for a result, but for its shape, which ranks must know of each other first."""
+    out = asked.outs[place]
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        return f"`out` takes NumPy arrays, not {type(out).__name__}"
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        return "`out` must be C-contiguous and writeable"
+    if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
+        return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
+    others = (*asked.given, *asked.outs[:place])
+    if not any(isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others):
+        return ""  # at nearly every call: names are for those that share
+    names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
+    named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
+    return overlap(named, {"out": out})
+
+
+def _fault_for(operator: Operator, embedded: Embedded, asked: Asked) -> str:
+    """What is wrong with a rank's arrays now that the operator is known: how many they are, and the shapes of
+    results."""
+    try:
+        operator.arguments(embedded.program, embedded.rank, asked.given, None)
+    except OperatorError as error:
+        return str(error)
+    found = operator.result(embedded.program, embedded.rank, embedded.new_outputs())
+    wanted = [each.shape for each in (found if isinstance(found, tuple) else (found,))]
+    given = [out.shape for out in asked.outs]
+    if given in ([], wanted):
+        return ""
+    return "its `out` has shape {}, and the result {}".format(*(", ".join(map(str, each)) for each in (given, wanted)))
+
+
+def _arguments(asked: Asked) -> RankArguments:
+    a, b = (_shape(asked.given, place) for place in (0, 1))
+    return RankArguments(a, b, len(asked.given) - 1, str(getattr(asked.given[0], "dtype", "")), dict(asked.said))
+
+
+def _shape(given: Sequence[Any], place: int) -> tuple[int, int]:
+    each = given[place] if place < len(given) else None
+    return (each.shape[0], each.shape[1]) if isinstance(each, np.ndarray) and each.ndim == 2 else (0, 0)
+
+
+def _num_bytes(operator: Operator, program: Program) -> int:
+    """Bytes of a product's arrays on all ranks, over their number: all ranks keep the same products bound."""
+    work, ranks = operator.workload(program), range(program.num_ranks)
+    sizes = (work.length(b.name, r, b.slots[r]) * work.slot_bytes(b.name, r) for b in program.buffers for r in ranks)
+    return sum(sizes) // program.num_ranks
+
+
+def _drop_freed() -> None:
+    for key, kept in list(_bound.items()):
+        if any(each.embedded.world and each.embedded.world.freed for each in kept.held.values()):
+            del _bound[key]
+
+
+def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:
+    """That of the call, with what may be said in place of `**said`."""
+    *plain, _ = inspect.signature(call).parameters.values()
+    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=s.default) for n, s in kind.said.items()]
+    return inspect.Signature([*plain, *named], return_annotation="Any")
+
+
+def _help(kind: Any) -> str:
+    about = (inspect.getdoc(kind) or "").split("\n\n>>>")[0]
+    return f"""{about}
+
+Called by every rank of `comm`, an mpi4py communicator, in the same order, with a rank's own `a` and `b`: arrays of two
+axes and of one dtype, in any memory layout: {", ".join(DTYPES)}. Returns this rank's result, or a tuple
+where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart from the arguments.
+OperatorError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank
+stalls for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
+"""

@@ -1,0 +1,126 @@
+"""rules: which selection table a user's communicator goes by."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dovetail.call.build_engine import prepare
+from dovetail.collective import algorithms_for
+from dovetail.core import OperatorError
+from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
+from dovetail.store.selection import LIBRARY, Choice, Row, Selection, selection_for
+
+
+def use(comm: Any, selection: Selection | None) -> None:
+    """From now on calls on `comm` go by `selection`, or by the library's own calls where it is None.
+
+    All ranks of `comm` call it together; rank 0's selection counts. OperatorError, on every rank, where that is none.
+    """
+    made = communicator(comm)
+    found, fault = _rank_0s(made, lambda: checked_selection(selection))
+    if fault:
+        raise OperatorError(f"rank 0 gives no selection: {fault}", hint="Selection.load(path), or None")
+    _set_rules(made, found)
+
+
+def checked_selection(selection: Any) -> Selection | None:
+    """What was given, where it is a selection or None; else OperatorError.
+
+    >>> checked_selection("table.json")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.OperatorError: no Selection, but str
+    """
+    if selection is None or isinstance(selection, Selection):
+        return selection
+    raise OperatorError(f"no Selection, but {type(selection).__name__}")
+
+
+def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = None) -> Choice | None:
+    """By which choice `comm` serves a collective of that size, None for the library's call.
+
+    `num_bytes` as nccl-tests count: of the larger of one rank's input and output. `dtype`: for what is reduced.
+    """
+    if collective not in KINDS:
+        raise OperatorError(f"no collective '{collective}'", hint=f"one of {', '.join(KINDS)}")
+    if dtype is not None and dtype not in REDUCED:
+        raise OperatorError(f"no dtype '{dtype}'", hint=f"one of {', '.join(REDUCED)}")
+    choice: Choice | None = communicator(comm).choice(collective, num_bytes, dtype)
+    return choice
+
+
+def communicator(comm: Any) -> Communicator:
+    """Ours for the user's; it goes by the machine's selection for these ranks, unless `use` named another."""
+    return communicator_of(comm, prepare, _begin, remember=not checks_calls())
+
+
+def checks_calls() -> bool:
+    """Whether ranks compare the arguments of every call ($DOVETAIL_CHECK_CALLS)."""
+    return bool(os.environ.get("DOVETAIL_CHECK_CALLS"))
+
+
+def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
+    """What a selection says for these ranks. The v-variants go by their own rows, else by those of the even collective.
+
+    >>> from dovetail.store.selection import Row
+    >>> rules = rules_of(Selection({}, (Row("all_gather", 4, 1, 64, 4096, "ring_all_gather"),)), 4, 1)
+    >>> [(least, choice and choice.algorithm) for least, choice in rules["all_gather_v"]]
+    [(64, 'ring_all_gather'), (4096, None)]
+    """
+    rows = [row for row in (selection.rows if selection else ()) if (row.ranks, row.nodes) == (ranks, nodes)]
+    rules: dict[str, list[tuple[int, Choice | None]]] = {}
+    for kind in KINDS:
+        own = [row for row in rows if row.collective == kind]
+        own = own or [_of_variant(row, kind) for row in rows if f"{row.collective}_v" == kind]
+        steps: dict[int, Choice | None] = {row.max_bytes: None for row in own}
+        steps |= {row.min_bytes: None if row.choice.is_library else row.choice for row in own}
+        rules[kind] = sorted(steps.items(), key=lambda step: step[0])
+    return rules
+
+
+def _of_variant(row: Row, kind: str) -> Row:
+    """An even collective's row, for its v-variant: the library's call where the algorithm takes even parts only."""
+    return row if f"{row.algorithm}_v" in algorithms_for(kind) else replace(row, algorithm=LIBRARY)
+
+
+def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, str]:
+    """The dtype that a collective's rows were measured for, where that matters: those that reduce.
+
+    >>> from dovetail.store.selection import Row
+    >>> dtypes_of(Selection({}, (Row("all_reduce", 4, 1, 64, 4096, "ring_all_reduce", dtype="float32"),)), 4, 1)
+    {'all_reduce': 'float32'}
+    """
+    rows = [row for row in (selection.rows if selection else ()) if (row.ranks, row.nodes) == (ranks, nodes)]
+    own = {row.collective: row.dtype for row in rows if row.dtype}
+    return own | {f"{kind}_v": dtype for kind, dtype in own.items() if f"{kind}_v" in KINDS}
+
+
+def _begin(made: Communicator) -> None:
+    """Every rank goes by the table that was measured for these ranks; all warn of one that cannot be read."""
+    found, fault = _rank_0s(made, lambda: selection_for(shim().library, made.hosts))
+    if fault:
+        warnings.warn(f"no selection table is used: {fault}", RuntimeWarning, stacklevel=5)
+    _set_rules(made, found)
+
+
+def _rank_0s(made: Communicator, read: Callable[[], Selection | None]) -> tuple[Selection | None, str]:
+    """What `read` returns on rank 0, or what it raises there, in words; on every rank."""
+    document: dict[str, Any] = {}
+    if made.rank == 0:
+        try:
+            found = read()
+            document = {"table": found and found.to_json()}
+        except Exception as error:  # whatever it is: the other ranks wait for this one
+            document = {"fault": str(error) or type(error).__name__}
+    document = json.loads(made.share(json.dumps(document).encode()))
+    table = document.get("table")
+    return Selection.from_json(table) if table else None, document.get("fault", "")
+
+
+def _set_rules(made: Communicator, selection: Selection | None) -> None:
+    made.set_rules(rules_of(selection, made.size, made.nodes), dtypes_of(selection, made.size, made.nodes))

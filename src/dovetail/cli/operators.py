@@ -1,0 +1,255 @@
+"""Verbs that take an operator: a command for each operator that there is, its options made from the operator's
+class."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from dovetail.cli.options import nearest, one_of
+from dovetail.core import OperatorError
+
+if TYPE_CHECKING:
+    from dovetail.ir import Operator, Option
+    from dovetail.machine import Machine
+
+HELP = {"help_option_names": ["-h", "--help"]}
+Context = Any  # click's, or typer's own, as typer's version has it
+
+
+class Said(NamedTuple):
+    """What a command line says: the class of the operator, its options, and what is asked of its schedules."""
+
+    kind: Any
+    given: Mapping[str, Any]
+    limits: Mapping[str, Any]
+
+    @property
+    def missing(self) -> list[str]:
+        """What is needed to make the operator and was not said, as on the command line."""
+        return [flag(o.name) for o in of(self.kind, "operator") if o.needed and self.given[o.name] is None]
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing was said of what is needed."""
+        needed = [o for o in of(self.kind, "operator") if o.needed]
+        return bool(needed) and len(self.missing) == len(needed)
+
+    def operator(self, machine: Machine | None = None) -> Operator:
+        """The operator. What was not said is as the machine's facts have it, else as the operator's class does."""
+        if self.kind.by_size:
+            raise _by_size(self.kind.name)
+        if self.missing:
+            words = "".join(f" {flag(o.name)} …" for o in of(self.kind, "operator") if o.needed)
+            raise OperatorError(f"{self.kind.name} needs {listed(self.missing)}", hint=f"{self.kind.name}{words}")
+        facts = machine.facts if machine else {}
+        found = {name: facts.get(name) if value is None else value for name, value in self.given.items()}
+        made: Operator = self.kind(**{name: value for name, value in found.items() if value is not None})
+        return made
+
+
+def _by_size(name: str) -> OperatorError:
+    return OperatorError(f"{name} is chosen at several sizes, by measurement", hint=f"dovetail tune {name}")
+
+
+def of(kind: Any, whose: str) -> list[Option]:
+    """The options of the operator, or of its schedules."""
+    return [option for option in kind.options if option.of == whose]
+
+
+def summary_of(kind: Any) -> str:
+    """The first paragraph of what a class of operators says of itself."""
+    return " ".join((inspect.getdoc(kind) or kind.name).split("\n\n")[0].split())
+
+
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def listed(words: list[str]) -> str:
+    """Words in a sentence.
+
+    >>> listed(["--m", "--k", "--n"]), listed(["--m"])
+    ('--m, --k and --n', '--m')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def words_of(operator: Operator) -> list[str]:
+    """The operator as on a command line: its name, and options that are not as usual.
+
+    >>> from dovetail.matmul import AllGatherMatmul
+    >>> words_of(AllGatherMatmul(8, 4, 4, gathered=True))
+    ['all_gather_matmul', '--m', '8', '--k', '4', '--n', '4', '--dtype', 'float32', '--gathered']
+    """
+    return [
+        operator.name,
+        *chain.from_iterable(_words(o, operator.to_json().get(o.name)) for o in of(type(operator), "operator")),
+    ]
+
+
+def _words(option: Option, value: Any) -> list[str]:
+    """An option as on a command line; nothing where its value is the usual one."""
+    if value is None or value == option.default:
+        return []
+    return [flag(option.name)] if value is True else [flag(option.name), str(value)]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb for any operator: `run` takes what was said of the operator, then options of its own.
+
+    `limits`: whether schedules can be asked for something. `balances`: whether it finds sizes where none are said.
+    `alone`: what its command without an operator is called, where there is one. `of_subjects`: what runs in place of
+    `run` for a subject (see `ir.Subject`), where the verb takes these too.
+    """
+
+    run: Callable[..., Any]
+    limits: bool = False
+    balances: bool = False
+    alone: str | None = None
+    compares: bool = False  # whether it can do with scenarios of its own, where no sizes are said
+    of_subjects: Callable[..., Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+    def names(self) -> list[str]:
+        """Everything that may be wished for."""
+        from dovetail.ir.registry import operator_class, usable_operators
+
+        known = [name for name in usable_operators() if self.balances or not operator_class(name).by_size]
+        return [*([self.alone] if self.alone else []), *self.subjects(), *known]
+
+    def subjects(self) -> list[str]:
+        """Everything that it takes by itself."""
+        from dovetail.ir.registry import subjects
+
+        return list(subjects()) if self.of_subjects else []
+
+    def kind_of(self, name: str) -> Any:
+        """The class of an operator or subject, None without; a OperatorError that offers the nearest where there is
+        none."""
+        from dovetail.ir.registry import is_in_file, operator_class, operators, subject_class
+
+        if name == self.alone:
+            return None
+        if name in self.subjects():
+            return subject_class(name)
+        if name in operators() and name not in self.names():
+            operator_class(name)  # whose error says why it cannot be had
+            raise _by_size(name)
+        return operator_class(
+            name if is_in_file(name) or name.endswith(".py") else nearest(name, self.names(), "operator")
+        )
+
+    def run_of(self, name: str) -> Callable[..., Any]:
+        """What runs for an operator or subject."""
+        return self.of_subjects if self.of_subjects and name in self.subjects() else self.run
+
+    def group(self) -> typer.Typer:
+        """The verb as a group of commands, one for each operator, each made when it is asked for."""
+        made = type("ByOperator", (ByOperator,), {"verb": self})
+        help_text = inspect.getdoc(self.run)
+        bare = not self.alone  # without an operator there is nothing to do
+        return typer.Typer(
+            cls=made,
+            help=help_text,
+            epilog=f"dovetail {self.name} OPERATOR --help shows what may be said of an operator.",
+            context_settings=HELP,
+            no_args_is_help=bare,
+            subcommand_metavar="OPERATOR [OPTIONS]",
+        )
+
+    def command(self, name: str) -> Any:
+        """The command for one operator; a OperatorError that offers the nearest where there is none."""
+        kind, verb = self.kind_of(name), self.run_of(name)
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+        options = self.options(kind)
+
+        def run(**values: Any) -> Any:
+            said = {option.name: values.pop(option.name) for option in options}
+            limits = {option.name: said.pop(option.name) for option in options if option.of == "schedules"}
+            return verb(Said(kind, said, limits) if kind else None, **values)
+
+        needed = [_parameter(o, self._needs(kind, o)) for o in options]
+        named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
+        about = summary_of(kind) if kind else "Links between ranks, whatever is wished for."
+        run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(verb)}"
+        app = typer.Typer(add_completion=False, context_settings=HELP)
+        app.command(name, short_help=about)(run)
+        made = typer.main.get_command(app)
+        made.name = name
+        return made
+
+    def options(self, kind: Any) -> list[Option]:
+        """What may be said of an operator with this verb."""
+        from dovetail.ir import Option
+
+        if kind is None:
+            return []
+        asked = of(kind, "schedules") if self.limits else []
+        if self.limits and not kind.by_size:
+            family = Option("schedule", str, "Family to keep to.", "auto", ("auto", *kind.families), of="schedules")
+            asked = [family, *asked]
+        return [*of(kind, "operator"), *asked]
+
+    def _needs(self, kind: Any, option: Option) -> bool:
+        return option.needed and not (self.balances and hasattr(kind, "pilot")) and not self.compares
+
+
+class ByOperator(TyperGroup):
+    """The commands of a verb, by operator; options may stand before the operator, too."""
+
+    verb: Verb
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return self.verb.names()
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = self.verb.command(cmd_name)
+        return self.commands[cmd_name]
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, operator_first(args, self.verb.names(), self.verb.alone))
+
+
+def operator_first(words: list[str], operators: list[str], alone: str | None = None) -> list[str]:
+    """Words of a command line, the operator first; `alone` where none of them is one.
+
+    >>> operator_first(["--ranks", "2", "all_reduce"], ["all_reduce"]), operator_first(["--ranks", "2"], [], "links")
+    (['all_reduce', '--ranks', '2'], ['links', '--ranks', '2'])
+    """
+    if words and (not words[0].startswith("-") or set(words) & set(HELP["help_option_names"])):
+        return words
+    at = next((place for place, word in enumerate(words) if word in operators), None)
+    if at is None:
+        return [alone, *words] if alone else words
+    return [words[at], *words[:at], *words[at + 1 :]]
+
+
+def _parameter(option: Option, needed: bool) -> inspect.Parameter:
+    """An option as typer takes it."""
+    fields: dict[str, Any] = {"help": option.help}
+    if option.choices:
+        fields["help"] += f" One of {', '.join(option.choices)}."
+        fields["callback"] = one_of(option.choices, "--by" if option.name == "by" else option.name.replace("_", " "))
+    if option.least is not None:
+        fields["min"] = option.least
+    declared = typer.Option(flag(option.name), **fields)
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if needed else option.default,
+        annotation=Annotated[option.type if needed else option.type | None, declared],
+    )

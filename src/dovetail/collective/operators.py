@@ -1,0 +1,316 @@
+"""operator: a collective of one size as an operator: its algorithms are the families, the library's own call is
+serial."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, prod
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from dovetail.collective.algorithms import algorithms_for, build
+from dovetail.collective.library import LIBRARY, library_call
+from dovetail.collective.spec import Spec, spec_of
+from dovetail.core import OperatorError, PlanError, check_schema, parse_bytes, parse_count
+from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Workload, dtype_bytes, uneven
+from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.op_lists import sent_slots
+from dovetail.ir.operator import Arrays, Collected, Costs
+from dovetail.ir.workload import DTYPE_BYTES
+from dovetail.machine import even_nodes
+from dovetail.passes import slice_messages, split_slots
+
+PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth trying
+SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
+CUT = 6  # of the best predicted are tried with their messages cut
+MANY_OPS = 8_000  # of a prediction with its messages cut
+MOST_SLICES = 8  # slices of one message in a prediction; beyond that nothing changes
+LEAST, MOST, FACTOR = "1K", "16M", 4.0  # of the sizes that are chosen for, unless asked otherwise
+Self = TypeVar("Self", bound="CollectiveOperator")
+
+
+@dataclass(frozen=True)
+class CollectiveOperator:
+    """A collective of about `num_bytes` bytes, counted as nccl-tests do: of the larger of a rank's buffers.
+
+    `nodes`: how many share the ranks evenly, node by node; None: as the machine has them. `made`: Programs so far,
+    which all sizes of one operator share. Schedules have the parameters `algorithm`, and where they are not the usual
+    ones `channels`, `instances` and `protocol`; their messages are cut by `slice_bytes`.
+
+    >>> operator = AllGather(1000)
+    >>> operator.by("ring_all_gather", channels=2), operator.settled({}, 4)[0].num_bytes
+    (Schedule(family='ring_all_gather', parameters=(('algorithm', 'ring_all_gather'), ('channels', 2)), \
+progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()), 992)
+    """
+
+    name: ClassVar[str] = "collective"
+    families: ClassVar[tuple[str, ...]] = (SERIAL,)
+    by_size: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("min", str, "Least size, the larger of a rank's input and output.", LEAST),
+        Option("max", str, "Greatest size.", MOST),
+        Option("factor", float, "Each size is so many times the one before.", FACTOR),
+        Option("dtype", str, "Element type.", "float32", choices=tuple(DTYPE_BYTES)),
+        Option("nodes", int, "Nodes that the ranks share evenly; as found unless said.", least=1),
+    )
+
+    num_bytes: int
+    dtype: str = "float32"
+    nodes: int | None = None
+    made: dict[Any, Program] = field(default_factory=dict, compare=False, repr=False)
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        cls.name = kind or cls.name
+        cls.families = (SERIAL, *algorithms_for(cls.name))
+
+    def __post_init__(self) -> None:
+        parse_count(self.num_bytes, "num_bytes")
+        dtype_bytes(self.dtype)
+        if self.nodes is not None:
+            parse_count(self.nodes, "nodes", least=1)
+
+    @classmethod
+    def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
+        """One operator for each of the sizes from `min` to `max`, each `factor` times the one before."""
+        given = {name: value for name, value in asked.items() if value is not None}
+        span = given.pop("min", LEAST), given.pop("max", MOST)
+        sizes = sizes_between(*span, given.pop("factor", FACTOR))
+        first = cls(sizes[0], **given)
+        return tuple(replace(first, num_bytes=size) for size in sizes)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} of {self.num_bytes} bytes, {self.dtype}"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the time depends on the dtype, not on bytes alone."""
+        return COLLECTIVES[self.name].reduces
+
+    def to_json(self) -> dict[str, Any]:
+        about = {"num_bytes": self.num_bytes, "dtype": self.dtype, "nodes": self.nodes}
+        return {"schema": f"dovetail.operator.{self.name}/1", **about}
+
+    @classmethod
+    def from_json(cls: type[Self], document: Mapping[str, Any]) -> Self:
+        check_schema(document, f"dovetail.operator.{cls.name}/1")
+        try:
+            return cls(document["num_bytes"], document["dtype"], document["nodes"])
+        except KeyError as error:
+            raise OperatorError(f"malformed operator document: {error} is missing") from None
+
+    def settled(self: Self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
+        """With the nodes on which the machine has the ranks, and as many bytes as whole elements come to."""
+        found = even_nodes(facts.get("nodes", (0,) * ranks))
+        operator = replace(self, nodes=self.nodes or found)
+        operator.check_ranks(ranks)
+        differs = self.nodes is not None and self.nodes != found and "nodes" in facts
+        notes = (f"Chosen for {self.nodes} nodes; the ranks were found on {found}.",) if differs else ()
+        return replace(operator, num_bytes=self.count(ranks) * self.parts(ranks) * dtype_bytes(self.dtype)), notes
+
+    def check_ranks(self, ranks: int) -> None:
+        """OperatorError where so many ranks cannot be."""
+        parse_count(ranks, "ranks", least=2)
+        if ranks % (self.nodes or 1):
+            raise OperatorError(f"{ranks} ranks cannot be shared evenly among {self.nodes} nodes")
+
+    def parts(self, ranks: int) -> int:
+        """Units (see `Spec`) in the larger of a rank's buffers."""
+        return ranks if self.name in ("all_gather", "reduce_scatter", "all_to_all") else 1
+
+    def count(self, ranks: int) -> int:
+        """Elements of a unit."""
+        return max(self.num_bytes // dtype_bytes(self.dtype) // self.parts(ranks), 1)
+
+    def by(
+        self, algorithm: str, channels: int = 1, instances: int = 1, protocol: str = "Simple", slice_bytes: int = 0
+    ) -> Schedule:
+        """The schedule by an algorithm, or by the library; OperatorError where it is none for this collective."""
+        if algorithm == LIBRARY:
+            return replace(Schedule.of(SERIAL, algorithm=LIBRARY), blocking=True)
+        known = self.families[1:]
+        if algorithm not in known:
+            near = difflib.get_close_matches(algorithm, known, 1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'?" if near else f"{LIBRARY}, {', '.join(known)}"
+            raise OperatorError(f"no algorithm '{algorithm}' for {self.name}", hint=hint)
+        schedule = Schedule.of(
+            algorithm,
+            algorithm=algorithm,
+            channels=None if channels == 1 else channels,
+            instances=None if instances == 1 else instances,
+            protocol=None if protocol == "Simple" else protocol,
+        )
+        return replace(schedule, slice_bytes=slice_bytes)
+
+    def serial(self, ranks: int) -> Schedule:
+        return self.by(LIBRARY)
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        """The algorithm's Program; slices are the executor's business."""
+        key = self.nodes, ranks, schedule.parameters
+        if key not in self.made:
+            self.check_ranks(ranks)
+            self.made[key] = self._make(schedule, ranks)
+        return self.made[key]
+
+    def _make(self, schedule: Schedule, ranks: int) -> Program:
+        given = {"channels": 1, "instances": 1, "protocol": "Simple", **dict(schedule.parameters)}
+        name = given.pop("algorithm", None)
+        if name == LIBRARY:
+            return library_call(self.name, ranks)
+        if name not in self.families:
+            raise PlanError(f"the schedule is none of {self.name}", found=str(schedule))
+        return build(str(name), ranks, nodes=self.nodes or 1, **given)  # type: ignore[arg-type]
+
+    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
+        return None
+
+    def space(self, schedule: Schedule, ranks: int) -> None:
+        """None: its tiles are in the timeline."""
+        return
+
+    def workload(self, program: Program) -> Workload:
+        spec, count = self.spec(program), self.count(program.num_ranks)
+        if count % spec.chunks == 0:
+            return self._even(program, count)
+        return uneven(program, spec.sizes(count), self.dtype)
+
+    def spec(self, program: Program) -> Spec:
+        """The Spec whose buffers the program has: as many chunks to a unit as it counts."""
+        slots, ranks = program.slots_of("input", 0), program.num_ranks
+        in_place = program.in_place
+        whole = self.name in ("reduce_scatter", "all_to_all") or (self.name == "all_gather" and in_place)
+        return spec_of(self.name, ranks, chunks=max(slots // ranks if whole else slots, 1), in_place=in_place)
+
+    def _even(self, program: Program, count: int) -> Workload:
+        """Every slot of one size, rounded up: near enough for a prediction."""
+        elements = max(ceil(count / self.spec(program).chunks), 1)
+        slots = (Slot((elements,), self.dtype),) * program.num_ranks
+        return Workload({buffer.name: slots for buffer in program.buffers}, {})
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """Slots are taken as even; many slices are simulated as MOST_SLICES, each as long as those it stands for."""
+        program, each = self.program(schedule, ranks), 1.0
+        if schedule.slice_bytes:
+            slices = ceil(self.longest_message(program) / schedule.slice_bytes)
+            simulated = max(min(slices, MOST_SLICES, MANY_OPS // program.num_ops), 1)
+            simulated = 1 << (simulated.bit_length() - 1)
+            program, each = self._cut(schedule, ranks, simulated), slices / simulated
+        part = replace(self, num_bytes=int(self.num_bytes / each))
+        return program, self._even(program, part.count(ranks)), each
+
+    def _cut(self, schedule: Schedule, ranks: int, pieces: int) -> Program:
+        """The Program with its longest messages in so many pieces, and nothing to prove, for prediction."""
+        key = self.nodes, ranks, schedule.parameters, pieces
+        if key not in self.made:
+            program = self.program(schedule, ranks)
+            whole = replace(program, posts=())
+            self.made[key] = slice_messages(split_slots(whole, pieces), int(max(sent_slots(program), default=1)))
+        return self.made[key]
+
+    def longest_message(self, program: Program) -> int:
+        """Bytes of the longest message, slots being even."""
+        slot = self._even(program, self.count(program.num_ranks)).slots["input"][0]
+        return max(sent_slots(program), default=0) * slot.num_bytes
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """The library's call, where its cost is known, and every algorithm with several numbers of channels and
+        instances; of those that make equal Programs the first."""
+        knows = costs.knows_messages()
+        if not knows or self.name == "all_to_next" or costs.knows_collective(self.name):
+            yield self.serial(costs.ranks)
+        seen = set()
+        for name, (channels, instances) in ((n, p) for n in self.families[1:] for p in PARALLEL if knows):
+            schedule = self.by(name, channels, instances)
+            try:
+                key = self.program(schedule, costs.ranks).fingerprint()
+            except OperatorError:
+                continue  # the algorithm is not for these ranks, or has no such channels
+            if key not in seen:
+                seen.add(key)
+                yield schedule
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        """The best with their messages cut: what is forwarded starts early, and short messages may travel by a faster
+        way."""
+        ours = [schedule for schedule in ranked if not schedule.is_serial]
+        for schedule in ours[: CUT if turn == 0 else 0]:
+            longest = self.longest_message(self.program(schedule, costs.ranks))
+            yield from (replace(schedule, slice_bytes=size) for size in SLICES if 2 * size <= longest)
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        return iter(())
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        return "by the library's own call" if schedule["algorithm"] == LIBRARY else f"by {schedule}"
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        return ()
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        return () if self.name == "all_to_next" else (Collected(self.name, self.num_bytes),)
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """A rank's array, of any shape; in place a copy of it, in `out` where there is one."""
+        (array,) = (np.asarray(each) for each in given)
+        if not program.in_place:
+            results = {} if out is None else {"output": self._shaped(program, "output", rank, out)}
+            return {"input": self._shaped(program, "input", rank, array)}, results
+        held = np.empty_like(array, order="C") if out is None else out
+        np.copyto(held, array)
+        return {"input": self._shaped(program, "input", rank, held)}, {}
+
+    def _shaped(self, program: Program, buffer: str, rank: int, array: Any) -> Any:
+        """The array slots first, as its buffer wants it; as it is where it does not fit, which the run will tell."""
+        workload = self.workload(program)
+        shape = workload.length(buffer, rank, program.slots_of(buffer, rank)), *workload.slots[buffer][rank].shape
+        fits = array.flags.c_contiguous and array.size == prod(shape)
+        return array.reshape(shape) if fits else array
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        """Flat."""
+        return held["input" if program.in_place else "output"].reshape(-1)
+
+
+class AllReduce(CollectiveOperator, kind="all_reduce"):
+    """Every rank gets the sum of all ranks' arrays."""
+
+
+class AllGather(CollectiveOperator, kind="all_gather"):
+    """Every rank gets all ranks' arrays, one after the other."""
+
+
+class ReduceScatter(CollectiveOperator, kind="reduce_scatter"):
+    """Rank i gets part i of the sum of all ranks' arrays."""
+
+
+class AllToAll(CollectiveOperator, kind="all_to_all"):
+    """Rank i gets part i of every rank's array."""
+
+
+class AllToNext(CollectiveOperator, kind="all_to_next"):
+    """Rank i's array goes to rank i + 1, the last rank's nowhere."""
+
+
+class Broadcast(CollectiveOperator, kind="broadcast"):
+    """Every rank gets rank 0's array."""
+
+
+def sizes_between(least: str, most: str, factor: float) -> list[int]:
+    """Bytes from `least` to `most`, each `factor` times the one before.
+
+    >>> sizes_between("1K", "64K", 4)
+    [1024, 4096, 16384, 65536]
+    """
+    low, high = parse_bytes(least), parse_bytes(most)
+    if not 0 < low <= high or not 1 < factor < inf:
+        found = f"from {low} to {high}, each {factor:g} times the one before"
+        raise OperatorError("sizes must begin above 0 and grow", found=found, hint="--min 1K --max 64M --factor 4")
+    sizes, size = [], float(low)
+    while round(size) <= high:
+        sizes.append(round(size))
+        size *= factor
+    return list(dict.fromkeys(sizes))

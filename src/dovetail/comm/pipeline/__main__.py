@@ -1,5 +1,0 @@
-"""Prints the folder of dovetail_pipeline.h and its sources."""
-
-from dovetail.comm.pipeline import FOLDER
-
-print(FOLDER)  # noqa: T201

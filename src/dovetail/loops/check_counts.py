@@ -1,0 +1,88 @@
+"""counted: whether the plain program of a nest does as many operations as its loops have.
+
+These are counted by themselves, by isl where they are no box: what the plain program and the tiled one both left out
+would pass any comparison of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from dovetail.core import ProgramError
+from dovetail.ir import Program, Workload, op_works
+from dovetail.loops.affine import Affine
+from dovetail.loops.expressions import operations
+from dovetail.loops.record import Loop
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+
+def check_count(
+    nest: Nest, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
+) -> None:
+    """ProgramError where a program that computes each point once does other than every operation of the nest's loops.
+
+    `apart`: statements, and kernels, that are not counted; so are kernels of other names than the nest's.
+    """
+    wanted = sum(
+        iterations(statement.loops, sizes) * operations(statement.value)
+        for statement in nest.statements
+        if statement.name not in apart
+    )
+    names = [kernel.name for kernel in program.kernels]
+    ours = {row for row, name in enumerate(names) if name.startswith(f"{nest.name}_") and name not in apart}
+    calls = program.columns["call"].tolist()
+    found = sum(work.flops for row, work in op_works(program, workload).items() if calls[row] in ours)
+    if round(found) != wanted:
+        raise ProgramError(
+            f"the plain program of {nest.name} leaves out iterations of its loops, or does some twice",
+            found=f"{round(found)} operations instead of {wanted}",
+            hint="this is a defect of ours: please report the nest and its grid",
+        )
+
+
+def iterations(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
+    """How many iterations nested loops have. Those whose bounds do not name each other are counted apart.
+
+    >>> from dovetail.loops import array, loop, nest
+    >>> @nest(a=array("n", "n"))
+    ... def triangle(a):
+    ...     for i in loop(a.shape[0]):
+    ...         for j in loop(i, a.shape[1] - 1):
+    ...             a[i, j] = 1.0
+    >>> iterations(triangle.statements[0].loops, {"n": 5})
+    10
+    """
+    groups: list[list[Loop]] = []
+    for each in loops:
+        named = {*each.low.names, *each.high.names}
+        joined = [group for group in groups if named & {loop.index for loop in group}]
+        groups = [group for group in groups if group not in joined]
+        groups.append([*(loop for group in joined for loop in group), each])
+    return prod(_count(group, sizes) for group in groups)
+
+
+def _count(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
+    if len(loops) == 1:
+        return max((loops[0].high - loops[0].low).at(sizes), 0)
+    import islpy as isl
+
+    return int(isl.Set(set_text(loops, sizes)).count_val().to_python())
+
+
+def set_text(loops: Sequence[Loop], sizes: Mapping[str, int]) -> str:
+    """The iterations of nested loops in isl's notation."""
+    names = {loop.index: f"i{number}" for number, loop in enumerate(loops)}
+    ends = [[_text(end, names, sizes) for end in (loop.low, loop.high)] for loop in loops]
+    bounds = [f"{low} <= {name} < {high}" for name, (low, high) in zip(names.values(), ends, strict=True)]
+    return f"{{ [{', '.join(names.values())}] : {' and '.join(bounds)} }}"
+
+
+def _text(value: Affine, names: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+    """A sum as isl writes it, with numbers for sizes."""
+    terms = [f"{factor}*{names[name]}" for name, factor in value.terms if name in names]
+    constant = value.constant + sum(factor * sizes[name] for name, factor in value.terms if name not in names)
+    return " + ".join([*terms, str(constant)] if constant or not terms else terms)

@@ -1,0 +1,140 @@
+"""repeated: the Program of many steps from those of a few, where each step does as the one before it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import PlanError
+from dovetail.ir import Program
+
+Ints = NDArray[np.int64]
+OPS = ("kind", "rank", "lane", "chan_in", "chan_out", "call")  # columns with a value for each op, the line aside
+LISTS = {
+    "dep": ("dep",),
+    "read": tuple(f"read_{part}" for part in ("buffer", "offset", "count", "stride", "blocks")),
+    "write": tuple(f"write_{part}" for part in ("buffer", "offset", "count", "stride", "blocks")),
+}
+MOST_STEPS = 1 << 17  # that are written one by one
+MOST_OPS = 1 << 25  # of a program, some gigabytes
+FEW = 20  # periods; fewer steps are written as they are
+
+
+def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Program:
+    """`make(steps)`, made of three short ones: what the longer of two has more than the shorter is put in again and
+    again. A third must be got so too, else `make` does it all.
+
+    >>> from dovetail.ir import Schedule
+    >>> from dovetail.loops.problems import sync_p2p
+    >>> operator = sync_p2p.operator("9x8", steps=40)
+    >>> how = Schedule.of("any", cut=(1, 2), mapped=0, grain=4)
+    >>> operator.program(how, 2).num_ops - sync_p2p.operator("9x8", steps=39).program(how, 2).num_ops
+    17
+    """
+    if min(steps, 6 * period) > MOST_STEPS:
+        what = f"the schedule begins again only after {period} steps, and one of {steps} would be too long"
+        raise PlanError(what, hint=f"fewer steps between exchanges or tests, {MOST_STEPS // 6} at most")
+    if steps <= FEW * period:
+        return make(steps)
+    first = 3 * period + steps % period
+    short, longer, check = (make(first + more * period) for more in (1, 2, 3))
+    more = (steps - first) // period - 2
+    total = longer.num_ops + more * (longer.num_ops - short.num_ops)
+    if total > MOST_OPS:
+        hint = "fewer steps, and several calls, each on the results of the one before"
+        raise PlanError(f"a program of so many steps would have {total} ops", found=f"{steps} steps", hint=hint)
+    grown = _grown(short, longer, 1, period)
+    if grown is None or not is_same(grown, check):
+        return make(steps)
+    return _grown(short, longer, more, period) or make(steps)
+
+
+def _grown(short: Program, longer: Program, more: int, period: int) -> Program | None:
+    """`longer`, with what it has more than `short` so many times more; None where that is not the same each time."""
+    added, begin = longer.num_ops - short.num_ops, _common(short, longer)
+    if added <= 0 or begin < added or not _has_same_tables(short, longer):
+        return None
+    end, total = begin + added, longer.num_ops
+    moves = _moving_deps(short, longer, begin, added)
+    if moves is None:
+        return None
+    rows = np.concatenate([np.arange(end), np.tile(np.arange(begin, end), more), np.arange(end, total)])
+    turn = np.concatenate([np.zeros(end, int), np.repeat(np.arange(1, more + 1), added), np.full(total - end, more)])
+    columns = {name: longer.columns[name][rows] for name in OPS}
+    for start, parts in LISTS.items():
+        counts = np.diff(longer.columns[f"{start}_start"])[rows]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        taken = np.repeat(longer.columns[f"{start}_start"][rows] - ends[:-1], counts) + np.arange(ends[-1])
+        columns |= {part: longer.columns[part][taken] for part in parts} | {f"{start}_start": ends}
+        if start == "dep":
+            columns["dep"] = columns["dep"] + np.repeat(turn, counts) * added * moves[taken]
+    lines, columns["line"] = _lines(longer, rows, turn, period)
+    typed = {name: values.astype(longer.columns[name].dtype) for name, values in columns.items()}
+    for values in typed.values():
+        values.flags.writeable = False
+    return replace(longer, lines=lines, columns={name: typed[name] for name in longer.columns})
+
+
+def _has_same_tables(one: Program, other: Program) -> bool:
+    names = ("buffers", "lanes", "channels", "kernels", "collectives", "posts", "num_ranks")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _common(one: Program, other: Program) -> int:
+    """How many ops both begin with."""
+    count = min(one.num_ops, other.num_ops)
+    found = [count]
+    for name in OPS:
+        found += np.flatnonzero(one.columns[name][:count] != other.columns[name][:count])[:1].tolist()
+    for start, parts in LISTS.items():
+        starts = one.columns[f"{start}_start"]
+        found += [int(at) - 1 for at in _first_difference(starts, other.columns[f"{start}_start"])]
+        for part in parts:
+            at = _first_difference(one.columns[part], other.columns[part])
+            found += [int(np.searchsorted(starts, where, "right")) - 1 for where in at]
+    return max(min(found), 0)
+
+
+def _first_difference(one: NDArray[Any], other: NDArray[Any]) -> Ints:
+    count = min(len(one), len(other))
+    return np.flatnonzero(one[:count] != other[:count])[:1]
+
+
+def _moving_deps(short: Program, longer: Program, begin: int, added: int) -> NDArray[np.bool_] | None:
+    """Of each dependency of `longer` whether it is on an op as far before, however long the program is; else it is on
+    the very same op. None where some is neither."""
+    moves = np.zeros(len(longer.columns["dep"]), np.bool_)
+    start, end = longer.columns["dep_start"], longer.num_ops
+    spans = ((longer, begin - added, begin, begin), (short, begin, short.num_ops, begin + added))
+    for other, low, high, here in spans:
+        before = other.columns["dep"][other.columns["dep_start"][low] : other.columns["dep_start"][high]]
+        place = slice(int(start[here]), int(start[min(here + high - low, end)]))
+        now = longer.columns["dep"][place]
+        if len(before) != len(now) or not np.isin(now - before, (0, added)).all():
+            return None
+        moves[place] = now - before == added
+    return moves
+
+
+def _lines(longer: Program, rows: Ints, turn: Ints, period: int) -> tuple[tuple[str, ...], Ints]:
+    """The source lines of ops that are repeated say how many steps later they are."""
+    old = longer.columns["line"][rows].astype(np.int64)
+    many = len(longer.lines) + 1
+    keys, found = np.unique(np.where(old < 0, -1, turn * many + old), return_inverse=True)
+    texts = [longer.lines[key % many] + _later(int(key // many) * period) for key in keys.tolist() if key >= 0]
+    return tuple(texts), found.astype(np.int64) - int(len(keys) > 0 and keys[0] < 0)
+
+
+def _later(steps: int) -> str:
+    return f", {steps} steps later" if steps else ""
+
+
+def is_same(one: Program, other: Program) -> bool:
+    """Whether two programs do the same, wherever their ops were written."""
+    return _has_same_tables(one, other) and all(
+        np.array_equal(values, other.columns[name]) for name, values in one.columns.items() if name != "line"
+    )

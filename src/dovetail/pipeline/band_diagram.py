@@ -1,0 +1,56 @@
+"""shown_bands: the tiles of bands of steps, for a picture: positions across, steps upwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dovetail.ir import Piece, Space
+from dovetail.pipeline.band_program import Tile, span, tiles_of
+from dovetail.pipeline.bands import Line
+
+STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # upwards, across, and of all ranks' bands
+
+
+def space_of_bands(line: Line) -> Space | None:
+    """From where the sweep begins, as far as some tiles go, and as many steps as some bands have. A turn is a time
+    step, in which every rank may do one tile."""
+    low, high = line.box
+    count = min(high - low, MOST_TILES * line.grain)
+    if line.steps == 0 or count <= 0:
+        return None
+    steps = min(line.steps, max(ROUNDS * line.ranks * line.depth, STRIPS))
+    stride = -(-steps // STRIPS)
+    first = low if line.sweep.signs[0] > 0 else high - count
+    pieces = tuple(_pieces(line, steps, stride, first, first + count))
+    return Space("position", first, first + count, (), pieces, first=1, stride=stride, apart=False)
+
+
+def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterator[Piece]:
+    """What each tile has of every `stride`-th step, between two positions."""
+    begins = np.cumsum([0, *(band.depth for band in line.bands)])
+    short = replace(line, steps=int(begins[begins >= steps][0]))
+    for tile, turn in _turns(short):
+        begin = int(begins[tile.band])
+        for step in range(-(-begin // stride) * stride, min(begin + tile.depth, steps), stride):
+            first, last = tile.lean.row(line.lean * (step - begin))
+            if line.sweep.signs[0] < 0:
+                first, last = tile.lean.length - last, tile.lean.length - first
+            first, last = max(tile.low + first, low), min(tile.low + last, high)
+            if first < last:
+                yield Piece(tile.rank, turn, step // stride + 1, first, last, False)
+
+
+def _turns(line: Line) -> Iterator[tuple[Tile, int]]:
+    """The time step of each tile: after the last one of its rank, and after those that leave what it reads."""
+    ready = {array: np.zeros(line.cutting.grid[0], np.int64) for array in line.moving}
+    done = [0] * line.ranks
+    for tile in tiles_of(line):
+        reads = (ready[array][slice(*span(line, array, tile))] for array in line.moving)
+        turn = 1 + max(done[tile.rank], *(int(values.max(initial=0)) for values in reads))
+        for array in line.sweep.targets:
+            ready[array][tile.low : tile.low + tile.lean.length] = turn
+        done[tile.rank] = turn
+        yield tile, turn

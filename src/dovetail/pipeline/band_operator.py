@@ -1,0 +1,190 @@
+"""line_operator: a sweep over one axis, again in every step, as an operator; its schedules are bands of steps on
+ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import ClassVar
+
+from dovetail.core import PlanError, parse_count
+from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Space, Workload
+from dovetail.ir.operator import Costs
+from dovetail.loops.check_counts import check_count
+from dovetail.pipeline.band_diagram import space_of_bands
+from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
+from dovetail.pipeline.bands import Line, kernel_name, kernel_of
+from dovetail.pipeline.names import whole
+from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator
+from dovetail.pipeline.skews import Lean
+
+BANDS = "bands"
+USUAL_DEPTH, LEAST_DEPTH = 64, 8  # steps of a band: what is taken untuned, and the least that is tried
+SAMPLE_DEPTH = 16  # steps of a tile that is measured, whose cost goes by its points
+MODELLED = 4  # rounds of bands in a prediction; longer runs go on as they began
+
+
+class BandOperator(PipelineOperator):
+    """A sweep over a grid of one axis, e.g. "1000000", in every step: ranks take turns at bands of steps, each tile by
+    tile, while what it leaves goes to the next rank.
+
+    Schedules have the parameters `depth` (steps of a band) and `grain` (positions of a tile).
+    """
+
+    families: ClassVar[tuple[str, ...]] = (SERIAL, BANDS)
+    options: ClassVar[tuple[Option, ...]] = (Option("depth", int, "Steps of a band.", least=1, of="schedules"),)
+
+    # Schedules
+
+    def serial(self, ranks: int) -> Schedule:
+        """One band and one tile a rank: each begins when the one before has done all its work."""
+        depth = max(-(-self._steps // ranks), 1)
+        return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
+
+    def usual(self, ranks: int, mapped: int | None = None) -> Schedule:
+        """What is run where nothing was tuned: equally many bands on every rank, in tiles so many that the last rank
+        soon begins."""
+        rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
+        depth = max(-(-self._steps // (ranks * rounds)), 1)
+        length = self._line(ranks, depth, 1).length_of_tiles(depth)
+        return self._schedule(BANDS, depth, max(-(-length // (TILES * ranks)), self._least(depth)))
+
+    def _schedule(self, family: str, depth: int, grain: int) -> Schedule:
+        return Schedule.of(family, depth=depth, grain=max(grain, 1))
+
+    def _least(self, depth: int) -> int:
+        """The shortest tile that is worth it."""
+        return max(LEAST_POINTS // depth, 1)
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Serial; then bands of half as many steps each time, in tiles of half as many positions each."""
+        yield self.serial(costs.ranks)
+        deepest = max(-(-self._steps // costs.ranks), 1)
+        depths = [deepest]
+        while depths[-1] > LEAST_DEPTH:
+            depths.append(-(-depths[-1] // 2))
+        for depth in (asked,) if (asked := costs.options.get("depth")) else depths:
+            length = self._line(costs.ranks, depth, 1).length_of_tiles(depth)
+            grains = [-(-length // 2)]
+            while grains[-1] > self._least(depth) and length // grains[-1] < TILES * TILES * costs.ranks:
+                grains.append(-(-grains[-1] // 2))
+            for grain in (asked,) if (asked := costs.options.get("grain")) else grains:
+                yield self._schedule(BANDS, depth, grain)
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        return iter(())
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """Tiles, or bands, half and twice as long."""
+        for name, most in (("grain", self.points_by_axis[0]), ("depth", self._steps)):
+            for other in (schedule[name] // 2, schedule[name] * 2):
+                if 1 <= other <= most:
+                    yield schedule.with_parameters(**{name: other}).as_of(BANDS)
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        line = self.line(schedule, ranks)
+        tiles = -(-line.length_of_tiles(line.depth) // line.grain)
+        leaning = f", leaning by {line.lean}" if line.lean else ""
+        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{leaning}"
+
+    # Programs
+
+    def _line(self, ranks: int, depth: int, grain: int, steps: int | None = None) -> Line:
+        return Line(self.cutting((1,), 0), ranks, self._steps if steps is None else steps, depth, grain)
+
+    def line(self, schedule: Schedule, ranks: int) -> Line:
+        """How a schedule runs it. PlanError where it is none of these, or ranks are too many."""
+        depth, grain = schedule.get("depth"), schedule.get("grain")
+        if depth is None or grain is None:
+            raise PlanError(f"the schedule is none of {self.name}", found=str(schedule), hint="a depth and a grain")
+        return self._line(ranks, parse_count(depth, "depth", least=1), parse_count(grain, "grain", least=1))
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        return _program(self.line(schedule, ranks))
+
+    def plain(self, schedule: Schedule, ranks: int) -> Program:
+        line = self.line(schedule, ranks)
+        found = plain_program(line)
+        check_count(self.nest, line.cutting.values, found, self.workload(found))
+        return found
+
+    def space(self, schedule: Schedule, ranks: int) -> Space | None:
+        return space_of_bands(self.line(schedule, ranks))
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """No more than MODELLED rounds of bands."""
+        depth = int(schedule["depth"])
+        steps = min(self._steps, MODELLED * ranks * depth)
+        program = _program(self._line(ranks, depth, int(schedule["grain"]), steps))
+        return program, self.workload(program), max(self._steps, 1) / max(steps, 1)
+
+    def workload(self, program: Program) -> Workload:
+        cutting, slots = self.cutting((1,), 0), dict[str, tuple[Slot, ...]]()
+        for array, dtype in self.dtypes.items():
+            names = [array, f"{array}_out", held_name(array), came_name(array)]
+            names += [own_name(array, rank) for rank in range(program.num_ranks)]
+            slot = (Slot(cutting.own_plane(array, 0), dtype),) * program.num_ranks
+            slots |= dict.fromkeys(names, slot)
+        known = {buffer.name for buffer in program.buffers}
+        kernels = (kernel_of(cutting, self.dtypes, kernel.name) for kernel in program.kernels)
+        found = Workload({n: s for n, s in slots.items() if n in known}, tuple(kernel.form for kernel in kernels))
+        return found.unsigned() if self.nest.takes_roots else found
+
+    # Arrays
+
+    def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
+        return (1,), 0
+
+    def blocks(self, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
+        """Where a rank's parts lie in the arrays."""
+        line = self._line(ranks, 1, 1)
+        return {name: line.block(name, rank) for name in self.nest.arrays}
+
+    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
+        whole = self.cutting((1,), 0).shape(name, 0)
+        sides = zip(self.blocks(program.num_ranks, rank)[name], whole, strict=True)
+        return tuple(len(range(*side.indices(size))) for side, size in sides)
+
+    # What must be measured
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """Tiles of some steps, by their points."""
+        line = self._line(ranks, 1, 1)
+        low, high = line.box
+        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))
+        width = high - low - line.lean * (depth - 1)
+        return [Sample(line.sweep.name, depth * width, _TilesAlone(line, depth, width))] if width > 0 else []
+
+
+class _TilesAlone:
+    """Appends tiles of so many points each to a program, on every rank."""
+
+    def __init__(self, line: Line, depth: int, most: int) -> None:
+        self.line, self.depth, self.most = line, depth, most
+
+    def __call__(self, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
+        cutting, sweep = self.line.cutting, self.line.sweep
+        lane, found = b.lane("compute", "compute"), dict[int, list[int]]()
+        for array in sweep.reads:
+            moves = array in self.line.moving
+            b.buffer(held_name(array) if moves else array, "scratch" if moves else "input", cutting.length(array))
+        leaning = self.line.lean * (self.depth - 1)
+        for rank, amount in product(range(ranks), amounts):
+            width = min(max(amount // self.depth, 1), self.most)
+            lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
+            reads = []
+            for array in sweep.reads:
+                back, ahead = cutting.reach(sweep, array)
+                region = Region(held_name(array), low + back, lean.length + ahead - back)
+                reads.append(region if array in self.line.moving else Region(array, 0, 1))
+            writes = [Region(held_name(array), low, lean.length) for array in sweep.reads if array in sweep.targets]
+            call = b.kernel(kernel_name(sweep, self.depth, lean), whole(len(reads)))
+            row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes)
+            found.setdefault(rank, []).append(row)
+        return found
+
+
+@lru_cache(maxsize=64)
+def _program(line: Line) -> Program:
+    return line_program(line)

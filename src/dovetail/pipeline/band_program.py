@@ -1,0 +1,275 @@
+"""line_program: the Program of bands of steps on ranks: what a band leaves goes to the next rank, tile after tile; and
+the plain one, that does the same on rank 0 in one array."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Kind, Program, Region
+from dovetail.loops.ordered_builder import OrderedBuilder
+from dovetail.loops.repeat_steps import repeated
+from dovetail.pipeline.bands import Line, kernel_name
+from dovetail.pipeline.names import whole
+from dovetail.pipeline.skews import Lean
+
+Ints = NDArray[np.int64]
+GIVEN, NEVER, END = -1, -2, 1 << 62  # what makes the values at first; what nobody has; what needs results
+
+
+class Tile(NamedTuple):
+    """A tile of a band on a rank, from the first position that it touches."""
+
+    number: int
+    band: int
+    depth: int
+    rank: int
+    low: int
+    lean: Lean
+
+
+class Message(NamedTuple):
+    """Positions of an array as `maker` left them, that `user` needs first; `source` may be the rank that needs them."""
+
+    array: str
+    low: int
+    high: int
+    maker: int
+    user: int
+    source: int
+    target: int
+
+
+def line_program(line: Line) -> Program:
+    """Every rank has its block of every array as input, and of those that are written as output."""
+
+    def make(bands: int) -> Program:
+        return _Writer(_of_bands(line, bands)).run()
+
+    return repeated(make, len(line.bands), line.ranks)
+
+
+def plain_program(line: Line) -> Program:
+    """The same tiles on rank 0, band after band."""
+
+    def make(bands: int) -> Program:
+        return _Writer(_of_bands(line, bands), plain=True).run_plainly()
+
+    return repeated(make, len(line.bands), line.ranks)
+
+
+def _of_bands(line: Line, bands: int) -> Line:
+    """With so many bands, of which the first one is as long as ever."""
+    first = line.bands[0].depth if bands else 0
+    return Line(line.cutting, line.ranks, first + max(bands - 1, 0) * line.depth, line.depth, line.grain)
+
+
+def tiles_of(line: Line) -> list[Tile]:
+    """All tiles, in an order in which one processor could do them."""
+    found = list[Tile]()
+    for number, band in enumerate(line.bands):
+        for low, lean in line.tiles(band.depth):
+            found.append(Tile(len(found), number, band.depth, band.rank, low, lean))
+    return found
+
+
+class _Ledger:
+    """Which tile has written each position last, and what of it each rank has."""
+
+    def __init__(self, line: Line, tiles: Sequence[Tile]) -> None:
+        self.line, self.tiles, length = line, tiles, line.cutting.grid[0]
+        self.newest = {array: np.full(length, GIVEN) for array in line.cutting.pipelined.nest.arrays}
+        pairs = product(line.moving, range(line.ranks))
+        self.held = {(array, rank): np.full(length, NEVER) for array, rank in pairs}
+        self.owner = np.repeat(np.arange(line.ranks), [high - low for low, high in line.owned])
+
+    def messages(self) -> Iterator[Message]:
+        """All of them, in the order in which they are needed; at the end what ranks give back."""
+        for tile in self.tiles:
+            for array in self.line.moving:
+                yield from self._news(array, tile)
+            for array in self.line.sweep.targets:
+                where = slice(tile.low, tile.low + tile.lean.length)
+                self.newest[array][where] = self.held[array, tile.rank][where] = tile.number
+        for array, (rank, (low, high)) in product(self.line.sweep.targets, enumerate(self.line.owned)):
+            while low < high:
+                last, maker = min(self._run(array, low)[1], high), int(self.newest[array][low])
+                yield Message(array, low, last, maker, END, self._rank(maker, low), rank)
+                low = last
+
+    def _news(self, array: str, tile: Tile) -> Iterator[Message]:
+        """What a tile needs and its rank has not: all that one tile has left there, needed yet or not."""
+        low, high = span(self.line, array, tile)
+        newest, held = self.newest[array], self.held[array, tile.rank]
+        while len(fresh := np.flatnonzero(newest[low:high] != held[low:high])):
+            low += int(fresh[0])
+            maker, (first, last) = int(newest[low]), self._run(array, low)
+            yield Message(array, first, last, maker, tile.number, self._rank(maker, low), tile.rank)
+            held[first:last] = maker
+
+    def _run(self, array: str, at: int) -> tuple[int, int]:
+        """The positions around one that the same tile wrote last, or that the same rank was given."""
+        maker = int(self.newest[array][at])
+        low, high = self.line.owned[self.owner[at]]
+        if maker != GIVEN:
+            low, high = self.tiles[maker].low, self.tiles[maker].low + self.tiles[maker].lean.length
+        others = np.flatnonzero(self.newest[array][low:high] != maker) + low
+        place = int(np.searchsorted(others, at))
+        return int(others[place - 1]) + 1 if place else low, int(others[place]) if place < len(others) else high
+
+    def _rank(self, maker: int, at: int) -> int:
+        return int(self.owner[at]) if maker == GIVEN else self.tiles[maker].rank
+
+
+def span(line: Line, array: str, tile: Tile) -> tuple[int, int]:
+    """Positions of an array that a tile reads."""
+    back, ahead = line.cutting.reach(line.sweep, array)
+    return tile.low + back, tile.low + tile.lean.length + ahead
+
+
+class _Writer:
+    """Ops in the order in which each rank does them alone."""
+
+    def __init__(self, line: Line, plain: bool = False) -> None:
+        self.line, self.plain, self.ranks = line, plain, range(line.ranks)
+        name = f"{'plain_' * plain}bands_{line.cutting.pipelined.name}"
+        self.builder = b = OrderedBuilder(name, line.ranks)
+        self.compute, self.send, self.recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
+        self.recv_back = b.lane("recv_back", "net")
+        self.under_way: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+        self.tiles = tiles_of(line)
+        self._declare()
+
+    def _declare(self) -> None:
+        length = self.line.cutting.grid[0]
+        own = [high - low for low, high in self.line.owned]
+        for array in self.line.cutting.pipelined.nest.arrays:
+            moves = self.line.cutting.mapped_axis(array) is not None
+            self.builder.buffer(array, "input", own if moves else 1)
+            if array in self.line.sweep.targets:
+                self.builder.buffer(f"{array}_out", "output", own)
+            if array in self.line.moving:
+                on_first = [length, *[0] * (self.line.ranks - 1)]
+                self.builder.buffer(held_name(array), "scratch", on_first if self.plain else length)
+                if not self.plain:
+                    self.builder.buffer(came_name(array), "scratch", length)
+            elif self.plain and array in self.line.sweep.reads:
+                for rank in self.ranks:
+                    self.builder.buffer(own_name(array, rank), "scratch", [1, *[0] * (self.line.ranks - 1)])
+
+    # On ranks
+
+    def run(self) -> Program:
+        needed, made = defaultdict[int, list[Message]](list), defaultdict[int, list[Message]](list)
+        for message in _Ledger(self.line, self.tiles).messages():
+            needed[message.user].append(message)
+            made[message.maker].append(message)
+        self._post(made[GIVEN], "what was given")
+        for tile in self.tiles:
+            text = _line(tile)
+            for message in needed[tile.number]:
+                self._take(message, text)
+            self._tile(tile, text)
+            self._post(made[tile.number], text)
+        for message in needed[END]:
+            self._take(message, "results")
+        return self.builder.build()
+
+    def _post(self, messages: Sequence[Message], text: str) -> None:
+        for message in messages:
+            if message.source != message.target:
+                channel = self.builder.channel(message.source, message.target)
+                here = self._left(message)
+                self.builder.add(Kind.send, message.source, self.send, reads=[here], chan_out=channel, line=text)
+                self.under_way[message.source, message.target].append(message)
+            elif message.user == END:
+                self._copy(message, text)
+
+    def _take(self, wanted: Message, text: str) -> None:
+        """A message, and those that were sent before it on the same way. What goes round to the first rank again comes
+        as soon as there is room, in a lane of its own."""
+        if wanted.source == wanted.target:
+            return self._copy(wanted, text) if wanted.user != END else None
+        queue = self.under_way[wanted.source, wanted.target]
+        lane = self.recv_back if wanted.source > wanted.target else self.recv
+        while wanted in queue:
+            message = queue.popleft()
+            channel, there = self.builder.channel(message.source, message.target), self._wanted(message)
+            came = there if message.user == END else there._replace(buffer=came_name(message.array))
+            self.builder.add(Kind.recv, message.target, lane, writes=[came], chan_in=channel, line=text)
+            if came != there:
+                self._local(message.target, came, there, text)
+        return None
+
+    def _copy(self, message: Message, text: str) -> None:
+        self._local(message.target, self._left(message), self._wanted(message), text)
+
+    def _local(self, rank: int, here: Region, there: Region, text: str) -> None:
+        self.builder.add(Kind.copy, rank, self.compute, reads=[here], writes=[there], line=text)
+
+    def _left(self, message: Message) -> Region:
+        """Where what was made lies."""
+        at = message.low - (self.line.owned[message.source][0] if message.maker == GIVEN else 0)
+        name = message.array if message.maker == GIVEN else held_name(message.array)
+        return Region(name, at, message.high - message.low)
+
+    def _wanted(self, message: Message) -> Region:
+        """Where it is needed."""
+        at = message.low - (self.line.owned[message.target][0] if message.user == END else 0)
+        name = f"{message.array}_out" if message.user == END else held_name(message.array)
+        return Region(name, at, message.high - message.low)
+
+    def _tile(self, tile: Tile, text: str) -> None:
+        rank, reads, writes = 0 if self.plain else tile.rank, list[Region](), list[Region]()
+        for array in self.line.sweep.reads:
+            if array in self.line.moving:
+                low, high = span(self.line, array, tile)
+                reads.append(Region(held_name(array), low, high - low))
+            else:
+                reads.append(Region(own_name(array, tile.rank) if self.plain else array, 0, 1))
+            if array in self.line.sweep.targets:
+                writes.append(Region(held_name(array), tile.low, tile.lean.length))
+        call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.lean), whole(len(reads)))
+        self.builder.add(Kind.compute, rank, self.compute, reads=reads, writes=writes, call=call, line=text)
+
+    # Plainly
+
+    def run_plainly(self) -> Program:
+        arrays, targets = self.line.cutting.pipelined.nest.arrays, self.line.sweep.targets
+        for array, (rank, (low, high)) in product(arrays, enumerate(self.line.owned)):
+            if array in self.line.moving:
+                self._across(rank, Region(array, 0, high - low), 0, Region(held_name(array), low, high - low))
+            elif array in self.line.sweep.reads:
+                self._across(rank, Region(array, 0, 1), 0, Region(own_name(array, rank), 0, 1))
+        for tile in self.tiles:
+            self._tile(tile, _line(tile))
+        for array, (rank, (low, high)) in product(targets, enumerate(self.line.owned)):
+            self._across(0, Region(held_name(array), low, high - low), rank, Region(f"{array}_out", 0, high - low))
+        return self.builder.build()
+
+    def _across(self, source: int, here: Region, target: int, there: Region) -> None:
+        self.builder.move((self.compute, self.send, self.recv), source, here, target, there)
+
+
+def held_name(array: str) -> str:
+    """All positions of an array, while bands are computed."""
+    return f"{array}_held"
+
+
+def came_name(array: str) -> str:
+    """What came of it, before it is needed."""
+    return f"{array}_came"
+
+
+def own_name(array: str, rank: int) -> str:
+    """What a rank was given of an array of which every rank has its own, on rank 0."""
+    return f"{array}_of{rank}"
+
+
+def _line(tile: Tile) -> str:
+    return f"band {tile.band}, positions {tile.low} to {tile.low + tile.lean.length}"

@@ -1,0 +1,241 @@
+"""pipeline_kernels: what a slot of each buffer of a pipeline is, its kernels, and tiles alone, as they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+
+from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
+from dovetail.loops.dependences import Dependence
+from dovetail.loops.expressions import depth_of
+from dovetail.loops.matrices import Vector
+from dovetail.loops.types import is_real
+from dovetail.pipeline.decomposition import Cutting
+from dovetail.pipeline.names import Names, lean_in, tile_regions, whole
+from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
+from dovetail.pipeline.sweeps import Inner, Single, TiledSweep
+from dovetail.pipeline.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
+
+Dtypes = tuple[tuple[str, str], ...]
+LONG = 4  # cycles; in fewer a processor does the rest of a point, too
+AnyKernel = TileKernel | BoxKernel | SingleKernel
+
+
+def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program) -> Workload:
+    """Slots of those buffers that a program has, and the forms of its kernels."""
+    known, kernels = _slots(cutting, tuple(dtypes.items())), _kernels(cutting, tuple(dtypes.items()))
+    slots = {buffer.name: known[buffer.name] for buffer in program.buffers if buffer.name in known}
+    wanted = {kernel.name for kernel in program.kernels}
+    found = [kernel for name, kernel in kernels.items() if name in wanted]
+    for sweep, part in product(cutting.pipelined.sweeps, range(cutting.num_parts)):
+        start = Names(cutting).tile(sweep, part)
+        leaning = sorted(name for name in wanted - {*kernels} if name.startswith(f"{start}_"))
+        found += [_tile(cutting, sweep, part, dtypes, lean_in(name)) for name in leaning]
+    return Workload(slots, tuple(kernel.form for kernel in found))
+
+
+@lru_cache(maxsize=64)
+def _slots(cutting: Cutting, dtypes: Dtypes) -> dict[str, tuple[Slot, ...]]:
+    """Of the programs on ranks and of the plain one, where each buffer is on rank 0 alone."""
+    parts, found = range(cutting.num_parts), dict[str, tuple[Slot, ...]]()
+    names, plain = Names(cutting), Names(cutting, plain=True)
+    for array, dtype in dtypes:
+        own = [Slot(cutting.own_plane(array, part), dtype) for part in parts]
+        found[array] = found[f"{array}_out"] = tuple(own)
+        padded = [Slot(cutting.plane(array, part), dtype) for part in parts]
+        found[f"{array}_{cutting.way}"] = tuple(padded)
+        for part in parts:
+            here = dict.fromkeys((plain.given(array, part), plain.result(array, part)), (own[part],) * len(parts))
+            found |= here | {plain.storage(array, part): (padded[part],) * len(parts)}
+        for offset in cutting.faces(array):
+            faces = [Slot(_sides(cutting, array, part, offset), dtype) for part in parts]
+            back = tuple(-step for step in offset)
+            there = (cutting.neighbour(part, back) for part in parts)
+            found[names.came(array, offset, 0)] = tuple(faces)
+            found[names.goes(array, offset)] = tuple(
+                faces[part if other is None else other] for part, other in zip(parts, there, strict=True)
+            )
+            found |= {plain.came(array, offset, part): (faces[part],) * len(parts) for part in parts}
+    for phase in cutting.pipelined.phases:
+        for number, read in enumerate(phase.statement.reads if isinstance(phase, Single) else ()):
+            assert isinstance(phase, Single)
+            one = (Slot((1,), dict(dtypes)[read.array]),) * len(parts)
+            found |= {names.picked(phase, number): one, names.got(phase, number): one}
+    return found
+
+
+def _sides(cutting: Cutting, array: str, part: int, offset: Vector) -> Vector:
+    return tuple(high - low for low, high in cutting.ghost_box(array, part, offset))
+
+
+@lru_cache(maxsize=64)
+def _kernels(cutting: Cutting, dtypes: Dtypes) -> dict[str, AnyKernel]:
+    found = [*_moves(cutting, dict(dtypes)), *_packs(cutting, dict(dtypes))]
+    for phase in cutting.pipelined.phases:
+        if isinstance(phase, Single):
+            found += _single(cutting, phase, dict(dtypes))
+        else:
+            upright = range(0 if any(cutting.lean(phase)) else cutting.num_parts)
+            found += [_tile(cutting, phase, part, dict(dtypes)) for part in upright]
+    return {kernel.name: kernel for kernel in found}
+
+
+def _moves(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
+    """To and from slots that have room for faces."""
+    names = Names(cutting)
+    for array, dtype in dtypes.items():
+        for part in range(cutting.num_parts):
+            if cutting.is_padded(array, part):
+                own, plane = cutting.own_plane(array, part), cutting.plane(array, part)
+                whole, within = tuple((0, n) for n in own), cutting.own_box(array, part)
+                yield BoxKernel(names.move("enter", array, part), dtype, own, whole, plane, within, True)
+                yield BoxKernel(names.move("leave", array, part), dtype, plane, within, own, whole, True)
+
+
+def _packs(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
+    """A face out of the slots of the part that has it."""
+    for array, dtype in dtypes.items():
+        for offset in cutting.faces(array):
+            for part in range(cutting.num_parts):
+                source = cutting.neighbour(part, offset)
+                if source is not None:
+                    box = cutting.within(array, source, cutting.ghost_box(array, part, offset))
+                    sides = tuple(high - low for low, high in box)
+                    name, whole = Names(cutting).pack(array, offset, source), tuple((0, n) for n in sides)
+                    yield BoxKernel(name, dtype, cutting.plane(array, source), box, sides, whole)
+
+
+def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list[AnyKernel]:
+    names, values = Names(cutting), cutting.values
+    target = single.statement.target
+    axes = [(k, axis) for k, axis in enumerate(cutting.axes(target.array)) if axis != cutting.mapped]
+    at = {axis: target.at[k].at(values) for k, axis in enumerate(cutting.axes(target.array)) if axis is not None}
+    part = cutting.holder(at, 0)
+    corner = tuple((target.at[k].at(values), target.at[k].at(values) + 1) for k, _ in axes)
+    place = tuple(low for low, _ in cutting.within(target.array, part, corner))
+    plane = cutting.plane(target.array, part)
+    found: list[AnyKernel] = [SingleKernel(names.single(single), single.name, single.statement, place, plane, dtypes)]
+    for number, read in enumerate(single.statement.reads):
+        sides = zip(cutting.axes(read.array), read.at, strict=True)
+        holder = cutting.holder({a: each.at(values) for a, each in sides if a is not None}, part)
+        inner = [read.at[k].at(values) for k in cutting.plane_axes(read.array)]
+        box = cutting.within(read.array, holder, tuple((where, where + 1) for where in inner))
+        shape = cutting.plane(read.array, holder)
+        one = ((0, 1),) * max(len(box), 1)
+        name = names.pick(single, number)
+        found.append(BoxKernel(name, dtypes[read.array], shape, box, (1,) * len(box), one[: len(box)]))
+    return found
+
+
+def _tile(
+    cutting: Cutting, sweep: TiledSweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None
+) -> TileKernel:
+    """Computes the tiles of a part; those that lean so, if they do."""
+    own = cutting.owned[part]
+    loops = [axis for axis in sweep.order if axis != cutting.mapped]
+    box = cutting.part_box(sweep, part)
+    rows, faces = [], []
+    for array in sweep.reads:
+        back, ahead = cutting.reach(sweep, array)
+        moves = cutting.mapped_axis(array) is not None
+        rows.append(Rows(array, -back, ahead, cutting.plane(array, part), moves, array in sweep.targets))
+        for offset, needs in cutting.needs(sweep, array, part).items():
+            comes = lean is None or span_of(lean, needs, sweep.signs[cutting.mapped])
+            if comes and cutting.neighbour(part, offset) is not None:
+                ghost = cutting.within(array, part, cutting.ghost_box(array, part, offset))
+                faces.append(Face(array, needs, ghost, moves))
+    return TileKernel(
+        Names(cutting).tile(sweep, part, lean),
+        sweep.name,
+        sweep.statements,
+        elements(cutting, sweep, part, loops),
+        tuple(rows),
+        tuple(faces),
+        tuple((box[axis][0] - own[axis][0], max(box[axis][1], box[axis][0]) - own[axis][0]) for axis in loops),
+        dtypes,
+        _turns(cutting, sweep, loops),
+        lean,
+        outer := sweep.order.index(cutting.mapped) if lean else 0,
+        *ways_of_points(cutting.pipelined.inner[sweep.name], (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
+    )
+
+
+def ways_of_points(inner: Sequence[Inner], order: Sequence[int], dtypes: Mapping[str, str]) -> tuple[int | None, bool]:
+    """Where a statement must wait long for what it makes of the point before, two rows at once, so that a processor
+    need not wait. Where points of a row need one another but for this, they must not be vectors."""
+    needs = [each for each in inner if each.dependence.kind == "flow" and not any(each.by[axis] for axis in order[:-1])]
+    chains = [each for each in needs if each.by[order[-1]] == 1 and each.dependence.source is each.dependence.sink]
+    waits = (_cycles(each.dependence, dtypes) for each in chains)
+    if len(order) > 1 and max(waits, default=0) >= LONG:
+        return lag_of_rows([each.by for each in inner], order), False
+    return None, bool(needs) and not chains
+
+
+def _cycles(chain: Dependence, dtypes: Mapping[str, str]) -> int:
+    """What a point waits for the one before it, about: operators on reals take four cycles, on whole numbers one."""
+    each = 4 if is_real(dtypes[chain.sink.target.array]) else 1
+    return each * depth_of(chain.sink.value, chain.sink_access)
+
+
+def _deps(cutting: Cutting, sweep: TiledSweep) -> list[Vector]:
+    return [inner.by for inner in cutting.pipelined.inner[sweep.name]]
+
+
+def _turns(cutting: Cutting, sweep: TiledSweep, loops: Sequence[int]) -> tuple[Turn, ...]:
+    weights = waves(_deps(cutting, sweep), sweep.order)
+    return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
+
+
+def elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
+    """Where each element lies that the statements touch, in the part's slots."""
+    found = {}
+    for statement in sweep.statements:
+        for access in (*statement.reads, statement.target):
+            array, places = access.array, sweep.places[str(access)]
+            below = dict(zip(cutting.plane_axes(array), (low for low, _ in cutting.margins(array, part)), strict=True))
+            place = [
+                (None if p.axis is None else loops.index(p.axis), p.offset.at(cutting.values) + below[k])
+                for k, p in ((k, places[k]) for k in below)
+            ]
+            found[str(access)] = Element(array, cutting.positions(places), tuple(place))
+    return found
+
+
+def add_tiles(
+    cutting: Cutting, sweep: TiledSweep, b: Builder, ranks: int, amounts: Sequence[int]
+) -> dict[int, list[int]]:
+    """Append tiles of so many positions each, one after the other on every rank that has points; their rows by rank."""
+    names, found = Names(cutting), dict[int, list[int]]()
+    lane = b.lane("compute", "compute")
+    for array in sweep.reads:
+        for name in dict.fromkeys(names.storage(array, part) for part in range(ranks)):
+            b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
+        for offset in cutting.faces(array):
+            b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
+    for rank, (number, amount) in product(range(ranks), enumerate(amounts)):
+        if about := cutting.typical(sweep, rank, amount, number):
+            touched = tile_regions(names, sweep, rank, *about)
+            reads = [*touched.own, *(region for _, _, region in touched.faces)]
+            call = b.kernel(names.tile(sweep, rank, about[1]), whole(len(reads)))
+            row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=touched.writes)
+            found.setdefault(rank, []).append(row)
+    return found
+
+
+def add_moves(cutting: Cutting, array: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
+    """Append moves of so many positions of an array into slots that have room for faces; their rows by rank."""
+    names, lane, target = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}"
+    found = dict[int, list[int]]()
+    b.buffer(array, "input", cutting.length(array)), b.buffer(target, "scratch", cutting.length(array))
+    for rank in range(ranks):
+        found[rank] = []
+        for amount in amounts:
+            about = {"reads": [Region(array, 0, amount)], "writes": [Region(target, 0, amount)]}
+            if cutting.is_padded(array, rank):
+                call = b.kernel(names.move("enter", array, rank), ("each",))
+                row = b.add(Kind.compute, rank, lane, call=call, **about)  # type: ignore[arg-type]
+            else:
+                row = b.add(Kind.copy, rank, lane, **about)  # type: ignore[arg-type]
+            found[rank].append(row)
+    return found

@@ -1,0 +1,120 @@
+"""pipeline_names: what the buffers and kernels of a pipeline are called, and the operands of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dovetail.ir import Region
+from dovetail.ir.types import Mode
+from dovetail.loops.matrices import Vector
+from dovetail.pipeline.decomposition import Cutting
+from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.sweeps import Single, TiledSweep
+from dovetail.pipeline.tile_messages import span, spans
+
+
+class Names:
+    """What buffers and kernels are called; with the way of cutting in them, since sizes are read from these names."""
+
+    def __init__(self, cutting: Cutting, plain: bool = False) -> None:
+        self.cutting, self.plain, self.way = cutting, plain, cutting.way
+
+    def storage(self, array: str, part: int) -> str:
+        """Where a part's elements of an array are while it runs: where nothing is beside them, its input or output."""
+        if self.cutting.is_padded(array, part):
+            return self._of(f"{array}_{self.way}", part)
+        return self.result(array, part) if array in self.cutting.pipelined.written else self.given(array, part)
+
+    def given(self, array: str, part: int) -> str:
+        return f"{array}_in_of{part}" if self.plain else array
+
+    def result(self, array: str, part: int) -> str:
+        return f"{array}_out_of{part}" if self.plain else f"{array}_out"
+
+    def came(self, array: str, offset: Vector, part: int) -> str:
+        """Faces that came from the part at an offset."""
+        return self._of(f"{array}_from{face_name(offset)}_{self.way}", part)
+
+    def goes(self, array: str, offset: Vector) -> str:
+        """Faces for the parts for which this one lies at that offset."""
+        return f"{array}_to{face_name(offset)}_{self.way}"
+
+    def picked(self, single: Single, number: int) -> str:
+        return f"{single.name}_picked{number}_{self.way}"
+
+    def got(self, single: Single, number: int) -> str:
+        return f"{single.name}_got{number}_{self.way}"
+
+    def _of(self, name: str, part: int) -> str:
+        return f"{name}_of{part}" if self.plain else name
+
+    # Kernels
+
+    def tile(self, sweep: TiledSweep, part: int, lean: Lean | None = None) -> str:
+        """Tiles that lean are told apart by what their rows have."""
+        name = f"{sweep.name}_{self.way}_{part}"
+        return name + lean_name(lean) if lean and any(self.cutting.lean(sweep)) else name
+
+    def pack(self, array: str, offset: Vector, part: int) -> str:
+        """Takes, of a part's slots, the face that the part needs for which it lies at that offset."""
+        return f"{array}_face{face_name(offset)}_{self.way}_{part}"
+
+    def move(self, word: str, array: str, part: int) -> str:
+        return f"{word}_{array}_{self.way}_{part}"
+
+    def pick(self, single: Single, number: int) -> str:
+        return f"{single.name}_pick{number}_{self.way}"
+
+    def single(self, single: Single) -> str:
+        return f"{single.name}_{self.way}"
+
+
+def face_name(offset: Vector) -> str:
+    """
+    >>> face_name((0, -1, 1)), face_name((0, -2))
+    ('_0ma', '_0m2')
+    """
+    return "_" + "".join(
+        "m0a"[1 + (step > 0) - (step < 0)] + (str(abs(step)) if abs(step) > 1 else "") for step in offset
+    )
+
+
+def lean_name(lean: Lean) -> str:
+    """
+    >>> lean_name(Lean(5, -2, 3)), lean_in("sweep_1xm_0_5_m2_3")
+    ('_5_m2_3', Lean(length=5, start=-2, width=3))
+    """
+    return "_" + "_".join(f"{'m' * (each < 0)}{abs(each)}" for each in lean)
+
+
+def lean_in(name: str) -> Lean:
+    """How a tile leans, from the name of its kernel."""
+    return Lean(*(int(word.replace("m", "-")) for word in name.split("_")[-3:]))
+
+
+class Touched(NamedTuple):
+    """What a tile reads of its own part, the faces that it needs, where they lie when they came, and what it writes."""
+
+    own: list[Region]
+    faces: list[tuple[str, Vector, Region]]
+    writes: list[Region]
+
+
+def tile_regions(names: Names, sweep: TiledSweep, part: int, first: int, lean: Lean) -> Touched:
+    """The operands of a tile that begins at a position."""
+    cutting, found = names.cutting, Touched([], [], [])
+    for array in sweep.reads:
+        low, high = span(cutting, array, (first, first + lean.length), *cutting.reach(sweep, array))
+        found.own.append(Region(names.storage(array, part), low, high - low))
+        if array in sweep.targets:
+            found.writes.append(Region(names.storage(array, part), first, lean.length))
+    for array, offset, (low, high) in spans(cutting, sweep, part, first, lean):
+        found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
+    return found
+
+
+def whole(count: int) -> Sequence[Mode]:
+    """So many operands, on all slots of which the results depend."""
+    mode: Mode = "all"
+    return (mode,) * count

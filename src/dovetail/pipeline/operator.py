@@ -1,0 +1,388 @@
+"""pipeline_operator: a nest whose iterations need one another as an operator; its schedules are pipelines of tiles on
+ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dovetail.core import OperatorError, PlanError, parse_count
+from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Workload
+from dovetail.ir.operator import Arrays, Collected, Costs, OfFields
+from dovetail.loops.blocks import cuts, grid_of
+from dovetail.loops.check_counts import check_count
+from dovetail.loops.checks import check_bounds
+from dovetail.loops.types import DTYPES, check_types
+from dovetail.loops.user_arrays import check_apart, check_block, check_number, outs_of
+from dovetail.pipeline.decomposition import Cutting
+from dovetail.pipeline.kernel_forms import add_moves, add_tiles, workload_of
+from dovetail.pipeline.pipeline_program import How, pipeline_program, plain_program
+from dovetail.pipeline.sweeps import Pipelined, Single
+from dovetail.pipeline.tile_diagram import space_of_tiles
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+BLOCKING, OVERLAPPED = "blocking", "overlapped"
+LEAST_POINTS = 1 << 10  # of a tile: smaller ones are all start-up
+SAME = 1.01  # of the time of the overlapped: a blocking schedule that takes no more pipelines by itself
+HIDES_NOTHING = 0.05  # of the time of a blocking schedule: messages that take no more leave nothing to gain
+PIPELINES_ALREADY = "Blocking sends pipeline already here: no send waits long enough for messages meanwhile to gain."
+NOTHING_TO_HIDE = "Do not overlap: nothing to hide. Messages alone would take {share:.1%} of the time."
+TILES = 8  # for each rank, where nothing was tuned
+MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they began
+
+
+@dataclass(frozen=True)
+class PipelineOperator(OfFields):
+    """A nest on a grid, e.g. "1000x1000", whose iterations need one another: every rank has a block of the grid, and
+    passes on what the next ones need of it, tile by tile.
+
+    Schedules have the parameters `cut` (parts by axis), `mapped` (the axis whose tiles are on one rank), `grain`
+    (positions of it that are a tile) and `overlapped` (messages travel while the next tile is computed).
+    """
+
+    name: ClassVar[str] = "pipeline"
+    families: ClassVar[tuple[str, ...]] = (SERIAL, BLOCKING, OVERLAPPED)
+    by_size: ClassVar[bool] = False
+    nest: ClassVar[Nest]
+    pipelined: ClassVar[Pipelined]
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    grid: str
+    steps: int = 1
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        parse_count(self.steps, "steps")
+        if self.steps != 1 and not self.nest.parameters:
+            raise OperatorError(f"{self.name} has no steps", found=f"steps={self.steps}", hint="leave them out")
+        if len(self.points_by_axis) != len(self.pipelined.shape):
+            axes = "x".join(map(str, self.pipelined.shape))
+            raise OperatorError(
+                f"{self.name} needs a grid of {len(self.pipelined.shape)} axes", found=self.grid, hint=axes
+            )
+        check_types(self.nest, self.dtypes)
+        check_bounds(self.nest, self.sizes)
+
+    @property
+    def points_by_axis(self) -> tuple[int, ...]:
+        return grid_of(self.grid)
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        return {name: array.dtype or self.dtype for name, array in self.nest.arrays.items()}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The nest's sizes and parameters."""
+        pairs = zip(self.pipelined.shape, self.points_by_axis, strict=True)
+        return {s: n for s, n in pairs if isinstance(s, str)} | dict.fromkeys(self.nest.parameters, self.steps)
+
+    @property
+    def title(self) -> str:
+        steps = f", {self.steps} steps" if self.pipelined.steps else ""
+        return f"{self.name} {' × '.join(map(str, self.points_by_axis))}{steps}, {self.dtypes[self._grid_array]}"
+
+    @property
+    def _grid_array(self) -> str:
+        return self.pipelined.sweeps[0].targets[0]
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:
+        self.serial(ranks)
+        return self, ()
+
+    # Schedules
+
+    @property
+    def mapped(self) -> int:
+        """The axis whose tiles are on one rank, unless another is asked for: the first that may be and is not far
+        shorter than the longest, since slots then lie as the arrays do; of upright tiles, if there are any."""
+        mappable = self.pipelined.mappable
+        upright = [axis for axis in mappable if axis in self.pipelined.forward]
+        lengths = {axis: self.points_by_axis[axis] for axis in upright or mappable}
+        return next(axis for axis, length in lengths.items() if 2 * length >= max(lengths.values()))
+
+    def serial(self, ranks: int) -> Schedule:
+        """One tile a rank: each begins when the one before has done all its work. Cut so that the least crosses."""
+        fitting = list(self._ways(ranks, self.mapped))
+        if not fitting:
+            found = f"{self.grid} points; cut may be axes {self.pipelined.forward}, but {self.mapped}"
+            raise OperatorError(
+                f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks"
+            )
+        best = min(fitting, key=self._surface)
+        return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
+
+    def usual(self, ranks: int, mapped: int | None = None) -> Schedule:
+        """What is run where nothing was tuned: overlapped, in tiles so many that the last rank soon begins."""
+        ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
+        if not ways:
+            self.serial(ranks)
+            raise PlanError(f"{self.name} cannot be mapped along axis {mapped}", hint="another, or fewer ranks")
+        best = min(ways, key=self._surface)
+        grain = max(-(-best.length_of_tiles // (TILES * ranks)), self._grains(best)[-1])
+        return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
+
+    def _tiles(self, schedule: Schedule) -> int:
+        return -(-self._cutting_of(schedule).length_of_tiles // int(schedule["grain"]))
+
+    def _cutting_of(self, schedule: Schedule) -> Cutting:
+        return self.cutting(schedule["cut"], schedule["mapped"])
+
+    def _ways(self, ranks: int, mapped: int) -> Iterator[Cutting]:
+        """Every way to cut the axes that may be and are not mapped."""
+        others = [axis for axis in self.pipelined.forward if axis != mapped]
+        for parts in cuts(ranks, len(others)):
+            by_axis = dict(zip(others, parts, strict=True))
+            cut = tuple(by_axis.get(axis, 1) for axis in range(len(self.pipelined.shape)))
+            try:
+                yield self.cutting(cut, mapped)
+            except PlanError:
+                continue
+
+    @staticmethod
+    def _surface(cutting: Cutting) -> float:
+        """Elements of a position that cross, about, and then how uneven the cut is."""
+        sides = [points / parts for points, parts in zip(cutting.grid, cutting.cut, strict=True)]
+        return sum(prod(sides) / side for side, parts in zip(sides, cutting.cut, strict=True) if parts > 1)
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Serial; then every cut, in tiles of twice as many positions each, blocking and overlapped."""
+        serial = self.serial(costs.ranks)
+        yield serial
+        for cutting in self._ways(costs.ranks, self.mapped):
+            asked = costs.options.get("grain")
+            for grain in (asked,) if asked else self._grains(cutting):
+                yield from self._of_grain(costs, cutting.cut, cutting.mapped, grain)
+
+    def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
+        """Overlapped, and on several ranks blocking: alone, with a note that says why, where that is predicted to be as
+        good and overlapped ones are not what was asked for."""
+        over = Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
+        why = self._why_blocking(costs, over) if costs.ranks > 1 else ""
+        if not why or costs.family == OVERLAPPED:
+            yield over
+        if costs.ranks > 1:
+            yield replace(self._blocking(over), notes=(why,) if why else ())
+
+    @staticmethod
+    def _blocking(over: Schedule) -> Schedule:
+        return over.with_parameters(overlapped=None).as_of(BLOCKING)
+
+    def _why_blocking(self, costs: Costs, over: Schedule) -> str:
+        """Why a blocking schedule is as good as an overlapped one, in words; empty where it is not, or not known."""
+        blocking_s = costs.predicted_s(self._blocking(over))
+        if not costs.knows_messages() or blocking_s > SAME * costs.predicted_s(over):
+            return ""
+        share = costs.messages_s(self, self._blocking(over)) / blocking_s
+        return NOTHING_TO_HIDE.format(share=share) if share <= HIDES_NOTHING else PIPELINES_ALREADY
+
+    def _grains(self, cutting: Cutting) -> list[int]:
+        """Halves of the whole, down to tiles of too few points."""
+        length = cutting.length_of_tiles
+        points = prod(cutting.grid) // (max(cutting.grid[cutting.mapped], 1) * cutting.num_parts)
+        least = min(max(LEAST_POINTS // max(points, 1), 1), length)
+        if any(any(cutting.lean(sweep)) for sweep in self.pipelined.sweeps):
+            least = max(least, -(-length // MODELLED))  # the first of such tiles do not stand for the others
+        found = [length]
+        while found[-1] > least:
+            found.append(max(-(-found[-1] // 2), least))
+        return found
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        """Grains around the best of each family: an integer search in steps of a half, a quarter, an eighth…"""
+        if costs.options.get("grain"):
+            return
+        known = {each.parameters for each in ranked}
+        for best in (next((r for r in ranked if r.family == family), None) for family in (BLOCKING, OVERLAPPED)):
+            if best is not None:
+                length, grain = self._cutting_of(best).length_of_tiles, best["grain"]
+                step = max(grain >> (turn + 2), 1)
+                for other in sorted({grain - step, grain + step, -(-length // -(-length // grain))}):
+                    if 1 <= other <= length and best.with_parameters(grain=other).parameters not in known:
+                        yield from self._of_grain(costs, best["cut"], best["mapped"], other)
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """Tiles half and twice as long, and blocking or overlapped."""
+        grain, length = schedule["grain"], self._cutting_of(schedule).length_of_tiles
+        for other in (grain // 2, grain * 2):
+            if 1 <= other <= length:
+                yield replace(schedule.with_parameters(grain=other), family=self._family(schedule))
+        other_way = schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+        yield replace(other_way, family=self._family(other_way))
+
+    @staticmethod
+    def _family(schedule: Schedule) -> str:
+        return OVERLAPPED if schedule.get("overlapped") else BLOCKING
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        tiles, parts = self._tiles(schedule), " × ".join(map(str, schedule["cut"]))
+        if tiles == 1:
+            return f"{parts} parts, one after the other"
+        how = "messages meanwhile" if schedule.get("overlapped") else "receive, compute, send"
+        along = f"along axis {schedule['mapped']}{self._leaning(schedule)}"
+        return f"{parts} parts, {tiles} tiles of {schedule['grain']} {along}, {how}"
+
+    def _leaning(self, schedule: Schedule) -> str:
+        """How tiles lean, in words; nothing where they do not."""
+        cutting = self._cutting_of(schedule)
+        most = [max(factors) for factors in zip(*map(cutting.lean, self.pipelined.sweeps), strict=True)]
+        words = [f"{by} along axis {axis}" for axis, by in enumerate(most) if by]
+        return f", leaning by {' and '.join(words)}" if words else ""
+
+    # Programs
+
+    def cutting(self, cut: tuple[int, ...], mapped: int) -> Cutting:
+        """PlanError where the nest cannot be cut so."""
+        return _cutting(self, cut, mapped)
+
+    def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:
+        """How a schedule runs it. PlanError where it is not for so many ranks."""
+        cut, mapped, grain = (schedule.get(name) for name in ("cut", "mapped", "grain"))
+        fits = cut and None not in (mapped, grain) and len(cut) == len(self.points_by_axis) and prod(cut) == ranks
+        if not fits:
+            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
+        parse_count(grain, "grain", least=1)
+        count = self._steps if steps is None else steps
+        return How(self.cutting(cut, mapped), count, grain, bool(schedule.get("overlapped")), most_tiles)
+
+    @property
+    def _steps(self) -> int:
+        """Iterations of the step loop."""
+        loop = self.pipelined.steps
+        return 1 if loop is None else max((loop.high - loop.low).at(self.sizes), 0)
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        return _program(self.how(schedule, ranks))
+
+    def plain(self, schedule: Schedule, ranks: int) -> Program:
+        """The same tiles, all on rank 0: what `verify(…, against=)` takes for right."""
+        how = self.how(schedule, ranks)
+        found, apart = plain_program(how), {p.statement.name for p in self.pipelined.phases if isinstance(p, Single)}
+        check_count(self.nest, how.cutting.values, found, self.workload(found), apart)
+        return found
+
+    def space(self, schedule: Schedule, ranks: int) -> Space | None:
+        how = self.how(schedule, ranks)
+        return space_of_tiles(how.cutting, how.grain, how.overlapped)
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """No more than MODELLED tiles a rank: of some steps, or of a part of one."""
+        tiles = self._tiles(schedule)
+        steps = min(self._steps, max(MODELLED // tiles, 1))
+        how = self.how(schedule, ranks, steps, MODELLED if tiles > MODELLED else None)
+        how = how._replace(move=steps == self._steps)
+        program = _program(how)
+        return program, self.workload(program), max(self._steps, 1) / max(steps, 1) / how.share
+
+    def workload(self, program: Program) -> Workload:
+        found = workload_of(self.cutting(*self._way_of(program)), self.dtypes, program)
+        return found.unsigned() if self.nest.takes_roots else found
+
+    def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
+        """How a program's arrays are cut, and which axis is mapped, from the names in it; those that have none compute
+        nothing."""
+        names = [program.name, *(kernel.name for kernel in program.kernels)]
+        for word in (word for name in names for word in re.findall(r"_((?:m|\d+)(?:x(?:m|\d+))+)", name)):
+            parts = word.split("x")
+            if len(parts) == len(self.points_by_axis) and parts.count("m") == 1:
+                return tuple(1 if part == "m" else int(part) for part in parts), parts.index("m")
+        usual = self.serial(program.num_ranks)
+        return usual["cut"], usual["mapped"]
+
+    # Arrays
+
+    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each of the nest's arrays, whole."""
+        one = self.cutting((1,) * len(self.points_by_axis), self.mapped)
+        return [(one.shape(name, 0), dtype) for name, dtype in self.dtypes.items()]
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """A rank's blocks of the nest's arrays, in their order. Results are computed in the arrays of `out` in which
+        positions come first and that are C-contiguous; for the others, see `run.arrays.left_in`."""
+        check_number(self.name, [*self.nest.arrays], given)
+        held = dict(zip(self.nest.arrays, given, strict=True))
+        outs = dict(zip(self.pipelined.written, outs_of(self.name, self.pipelined.written, out), strict=False))
+        for what, arrays in (("", held), ("`out` for ", outs)):
+            for name, array in arrays.items():
+                shape = self._block_shape(program, name, rank)
+                check_block(f"{what}'{name}' of rank {rank}", array, shape, self.dtypes[name])
+        check_apart(held, outs)
+        cutting = self.cutting(*self._way_of(program))
+        wanted = {
+            f"{name}_out": self._as_slots(cutting, name, array)
+            for name, array in outs.items()
+            if array.flags.c_contiguous and cutting.mapped_axis(name) == 0
+        }
+        return {name: self._as_slots(cutting, name, array) for name, array in held.items()}, wanted
+
+    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
+        return self.cutting(*self._way_of(program)).shape(name, rank)
+
+    def _as_slots(self, cutting: Cutting, name: str, array: Any) -> Any:
+        """A block of an array, positions first."""
+        axis = cutting.mapped_axis(name)
+        return np.ascontiguousarray(array[None] if axis is None else np.moveaxis(array, axis, 0))
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        """A rank's block of each array that is written; alone where there is one."""
+        cutting = self.cutting(*self._way_of(program))
+        found = []
+        for name in self.pipelined.written:
+            block, axis = held[f"{name}_out"], cutting.mapped_axis(name)
+            found.append(block[0] if axis is None else np.moveaxis(block, 0, axis))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    # What must be measured
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """A tile of each sweep, and what moves arrays to and from slots that have room for faces."""
+        found = []
+        for cutting in self._ways(ranks, self.mapped):
+            for sweep in cutting.pipelined.sweeps:
+                low, high = cutting.sweep_box(sweep)[cutting.mapped]
+                if high > low:
+                    found.append(Sample(sweep.name, high - low, partial(add_tiles, cutting, sweep)))
+            for name in self.nest.arrays:
+                if any(cutting.is_padded(name, part) for part in range(ranks)):
+                    found.append(Sample(f"moves of {name}", cutting.length(name), partial(add_moves, cutting, name)))
+        return found
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        return ()
+
+
+def pipeline_operator(
+    kind: type[PipelineOperator], nest: Nest, found: Pipelined, name: str = "", about: str = ""
+) -> type[PipelineOperator]:
+    """The class of such operators for a nest that is the pipeline `found`, by its name unless another is given."""
+    if strange := [each for each in nest.parameters if each != "steps"]:
+        raise OperatorError(f"{nest.name} has a parameter '{strange[0]}'", hint="a pipeline on ranks has `steps` only")
+    options = [
+        Option("grid", str, "Points by axis, e.g. 1000x1000.", needed=True),
+        Option("steps", int, "Steps.", 1, least=0),
+        Option("dtype", str, "Element type.", "float64", choices=DTYPES),
+        Option("grain", int, "Positions of a tile.", least=1, of="schedules"),
+        *kind.options,
+    ]
+    unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
+    kept = [option for option in options if option.name not in unneeded]
+    body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
+    return type(nest.name, (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
+
+
+@lru_cache(maxsize=256)
+def _cutting(operator: PipelineOperator, cut: tuple[int, ...], mapped: int) -> Cutting:
+    return Cutting(operator.pipelined, tuple(sorted(operator.sizes.items())), operator.points_by_axis, cut, mapped)
+
+
+@lru_cache(maxsize=64)
+def _program(how: How) -> Program:
+    return pipeline_program(how)

@@ -1,0 +1,77 @@
+"""shown_tiles: the tiles of a pipeline's sweep, for a picture: one axis that is cut across, the mapped one upwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import Piece, Space
+from dovetail.loops.blocks import volume
+from dovetail.pipeline.decomposition import Cutting
+from dovetail.pipeline.sweeps import TiledSweep
+
+Ints = NDArray[np.int64]
+STRIPS, MOST_TILES = 48, 16  # upwards
+
+
+def space_of_tiles(cutting: Cutting, grain: int, overlapped: bool) -> Space | None:
+    """Of the first sweep whose tiles lean, if any does, else of the first: from where it begins, as far as some tiles
+    go. A turn is a time step: a tile takes one, and a message one more where it travels while tiles are computed."""
+    sweeps = [sweep for sweep in cutting.pipelined.sweeps if volume(cutting.sweep_box(sweep))]
+    if not sweeps:
+        return None
+    sweep = next((each for each in sweeps if any(cutting.lean(each))), sweeps[0])
+    shown = _Shown(cutting, sweep, _across(cutting), grain, 1 + overlapped)
+    low, high = cutting.sweep_box(sweep)[shown.across]
+    first, end = cutting.sweep_box(sweep)[cutting.mapped]
+    count = min(end - first, MOST_TILES * grain)
+    if sweep.signs[cutting.mapped] < 0:
+        first = end - count
+    stride = -(-count // STRIPS)
+    middles = [min(start + stride // 2, end - 1) for start in range(first, first + count, stride)]
+    pieces = tuple(piece for step, middle in enumerate(middles, 1) for piece in shown.pieces(step, middle))
+    ends = sorted({box[shown.across][1] for box in cutting.owned})
+    cuts = tuple(at for at in ends if low < at < high)
+    across, up = (f"axis {axis}" for axis in (shown.across, cutting.mapped))
+    return Space(across, low, high, cuts, pieces, up, first, stride, apart=False)
+
+
+def _across(cutting: Cutting) -> int:
+    """The first axis that is cut; else the first that may be."""
+    axes = [axis for axis in cutting.pipelined.forward if axis != cutting.mapped]
+    return next((axis for axis in axes if cutting.cut[axis] > 1), axes[0])
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What is shown of a sweep; `lag`: the time steps from one part to the next."""
+
+    cutting: Cutting
+    sweep: TiledSweep
+    across: int
+    grain: int
+    lag: int
+
+    def pieces(self, step: int, position: int) -> Iterator[Piece]:
+        """Those at one position, of the parts that are first along the other axes, and their first points there."""
+        turns = [self.cutting.turn(self.sweep, part)[self.across] for part in range(self.cutting.num_parts)]
+        for part, place in enumerate(self.cutting.places):
+            rows = np.arange(*self.cutting.part_box(self.sweep, part)[self.across])
+            if len(rows) and not any(at for axis, at in enumerate(place) if axis != self.across):
+                tiles = self._tiles(rows, position) + self.lag * (turns[part] - min(turns)) + 1
+                ends = [0, *(np.flatnonzero(np.diff(tiles)) + 1).tolist(), len(rows)]
+                for low, high in pairwise(ends):
+                    yield Piece(part, int(tiles[low]), step, int(rows[low]), int(rows[high - 1]) + 1, False)
+
+    def _tiles(self, rows: Ints, position: int) -> Ints:
+        """Which tile of the sweep the point of each row at a position is in."""
+        box, signs = self.cutting.sweep_box(self.sweep), self.sweep.signs
+        (low, high), (first, end) = box[self.across], box[self.cutting.mapped]
+        before = rows - low if signs[self.across] > 0 else high - 1 - rows
+        done = position - first if signs[self.cutting.mapped] > 0 else end - 1 - position
+        found: Ints = (done + self.cutting.lean(self.sweep)[self.across] * before) // self.grain
+        return found

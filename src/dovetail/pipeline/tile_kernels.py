@@ -1,0 +1,305 @@
+"""tile_kernels: the computations of a pipeline: tiles of a sweep, single statements, boxes moved between slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import CFunction, KernelForm, Operand, Work
+from dovetail.loops.blocks import Box
+from dovetail.loops.evaluate import evaluated
+from dovetail.loops.expressions import Read, operations
+from dovetail.loops.generate import Expressions, c_type
+from dovetail.loops.matrices import Vector
+from dovetail.loops.record import Statement
+from dovetail.loops.run import address
+from dovetail.pipeline.skews import Lean, Need, mean_row, span_of
+from dovetail.pipeline.tile_text import INCLUDES, STRUCT, TileWriter
+
+Array = NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """Slots of an array that a tile reads, and writes where `written`: from `back` positions before its own, to `ahead`
+    beyond; all slots of one that does not go along the mapped axis (`moves` False)."""
+
+    array: str
+    back: int
+    ahead: int
+    plane: Vector
+    moves: bool
+    written: bool
+
+
+class Face(NamedTuple):
+    """What came of an array, put into a box of its slots before a tile is computed: what the tile needs of it."""
+
+    array: str
+    needs: tuple[Need, ...]
+    box: Box
+    moves: bool
+
+
+class Turn(NamedTuple):
+    """A loop of a tile: 1 or -1 as it goes up or down, by how many positions a tile leans for each of its iterations,
+    and what each counts for the diagonal of a point."""
+
+    sign: int
+    lean: int
+    weight: int
+
+
+class Element(NamedTuple):
+    """Where an element lies that a statement touches: positions from the tile's own, and a place in the slot: of every
+    axis of it, which loop of the tile it goes along (None: along none), and how far from there."""
+
+    array: str
+    ahead: int
+    place: tuple[tuple[int | None, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TileKernel:
+    """Computes a tile of a sweep in place, once the faces that came are put beside what is the part's own.
+
+    `box`: of every loop but that over positions, the outermost first, its first and last value, as the part's slots
+    count. `turns`: the loop over positions, then these: which way it goes, how far tiles lean along it, and its weight:
+    points of one sum of weights may be computed at once. `tile`: how the tile lies, where it leans; the loop over
+    positions then is within the first `outer` others. `lag`: two rows are computed at once, the second so many points
+    behind, in C; None where they are not. `in_turn`: no compiler may compute points of the innermost loop at once.
+    """
+
+    name: str
+    label: str
+    statements: tuple[Statement, ...]
+    elements: Mapping[str, Element]
+    rows: tuple[Rows, ...]
+    faces: tuple[Face, ...]
+    box: Box
+    dtypes: Mapping[str, str]
+    turns: tuple[Turn, ...]
+    tile: Lean | None = None
+    outer: int = 0
+    lag: int | None = None
+    in_turn: bool = False
+
+    @property
+    def form(self) -> KernelForm:
+        return KernelForm(self.name, self.call, self.work, self.native)
+
+    @property
+    def sides(self) -> Vector:
+        return tuple(high - low for low, high in self.box)
+
+    @property
+    def written(self) -> list[Rows]:
+        return [rows for rows in self.rows if rows.written]
+
+    def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
+        """The reference: on copies, one diagonal of points after the other."""
+        count = len(writes[0])
+        lean = self.tile or Lean(count, 0, count)
+        held = {rows.array: np.array(array) for rows, array in zip(self.rows, reads, strict=False)}
+        back = {rows.array: rows.back if rows.moves else 0 for rows in self.rows}
+        for face, array in zip(self.faces, reads[len(self.rows) :], strict=True):
+            span = span_of(lean, face.needs, self.turns[0].sign)
+            first = back[face.array] + span[0] if span and face.moves else 0
+            held[face.array][(slice(first, first + len(array)), *(slice(*side) for side in face.box))] = array
+        with np.errstate(all="ignore"):
+            for counters in diagonals((count, *self.sides), tuple(turn.weight for turn in self.turns)):
+                self._compute(held, back, self._points(lean, counters))
+        for rows, out in zip(self.written, writes, strict=True):
+            out[...] = held[rows.array][rows.back : rows.back + count]
+
+    def _points(self, lean: Lean, counters: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Those of a tile: position, and place from the beginning of the box, of what the loops count."""
+        leans = sum(turn.lean * counter for turn, counter in zip(self.turns, counters, strict=True))
+        inside = (counters[0] >= lean.start - leans) & (counters[0] < lean.start + lean.width - leans)
+        pairs = zip(self.turns, (lean.length, *self.sides), counters, strict=True)
+        return tuple((each if turn.sign > 0 else side - 1 - each)[inside] for turn, side, each in pairs)
+
+    def _compute(self, held: Mapping[str, Array], back: Mapping[str, int], points: tuple[Array, ...]) -> None:
+        def index(read: Read) -> tuple[Any, ...]:
+            array, ahead, place = self.elements[str(read)]
+            moves = next(rows.moves for rows in self.rows if rows.array == array)
+            within = (by if loop is None else points[1 + loop] + self.box[loop][0] + by for loop, by in place)
+            return (points[0] + back[array] + ahead if moves else 0, *within)
+
+        for statement in self.statements:
+            dtype = self.dtypes[statement.target.array]
+            value = evaluated(statement.value, lambda read: held[read.array][index(read)], self.dtypes, dtype)
+            held[statement.target.array][index(statement.target)] = value
+
+    def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        """Positions, on the curve of this sweep for slots of this size."""
+        units = float(writes[0].slots) if self.tile is None else self._mean_row
+        points = units * prod(self.sides)
+        num_bytes = sum(operand.slots * operand.slot.num_bytes for operand in (*reads, *writes))
+        flops = points * sum(operations(statement.value) for statement in self.statements)
+        sides = "x".join(map(str, self.sides))
+        return Work(f"{self.label}-{self.mark}:{sides}:{writes[0].slot.dtype}", units, flops, num_bytes)
+
+    @cached_property
+    def _mean_row(self) -> float:
+        assert self.tile is not None
+        return mean_row(self.tile, [(turn.lean, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
+
+    @cached_property
+    def mark(self) -> str:
+        """Tells what is computed: costs of one kernel are not for another of the same name."""
+        texts, faces = [str(statement) for statement in self.statements], () if self.tile else self.faces
+        return sha256(repr((texts, self.rows, self.turns, faces)).encode()).hexdigest()[:6]
+
+    def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
+        """The compiled C; None, with a warning, where it cannot be compiled."""
+        found = address(self.c_text(), self.label)
+        return CFunction(found, self.tile or (writes[0].slots,)) if found else None
+
+    def c_text(self) -> str:
+        return TileWriter(self).text()
+
+
+@lru_cache(maxsize=64)
+def diagonals(sides: Vector, weights: Vector) -> list[tuple[Array, ...]]:
+    """The points of a box, those of the same sum of weights together, the least sum first.
+
+    >>> [[points.tolist() for points in each] for each in diagonals((2, 2), (1, 1))]
+    [[[0], [0]], [[0, 1], [1, 0]], [[1], [1]]]
+    """
+    points = np.indices(sides).reshape(len(sides), -1)
+    level = np.tensordot(weights, points, 1)
+    order = np.argsort(level, kind="stable")
+    ends = np.flatnonzero(np.diff(level[order])) + 1
+    return [tuple(each) for each in np.split(points[:, order], ends, axis=1)] if points.shape[1] else []
+
+
+@dataclass(frozen=True, eq=False)
+class BoxKernel:
+    """Moves a box of each slot into a box of another, of which the rest stays. `priced`: whether it counts as work, by
+    positions; else it is held to be free."""
+
+    name: str
+    dtype: str
+    source: Vector
+    source_box: Box
+    target: Vector
+    target_box: Box
+    priced: bool = False
+
+    @property
+    def form(self) -> KernelForm:
+        return KernelForm(self.name, self.call, self.work, self.native)
+
+    def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
+        there, here = ((slice(None), *(slice(*side) for side in box)) for box in (self.target_box, self.source_box))
+        writes[0].reshape(-1, *self.target)[there] = reads[0].reshape(-1, *self.source)[here]
+
+    def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        elements = prod(high - low for low, high in self.source_box)
+        num_bytes = 2.0 * elements * writes[0].slots * writes[0].slot.num_bytes / max(prod(self.target), 1)
+        return Work(f"moved:{elements}:{self.dtype}", writes[0].slots * self.priced, 0.0, num_bytes)
+
+    def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
+        found = address(self.c_text(), "moved")
+        return CFunction(found, (writes[0].slots,)) if found else None
+
+    def c_text(self) -> str:
+        """Loops over all axes but the last, and a row at a time."""
+        kind = c_type(self.dtype)
+        sides = [high - low for low, high in self.source_box]
+        lines, indent = [], "        "
+        places: list[list[str]] = [[f"x * {prod(self.source)}"], [f"x * {prod(self.target)}"]]
+        for k, side in enumerate(sides):
+            lines.append(f"{indent}for (int64_t i{k} = 0; i{k} < {side}; ++i{k})")
+            sides_of = (self.source, self.source_box), (self.target, self.target_box)
+            for texts, (plane, box) in zip(places, sides_of, strict=True):
+                texts.append(f"(i{k} + {box[k][0]}) * {prod(plane[k + 1 :])}")
+            indent += "    "
+        here, there = (" + ".join(texts) for texts in places)
+        head = [
+            "/* moved: a box of each slot into a box of another */",
+            INCLUDES,
+            STRUCT,
+            "void moved(const struct rows *o, const int64_t *sizes)",
+        ]
+        body = [
+            f"    const {kind} *restrict from = (const {kind} *)o[0].data;",
+            f"    {kind} *restrict to = ({kind} *)o[1].data;",
+            "    for (int64_t x = 0; x < sizes[0]; ++x)",
+            *lines,
+            f"{indent}to[{there}] = from[{here}];",
+        ]
+        return "\n\n".join(head) + "\n{\n" + "\n".join(body) + "\n}\n"
+
+
+@dataclass(frozen=True, eq=False)
+class SingleKernel:
+    """One statement on one element of a slot, from elements that were picked for it."""
+
+    name: str
+    label: str
+    statement: Statement
+    place: Vector
+    plane: Vector
+    dtypes: Mapping[str, str]
+
+    @property
+    def form(self) -> KernelForm:
+        return KernelForm(self.name, self.call, self.work, self.native)
+
+    @property
+    def number(self) -> Mapping[str, int]:
+        """Which operand each element that is read is; the first is the slot that is written."""
+        return {str(read): 1 + k for k, read in enumerate(self.statement.reads)}
+
+    def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
+        dtype = self.dtypes[self.statement.target.array]
+        element: Callable[[Read], Any] = lambda read: reads[self.number[str(read)]].reshape(-1)  # noqa: E731
+        with np.errstate(all="ignore"):
+            value = evaluated(self.statement.value, element, self.dtypes, dtype)
+        held = np.array(reads[0])
+        held[(0, *self.place)] = np.asarray(value).reshape(-1)[0]
+        writes[0][...] = held
+
+    def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        return Work(f"{self.label}:{writes[0].slot.dtype}", 0.0, 0.0)
+
+    def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
+        found = address(self.c_text(), self.label)
+        return CFunction(found, ()) if found else None
+
+    def c_text(self) -> str:
+        return _SingleWriter(self).text()
+
+
+class _SingleWriter(Expressions):
+    """The C of a single statement."""
+
+    def __init__(self, kernel: SingleKernel) -> None:
+        super().__init__(kernel.dtypes)
+        self.kernel = kernel
+
+    def element(self, read: Read) -> str:
+        return f"((const {c_type(self.dtypes[read.array])} *)o[{self.kernel.number[str(read)]}].data)[0]"
+
+    def text(self) -> str:
+        statement, plane = self.kernel.statement, self.kernel.plane
+        kind, last = c_type(self.dtypes[statement.target.array]), 1 + len(statement.reads)
+        at = sum(place * prod(plane[k + 1 :]) for k, place in enumerate(self.kernel.place))
+        value = self.expression(statement.value, self.dtypes[statement.target.array])
+        lines = [
+            f"/* {self.kernel.label}: {statement} */",
+            INCLUDES,
+            STRUCT,
+            *self.helpers,
+            f"void {self.kernel.label}(const struct rows *o, const int64_t *sizes)\n{{\n    (void)sizes;\n"
+            f"    (({kind} *)o[{last}].data)[{at}] = {value};\n}}",
+        ]
+        return "\n\n".join(lines) + "\n"

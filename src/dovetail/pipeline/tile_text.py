@@ -1,0 +1,197 @@
+"""tile_text: the C of one tile of a sweep; sizes are numbers in it, but for what the tile has of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from dovetail.loops.expressions import Read
+from dovetail.loops.generate import IN_TURN, Expressions, c_type
+
+if TYPE_CHECKING:
+    from dovetail.pipeline.tile_kernels import Face, Rows, TileKernel
+
+STRUCT = "struct rows { char *data; int64_t stride, blocks; };  // where an operand lies"
+INCLUDES = "#include <math.h>\n#include <stdint.h>"
+LEAST_MOST = """static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }"""
+
+
+class TileWriter(Expressions):
+    """Writes the C of one kernel."""
+
+    def __init__(self, kernel: TileKernel) -> None:
+        super().__init__(kernel.dtypes)
+        self.kernel = kernel
+        self.rows = {rows.array: rows for rows in kernel.rows}
+        self.leans = kernel.tile is not None
+
+    def element(self, read: Read) -> str:
+        array, ahead, place = self.kernel.elements[str(read)]
+        rows = self.rows[array]
+        terms = [f"(x{_signed(ahead)}) * {prod(rows.plane)}"] if rows.moves else []
+        for k, (loop, by) in enumerate(place):
+            stride = prod(rows.plane[k + 1 :])
+            terms.append(f"{by * stride}" if loop is None else f"(i{loop}{_signed(by)}) * {stride}")
+        return f"{array}_data[{' + '.join(terms) or '0'}]"
+
+    def text(self) -> str:
+        kernel = self.kernel
+        body = [
+            f"{self.element(s.target)} = {self.expression(s.value, self.dtypes[s.target.array])};"
+            for s in kernel.statements
+        ]
+        notes = "\n".join(f" *   {statement}" for statement in kernel.statements)
+        head = f"/* {kernel.label}: tiles of\n *\n{notes}\n */"
+        lines = [f"void {kernel.label}(const struct rows *o, const int64_t *sizes)", "{"]
+        lines += ["    const int64_t count = sizes[0];  // positions of the tile"]
+        lines += ["    const int64_t start = sizes[1], width = sizes[2];  // those of its first row"] * self.leans
+        lines += [f"    {line}" for number, rows in enumerate(kernel.rows) for line in self._pointer(number, rows)]
+        for number, face in enumerate(kernel.faces):
+            lines += [f"    {line}" for line in self._put(len(kernel.rows) + number, face)]
+        order: list[int | None] = [*range(len(kernel.box))]
+        order.insert(kernel.outer, None)
+        paired = kernel.lag is not None
+        heads = [line for loop in (order[:-2] if paired else order) for line in self._head(loop, loop == order[-1])]
+        indent = "    "
+        for line in heads:
+            lines.append(f"{indent}{line}")
+            indent += "    " * line.endswith("{")
+        lines += [f"{indent}{line}" for line in (self._pair(order[-2], order[-1]) if paired else body)]
+        lines += [f"{'    ' * depth}}}" for depth in reversed(range(1, len(indent) // 4))]
+        helpers = [LEAST_MOST] * (self.leans or paired) + [*self.helpers]
+        point = [_macro(f"POINT({_index(order[-2])}, {_index(order[-1])})", body)] if paired else []
+        return "\n\n".join([head, INCLUDES, STRUCT, *helpers, *point, "\n".join([*lines, "}"])]) + "\n"
+
+    def _head(self, loop: int | None, innermost: bool) -> Iterator[str]:
+        """Of one loop, None being that over positions, along which it is told before what a row that leans has."""
+        if loop is None and self.leans:
+            yield from self._row("")
+        low, high = self._range(loop) if loop is None else map(str, self.kernel.box[loop])
+        index, up = _index(loop), self._goes_up(loop)
+        if up:
+            yield f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{"
+        else:
+            first, end = (low, high) if loop is not None else (f"count - {high}", f"count - {low}")
+            yield f"for (int64_t {index} = {end} - 1; {index} >= {first}; --{index}) {{"
+        if not innermost or self.kernel.in_turn:
+            yield IN_TURN
+
+    def _goes_up(self, loop: int | None) -> bool:
+        return self.kernel.turns[0 if loop is None else 1 + loop].sign > 0
+
+    def _counted(self, loop: int) -> str:
+        """How many iterations a loop has done, by its index."""
+        low, high = self.kernel.box[loop]
+        return f"i{loop} - {low}" if self._goes_up(loop) else f"{high - 1} - i{loop}"
+
+    def _range(self, loop: int | None, row: str = "") -> tuple[str, str]:
+        """What a loop counts; of a row that leans, `row` being at the end of the names that tell it."""
+        if loop is not None:
+            low, high = self.kernel.box[loop]
+            return "0", str(high - low)
+        return (f"low{row}", f"high{row}") if self.leans else ("0", "count")
+
+    def _place(self, loop: int | None, counter: str) -> str:
+        """The index, where a loop has counted so far."""
+        up = self._goes_up(loop)
+        if loop is None:
+            return counter if up else f"count - 1 - ({counter})"
+        low, high = self.kernel.box[loop]
+        return f"{low} + {counter}" if up else f"{high - 1} - ({counter})"
+
+    def _row(self, row: str, replaced: int | None = None, by: str = "") -> Iterator[str]:
+        """The positions of a row of a tile that leans; where one loop has counted `by`."""
+        terms = [
+            f"{turn.lean} * ({by if k == replaced else self._counted(k)})"
+            for k, turn in enumerate(self.kernel.turns[1:])
+            if turn.lean
+        ]
+        yield f"const int64_t lean{row} = {' + '.join(terms) or '0'};"
+        yield f"const int64_t low{row} = most(start - lean{row}, 0);"
+        yield f"const int64_t high{row} = most(least(start + width - lean{row}, count), low{row});"
+
+    def _pair(self, rows: int | None, points: int | None) -> Iterator[str]:
+        """Two rows at once, the second behind the first, so that what each waits for is hidden behind the other."""
+        low, high = self._range(rows)
+        if rows is None and self.leans:
+            yield from self._row("")
+        yield f"for (int64_t r = {low}; r < {high}; r += 2) {{  // two rows at once"
+        yield f"    {IN_TURN}"
+        for row, counted in enumerate(("r", "r + 1")):
+            if points is None and self.leans:
+                yield from (f"    {line}" for line in self._row(str(row), rows, counted))
+            begin, end = self._range(points, str(row))
+            end = f"(r + 1 < {high} ? {end} : {begin})" if row else end
+            late = _signed(row * (self.kernel.lag or 0))
+            yield f"    const int64_t begin{row} = {begin}{late}, end{row} = {end}{late};"
+        yield "    const int64_t both = most(begin0, begin1), last = most(end0, end1);"
+        yield "    int64_t t = least(begin0, begin1);"
+        for condition, alone in (("t < both && t < last", True), ("t < end0 && t < end1", False), ("t < last", True)):
+            yield f"    for (; {condition}; ++t) {{"
+            for row, counted in enumerate(("r", "r + 1")):
+                at = self._place(points, f"t{_signed(-row * (self.kernel.lag or 0))}")
+                guard = f"if (t >= begin{row} && t < end{row}) " * alone
+                yield f"        {guard}POINT(({self._place(rows, counted)}), ({at}));"
+            yield "    }"
+        yield "}"
+
+    def _pointer(self, number: int, rows: Rows) -> list[str]:
+        """The first of the tile's own positions."""
+        kind = c_type(self.dtypes[rows.array])
+        start = f" + {rows.back * prod(rows.plane)}" if rows.back and rows.moves else ""
+        return [f"{kind} *restrict {rows.array}_data = ({kind} *)o[{number}].data{start};", f"(void){rows.array}_data;"]
+
+    def _put(self, number: int, face: Face) -> Iterator[str]:
+        """A face, into the slots of its array."""
+        kind, plane = c_type(self.dtypes[face.array]), self.rows[face.array].plane
+        first, last = "0", "1"
+        if face.moves and self.leans:
+            first, last = f"first{number}", f"last{number}"
+            yield from self._span(number, face)
+        elif face.moves:
+            first = str(min(need.ahead for need in face.needs))
+            last = f"count{_signed(max(need.ahead for need in face.needs))}"
+        yield f"for (int64_t x = {first}, k = 0; x < {last}; ++x)"
+        indent, places = "    ", [f"x * {prod(plane)}"]
+        for k, (low, high) in enumerate(face.box):
+            yield f"{indent}for (int64_t i{k} = {low}; i{k} < {high}; ++i{k})"
+            places.append(f"i{k} * {prod(plane[k + 1 :])}")
+            indent += "    "
+        yield f"{indent}{face.array}_data[{' + '.join(places)}] = ((const {kind} *)o[{number}].data)[k++];"
+
+    def _span(self, number: int, face: Face) -> Iterator[str]:
+        """Which positions of a face came, as `skews.span_of` has it."""
+        first, last, up = f"first{number}", f"last{number}", self.kernel.turns[0].sign > 0
+        yield f"int64_t {first} = INT64_MAX, {last} = INT64_MIN;"
+        for need in face.needs:
+            yield "{"
+            yield f"    const int64_t low = most(start{_signed(-need.most)}, 0);"
+            yield f"    const int64_t high = least(start + width{_signed(-need.least)}, count);"
+            low, high = ("low", "high") if up else ("count - high", "count - low")
+            yield "    if (low < high) {"
+            yield f"        {first} = least({first}, {low}{_signed(need.ahead)});"
+            yield f"        {last} = most({last}, {high}{_signed(need.ahead)});"
+            yield "    }"
+            yield "}"
+
+
+def _macro(head: str, body: Sequence[str]) -> str:
+    """
+    >>> print(_macro("POINT(x)", ["u[x] = 1;", "v[x] = 2;"]))
+    #define POINT(x) do { \\
+        u[x] = 1; \\
+        v[x] = 2; \\
+    } while (0)
+    """
+    return "\n".join([f"#define {head} do {{ \\", *(f"    {line} \\" for line in body), "} while (0)"])
+
+
+def _index(loop: int | None) -> str:
+    return "x" if loop is None else f"i{loop}"
+
+
+def _signed(by: int) -> str:
+    """` + 2`, ` - 1`, or nothing."""
+    return f" {'+' if by > 0 else '-'} {abs(by)}" if by else ""

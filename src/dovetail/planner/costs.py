@@ -1,0 +1,302 @@
+"""Costs: what an operator's schedules are predicted to take on a machine: made, priced and simulated, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import CostError, OperatorError, PlanError, parse_count
+from dovetail.cost import CostModel, Prices, price
+from dovetail.ir import Kind, Operator, Program, Schedule, Work, Workload
+from dovetail.ir.operator import Times
+from dovetail.machine import Machine
+from dovetail.passes.pieces import one_by_one
+from dovetail.sim import simulate
+from dovetail.timeline import Timeline
+
+Floats = NDArray[np.float64]
+HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
+LOOK_OPS = 400  # as long as these take, a Program is made and priced, however small
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A schedule as a Program (the one that is modelled), its prices, and its predicted Timeline; `handling_s` beyond
+    the timeline."""
+
+    schedule: Schedule
+    program: Program
+    workload: Workload
+    prices: Prices
+    timeline: Timeline
+    handling_s: float = 0.0
+    times: Times = 1.0  # how many such each message and computation stands for
+
+    @property
+    def num_ops(self) -> int:
+        """Ops, were each piece of a message one."""
+        return int(np.sum(self.times)) if np.ndim(self.times) else self.program.num_ops
+
+    @property
+    def family(self) -> str:
+        return self.schedule.family
+
+    @property
+    def predicted_s(self) -> float:
+        return self.timeline.makespan_s + self.handling_s
+
+
+@dataclass(frozen=True)
+class Costs:
+    """`operator` on `ranks` ranks of `machine`: the answers to what `ir.operator.Costs` may be asked.
+
+    `asked`: what the user asked of the schedules; `contention`: one factor on communication instead of the measured
+    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted; `exact`: the machine's curves
+    are the truth, published rates too, and worth a search as fine as if measured; `family`: what the user keeps to.
+    """
+
+    operator: Operator
+    machine: Machine
+    ranks: int
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    contention: float | None = None
+    extrapolate: bool = False
+    exact: bool = False
+    family: str = "auto"
+
+    @staticmethod
+    def of(
+        operator: Operator,
+        machine: Machine,
+        ranks: int | None,
+        asked: Mapping[str, Any] | None = None,
+        contention: float | None = None,
+        extrapolate: bool = False,
+    ) -> tuple[Costs, tuple[str, ...]]:
+        """The costs of the operator as this machine counts it, and sentences for the user. OperatorError or PlanError
+        where something asked for cannot be."""
+        count = machine.ranks if ranks is None else parse_count(ranks, "ranks", least=1)
+        if count > machine.ranks:
+            found = f"machine '{machine.name}' has {machine.ranks}"
+            raise OperatorError(f"the operator is for {count} ranks", found=found, hint="plan for fewer ranks")
+        options = check_options(operator, asked or {})
+        settled, notes = operator.settled({**machine.facts, "nodes": machine.nodes[:count]}, count)
+        return Costs(settled, machine, count, options, contention, extrapolate), notes
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.asked
+
+    @property
+    def model(self) -> CostModel:
+        return CostModel.of(self.machine)
+
+    @property
+    def calm(self) -> Costs:
+        """The same without contention."""
+        return replace(self, contention=1.0)
+
+    def in_turn(self, schedule: Schedule) -> Schedule:
+        """The schedule, its own messages of a product in slices where the machine has them come in turn only so; these
+        want a helper thread to hand them on."""
+        if not self.machine.slice_bytes or schedule.get("by", "library") == "library":
+            return schedule
+        return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
+
+    def score(self, found: Iterable[Schedule]) -> list[Scored]:
+        """Each schedule made, priced and simulated; without those whose sizes the machine has no cost for.
+
+        Serial is never left out: where it has no cost, CostError says what to probe.
+        """
+        scored = []
+        for schedule in found:
+            try:
+                scored.append(self.scored(schedule))
+            except CostError:
+                if schedule.is_serial:
+                    raise
+        return scored
+
+    def scored(self, schedule: Schedule) -> Scored:
+        """One schedule made, priced and simulated."""
+        key = schedule.parameters, schedule.slice_bytes
+        same = self._known.get(key)
+        if same is None:
+            program, workload, prices, times = self._modelled(schedule)
+            timeline = simulate(program, prices, self.machine.name)
+            same = self._known[key] = Scored(
+                schedule, program, workload, prices, timeline, _handling_s(program, prices), times
+            )
+        return replace(same, schedule=schedule)
+
+    def knows_collective(self, kind: str) -> bool:
+        return self.ranks == 1 or f"{kind}:{self.ranks}" in self.model
+
+    def knows_messages(self) -> bool:
+        return all(f"p2p:{name}" in self.model or f"exchange:{name}" in self.model for name in self.link_kinds())
+
+    def unknown(self, kind: str) -> CostError:
+        probe = {f"{kind}:{self.ranks}", *(f"p2p:{name}" for name in self.link_kinds())}
+        return CostError(
+            f"machine '{self.machine.name}' has no cost of {kind} over {self.ranks} ranks",
+            found=f"costs {', '.join(sorted(self.machine.costs)) or 'none'}",
+            hint=f"probe {' or '.join(sorted(probe))}, or choose another machine",
+        )
+
+    def has_one_way_out(self) -> bool:
+        """Whether all messages of a rank, to whichever other, go out by one and the same link: to a switch, say."""
+        ways = [set(self.machine.route(0, other)[1]) for other in range(1, self.ranks)]
+        return bool(ways and set.intersection(*ways))
+
+    def link_kinds(self) -> set[str]:
+        """The kinds of the links between the ranks."""
+        pairs = ((a, b) for a in range(self.ranks) for b in range(self.ranks) if a != b)
+        return {self.machine.route(a, b)[0] for a, b in pairs}
+
+    def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
+        key = f"{kind}:{self.ranks}" if self.ranks > 1 else "copy"
+        seconds: Floats = (self.contention or 1.0) * self.model.seconds(key, np.asarray(num_bytes), extrapolate=True)
+        return seconds
+
+    def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
+        kinds, more = dict.fromkeys(work), np.asarray(amount)
+        each = [
+            self.model.kernel_seconds(
+                w.key, more * w.units, more * w.flops, more * w.num_bytes + w.shared_bytes, extrapolate=True
+            )
+            for w in kinds
+        ]
+        slowest: Floats = np.maximum.reduce(each)
+        return slowest
+
+    def least_amount(self, work: Sequence[Work]) -> float:
+        names = {self.model.kernel_curve(w.key) for w in work}
+        curves = [self.model.curve(name) for name in names if name.startswith("kernel:")]
+        return max((min(curve.x, default=curve.low) for curve in curves), default=0.0)
+
+    def is_measured(self, work: Sequence[Work]) -> bool:
+        return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
+
+    def for_operator(self, operator: Operator) -> Costs:
+        return replace(self, operator=operator, extrapolate=True)
+
+    def messages_s(self, operator: Operator, schedule: Schedule) -> float:
+        program, _, prices, _ = self.for_operator(operator)._modelled(schedule)
+        free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
+        return simulate(program, prices.with_columns(work_s=free)).makespan_s
+
+    def predicted_s(self, schedule: Schedule) -> float:
+        found = self.score([schedule])
+        return found[0].predicted_s if found else float("inf")
+
+    def busy_s(self, schedule: Schedule) -> float:
+        found = self.score([schedule])
+        return _busy_s(found[0]) if found else float("inf")
+
+    def effort(self, schedule: Schedule) -> int:
+        return LOOK_OPS + sum(each.program.num_ops for each in self.score([schedule]))
+
+    def exactly(self, found: Scored, program: Program) -> Scored:
+        """The same, simulated as the Program that is to run, where another was that stands for it."""
+        if found.program is program or not (np.ndim(found.times) or found.times == 1.0):
+            return found
+        workload = self.operator.workload(program)
+        prices = _served(program, self._price(program, workload), 1.0)
+        timeline, handling_s = simulate(program, prices, self.machine.name), _handling_s(program, prices)
+        return Scored(found.schedule, program, workload, prices, timeline, handling_s)
+
+    def stretch(self, schedule: Schedule) -> tuple[float, float]:
+        found = self.scored(schedule)
+        computes = found.program.kind == Kind.compute
+        return _typical(found.prices.slow_by_net[computes]), _typical(found.prices.slow_by_compute[~computes])
+
+    @property
+    def _far(self) -> Costs:
+        return replace(self, extrapolate=True)
+
+    def _modelled(self, schedule: Schedule) -> tuple[Program, Workload, Prices, Times]:
+        """What is simulated for a schedule, and how many such each of its ops stands for, which is in the prices."""
+        program, workload, times = self.operator.modelled(schedule, self.ranks)
+        pieces = times if isinstance(times, np.ndarray) else None
+        prices = self._price(program, workload, pieces)
+        if pieces is not None and not flow_freely(program, prices, pieces):
+            program, times = one_by_one(program, pieces), 1.0
+            prices = self._price(program, workload)
+        return program, workload, _served(program, prices, times), times
+
+    def _price(self, program: Program, workload: Workload, times: NDArray[np.int64] | None = None) -> Prices:
+        return price(program, self.machine, workload, self.contention, extrapolate=self.extrapolate, times=times)
+
+    @cached_property
+    def _known(self) -> dict[Any, Scored]:
+        return {}
+
+
+def check_options(operator: Operator, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked of the schedules, each option of the operator with its value or default; PlanError for what the
+    operator does not know, OperatorError for values out of range."""
+    known = {option.name: option for option in operator.options if option.of == "schedules"}
+    for name, value in asked.items():
+        if name not in known:
+            raise PlanError(f"{operator.name} has no option '{name}'", hint=f"one of {', '.join(known) or 'none'}")
+        option = known[name]
+        if value is None:
+            continue
+        if option.choices and value not in option.choices:
+            what = f"{operator.name} has no {name.replace('_', ' ')} '{value}'"
+            raise PlanError(what, hint=f"one of {', '.join(option.choices)}")
+        if option.type is int:
+            parse_count(value, name, least=int(option.least or 0))
+        elif option.least is not None and not value >= option.least:
+            raise OperatorError(f"{name.replace('_', ' ')} must be at least {option.least:g}", found=repr(value))
+    return {name: option.default if asked.get(name) is None else asked[name] for name, option in known.items()}
+
+
+def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> bool:
+    """Whether messages that stand for several take as long as these one after the other: none waits for its receive to
+    be posted, none takes work, and no two channels share a link."""
+    chains = times > 1
+    if prices.rendezvous[chains].any() or prices.work_s[chains].any():
+        return False
+    used = np.bincount(program.chan_out[program.chan_out >= 0], minlength=len(program.channels)) > 0
+    links = np.bincount(prices.route[np.repeat(used, np.diff(prices.route_start))])
+    return not chains.any() or bool(links.max(initial=0) <= 1)
+
+
+def _served(program: Program, prices: Prices, times: Times) -> Prices:
+    """Prices as `sim` is to take them: each message and computation as long as those it stands for; where nothing
+    computes, receives are posted ahead, as executors do within their window."""
+    each = np.ndim(times) > 0 or times != 1.0
+    scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
+    if (program.kind == Kind.compute).any():
+        return scaled
+    return scaled.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
+
+
+def _handling_s(program: Program, prices: Prices) -> float:
+    """What the busiest rank's CPU spends on its messages, which `sim` does not know: it serves its lanes by turns.
+    Nothing where something computes: there messages are driven meanwhile."""
+    if (program.kind == Kind.compute).any():
+        return 0.0
+    ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
+    return HANDLING * float(prices.latency_s.max(initial=0.0) * ends.max(initial=0.0))
+
+
+def _busy_s(found: Scored) -> float:
+    """Of every lane of every rank the seconds that it works or sends, of every link those that it is taken; the most of
+    them."""
+    program, prices, ranks = found.program, found.prices, found.program.num_ranks
+    lanes = np.bincount(program.lane.astype(np.int64) * ranks + program.rank, prices.work_s + prices.wire_s)
+    sends = program.chan_out >= 0
+    sent = np.bincount(program.chan_out[sends], prices.wire_s[sends], len(program.channels))
+    links = np.bincount(prices.route, np.repeat(sent, np.diff(prices.route_start)), prices.num_links)
+    return max(float(lanes.max(initial=0.0)), float(links.max(initial=0.0)))
+
+
+def _typical(factors: Floats) -> float:
+    return float(np.median(factors)) if len(factors) else 1.0

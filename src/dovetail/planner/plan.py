@@ -1,0 +1,245 @@
+"""Plan: a proved Program with its reasons: what it is predicted to take, what it beat, and where the rest is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from dovetail.core import PlanError, check_schema, parse_count, reading
+from dovetail.ir import Operator, Program, Schedule
+from dovetail.ir.certificate import Certificate
+from dovetail.ir.registry import operator_from, prove
+from dovetail.run.options import RunOptions
+from dovetail.timeline import Timeline
+
+if TYPE_CHECKING:
+    from dovetail.run.embedded import Embedded
+    from dovetail.run.world import World
+
+SCHEMA = "dovetail.plan/2"
+DOCUMENT = "plan document"
+MOST_RANKS = 1 << 16  # that a document is believed to be for
+MEASURED_SLOWER = "measured slower"
+WITHIN_NOISE = "faster, but not beyond the noise"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A schedule that was considered and not taken. `label` tells rivals of one family apart."""
+
+    label: str
+    schedule: Schedule
+    predicted_s: float
+    why_not: str
+    measured_s: float | None = None
+
+    @property
+    def family(self) -> str:
+        return self.schedule.family
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"schedule": self.family, "label": self.label, "predicted_s": self.predicted_s}
+        measured = {} if self.measured_s is None else {"measured_s": self.measured_s}
+        return {**head, **measured, "why_not": self.why_not, "choices": self.schedule.to_json()}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Rival:
+        schedule, measured_s = Schedule.from_json(document["choices"]), document.get("measured_s")
+        label, why_not = str(document["label"]), str(document["why_not"])
+        return Rival(label, schedule, float(document["predicted_s"]), why_not, measured_s)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The schedule to run, and why. All seconds are predicted.
+
+    `serial`: nothing overlapped, by the library where it has a cost, which takes `serial_s`; `compute_s`, `comm_s`: all
+    compute and all communication, each uncut and alone, the longer of them being `ideal_s`; `losses`: by name, what
+    `predicted_s` exceeds `ideal_s` by, adding up to it. `published`: what the machine's source printed for this very
+    operator, never used in a prediction. `handling_s`: what the busiest rank's CPU spends on messages beyond the
+    timeline. `probed`: when the machine was, which tells its costs from those of later; None for a preset.
+    """
+
+    schedule: Schedule
+    operator: Operator
+    ranks: int
+    machine: str
+    program: Program = field(repr=False)
+    certificate: Certificate = field(repr=False)
+    predicted: Timeline = field(repr=False)
+    serial: Schedule
+    serial_s: float
+    compute_s: float
+    comm_s: float
+    losses: dict[str, float]
+    rivals: tuple[Rival, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()
+    published: dict[str, Any] = field(default_factory=dict, repr=False)
+    noise: float = 0.0
+    handling_s: float = 0.0
+    probed: str | None = None
+
+    @property
+    def family(self) -> str:
+        return self.schedule.family
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Rows of each tile, in running order, where there are any."""
+        return self.schedule.tiles
+
+    @property
+    def predicted_s(self) -> float:
+        return self.predicted.makespan_s + self.handling_s
+
+    @property
+    def ideal_s(self) -> float:
+        """Perfect overlap: the longer of all compute and all communication."""
+        return max(self.compute_s, self.comm_s)
+
+    @property
+    def ideal_gain(self) -> float:
+        """Predicted share of (serial - ideal) that is won: 1 is ideal, 0 serial; 1 where nothing can be won."""
+        room = self.serial_s - self.ideal_s
+        return (self.serial_s - self.predicted_s) / room if room > 0 else 1.0
+
+    @property
+    def keeps_serial(self) -> bool:
+        """Whether it does what serial does, whatever family it is of."""
+        return self.schedule.parameters == self.serial.parameters
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the plan is predicted to beat serial by more than the noise."""
+        return self.serial_s - self.predicted_s > self.noise * self.serial_s
+
+    def explain(self) -> str:
+        """Return the schedule: its family and parameters, then what it does in words."""
+        return f"{self.schedule}: {self.operator.explained(self.schedule, self.ranks)}"
+
+    def with_measured(self, seconds: Mapping[Schedule, float]) -> Plan:
+        """The same plan with measured seconds of rivals."""
+        timed = (replace(r, measured_s=seconds.get(r.schedule, r.measured_s)) for r in self.rivals)
+        return replace(self, rivals=tuple(timed))
+
+    def run(self, *inputs: ArrayLike, out: Any = None, comm: Any = None, allow_nonfinite: bool = False) -> Any:
+        """The operator's result on this rank, from this rank's `inputs` (see the operator), inside the user's own MPI
+        program.
+
+        Every rank of `comm` calls it, an mpi4py communicator whose ranks errors then name; without one, every rank of
+        the program, with mpi4py or without, one process per rank. A plan for one rank needs no MPI. `out` takes the
+        result in place; it shares no memory with the inputs. Raises OperatorError, on every rank, where some rank's
+        arrays have another shape or dtype than the plan, or hold NaN or infinity and `allow_nonfinite` is not set;
+        RunError where a rank does not come within ten minutes.
+
+        >>> from dovetail.matmul import MatmulAllReduce
+        >>> from dovetail.planner.search import plan
+        >>> plan(MatmulAllReduce(2, 1, 2), "shared-memory-2", ranks=1).run([[1.0], [2.0]], [[3.0, 4.0]]).tolist()
+        [[3.0, 4.0], [6.0, 8.0]]
+        """
+        inside = self._embedded(comm)
+        from dovetail.run.arrays import left_in
+
+        held = inside.call(
+            lambda: self.operator.arguments(self.program, inside.rank, inputs, out), allow_nonfinite=allow_nonfinite
+        )
+        return left_in(out, self.operator.result(self.program, inside.rank, held))
+
+    def _embedded(self, comm: Any) -> Embedded:
+        """This plan on a communicator, kept as long as that lives."""
+        from dovetail.run.embedded import STALL_S, Embedded, check_size, ranks_of
+
+        for gone in [world for world in self._places if world and world.freed]:
+            del self._places[gone]
+        world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
+        if world not in self._places:
+            if world:
+                check_size(world, self.program.num_ranks)  # the same on all ranks
+            with world.together() if world else nullcontext():
+                options = RunOptions.of(self.schedule, stall_s=STALL_S)
+                made = Embedded(self.program, self.operator.workload(self.program), options, world)
+            self._places[world] = made
+        return self._places[world]
+
+    @cached_property
+    def _places(self) -> dict[World | None, Embedded]:
+        return {}
+
+    def to_json(self) -> dict[str, Any]:
+        """What other programs read (schedule, tiles, seconds, losses, rivals), and what is needed to read it back."""
+        head = {"schema": SCHEMA, "schedule": self.family, "tiles": list(self.tiles)}
+        steps = {"steps": dict(self.schedule.steps)}
+        times = {"predicted_s": self.predicted_s, "serial_s": self.serial_s, "ideal_s": self.ideal_s}
+        sides = {"compute_s": self.compute_s, "comm_s": self.comm_s}
+        reasons = {"losses": dict(self.losses), "rivals": [rival.to_json() for rival in self.rivals]}
+        asked = {"machine": self.machine, "operator": self.operator.to_json(), "ranks": self.ranks, "noise": self.noise}
+        asked |= {"handling_s": self.handling_s, "probed": self.probed}
+        made = {"choices": self.schedule.to_json(), "serial": self.serial.to_json()}
+        rest = {"notes": list(self.notes), "published": dict(self.published)}
+        proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
+        gain = {"ideal_gain": self.ideal_gain}
+        return {**head, **steps, **times, **sides, **gain, **reasons, **asked, **made, **rest, **proof}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Plan:
+        """Read what `to_json` wrote. The Program is made anew from operator and schedule, and proved anew.
+
+        Raises PlanError for a malformed document, ProgramError where the Program no longer holds.
+        """
+        check_schema(document, SCHEMA)
+        operator, schedule, ranks = asked_of(document)
+        emitted = program_of(document)
+        certificate = prove(operator, schedule, emitted)
+        certificate.raise_if_bad()
+        with reading(DOCUMENT, PlanError):
+            return cls(
+                replace(schedule, steps=dict(document["steps"])),
+                operator,
+                ranks,
+                str(document["machine"]),
+                emitted,
+                certificate,
+                Timeline.from_json(document["predicted"]),
+                Schedule.from_json(document["serial"]),
+                float(document["serial_s"]),
+                float(document["compute_s"]),
+                float(document["comm_s"]),
+                {str(name): float(seconds) for name, seconds in document["losses"].items()},
+                tuple(Rival.from_json(rival) for rival in document["rivals"]),
+                tuple(document["notes"]),
+                dict(document["published"]),
+                float(document["noise"]),
+                float(document.get("handling_s", 0.0)),
+                document.get("probed"),
+            )
+
+
+def asked_of(document: Mapping[str, Any]) -> tuple[Operator, Schedule, int]:
+    """Operator, schedule and ranks of a plan's document, or of a tuning's."""
+    if str(document.get("schema")).startswith("dovetail.plan/"):
+        check_schema(document, SCHEMA)
+    with reading(DOCUMENT, PlanError):
+        operator, schedule = operator_from(document["operator"]), Schedule.from_json(document["choices"])
+        ranks = parse_count(document["ranks"], "ranks", least=1)
+    if ranks > MOST_RANKS:
+        raise PlanError(f"malformed {DOCUMENT}", found=f"{ranks} ranks")
+    return operator, schedule, ranks
+
+
+def program_of(document: Mapping[str, Any]) -> Program:
+    """The Program that the operator and the schedule of such a document make, not yet proved."""
+    operator, schedule, ranks = asked_of(document)
+    with reading(DOCUMENT, PlanError):
+        return operator.program(schedule, ranks)
+
+
+def plain_of(document: Mapping[str, Any]) -> Program | None:
+    """The plain program that says what is right for it, None where its post-conditions do."""
+    operator, schedule, ranks = asked_of(document)
+    with reading(DOCUMENT, PlanError):
+        return operator.plain(schedule, ranks)

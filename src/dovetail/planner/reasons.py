@@ -1,0 +1,133 @@
+"""Reasons: what the taken schedule loses against the ideal, and why each rival was not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import seconds_text, share_text
+from dovetail.ir import Kind, Schedule
+from dovetail.planner.costs import Costs, Scored
+from dovetail.planner.plan import Rival
+from dovetail.timeline import Alone, losses
+
+EQUAL = 1e-9  # predictions closer than this part of each other are the same
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """The yardstick of every candidate: all compute and all communication, each uncut, alone and uncontended."""
+
+    costs: Costs
+    compute_s: float
+    comm_s: float
+
+    @staticmethod
+    def of(costs: Costs, serials: Sequence[Scored]) -> Ideal:
+        """What the serial schedules are made of; of several ways to communicate, the fastest."""
+        calm = serials if costs.contention is None else costs.calm.score([s.schedule for s in serials])
+        compute_s = min(compute_of(each) for each in calm)
+        return Ideal(costs, compute_s, min(each.predicted_s - compute_of(each) for each in calm))
+
+    def lost(self, each: Scored) -> dict[str, float]:
+        """Where `each` loses the seconds by which it exceeds the ideal (see `timeline.losses`)."""
+        prices = each.prices if self.costs.contention is None else self.costs.calm.scored(each.schedule).prices
+        columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
+        lost = losses(each.timeline, each.program, Alone(*columns, self.compute_s, self.comm_s))
+        return lost | ({"handling": each.handling_s} if each.handling_s else {})
+
+
+def compute_of(serial: Scored) -> float:
+    """Seconds of computation of a serial schedule, on the slowest rank."""
+    computes = serial.program.kind == Kind.compute
+    by_rank = np.bincount(serial.program.rank[computes], serial.prices.work_s[computes], serial.program.num_ranks)
+    return float(by_rank.max(initial=0.0))
+
+
+def baseline(serials: Sequence[Scored]) -> Scored:
+    """The serial schedule that a user has without a plan: by the library where it has a cost, else the fastest."""
+    return next((each for each in serials if each.schedule.get("by") == "library"), serials[0])
+
+
+def rivals(
+    asked: str, noise: float, ranked: Sequence[Scored], taken: Scored, lost: Mapping[str, float], ideal: Ideal
+) -> tuple[Rival, ...]:
+    """What was not taken, fastest first, and why: the best of every family, every serial, and the best by every other
+    way to communicate of the family that was taken, which has `lost` so much."""
+    whole = {"serial", taken.family}
+
+    def kind(each: Scored) -> tuple[str, Any]:
+        return each.family, each.schedule.get("by") if each.family in whole else ""
+
+    best: dict[tuple[str, Any], Scored] = {}
+    for each in ranked:
+        best.setdefault(kind(each), each)
+    best.pop(kind(taken), None)
+    several = len({each.schedule.get("by") for each in ranked}) > 1
+    return tuple(
+        Rival(
+            label(each.schedule, several=several),
+            driven(ideal.costs, each.schedule),
+            each.predicted_s,
+            why_not(asked, noise, each, taken, lost, ideal),
+        )
+        for each in best.values()
+    )
+
+
+def label(schedule: Schedule, *, several: bool) -> str:
+    """A name for the best of its kind: family and, where there are several, the way to communicate."""
+    by = schedule.get("by")
+    return f"{schedule.family}, {by}" if several and by else schedule.family
+
+
+def driven(costs: Costs, schedule: Schedule) -> Schedule:
+    """The schedule with its messages driven as the machine says, where it does."""
+    facts = costs.machine.facts
+    return replace(schedule, **{key: facts[key] for key in ("progress", "block_rows") if key in facts})
+
+
+def why_not(asked: str, noise: float, each: Scored, taken: Scored, lost: Mapping[str, float], ideal: Ideal) -> str:
+    """One line: slower, by how much and mostly by what; or why it was passed over though it is faster."""
+    ahead = taken.predicted_s - each.predicted_s
+    if abs(ahead) <= EQUAL * taken.predicted_s:
+        same = each.schedule.tiles and each.schedule.tiles == taken.schedule.tiles
+        return "the same tiles" if same and each.family != taken.family else "no faster"
+    if ahead > 0:
+        return _passed_over(asked, noise, each, taken, ahead)
+    text = f"{share_text(-ahead / taken.predicted_s)} slower" if taken.predicted_s else f"{seconds_text(-ahead)} slower"
+    excess = {name: seconds - lost.get(name, 0.0) for name, seconds in ideal.lost(each).items()}
+    worst = max(excess, key=lambda name: excess[name], default=None)
+    return text if worst is None or excess[worst] <= 0 else f"{text}, {seconds_text(excess[worst])} more {worst}"
+
+
+def _passed_over(asked: str, noise: float, each: Scored, taken: Scored, ahead: float) -> str:
+    gain = share_text(ahead / taken.predicted_s)
+    if asked not in ("auto", each.family):
+        return f"{gain} faster, but {asked} was asked for"
+    if taken.family == "serial" and ahead <= noise * taken.predicted_s:
+        return f"gains {gain} on serial, within the noise of {share_text(noise)}"
+    return f"{gain} faster, but not proved"
+
+
+def published(costs: Costs, operator: Mapping[str, Any], serials: Sequence[Scored]) -> dict[str, Any]:
+    """What the machine's source printed for this operator (as its document has it), its gain read over each serial time
+    that it may mean."""
+    fact = costs.machine.facts.get("published", {})
+    sizes = {name: value for name, value in operator.items() if name != "schema"}
+    if costs.ranks != costs.machine.ranks or any(fact.get(key) != value for key, value in sizes.items()):
+        return {}
+    library = [each for each in costs.calm.score([baseline(serials).schedule]) if each.schedule.get("by") == "library"]
+    if "planned_s" not in fact or "serial_s" not in fact or not library:
+        return {}
+    both = ((fact["serial_s"], "the serial time as printed"), (library[0].predicted_s, CALM))
+    readings = [
+        {"serial_s": serial_s, "gain": 1 - fact["planned_s"] / serial_s, "basis": basis} for serial_s, basis in both
+    ]
+    return {"planned_s": fact["planned_s"], "readings": readings, "note": fact.get("note", "")}
+
+
+CALM = "the published curves, uncontended"

@@ -1,0 +1,207 @@
+"""The search for a plan: operator and machine in, the fastest proved schedule out, and why it was taken."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from dovetail.core import PlanError
+from dovetail.ir import SERIAL, Operator, Program, Schedule
+from dovetail.ir.certificate import Certificate
+from dovetail.ir.registry import checked_operator, prove
+from dovetail.machine import Machine, load
+from dovetail.planner.costs import Costs, Scored
+from dovetail.planner.plan import MEASURED_SLOWER, Plan, Rival
+from dovetail.planner.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
+
+
+class Proved(NamedTuple):
+    """The candidate to take, its Program and its certificate; why faster ones were refused."""
+
+    scored: Scored
+    program: Program
+    certificate: Certificate
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked of the search itself: a family to keep to, or "auto"; and which gain counts as none."""
+
+    family: str
+    noise: float
+
+
+def plan(
+    operator: Operator,
+    machine: Machine | str,
+    *,
+    ranks: int | None = None,
+    schedule: str = "auto",
+    contention: float | None = None,
+    noise: float = 0.0,
+    extrapolate: bool = False,
+    **options: Any,
+) -> Plan:
+    """The fastest schedule of `operator` on `ranks` ranks of `machine` (all of them unless said), as predicted.
+
+    `schedule` names a family to keep to; "auto" weighs all, and takes the fastest serial unless the gain over it
+    exceeds `noise` (a share of the serial time). `contention` replaces the measured slow-downs by one factor on
+    communication. `options` are those of the operator's schedules (see its class): of products `reading`, the rule of
+    MC²'s short block (seed 000), `max` as in its worked example or `min` as in its text; `floor` and `align`, least
+    rows of a tile of the optimum and what its lengths are multiples of; `max_tiles`; `by`, the library or messages of
+    our own, which `rows_per_message` cuts.
+
+    Raises PlanError for an unknown choice, OperatorError for too many ranks, CostError where the machine lacks a cost
+    (or, unless `extrapolate`, was not measured that far).
+
+    >>> from dovetail.matmul import MatmulAllReduce
+    >>> operator = MatmulAllReduce(4096, 3072, 8192, "float16")
+    >>> made = plan(operator, "atlas-a2-8", schedule="mc2", contention=1.0)
+    >>> made.tiles, round(made.predicted_s * 1e6), round(made.serial_s * 1e6)
+    ((512, 896, 896, 896, 896), 1283, 1734)
+    """
+    asked = Asked(_family(checked_operator(operator), schedule), _noise(noise))
+    where = load(machine) if isinstance(machine, str) else machine
+    costs, notes = Costs.of(
+        operator, where, ranks, options, contention, extrapolate
+    )  # operator → what is asked of what
+    costs = replace(costs, family=asked.family)
+    ranked = ranked_schedules(costs)  # → Programs → prices → simulated, fastest first
+    taken = guard(costs, asked, ranked)  # → verified; serial unless it gains more than the noise
+    return _reasoned(costs, asked, operator, taken, ranked, notes)  # → Plan
+
+
+def ranked_schedules(costs: Costs) -> list[Scored]:
+    """All schedules worth simulating, fastest first; as fast: simplest family, then fewest ops."""
+    families = {family: place for place, family in enumerate(costs.operator.families)}
+
+    def order(each: Scored) -> tuple[float, int, int]:
+        simplicity = families.get(each.family, len(families))
+        return float(f"{each.predicted_s:.9e}"), simplicity, len(each.schedule.tiles)
+
+    scored = costs.score(map(costs.in_turn, costs.operator.schedules(costs)))
+    for turn in range(MOST_TURNS):
+        ranked = [each.schedule for each in sorted(scored, key=order)]
+        more = costs.score(map(costs.in_turn, costs.operator.improved(costs, ranked, turn)))
+        if turn and not more:
+            break
+        scored += more
+    return sorted(scored, key=order)
+
+
+MOST_TURNS = 4  # of improving on the best
+
+
+def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
+    """The fastest candidate of the family asked for that can be proved; of any family, it must beat serial."""
+    known = (each for each in ranked if each.schedule.is_serial)
+    serial = next(known, None) or costs.scored(costs.operator.serial(costs.ranks))  # whose error says what to probe
+    refused: list[str] = []
+    several = len({each.schedule.get("by") for each in ranked}) > 1
+    for each in ranked:
+        if asked.family == "auto" and not each.schedule.is_serial and not _gains(asked, each, serial):
+            break
+        if asked.family not in ("auto", each.family):
+            continue
+        program = costs.operator.program(each.schedule, costs.ranks)
+        certificate = prove(costs.operator, each.schedule, program)
+        if certificate.ok:
+            return Proved(costs.exactly(each, program), program, certificate, tuple(refused))
+        failed = next(check.message for check in certificate.checks.values() if not check.ok)
+        refused.append(f"{label(each.schedule, several=several)} was refused by its certificate: {failed}")
+    if asked.family not in ("auto", SERIAL):
+        raise PlanError(f"no {asked.family} schedule fits", found="; ".join(refused) or _none(costs), hint="try 'auto'")
+    program = costs.operator.program(serial.schedule, costs.ranks)
+    certificate = prove(costs.operator, serial.schedule, program)
+    certificate.raise_if_bad()
+    return Proved(costs.exactly(serial, program), program, certificate, tuple(refused))
+
+
+def _none(costs: Costs) -> str:
+    """That there is no candidate, and what was asked of it."""
+    asked = [f"{name}={value}" for name, value in costs.options.items() if value not in (None, "auto")]
+    where = f"{costs.operator.title} on {costs.ranks} rank{'s' * (costs.ranks > 1)}"
+    return f"{where} has none{' with ' * bool(asked)}{', '.join(asked)}"
+
+
+def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:
+    """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival, which
+    was not taken because of `why`."""
+    far, program = replace(costs, extrapolate=True), costs.operator.program(schedule, costs.ranks)
+    scored = far.exactly(far.scored(schedule), program)
+    certificate = prove(costs.operator, schedule, program)
+    certificate.raise_if_bad()
+    mine = Rival(f"{found.family}, as predicted", found.schedule, found.predicted_s, why)
+    others = tuple(rival for rival in found.rivals if rival.schedule != schedule)
+    ideal = Ideal(costs, found.compute_s, found.comm_s)
+    steps = found.schedule.steps if schedule.tiles == found.tiles else {}
+    rest = (note for note in found.notes if note not in found.schedule.notes)
+    return replace(
+        found,
+        schedule=replace(schedule, steps=steps),
+        program=program,
+        certificate=certificate,
+        predicted=scored.timeline,
+        handling_s=scored.handling_s,
+        losses=ideal.lost(scored),
+        rivals=(mine, *others),
+        notes=(*schedule.notes, *rest),
+    )
+
+
+def _reasoned(
+    costs: Costs, asked: Asked, operator: Operator, taken: Proved, ranked: Sequence[Scored], notes: Sequence[str]
+) -> Plan:
+    """The Plan of the taken candidate: its times, losses, rivals and notes."""
+    scored = taken.scored
+    serials = [each for each in ranked if each.schedule.is_serial]
+    ideal = Ideal.of(costs, serials)
+    base, lost = baseline(serials), ideal.lost(scored)
+    return Plan(
+        driven(costs, scored.schedule),
+        costs.operator,
+        costs.ranks,
+        costs.machine.name,
+        taken.program,
+        taken.certificate,
+        scored.timeline,
+        driven(costs, base.schedule),
+        base.predicted_s,
+        ideal.compute_s,
+        ideal.comm_s,
+        lost,
+        rivals(asked.family, asked.noise, ranked, scored, lost, ideal),
+        (*notes, *scored.schedule.notes, *taken.refused, *_assumptions(costs)),
+        published(costs, operator.to_json(), serials),
+        asked.noise,
+        scored.handling_s,
+        costs.machine.facts.get("probed"),
+    )
+
+
+def _assumptions(costs: Costs) -> tuple[str, ...]:
+    """What the predictions take for granted, as one sentence, where there is anything."""
+    lines = costs.model.assumptions()
+    return (f"Taken for granted: {'; '.join(lines)}.",) if lines else ()
+
+
+def _family(operator: Operator, schedule: str) -> str:
+    known = ("auto", *operator.families)
+    if schedule in known:
+        return schedule
+    near = difflib.get_close_matches(str(schedule), known, 1, cutoff=0.4)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    raise PlanError(f"no schedule '{schedule}'", hint=f"{hint}There are {', '.join(known)}")
+
+
+def _noise(noise: float) -> float:
+    if not 0.0 <= noise < 1.0:
+        raise PlanError("noise is a share of the serial time, from 0 to 1", found=repr(noise), hint="e.g. 0.02")
+    return noise
+
+
+def _gains(asked: Asked, each: Scored, serial: Scored) -> bool:
+    return serial.predicted_s - each.predicted_s > max(asked.noise, EQUAL) * serial.predicted_s

@@ -1,0 +1,30 @@
+"""shortlist: which of the predicted schedules are worth measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.planner.costs import Scored
+
+MOST = 8
+LONG_S = 5e-3  # where bandwidth decides, predictions are good, and measuring is dear
+HOPELESS, HOPELESS_LONG = 4.0, 1.7  # times the best prediction
+
+
+def shortlist(ranked: Sequence[Scored], most: int = MOST) -> list[Scored]:
+    """The schedules to measure beside the serial one, of those ranked, best predicted first.
+
+    The best of each family that is not hopeless comes before the second best of any, since predictions err more between
+    families than within one. Of Programs as long that are predicted to take as long, cut or uncut, one will do.
+    """
+    found: dict[tuple[float, int, bool], Scored] = {}
+    leaders: dict[str, Scored] = {}
+    for each in ranked:
+        alike = float(f"{each.predicted_s:.6e}"), each.program.num_ops, each.schedule.slice_bytes > 0
+        if not each.schedule.is_serial and found.setdefault(alike, each) is each:
+            leaders.setdefault(each.family, each)
+    best_s = min((each.predicted_s for each in found.values()), default=0.0)
+    limit_s = best_s * (HOPELESS if best_s < LONG_S else HOPELESS_LONG)
+    hopeful = [each for each in found.values() if each.predicted_s <= limit_s]
+    first = sorted(hopeful, key=lambda each: leaders[each.family] is not each)[:most]
+    return sorted(first, key=lambda each: each.predicted_s)

@@ -1,0 +1,50 @@
+"""balance: sizes whose compute and communication take about as long on this machine, found in a second or two."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dovetail.core import OperatorError
+from dovetail.ir import Operator
+from dovetail.prober import programs
+from dovetail.prober.take import take
+from dovetail.run.job import Executor
+
+CALLS = 4  # of the library, from the end of one to the end of the next; some libraries take far longer now and then
+
+
+class Balanced(NamedTuple):
+    """An operator for `ranks` ranks, the seconds of its computation and of its collective, each whole and alone; FLOP
+    and bytes of either."""
+
+    operator: Operator
+    ranks: int
+    compute_s: float
+    comm_s: float
+    flops: float
+    num_bytes: int
+
+
+def balanced(executor: Executor, kind: Any, ranks: int, dtype: str = "float32") -> Balanced:
+    """The operator of a class to try first: neither side hides all of the other for free, nor can it hide nothing.
+
+    `kind`: a class of operators with `pilot` and `sized` (see `matmul.Product`). Raises OperatorError for one rank,
+    which has nothing to communicate.
+    """
+    if ranks < 2:
+        raise OperatorError("one rank has no communication to balance with", hint="name the sizes, or more --ranks")
+    found = looked_at(executor, kind.pilot(ranks, dtype), ranks)
+    for _ in range(2):
+        operator = kind.sized(ranks, dtype, found.flops / found.compute_s, found.num_bytes / found.comm_s)
+        found = looked_at(executor, operator, ranks)
+    return found
+
+
+def looked_at(executor: Executor, operator: Any, ranks: int) -> Balanced:
+    """The least seconds of a rank's computation, and of the library's collective: all that disturbs only adds."""
+    (kind, num_bytes), sample = operator.collected(ranks)[0], operator.samples(ranks)[0]
+    computed = programs.computations(operator, sample, ranks, sample.most, 1)
+    called = programs.library(kind, ranks, num_bytes, 1 + CALLS)
+    found = take(executor, [computed, called])
+    compute_s, comm_s = (float(found[each.key].seconds.min()) for each in (computed, called))
+    return Balanced(operator, ranks, compute_s, comm_s, operator.flops / ranks, num_bytes)

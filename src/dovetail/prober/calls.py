@@ -1,0 +1,95 @@
+"""calls: what blocking calls of the MPI library take, measured in C as programs make them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool
+from dovetail.cost import as_measured
+from dovetail.machine import Machine
+from dovetail.prober.links import pairs_of
+from dovetail.prober.take import as_samples
+from dovetail.run.mpi import OPEN_MPI, stop
+
+SOURCE = Path(__file__).with_suffix(".c")
+MOST_BYTES = 1 << 20
+LOOK_S = 0.05
+SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 Mbit/s too
+
+
+def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, silent_s: float = SILENT_S) -> Machine:
+    """The machine with the costs `call:NAME:RANKS` of the collective MPI_NAME, by its largest buffer, on as many ranks
+    as it has, and `call:NAME_again:RANKS` of those whose root stays the same; and, of a message between two ranks,
+    `call:Send:KIND` of one way of a ping-pong, and `call:Sendrecv:KIND` where another goes the other way at once.
+
+    `launch` starts them, as executors do. Our engine calls the library's non-blocking collectives, which may take far
+    longer than these. Raises RunError, with all that was started ended, where nothing more comes for `silent_s`.
+    """
+    command = [part.replace("{ranks}", str(machine.ranks)) for part in shlex.split(launch)]
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # where all hosts find it
+        pairs = [f"{kind}:{a}:{b}" for kind, (a, b) in pairs_of(machine).items()]
+        program = [_compiled(Path(place) / "calls"), str(most_bytes), *pairs]
+        lines = _measured(command, program, Path(place), silent_s)
+    rows = defaultdict(list)
+    for line in lines:
+        name, num_bytes, repeat, seconds = line.split()
+        key = f"call:{name}" if ":" in name else f"call:{name}:{machine.ranks}"
+        rows[key].append((float(num_bytes), float(seconds), int(repeat)))
+    return machine.with_costs({key: as_measured(as_samples(found)).to_json() for key, found in rows.items()})
+
+
+def _measured(command: list[str], program: list[str], place: Path, silent_s: float) -> list[str]:
+    """What the program prints that a command starts, run to its end in a session of its own."""
+    told, errors = place / "told.txt", place / "errors.txt"
+    with told.open("wb") as out, errors.open("wb") as err:
+        env = OPEN_MPI | os.environ
+        try:
+            launcher = subprocess.Popen(
+                [*command, *program], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
+            )
+        except OSError as error:
+            raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
+        try:
+            _wait(launcher, told, silent_s, shlex.join(command))
+        finally:
+            stop(launcher, place)
+    if launcher.returncode:
+        found = (errors.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"measuring collectives ended with {launcher.returncode}", found=found)
+    return told.read_text().splitlines()
+
+
+def _wait(launcher: subprocess.Popen[bytes], told: Path, silent_s: float, started_by: str) -> None:
+    """Until the program is over; a RunError where it has nothing more to tell. Looks are counted, not the clock: where
+    all was stopped for a while, we were too."""
+    size, quiet = 0, 0
+    while launcher.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(LOOK_S)
+        now = told.stat().st_size
+        size, quiet = now, quiet + 1 if now == size else 0
+        if quiet * LOOK_S > silent_s:
+            name, num_bytes, *_ = [*(told.read_text().splitlines() or [""])[-1].split(), "", ""]
+            raise RunError(
+                f"measuring collectives hangs: none came to its end for {silent_s:g} s",
+                found=f"the last was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
+                hint=f"does `{started_by} hostname` end, and do hosts reach each other? --launch takes another",
+            )
+
+
+def _compiled(target: Path) -> str:
+    """The program, by the mpicc at hand."""
+    mpicc = find_tool("mpicc")
+    if mpicc is None:
+        raise EnvironmentFault("there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'")
+    done = subprocess.run([mpicc, "-O2", str(SOURCE), "-o", str(target)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EnvironmentFault(f"{mpicc} could not compile {SOURCE.name}", found=done.stderr.strip()[-200:])
+    return str(target)

@@ -1,0 +1,181 @@
+"""links: what messages cost on a machine, by ping-pongs, streams, collectives and late receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from dovetail.core import Say
+from dovetail.cost import CostModel, EagerLimit, eager_limit, fit
+from dovetail.machine import SWITCH, Link, Machine
+from dovetail.prober import programs
+from dovetail.prober.programs import PAUSE_S, Measurement
+from dovetail.prober.take import Budget, should_probe_again, take
+from dovetail.run.job import Executor, Job
+
+Guess = Callable[[float], float]  # bytes -> seconds, roughly
+Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
+PILOT_BYTES = (64, 16 << 10, 256 << 10)
+MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, where so many take no longer than a size may
+COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
+EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
+LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of those are sent early
+EAGER = "eager:"  # of the keys of those, before the link's kind
+STREAM = 8  # messages of a stream at least
+SPOT_BYTES = 256 << 10
+FLOOD_BYTES, FLOOD, FLOODS = 256 << 10, 12, 3  # messages each way at once, half of which should come in half the time
+MIXED = 0.75  # of the time of all is over then where they mix
+
+
+def probe_links(
+    executor: Executor,
+    ranks: int,
+    name: str,
+    budget: Budget | None = None,
+    say: Say | None = None,
+    wired: Machine | None = None,
+) -> Machine:
+    """A Machine with the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, `copy`, and the eager limits.
+
+    Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`; unless the user
+    knows better how they are `wired`, whose nodes and links are taken, and nothing else. Source: seed 004 (measure
+    point to point and collective performance first); conventions of IMB's PingPong.
+    """
+    say = say or (lambda what, done: None)
+    say("finding the ranks", 0.0)
+    machine = _bare(name, *find_ranks(executor, ranks), wired)
+    pairs = pairs_of(machine)
+    guesses, early, facts = _pilot(executor, ranks, pairs)
+    machine = machine.with_costs({}, **facts)
+    say("messages and collectives", 0.1)
+    samples = take(executor, _message_costs(machine, pairs, guesses, budget or Budget()))
+    machine = machine.with_costs({key: fit(s).to_json() for key, s in samples.items()})
+    limits = _eager_limits(executor, machine, pairs, early)
+    return machine.with_costs({}, eager_limit_bytes=limits) if limits else machine
+
+
+def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
+    """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
+    slowest = list(pairs_of(machine).items())[:1]
+    size, slices = SPOT_BYTES, machine.slice_bytes
+    asked = [programs.exchange(machine.ranks, pair, size, STREAM, kind, slices) for kind, pair in slowest]
+    found = take(executor, [_tiny(machine.ranks), *asked], 1)
+    facts = found["reduce"].provenance["facts"]
+    if any(facts.get(key) != machine.facts.get(key) for key in ("host", "cpu", "mpi", "cores")):
+        return False
+    if should_probe_again(machine.costs, found):
+        return False
+    model = CostModel.of(machine)
+    expected = [float(model.seconds(ask.key, SPOT_BYTES, extrapolate=True)) for ask in asked]
+    taken = [float(found[ask.key].medians[0]) for ask in asked]
+    return all(abs(s - usual_s) <= tolerance * usual_s for s, usual_s in zip(taken, expected, strict=True))
+
+
+def pairs_of(machine: Machine) -> Pairs:
+    """For each link kind a pair of ranks that it joins, the slowest kind (between nodes) first."""
+    found: Pairs = {}
+    for a in range(machine.ranks):
+        for b in range(a + 1, machine.ranks):
+            found.setdefault(machine.route(a, b)[0], (a, b))
+    return dict(sorted(found.items(), key=lambda item: item[0] != "net"))
+
+
+def _message_costs(machine: Machine, pairs: Pairs, guesses: dict[str, Guess], budget: Budget) -> list[Measurement]:
+    local, ranks, slices = (programs.reduce, programs.copy), machine.ranks, machine.slice_bytes
+    measured = [make(ranks, size, budget.trips(size / 5e9)) for make in local for size in COLLECTIVE_BYTES]
+    for kind, pair in pairs.items():
+        guess = guesses[kind]
+        long = [size for size in LONG_BYTES if budget.allows(LONG * guess(size))]
+        for size in [*(size for size in MESSAGE_BYTES if budget.allows(guess(size))), *long]:
+            trips = budget.trips(guess(size))
+            measured.append(programs.ping_pong(ranks, pair, size, trips, kind))
+            measured.append(programs.exchange(ranks, pair, size, max(trips, STREAM), kind, slices))
+    slowest = next(iter(guesses.values()), None)
+    if slowest is not None:
+        sizes = (size for size in COLLECTIVE_BYTES if budget.allows(slowest(size)))
+        measured += [programs.library("all_reduce", ranks, size, budget.trips(2 * slowest(size))) for size in sizes]
+    return measured
+
+
+def find_ranks(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
+    """The host of every rank, and the facts, from a first tiny job."""
+    facts = executor.execute(Job((_tiny(ranks).variant,), rounds=1, warmup=0)).facts
+    hosts = facts["host"] if isinstance(facts["host"], list) else [facts["host"]] * ranks
+    return hosts, facts
+
+
+def _tiny(ranks: int) -> Measurement:
+    return programs.reduce(ranks, 1 << 10, 1)
+
+
+def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
+    """The machine without costs: as it is wired, else nodes by host name, a link each way between two nodes, a switch
+    between more."""
+    names = list(dict.fromkeys(hosts))
+    nodes = tuple(names.index(host) for host in hosts)
+    ends = [(0, 1), (1, 0)] if len(names) == 2 else []
+    if len(names) > 2:
+        ends = [way for a in range(len(names)) for way in ((a, SWITCH), (SWITCH, a))]
+    links = tuple(Link(*way, "net") for way in ends)
+    probed = datetime.now(UTC).isoformat(timespec="seconds")
+    facts = {**facts, "hosts": names, "probed": probed}
+    if wired:
+        nodes = wired.nodes[: len(hosts)]
+        links = tuple(link for link in wired.links if {link.src, link.dst} <= {*nodes, SWITCH})
+    return Machine(name, len(hosts), nodes, links, {}, facts)
+
+
+def _pilot(
+    executor: Executor, ranks: int, pairs: Pairs
+) -> tuple[dict[str, Guess], dict[str, EagerLimit], dict[str, Any]]:
+    """For each kind a rough guess of the seconds of a message, to share out the time, and its eager limit as far as
+    seen; the fact `slice_bytes`, where messages of a kind do not come in turn."""
+    if not pairs:
+        return {}, {}, {}
+    ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
+    far = {kind: pair for kind, pair in pairs.items() if kind == "net"}  # within a node nothing stands in line
+    ask += FLOODS * [programs.turns(ranks, pair, FLOOD_BYTES, FLOOD, kind) for kind, pair in far.items()]
+    late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
+    samples = take(executor, [*ask, *late], 1)
+    early = {kind: eager_limit(samples[EAGER + kind], PAUSE_S) for kind in (pairs if late else ())}
+    mixed = [kind for kind in far if kind in early and samples[f"turns:{kind}"].medians[0] > MIXED]
+    slices = min((early[kind].limit_bytes for kind in mixed), default=0)
+
+    def guess(kind: str) -> Guess:
+        known = samples[f"p2p:{kind}"]
+        least, per_byte = float(known.medians[0]), float(known.medians[-1] / known.sizes[-1])
+        return lambda size: least + size * per_byte
+
+    return {kind: guess(kind) for kind in pairs}, early, {"slice_bytes": slices} if slices else {}
+
+
+def _late_receives(ranks: int, pairs: Pairs, sizes: Sequence[int]) -> list[Measurement]:
+    """For the fact `eager_limit_bytes`, by link kind: sends whose receive is posted late."""
+    made = ((kind, programs.late_receive(ranks, pair, size, 3)) for kind, pair in pairs.items() for size in sizes)
+    return [each._replace(key=EAGER + kind) for kind, each in made]
+
+
+def _eager_limits(
+    executor: Executor, machine: Machine, pairs: Pairs, found: Mapping[str, EagerLimit]
+) -> dict[str, int]:
+    """The fact `eager_limit_bytes`, by link kind: larger messages are asked about where none waited, and a kind whose
+    largest did not wait either has no limit."""
+    limits = {kind: each.limit_bytes for kind, each in found.items()}
+    asked = []
+    for kind, each in found.items():
+        if each.waits_bytes is None:
+            sizes = [size for size in LARGE_EAGER_BYTES if _is_brief(machine, kind, size)]
+            asked += _late_receives(machine.ranks, {kind: pairs[kind]}, sizes)
+    for key, samples in take(executor, asked).items() if asked else ():
+        kind, more = key.removeprefix(EAGER), eager_limit(samples, PAUSE_S).limit_bytes
+        limits[kind] = max(limits[kind], more)
+        if more == LARGE_EAGER_BYTES[-1]:
+            del limits[kind]
+    return limits
+
+
+def _is_brief(machine: Machine, kind: str, size: int) -> bool:
+    """Whether a message is on its way for much less time than its receive is late."""
+    return bool(CostModel.of(machine).seconds(f"p2p:{kind}", size, extrapolate=True) < PAUSE_S / 4)

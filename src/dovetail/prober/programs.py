@@ -1,0 +1,290 @@
+"""The small Programs that a probe runs, by the same executor as any schedule, and how their spans become timings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import (
+    Builder,
+    KernelForm,
+    Kind,
+    Operand,
+    Operator,
+    Program,
+    Region,
+    Sample,
+    Slot,
+    Subject,
+    Work,
+    Workload,
+    op_works,
+)
+from dovetail.run.job import Variant
+from dovetail.run.options import RunOptions
+from dovetail.timeline import Timeline
+
+Array = NDArray[Any]
+Seconds = Callable[[Timeline], list[float]]
+Spans = dict[int, tuple[float, float]]
+PAUSE_S = 0.01  # of the kernel `pause`
+SLOTS = 32  # of the receive buffer in a stream: as many messages can be on their way
+HELD_BYTES = 64 << 20  # of that buffer at most, but two slots
+
+
+class Stream(NamedTuple):
+    """Products beside a stream of messages, and the rows of each rank's products and receives."""
+
+    variant: Variant
+    products: dict[int, list[int]]
+    receives: dict[int, list[int]]
+
+
+class Measurement(NamedTuple):
+    """One timing to take: `seconds` reads the timings of size `x` for cost `key` out of a run of `variant`."""
+
+    key: str
+    x: float
+    variant: Variant
+    seconds: Seconds
+
+
+def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
+    """Sleeps and touches nothing: a rank that is busy elsewhere."""
+    time.sleep(PAUSE_S)
+
+
+def one_pause(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+    return Work("pause", 1.0, 0.0)
+
+
+PAUSE = KernelForm("pause", pause, one_pause)
+
+
+def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
+    """A message there and back, `trips` times; half of each round trip is a timing (IMB PingPong's t/2)."""
+    b, (here, there) = Builder("ping_pong", ranks), pair
+    b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
+    net, out, back = b.lane("net", "net"), b.channel(here, there), b.channel(there, here)
+    ping, pong = Region("ping", 0, 1), Region("pong", 0, 1)
+    ends: list[int] = []
+    for _ in range(trips):
+        b.add(Kind.send, here, net, reads=[ping], chan_out=out, after=ends[-1:])
+        ends.append(b.add(Kind.recv, here, net, writes=[pong], chan_in=back))
+        got = b.add(Kind.recv, there, net, writes=[pong], chan_in=out)
+        b.add(Kind.send, there, net, reads=[ping], chan_out=back, after=[got])
+    variant = _variant(f"p2p {num_bytes}", b.build(), {"ping": num_bytes, "pong": num_bytes})
+    return Measurement(f"p2p:{kind}", num_bytes, variant, lambda t: _steps(t, ends, 0.5))
+
+
+def exchange(
+    ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str, slice_bytes: int = 0
+) -> Measurement:
+    """A stream of messages each way at once, as many on their way as there are slots; the seconds of each.
+
+    Other than IMB's Exchange, no message waits for the one before: that is how a schedule sends.
+    """
+    variant, rows = _exchange(ranks, pair, num_bytes, trips, slice_bytes)
+    return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
+
+
+def turns(ranks: int, pair: tuple[int, int], num_bytes: int, count: int, kind: str) -> Measurement:
+    """What share of the time of so many messages each way is over when half of them have come: about half of it where
+    they come in their turn, most of it where all are on their way together."""
+    variant, rows = _exchange(ranks, pair, num_bytes, count - 1, 0)
+    return Measurement(f"turns:{kind}", num_bytes, variant, lambda t: _middle(t, rows))
+
+
+def _exchange(
+    ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, slice_bytes: int
+) -> tuple[Variant, list[int]]:
+    """Messages each way, one more than trips; the rows of the first rank's receives."""
+    b = Builder("exchange", ranks)
+    slots = min(SLOTS, trips + 1)  # long messages are few
+    b.buffer("mine", "input", 1), b.buffer("theirs", "output", slots)
+    send, recv = b.lane("send", "net"), b.lane("recv", "net")
+    rows: list[int] = []
+    for me, peer in (pair, pair[::-1]):
+        out, back = b.channel(me, peer, depth=slots), b.channel(peer, me, depth=slots)
+        came = []
+        for trip in range(trips + 1):
+            b.add(Kind.send, me, send, reads=[Region("mine", 0, 1)], chan_out=out)
+            came.append(b.add(Kind.recv, me, recv, writes=[Region("theirs", trip % slots, 1)], chan_in=back))
+        rows = rows or came
+    variant = _variant(f"exchange {num_bytes}", b.build(), {"mine": num_bytes, "theirs": num_bytes})
+    return replace(variant, options=RunOptions(slice_bytes=slice_bytes)), rows
+
+
+def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
+    """A collective of the library, one after another; `num_bytes`: of the larger of a rank's buffers."""
+    b = Builder(kind, ranks)
+    rows = _add_calls(b, ranks, kind, trips)
+    each = num_bytes // max(_call_slots(kind, ranks))
+    variant = _variant(f"{kind} {num_bytes}", b.build(), {"x": each, "y": each}, dtype)
+    return Measurement(f"{kind}:{ranks}", num_bytes, variant, lambda t: _steps(t, rows[0]))
+
+
+def _add_calls(b: Builder, ranks: int, kind: str, count: int) -> dict[int, list[int]]:
+    """Append calls of a collective of all ranks, one after another, from x to y; their rows by rank."""
+    taken, given = _call_slots(kind, ranks)
+    b.buffer("x", "input", taken), b.buffer("y", "output", given)
+    net, call = b.lane("net", "net"), b.collective(kind, range(ranks))
+    rows: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+    for _ in range(count):
+        for rank, mine in rows.items():
+            x, y = [Region("x", 0, taken)], [Region("y", 0, given)]
+            mine.append(b.add(Kind.collective, rank, net, reads=x, writes=y, call=call, after=mine[-1:]))
+    return rows
+
+
+def _call_slots(kind: str, ranks: int) -> tuple[int, int]:
+    """Slots of what a rank gives to a collective, and of what it gets."""
+    known = {"all_gather": (1, ranks), "reduce_scatter": (ranks, 1), "all_to_all": (ranks, ranks)}
+    return known.get(kind, (1, 1))
+
+
+def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:
+    """Sends whose receive is posted PAUSE_S later: a send that ends much sooner did not wait for it."""
+    b, (here, there) = Builder("late_receive", ranks), pair
+    b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
+    net, compute, pause = b.lane("net", "net"), b.lane("compute", "compute"), b.kernel("pause", ())
+    out, back = b.channel(here, there), b.channel(there, here)
+    ping, pong, sends = Region("ping", 0, 1), Region("pong", 0, 1), list[int]()
+    ack, got = list[int](), list[int]()
+    for _ in range(trips):
+        sends.append(b.add(Kind.send, here, net, reads=[ping], chan_out=out, after=ack[-1:]))
+        ack.append(b.add(Kind.wait, here, net, chan_in=back))
+        late = b.add(Kind.compute, there, compute, call=pause, after=got)
+        taken = b.add(Kind.recv, there, net, writes=[pong], chan_in=out, after=[late])
+        got = [b.add(Kind.signal, there, net, chan_out=back, after=[taken])]
+    variant = _variant(f"late {num_bytes}", b.build(), {"ping": num_bytes, "pong": num_bytes})
+    return Measurement("eager", num_bytes, variant, lambda t: _durations(t, sends))
+
+
+def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
+    """Adding one buffer to another, on every rank at once."""
+    return _local(Kind.reduce, ranks, num_bytes, trips)
+
+
+def copy(ranks: int, num_bytes: int, trips: int) -> Measurement:
+    """Copying one buffer to another, on every rank at once."""
+    return _local(Kind.copy, ranks, num_bytes, trips)
+
+
+def _local(kind: Kind, ranks: int, num_bytes: int, trips: int) -> Measurement:
+    b = Builder(kind.name, ranks)
+    b.buffer("x", "input", 1), b.buffer("y", "scratch", 1)
+    lane = b.lane("compute", "compute")
+    x, y = Region("x", 0, 1), Region("y", 0, 1)
+    rows: list[int] = []
+    for rank in range(ranks):
+        b.add(Kind.copy, rank, lane, reads=[x], writes=[y])
+        mine = [b.add(kind, rank, lane, reads=[x], writes=[y]) for _ in range(trips)]
+        rows = rows or mine
+    variant = _variant(f"{kind.name} {num_bytes}", b.build(), {"x": num_bytes, "y": num_bytes}, "float32")
+    return Measurement(kind.name, num_bytes, variant, lambda t: _durations(t, rows))
+
+
+def computations(operator: Operator, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
+    """A computation of an operator, of one amount, on every rank at once, again and again; where ranks or slices differ
+    it goes by the most of them."""
+    b = Builder("computations", ranks)
+    rows = sample.add(b, ranks, [amount] * trips)
+    program = b.build()
+    workload = operator.workload(program)
+    variant = Variant(f"{sample.label} {amount}", program, workload, RunOptions())
+    most = max(op_works(program, workload).values(), key=lambda work: work.flops / max(work.units, 1))
+    return Measurement(f"kernel:{most.key}", amount, variant, lambda t: slowest(t, rows))
+
+
+def stream(
+    about: Operator | Subject,
+    sample: Sample,
+    ranks: int,
+    amounts: Sequence[int],
+    num_bytes: int,
+    messages: int,
+    call: str | None = None,
+    slice_bytes: int = 0,
+) -> Stream:
+    """Computations of these amounts beside a stream of messages between neighbours, each added to what is there; or
+    beside so many calls of the library's collective `call`, of `num_bytes` of the larger of a rank's buffers.
+
+    No amounts, or no messages, gives either side alone.
+    """
+    b = Builder("stream", ranks)
+    computed = sample.add(b, ranks, amounts)
+    slots = int(np.clip(HELD_BYTES // max(num_bytes, 1), 2, SLOTS))
+    receives = _add_messages(b, ranks, messages, slots) if call is None else _add_calls(b, ranks, call, messages)
+    names, parts = (("mine", "sums"), 1) if call is None else (("x", "y"), max(_call_slots(call, ranks)))
+    program, slot = b.build(), (Slot((max(num_bytes // parts // 4, 1),), "float32"),) * ranks
+    work = about.workload(program)
+    sizes = {buffer: each for buffer, each in work.sizes.items() if buffer not in names}
+    workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, sizes)
+    name = f"stream {call or 'messages'} {num_bytes} {len(amounts)} {messages}"
+    options = RunOptions("thread" if slice_bytes else "poll", slice_bytes=slice_bytes)
+    return Stream(Variant(name, program, workload, options), computed, receives)
+
+
+def _add_messages(b: Builder, ranks: int, messages: int, slots: int) -> dict[int, list[int]]:
+    """Append messages between neighbours, each way at once, into so many slots; the rows of each rank's receives."""
+    slots = max(1, min(slots, messages))
+    b.buffer("mine", "input", 1), b.buffer("sums", "scratch", slots)
+    send, recv, mine, receives = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)], {}
+    for rank in range(ranks - ranks % 2):
+        out, back = b.channel(rank, rank ^ 1, depth=slots), b.channel(rank ^ 1, rank, depth=slots)
+        receives[rank] = list[int]()
+        for i in range(messages):
+            b.add(Kind.send, rank, send, reads=mine, chan_out=out)
+            into = [Region("sums", i % slots, 1)]
+            receives[rank].append(b.add(Kind.recv_reduce, rank, recv, reads=mine, writes=into, chan_in=back))
+    return receives
+
+
+def ends_of(timeline: Timeline) -> Spans:
+    """Start and end of each op's span, by its row."""
+    col = timeline.columns
+    return {int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)}
+
+
+def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str = "uint8") -> Variant:
+    size = 4 if dtype == "float32" else 1
+    slots = {key: (Slot((max(n // size, 1),), dtype),) * program.num_ranks for key, n in num_bytes.items()}
+    return Variant(name, program, Workload(slots, (PAUSE,)), RunOptions())
+
+
+def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list[float]:
+    """From the end of each op to the end of the next."""
+    spans = ends_of(timeline)
+    return [float(step) for step in np.diff([spans[row][1] for row in rows]) * factor]
+
+
+def _rate(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    """Seconds of a message in a stream, over the whole stream: libraries complete messages in bursts."""
+    spans = [ends_of(timeline)[row] for row in rows]
+    return [(max(end for _, end in spans) - min(start for start, _ in spans)) / len(rows)]
+
+
+def _middle(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    """When half of these ops had ended, of the time until all had."""
+    spans = np.array([ends_of(timeline)[row] for row in rows])
+    ends = spans[:, 1] - spans[:, 0].min()
+    return [float(np.median(ends) / ends.max())]
+
+
+def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
+    spans = ends_of(timeline)
+    return [spans[row][1] - spans[row][0] for row in rows]
+
+
+def slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
+    """Of the k-th ops of all ranks that ran, the slowest: ranks of a tile wait for each other in the collective."""
+    ran = set(timeline.columns["rank"].tolist())
+    return [
+        float(t) for t in np.max([_durations(timeline, mine) for rank, mine in rows.items() if rank in ran], axis=0)
+    ]

@@ -1,0 +1,61 @@
+"""sampled: sweeps of a stencil over so many rows, or moves of them, alone, as what they cost is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.ir import Builder, Kind, Region
+from dovetail.ir.terms import each
+from dovetail.stencil.storage import far_name, move_name, plane_name
+from dovetail.stencil.sweeps import Stencil, Sweep
+
+
+def add_sweeps(
+    stencil: Stencil, sweep: Sweep, far: int, b: Builder, ranks: int, amounts: Sequence[int]
+) -> dict[int, list[int]]:
+    """Append computations of so many rows each, one after the other on every rank; their rows by rank.
+
+    Each of the same rows as the one before, or of the next ones among `far` rows.
+    """
+    name = far_name(sweep.name) if far else sweep.name
+    lane, call = b.lane("compute", "compute"), b.kernel(name, each(len(sweep.operands)))
+    shifts = [sum(operand.shift) for operand in sweep.operands]
+    most, low = max(far, *amounts, 0), max(0, *(-shift for shift in shifts))
+    for array, depth in stencil.depth.items():
+        for plane in range(depth):
+            b.buffer(plane_name(array, plane), "input", most + low + max(0, *shifts))
+    found = dict[int, list[int]]()
+    for rank in range(ranks):
+        found[rank], at = [], 0
+        for rows in amounts:
+            at = at if far and at + rows <= most else 0
+            reads, writes = _sampled(stencil, sweep, low + at, rows)
+            found[rank].append(b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes))
+            at += rows
+    return found
+
+
+def add_moves(array: str, way: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
+    """Append moves of so many rows each into a plane that has margins ("enter"), or out of one ("leave")."""
+    most, plane = max(amounts, default=0), plane_name(array, 0)
+    there = f"{array}_out" if way == "leave" else array
+    lane, call = b.lane("compute", "compute"), b.kernel(move_name(way, array), ("each",))
+    b.buffer(plane, "input", most), b.buffer(there, "output" if way == "leave" else "input", most)
+    source, target = (plane, there) if way == "leave" else (there, plane)
+    return {
+        rank: [
+            b.add(Kind.compute, rank, lane, call=call, reads=[Region(source, 0, n)], writes=[Region(target, 0, n)])
+            for n in amounts
+        ]
+        for rank in range(ranks)
+    }
+
+
+def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:
+    """Rows one after the other, the newest plane written."""
+    depth = stencil.depth
+    reads = [
+        Region(plane_name(o.array, (depth[o.array] - 1 - o.back) % depth[o.array]), low + sum(o.shift), rows)
+        for o in sweep.operands
+    ]
+    return reads, [Region(plane_name(sweep.target, depth[sweep.target] - 1), low, rows)]

@@ -1,0 +1,400 @@
+"""operator: a stencil of so many points and steps as an operator; its schedules exchange ghost rows in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dovetail.core import OperatorError, PlanError, parse_count
+from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, Workload, dtype_bytes
+from dovetail.ir.operator import Arrays, Collected, Costs, OfFields
+from dovetail.loops.blocks import Box, Range, boxes, cuts, grid_of
+from dovetail.loops.check_counts import check_count
+from dovetail.loops.checks import check_bounds
+from dovetail.loops.types import DTYPES, check_types
+from dovetail.loops.user_arrays import check_apart, check_block, check_number, outs_of
+from dovetail.stencil.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
+from dovetail.stencil.diagram import space_of
+from dovetail.stencil.microbenchmarks import add_moves, add_sweeps
+from dovetail.stencil.row_kernels import RowKernel, moving
+from dovetail.stencil.stencil_program import plain_program, stencil_program
+from dovetail.stencil.storage import Decomposition, far_name, move_name, plane_name
+from dovetail.stencil.sweeps import Stencil, Sweep, stencil_of
+
+if TYPE_CHECKING:
+    from dovetail.loops.nest import Nest
+
+OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
+DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
+WAVES = (2, 8, 32)  # the same, where tiles take them together; what lies between is tried by measuring
+TILES = (1, 4, 16, 64, 256)  # rows of a tile, likewise
+TILE_BYTES = 1 << 16, 1 << 22  # of the planes of a tile: less is all start-up, and more fits no cache of a core
+MODELLED = 64  # steps of a prediction; longer runs go on as they began
+
+
+@dataclass(frozen=True)
+class StencilOperator(OfFields):
+    """A stencil on a grid, e.g. "512x512", for so many steps; every rank has a block of the grid.
+
+    Schedules have the parameters `cut` (parts by axis), `depth` (steps between exchanges of ghost rows, 0: before every
+    sweep), `overlapped` (what needs no ghosts is computed while they travel) and `tile` (rows along the first axis that
+    take all these steps before the next ones begin).
+    """
+
+    name: ClassVar[str] = "stencil"
+    families: ClassVar[tuple[str, ...]] = (SERIAL, OVERLAP, DEEP, WAVEFRONT)
+    by_size: ClassVar[bool] = False
+    nest: ClassVar[Nest]
+    stencil: ClassVar[Stencil]
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("grid", str, "Points by axis, e.g. 4096x4096.", needed=True),
+        Option("steps", int, "Steps.", 10, least=0),
+        Option("test", int, "Steps from one test of convergence to the next, 0: none.", 0, least=0),
+        Option("dtype", str, "Element type.", "float32", choices=DTYPES),
+        Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
+        Option("tile", int, "Rows that take these steps together.", least=1, of="schedules"),
+    )
+
+    grid: str
+    steps: int = 10
+    dtype: str = "float32"
+    test: int = 0
+
+    def __post_init__(self) -> None:
+        parse_count(self.steps, "steps")
+        if parse_count(self.test, "test") and self.stencil.tested is None:
+            hint = "give an array that it writes time=True"
+            raise OperatorError(f"{self.name} cannot be tested for convergence: no array keeps two levels", hint=hint)
+        if len(self.points_by_axis) != len(self.stencil.shape):
+            axes = "x".join(map(str, self.stencil.shape))
+            raise OperatorError(
+                f"{self.name} needs a grid of {len(self.stencil.shape)} axes", found=self.grid, hint=axes
+            )
+        check_types(self.nest, {name: array.dtype or self.dtype for name, array in self.nest.arrays.items()})
+        check_bounds(self.nest, self.sizes)
+
+    @property
+    def points_by_axis(self) -> tuple[int, ...]:
+        return grid_of(self.grid)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The nest's sizes and parameters."""
+        named = {s: n for s, n in zip(self.stencil.shape, self.points_by_axis, strict=True) if isinstance(s, str)}
+        return named | dict.fromkeys(self.nest.parameters, self.steps)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Points along the axes that are cut."""
+        return self.points_by_axis[: self.stencil.row_axes]
+
+    @property
+    def width(self) -> int:
+        """Points of a row; 0 where a row is one point."""
+        return self.points_by_axis[-1] if len(self.points_by_axis) > 1 else 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {' × '.join(map(str, self.points_by_axis))}, {self.steps} steps, {self.dtype}"
+
+    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
+        self.decomposition(self.serial(ranks), ranks)
+        return self, ()
+
+    # Schedules
+
+    def serial(self, ranks: int) -> Schedule:
+        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel, the first axis first."""
+        fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
+        if not fitting:
+            rows = " × ".join(map(str, self.rows))
+            hint = f"fewer ranks, or a grid of at least {ranks} rows"
+            raise OperatorError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint=hint)
+        return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
+
+    def usual(self, ranks: int) -> Schedule:
+        """What is run where nothing was tuned."""
+        return self.serial(ranks)
+
+    def _fits(self, cut: Sequence[int]) -> bool:
+        """Whether parts can be cut so: what a step shows, all do."""
+        try:
+            _program(
+                self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False
+            )
+        except PlanError:
+            return False
+        return True
+
+    def _surface(self, cut: tuple[int, ...]) -> float:
+        """Rows at the faces of a part that has others around it."""
+        own = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
+        return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Serial; then every cut, with ghosts for one step or several, overlapped or not, or in tiles."""
+        serial = self.serial(costs.ranks)
+        yield serial
+        for cut in cuts(costs.ranks, self.stencil.row_axes):
+            for schedule in self._cut_so(cut, costs.options.get("depth"), costs.options.get("tile")):
+                if (
+                    schedule["depth"] <= max(self.steps, 1)
+                    and schedule != serial
+                    and self._allows(schedule, costs.ranks)
+                ):
+                    yield schedule
+
+    def _cut_so(self, cut: tuple[int, ...], depth: int | None, tile: int | None) -> Iterator[Schedule]:
+        """Schedules of one cut; of this depth or these tiles where they are asked for."""
+        for steps in (depth,) if depth else (0, *DEPTHS[len(self.stencil.sweeps) == 1 :]):
+            for overlapped in () if tile else (None, True):
+                yield Schedule.of(DEEP if steps else OVERLAP, cut=cut, depth=steps, overlapped=overlapped)
+        for steps in (depth,) if depth else WAVES:
+            for rows in (tile,) if tile else self._tiles(cut):
+                yield Schedule.of(WAVEFRONT, cut=cut, depth=steps, tile=rows)
+
+    def _tiles(self, cut: Sequence[int]) -> list[int]:
+        """Rows along the first axis that are worth a tile: several tiles in a part, which fit a cache."""
+        own = [-(-rows // parts) for rows, parts in zip(self.rows, cut, strict=True)]
+        planes = sum(self.stencil.depth[name] * dtype_bytes(self._dtype(name)) for name in self.nest.arrays)
+        row_bytes = planes * max(self.width, 1) * prod(own[1:])
+        least, most = TILE_BYTES
+        return [rows for rows in TILES if 2 * rows <= own[0] and least <= rows * row_bytes <= most]
+
+    def _allows(self, schedule: Schedule, ranks: int) -> bool:
+        try:
+            self.modelled(schedule, ranks)
+        except PlanError:
+            return False
+        return True
+
+    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        return iter(())
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """The same with ghosts for a step more or less (of tiles: twice or half as many), and overlapped or not, or
+        with tiles twice or half as long."""
+        depth, tile = schedule["depth"], schedule.get("tile")
+        others = (depth // 2, depth * 2) if tile else (depth - 1, depth + 1) if depth else ()
+        yield from (schedule.with_parameters(depth=other) for other in others if 1 <= other <= self.steps)
+        if tile:
+            yield from (schedule.with_parameters(tile=rows) for rows in (tile // 2, tile * 2) if rows)
+        else:
+            yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+
+    def explained(self, schedule: Schedule, ranks: int) -> str:
+        parts, depth, tile = " × ".join(map(str, schedule["cut"])), schedule["depth"], schedule.get("tile")
+        when = f"ghosts for {depth} step{'s' * (depth > 1)}" if depth else "ghosts before every sweep"
+        then = f"then {tile} rows at a time by all of them" if tile else "then all rows"
+        return f"{parts} parts, {when}, {'the inner rows meanwhile' if schedule.get('overlapped') else then}"
+
+    # Programs
+
+    def decomposition(
+        self, schedule: Schedule, ranks: int, steps: int | None = None, priced: bool = False
+    ) -> Decomposition:
+        """How a schedule cuts the grid. PlanError where it is not for so many ranks."""
+        cut, depth = schedule.get("cut", ()), schedule.get("depth")
+        if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
+            axes = "the first axis" if len(self.rows) == 1 else f"each of the first {len(self.rows)} axes"
+            hint = f"cut: parts along {axes}, {ranks} together"
+            found = str(schedule).removeprefix(", ")
+            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=found, hint=hint)
+        parse_count(depth, "depth"), parse_count(schedule.get("tile", 1), "tile", least=1)
+        if any(parts > rows for parts, rows in zip(cut, self.rows, strict=True)):
+            found = f"{' × '.join(map(str, self.rows))} rows in {' × '.join(map(str, cut))} parts"
+            raise PlanError(
+                f"{self.name}: a part would have no rows", found=found, hint="fewer ranks, or a larger grid"
+            )
+        sweeps = depth * len(self.stencil.sweeps) or 1
+        count = self._steps if steps is None else steps
+        first = self._first_shares(schedule)
+        way = bool(schedule.get("overlapped")), schedule.get("tile") or 0, self.test
+        return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
+
+    def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
+        """Rows of the parts along the first axis, where the schedule says so."""
+        found = schedule.get("shares", ())
+        if found and (len(found) != schedule["cut"][0] or sum(found) != self.rows[0] or min(found) < 1):
+            hint = f"{schedule['cut'][0]} numbers from 1, {self.rows[0]} together"
+            raise PlanError(f"these are no shares of {self.rows[0]} rows", found=str(list(found)), hint=hint)
+        return tuple(found)
+
+    @property
+    def _steps(self) -> int:
+        """Iterations of the step loop."""
+        return max(self.stencil.steps.at(self.sizes), 0)
+
+    def _boxes(self) -> dict[str, Box]:
+        """The rows that each sweep computes."""
+        axes = range(self.stencil.row_axes)
+        return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
+
+    def _range(self, sweep: Sweep, axis: int) -> Range:
+        """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
+        size = self.points_by_axis[axis]
+        low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
+        return (low, high) if low < high else (min(max(low, 0), size),) * 2
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        return _program(self, schedule.parameters, ranks, None, False)
+
+    def plain(self, schedule: Schedule, ranks: int) -> Program:
+        """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
+        found = plain_program(self.stencil, self.decomposition(schedule, ranks))
+        check_count(self.nest, self.sizes, found, self.workload(found), {change_name(self.stencil.name)})
+        return found
+
+    def space(self, schedule: Schedule, ranks: int) -> Space:
+        return space_of(self.stencil, self.decomposition(schedule, ranks))
+
+    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+        """No more than MODELLED steps, or blocks of steps; of tiles two blocks."""
+        block = self.test or max(schedule["depth"], 1)
+        blocks = 2 if schedule.get("tile") else max(MODELLED // block, 1)
+        steps = min(self._steps, blocks * block)
+        program = _program(self, schedule.parameters, ranks, steps, True)
+        return program, self.workload(program), self._steps / steps if steps else 1.0
+
+    def workload(self, program: Program) -> Workload:
+        slots = {}
+        for array in self.nest.arrays:
+            for name in {buffer.name for buffer in program.buffers} & self._buffers(array):
+                extra = sum(self.stencil.margins[array]) if "_level" in name else 0
+                shape = (self.width + extra,) if self.width else ()
+                slots[name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
+        slots |= {name: (Slot((), "float64"),) * program.num_ranks for name in (CHANGE, PART)}
+        found = Workload(slots, tuple(kernel.form for kernel in self.kernels))
+        return found.unsigned() if self.nest.takes_roots else found
+
+    def _buffers(self, array: str) -> set[str]:
+        planes = (plane_name(array, plane) for plane in range(self.stencil.depth[array]))
+        return {array, f"{array}_out", f"{array}_all", *planes}
+
+    def _dtype(self, array: str) -> str:
+        return self.nest.arrays[array].dtype or self.dtype
+
+    @cached_property
+    def kernels(self) -> tuple[RowKernel | ChangeKernel, ...]:
+        """Of each sweep, of rows near and far; those that move rows to and from planes that have margins; and that of
+        tests."""
+        found: list[Any] = [self._kernel(sweep) for sweep in self.stencil.sweeps]
+        found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
+        for name, margins in self.stencil.margins.items():
+            if any(margins):
+                about = self._dtype(name), self.width
+                found.append(moving(move_name("enter", name), *about, ((0, 0), margins), self.stencil.boundary[name]))
+                found.append(moving(move_name("leave", name), *about, (margins, (0, 0)), None))
+        if self.test:
+            name = str(self.stencil.tested)
+            row = self._dtype(name), self.width, self.stencil.margins[name]
+            found.append(ChangeKernel(change_name(self.stencil.name), *row))
+        return tuple(found)
+
+    def _kernel(self, sweep: Sweep) -> RowKernel:
+        low, high = self._range(sweep, -1) if self.width else (0, 0)
+        margins = [self.stencil.margins[operand.array] for operand in sweep.operands]
+        return RowKernel(
+            sweep.name,
+            sweep.value,
+            sweep.sources,
+            {name: self._dtype(name) for name in self.nest.arrays},
+            self._dtype(sweep.target),
+            self.width,
+            low,
+            high,
+            (*margins, self.stencil.margins[sweep.target]),
+            sweep.keeps,
+            self.stencil.boundary[sweep.target],
+            apart=self.stencil.depth[sweep.target] > 1,
+        )
+
+    # Arrays
+
+    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each of the nest's arrays, whole."""
+        found = []
+        for name in self.nest.arrays:
+            given = self.stencil.given[name]
+            shape = (given, *self.points_by_axis) if given > 1 else self.points_by_axis
+            found.append((shape, self._dtype(name)))
+        return found
+
+    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
+        """A rank's blocks of the nest's arrays, in their order; of one with levels, these first. Results are computed
+        in the arrays of `out` that are C-contiguous; for the others, see `run.arrays.left_in`."""
+        check_number(self.name, [*self.nest.arrays], given)
+        held = dict(zip(self.nest.arrays, given, strict=True))
+        outs = dict(zip(self.stencil.written, outs_of(self.name, self.stencil.written, out), strict=False))
+        for what, arrays in (("", held), ("`out` for ", outs)):
+            for name, array in arrays.items():
+                shape = self._block_shape(program, name, rank)
+                check_block(f"{what}'{name}' of rank {rank}", array, shape, self._dtype(name))
+        check_apart(held, outs)
+        rows = {f"{n}_out": self._as_rows(o) for n, o in outs.items() if o.flags.c_contiguous}
+        return {name: self._as_rows(array) for name, array in held.items()}, rows
+
+    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
+        """Of a rank's block of an array, as the program has it: parts along the first axis may be of any length."""
+        cut, given = grid_of(program.name.rpartition("_")[2]), self.stencil.given[name]
+        rest = tuple(high - low for low, high in boxes(self.rows, cut)[rank][1:])
+        slots = next(buffer.slots[rank] for buffer in program.buffers if buffer.name == name)
+        shape = (slots // (given * prod(rest)), *rest, *((self.width,) if self.width else ()))
+        return (given, *shape) if given > 1 else shape
+
+    def _as_rows(self, array: Any) -> Any:
+        return np.ascontiguousarray(array).reshape((-1, self.width) if self.width else -1)
+
+    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+        """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
+        squares of what the step before it changed, on all ranks. Alone where it is one thing."""
+        written = self.stencil.written
+        found = [held[f"{name}_out"].reshape(self._block_shape(program, name, rank)) for name in written]
+        if self.test:
+            found.append(np.sqrt(held[CHANGE]))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    # What must be measured
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """Each sweep, up to as many rows as a rank has: again and again the same, and where it tells, others. Rows that
+        enter planes with margins, and leave them."""
+        most = -(-prod(self.rows) // ranks)
+        near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
+        if self.test:
+            about = self.stencil.name, f"{self.stencil.tested}_level"
+            near.append(Sample(change_name(self.stencil.name), most, partial(add_changes, *about)))
+        for array in (name for name, margins in self.stencil.margins.items() if any(margins)):
+            ways = ("enter", "leave") if array in self.stencil.written else ("enter",)
+            near += [Sample(move_name(way, array), most, partial(add_moves, array, way)) for way in ways]
+        if len(self._tiles((1,) * len(self.rows))) == 0:
+            return near
+        first = self.stencil.sweeps[0]
+        return [*near, Sample(far_name(first.name), most, partial(add_sweeps, self.stencil, first, most))]
+
+    def collected(self, ranks: int) -> Sequence[Collected]:
+        return (Collected("all_reduce", 8),) if self.test else ()
+
+
+def stencil_operator(nest: Nest, name: str = "") -> type[StencilOperator]:
+    """The class of operators for a nest that is a stencil, by its name unless another is given. OperatorError where it
+    is none."""
+    if strange := [name for name in nest.parameters if name != "steps"]:
+        raise OperatorError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
+    found, doc = stencil_of(nest), f"{nest.about}\n\n{(StencilOperator.__doc__ or '').strip()}"
+    return type(
+        nest.name, (StencilOperator,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
+    )
+
+
+@lru_cache(maxsize=256)
+def _program(
+    operator: StencilOperator, parameters: tuple[Any, ...], ranks: int, steps: int | None, priced: bool
+) -> Program:
+    how = operator.decomposition(Schedule("", parameters), ranks, steps, priced)
+    return stencil_program(operator.stencil, how)

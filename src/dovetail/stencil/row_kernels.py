@@ -1,0 +1,231 @@
+"""row_kernels: one sweep of a stencil as a kernel on rows: NumPy reference, readable C, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
+from dovetail.loops.evaluate import evaluated
+from dovetail.loops.expressions import (
+    FUNCTIONS,
+    Read,
+    Value,
+    names_of,
+    operations,
+)
+from dovetail.loops.generate import Expressions, c_type
+from dovetail.loops.run import address
+from dovetail.stencil.sweeps import Source
+
+Array = NDArray[Any]
+Margins = tuple[int, int]
+SMALL = 8  # columns at the end of a row that the C names
+AT_ONCE = 2048  # elements that are computed as one, at most: they stay in the first cache while ends are mended
+
+
+@dataclass(frozen=True, eq=False)
+class RowKernel:
+    """Computes columns `low` to `high` of each row of the result from rows of its operands.
+
+    `width`: elements of a row, 0 where a row is one element; `margins`: what operands, and last the result, have beyond
+    both ends of a row. `keeps`: the other columns are those of the first operand. `boundary`: how the margins of the
+    result are derived from it. `dtypes`: of the arrays that the expression reads, by name. `apart`: the result lies in
+    memory that no operand lies in.
+    """
+
+    name: str
+    value: Value
+    sources: Mapping[str, Source]
+    dtypes: Mapping[str, str]
+    dtype: str
+    width: int
+    low: int
+    high: int
+    margins: tuple[Margins, ...]
+    keeps: bool = False
+    boundary: str | None = None
+    apart: bool = False
+
+    @property
+    def form(self) -> KernelForm:
+        return KernelForm(self.name, self.call, self.work, self.native)
+
+    def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
+        """The reference: whole columns of rows at once."""
+        (out,) = writes
+        with np.errstate(all="ignore"):
+            result = self._evaluate(self.value, reads)
+        if not self.width:
+            out[...] = result
+            return
+        below, beyond = self.margins[-1]
+        row = out[:, below : below + self.width]
+        row[:, self.low : self.high] = result
+        if self.keeps:
+            row[:, : self.low], row[:, self.high :] = reads[0][:, : self.low], reads[0][:, self.high :]
+        if below or beyond:
+            mode: Any = "wrap" if self.boundary == "periodic" else "reflect"
+            out[...] = np.pad(row, ((0, 0), (below, beyond)), mode)
+
+    def _evaluate(self, value: Value, reads: Sequence[Array]) -> Any:
+        return evaluated(value, lambda read: self._element(read, reads), self.dtypes, self.dtype)
+
+    def _element(self, read: Read, reads: Sequence[Array]) -> Any:
+        operand, along = self.sources[str(read)]
+        if not self.width:
+            return reads[operand]
+        start = self.margins[operand][0] + along
+        return reads[operand][:, start + self.low : start + self.high]
+
+    def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+        """Rows, on the curve of this sweep for rows of this width."""
+        rows = writes[0].slots
+        points = rows * (self.high - self.low if self.width else 1)
+        arrays = len({text.split("[")[0] for text in self.sources}) + 1
+        num_bytes = arrays * points * dtype_bytes(self.dtype)
+        key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"
+        return Work(key, rows, points * operations(self.value), num_bytes)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether some rows may be computed as one, their ends too, which are mended afterwards: where all are as long,
+        and what is computed there costs little."""
+        calls = {*names_of(self.value)} & {*FUNCTIONS}
+        return self.apart and len({*self.margins}) == 1 and not calls
+
+    @cached_property
+    def mark(self) -> str:
+        """Tells what is computed: costs of one kernel are not for another of the same name."""
+        about = str(self.value), self.low, self.width - self.high, self.margins, self.boundary
+        return sha256(repr(about).encode()).hexdigest()[:6]
+
+    def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
+        """The compiled C; None, with a warning, where it cannot be compiled."""
+        found = address(self.c_text(), self.name)
+        return CFunction(found, (writes[0].slots, self.width, self.low, self.high)) if found else None
+
+    def c_text(self) -> str:
+        return _RowWriter(self).text()
+
+
+class _RowWriter(Expressions):
+    """The C of one kernel."""
+
+    def __init__(self, kernel: RowKernel) -> None:
+        super().__init__(kernel.dtypes)
+        self.kernel = kernel
+
+    def element(self, read: Read) -> str:
+        operand, along = self.kernel.sources[str(read)]
+        shift = f" {'-' if along < 0 else '+'} {abs(along)}" if along else ""
+        return f"r{operand}[j{shift}]"
+
+    def text(self) -> str:
+        kernel, value = self.kernel, self.expression(self.kernel.value, self.kernel.dtype)
+        last = len(kernel.margins) - 1
+        names = {source.operand: text for text, source in reversed([*kernel.sources.items()])}
+        notes = [f" *   r{number} is the row of {text}" for number, text in sorted(names.items())]
+        head = "\n".join([f"/* {kernel.name}: rows of {kernel.value}, where", *notes, " */"])
+        struct = "struct rows { char *data; int64_t stride, blocks; };  // bytes from one block of rows to the next"
+        lines = [
+            f"void {kernel.name}(const struct rows *o, const int64_t *sizes)",
+            "{",
+            f"    const int64_t count = sizes[0] / o[{last}].blocks, m = sizes[1];",
+            f"    const int64_t low = {self._low}, high = {self._high};",
+            "    (void)m, (void)low, (void)high;",
+            *self._rows_at_once(),
+            f"    for (int64_t b = 0; b < o[{last}].blocks; ++b) {{",
+            *(self._rows(value) if kernel.width else self._points(value)),
+            "    }",
+            "}",
+        ]
+        includes = "#include <math.h>\n#include <stdint.h>"
+        return "\n\n".join([head, includes, struct, *self.helpers, "\n".join(lines)]) + "\n"
+
+    def _pointers(self, indent: str, row: str) -> list[str]:
+        """`const float *r0 = …` for each operand, and `out`."""
+        found = []
+        for number, (below, beyond) in enumerate(self.kernel.margins):
+            is_out = number == len(self.kernel.margins) - 1
+            kind = c_type(self.kernel.dtype) if is_out else f"const {c_type(self._dtype(number))}"
+            width = f"(m + {below + beyond})" if below + beyond else "m"
+            place = f" + {row} * {width}{f' + {below}' if below else ''}" if row else ""
+            start = f"({kind} *)(o[{number}].data + b * o[{number}].stride)"
+            found.append(f"{indent}{kind} *{'out' if is_out else f'r{number}'} = {start}{place};")
+        return found
+
+    def _dtype(self, number: int) -> str:
+        arrays = [text.split("[")[0] for text, source in self.kernel.sources.items() if source.operand == number]
+        return self.dtypes[arrays[0]] if arrays else self.kernel.dtype
+
+    def _points(self, value: str) -> list[str]:
+        loop = ["#pragma GCC ivdep", "        for (int64_t j = 0; j < count; ++j)", f"            out[j] = {value};"]
+        return [*self._pointers("        ", ""), *loop]
+
+    @property
+    def _low(self) -> str:
+        """A plain number where it is a small one, as of most stencils: so the compiler knows it."""
+        return str(self.kernel.low) if self.kernel.low <= SMALL else "sizes[2]"
+
+    @property
+    def _high(self) -> str:
+        ends = self.kernel.width - self.kernel.high
+        return "sizes[3]" if ends > SMALL else f"m - {ends}" if ends else "m"
+
+    def _rows_at_once(self) -> list[str]:
+        if not self.kernel.at_once:
+            return []
+        beyond = sum(self.kernel.margins[-1])
+        few = f"4 * (row - (high - low)) <= row && row < {AT_ONCE}"
+        return [
+            f"    const int64_t row = m{f' + {beyond}' if beyond else ''};",
+            f"    const int64_t most = {few} ? {AT_ONCE} / row : 1;  // rows that are computed as one, with their ends",
+        ]
+
+    def _rows(self, value: str) -> list[str]:
+        together = self.kernel.at_once
+        indent = " " * (16 if together else 12)
+        outer = " " * 12
+        body = self._pointers(outer, "r")
+        end = "high"
+        if together:
+            body.append(f"{outer}const int64_t rows = count - r < most ? count - r : most;")
+            end = "(rows - 1) * row + high"
+        body += ["#pragma GCC ivdep", f"{outer}for (int64_t j = low; j < {end}; ++j)", f"{outer}    out[j] = {value};"]
+        mended = self._ends(indent)
+        if together and mended:
+            step = [f"{indent}out += row{', r0 += row' if self.kernel.keeps else ''};"]
+            body += [f"{outer}for (int64_t s = 0; s < rows; ++s) {{", *mended, *step, f"{outer}}}"]
+        else:
+            body += mended
+        by = "r += most" if together else "++r"
+        return [f"        for (int64_t r = 0; r < count; {by}) {{", *body, "        }"]
+
+    def _ends(self, indent: str) -> list[str]:
+        """What a row has where nothing is computed, and beyond its ends."""
+        found = []
+        if self.kernel.keeps:
+            for first, last in (("0", "low"), ("high", "m")):
+                found += [f"{indent}for (int64_t j = {first}; j < {last}; ++j)", f"{indent}    out[j] = r0[j];"]
+        below, beyond = self.kernel.margins[-1]
+        mirrored = self.kernel.boundary == "reflecting"
+        most = self.kernel.width - mirrored  # margins may be wider than what a short row has
+        below, beyond = min(below, most), min(beyond, most)
+        found += [f"{indent}out[{-k}] = out[{k if mirrored else f'm - {k}'}];" for k in range(1, below + 1)]
+        found += [f"{indent}out[m + {k}] = out[{f'm - {k + 2}' if mirrored else k}];" for k in range(beyond)]
+        return found
+
+
+def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], boundary: str | None) -> RowKernel:
+    """A kernel that moves rows to where they have other margins."""
+    row = Read(name, ())
+    return RowKernel(
+        name, row, {str(row): Source(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary
+    )

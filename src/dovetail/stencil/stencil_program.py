@@ -1,0 +1,214 @@
+"""halo: the Program of a stencil on ranks: blocks of rows, and ghost rows exchanged every so many sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import lcm
+from typing import NamedTuple
+
+from dovetail.ir import Kind, Program, Region
+from dovetail.ir.terms import each
+from dovetail.loops.blocks import Box, Range, around, meet, replaced, shifted, volume
+from dovetail.loops.repeat_steps import repeated
+from dovetail.stencil.convergence import Tests
+from dovetail.stencil.halo_depth import Block, Widths, lags, reach
+from dovetail.stencil.halo_exchange import Exchange
+from dovetail.stencil.storage import Decomposition, Part, far_name
+from dovetail.stencil.sweeps import Event, Stencil, Sweep
+
+
+class Computed(NamedTuple):
+    """What a part computes at once: the box of an event."""
+
+    part: Part
+    event: Event
+    box: Box
+
+
+def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
+    """Every rank has its block of rows of each array as input, and of those that are written as output."""
+
+    def make(steps: int) -> Program:
+        ranks = len(how.owned)
+        writer = _Writer(stencil, replace(how, steps=steps), ranks, list(range(ranks)))
+        for name in stencil.depth:
+            writer.enter(name, name)
+        writer.run()
+        for name in stencil.written:
+            writer.leave(name, f"{name}_out")
+        return writer.builder.build()
+
+    return repeated(make, how.steps, _period(stencil, how))
+
+
+def _period(stencil: Stencil, how: Decomposition) -> int:
+    """Steps after which planes, exchanges and tests come round again."""
+    return lcm(*stencil.depth.values(), max(how.sweeps // len(stencil.sweeps), 1), how.test or 1)
+
+
+def pieces_of(stencil: Stencil, how: Decomposition) -> list[Computed]:
+    """All that is computed, in order."""
+    writer = _Writer(stencil, how, ranks := len(how.owned), list(range(ranks)))
+    writer.run()
+    return writer.computed
+
+
+def plain_program(stencil: Stencil, how: Decomposition) -> Program:
+    """The same on rank 0 alone, with all arrays sent there and back: what says what is right."""
+    own = how.owned
+    whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps, test=how.test)
+
+    def make(steps: int) -> Program:
+        writer = _Writer(stencil, replace(whole, steps=steps), len(own), [0], own)
+        for name in stencil.depth:
+            writer.collect(name)
+            writer.enter(name, f"{name}_all")
+        writer.run()
+        for name in stencil.written:
+            writer.leave(name, f"{name}_all")
+            writer.distribute(name)
+        return writer.builder.build()
+
+    return repeated(make, how.steps, _period(stencil, whole))
+
+
+class _Writer(Exchange):
+    """What is computed and exchanged; what may overlap follows from what ops touch."""
+
+    def __init__(
+        self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()
+    ) -> None:
+        super().__init__(stencil, how, ranks, owners, given)
+        self.tests = Tests(self) if how.test else None
+        self.computed: list[Computed] = []
+
+    # Sweeps
+
+    def run(self) -> None:
+        for number, block in enumerate(self.blocks):
+            comes = self.exchange(block, f"before sweep {number * self.how.sweeps}")
+            if self.how.tile:
+                self._in_tiles(block)
+            else:
+                self._in_turn(block, waits=comes and self.how.overlapped)
+            last = [event.version for event in block.events if event.sweep.target == self.stencil.tested]
+            if self.tests and last:
+                self.tests.after(last[-1])
+
+    def _in_turn(self, block: Block, waits: bool) -> None:
+        """One sweep after the other; the first `waits` for ghosts only where it needs them."""
+        for place, (event, beyond) in enumerate(zip(block.events, block.beyond, strict=True)):
+            for part in self.parts:
+                for box in self._edges(part, event, beyond):
+                    self._keep(part, event, box)
+            for part in self.parts:
+                self._sweep(part, event, beyond, waits and place == 0)
+            for part in self.parts:
+                self.mirror(part, (event.sweep.target, event.version), beyond)
+            self.swept((event.sweep.target, event.version), beyond)
+
+    def _in_tiles(self, block: Block) -> None:
+        """Tile after tile of rows along the first axis, each by all sweeps; later sweeps lag behind (see `lags`)."""
+        mirrored = [name for name, boundary in self.stencil.boundary.items() if boundary == "reflecting"]
+        behind = lags(block.events, self.stencil.depth, mirrored)
+        for part in self.parts:
+            work = [
+                (event, beyond, lag, [*self._edges(part, event, beyond)], self._computed(part, event.sweep, beyond))
+                for event, beyond, lag in zip(block.events, block.beyond, behind, strict=True)
+            ]
+            boxes = [(box[0], lag) for _, _, lag, edges, swept in work for box in (*edges, *swept)]
+            first = min((low + lag for (low, _), lag in boxes), default=0)
+            last = max((high + lag for (_, high), lag in boxes), default=0)
+            for start in range(first, last, self.how.tile):
+                for event, beyond, lag, edges, swept in work:
+                    slab, far = (start - lag, start - lag + self.how.tile), event is block.events[0]
+                    pieces = _within(slab, edges), _within(slab, swept)
+                    self._tile(part, event, beyond, *pieces, far=self.how.priced and far)
+        for event, beyond in zip(block.events, block.beyond, strict=True):
+            self.swept((event.sweep.target, event.version), beyond)
+
+    def _tile(
+        self, part: Part, event: Event, beyond: Widths, edges: Iterable[Box], swept: Iterable[Box], far: bool
+    ) -> None:
+        """What one sweep does of a tile."""
+        for piece in edges:
+            self._keep(part, event, piece)
+        for piece in swept:
+            self._compute(part, event, piece, far)
+            self.mirror(part, (event.sweep.target, event.version), beyond, piece[0])
+
+    def _edges(self, part: Part, event: Event, beyond: Widths) -> Iterator[Box]:
+        """Rows that no sweep computes, and that a plane may not have had yet."""
+        name, grid = event.sweep.target, tuple((0, rows) for rows in self.how.rows)
+        wide = self.wide(part, name, beyond)
+        for turn in self._turns(name, wide) if self.keeps(event) else ():
+            here, swept = (meet(wide, shifted(box, turn)) for box in (grid, self.how.boxes[event.sweep.name]))
+            yield from around(here, swept)
+
+    def _keep(self, part: Part, event: Event, box: Box) -> None:
+        name = event.sweep.target
+        old, new = (self.region(part, name, event.version - back, box) for back in (1, 0))
+        self.builder.add(Kind.copy, part.rank, self.compute, reads=[old], writes=[new], line=f"edge of {name}")
+
+    def _sweep(self, part: Part, event: Event, beyond: Widths, waits: bool) -> None:
+        """A sweep over a part; first what needs no ghosts, where the others are `waited` for."""
+        for box in self._computed(part, event.sweep, beyond):
+            inner = meet(box, self._inner(part, event.sweep)) if waits else box
+            for piece in [inner, *around(box, inner)] if volume(inner) else [box]:
+                self._compute(part, event, piece)
+
+    def _computed(self, part: Part, sweep: Sweep, beyond: Widths) -> list[Box]:
+        """Own rows and as many beyond, of those that are computed at all: beyond the ends of a periodic grid, too."""
+        wide, box = self.wide(part, sweep.target, beyond), self.how.boxes[sweep.name]
+        if sweep.name not in self.edged and self.stencil.boundary[sweep.target] == "periodic":
+            return [wide]
+        found = (meet(wide, shifted(box, turn)) for turn in self._turns(sweep.target, wide))
+        return [each for each in found if volume(each)]
+
+    def _turns(self, name: str, wide: Box) -> Iterator[tuple[int, ...]]:
+        """How far on the grid lies wherever it meets a box: around the ends of a periodic array, too."""
+        sides = zip(wide, self.how.rows, strict=True)
+        around_ends = self.stencil.boundary[name] == "periodic"
+        yield from product(*(range(low // n * n, high, n) if around_ends else (0,) for (low, high), n in sides))
+
+    def _inner(self, part: Part, sweep: Sweep) -> Box:
+        """Rows that are computed from own rows alone."""
+        low, high = reach(sweep)
+        found = part.own
+        for axis, (begin, end) in enumerate(part.own):
+            below, above = (self._comes_from_others(part, sweep, axis, side) for side in (-1, 1))
+            found = replaced(found, axis, (begin + low[axis] * below, end - high[axis] * above))
+        return found
+
+    def _comes_from_others(self, part: Part, sweep: Sweep, axis: int, side: int) -> bool:
+        others = (self.neighbour(part, operand.array, axis, side) for operand in sweep.operands)
+        return any(other is not None and other is not part for other in others)
+
+    def _compute(self, part: Part, event: Event, box: Box, far: bool = False) -> None:
+        self.computed.append(Computed(part, event, box))
+        inner = self._as_given(part, event, box)
+        for piece in [inner, *around(box, inner)] if volume(inner) else [box]:
+            self._compute_piece(part, event, piece, far)
+
+    def _as_given(self, part: Part, event: Event, box: Box) -> Box:
+        """The rows of a box that are computed from the user's arrays where they lie, as far as these are read."""
+        for operand, version in zip(event.sweep.operands, event.reads, strict=True):
+            if self.is_given(operand.array, version):
+                box = meet(box, shifted(part.own, [-by for by in operand.shift]))
+        return box
+
+    def _compute_piece(self, part: Part, event: Event, box: Box, far: bool) -> None:
+        sweep, reads = event.sweep, list[Region]()
+        for operand, version in zip(sweep.operands, event.reads, strict=True):
+            reads.append(self.region(part, operand.array, version, shifted(box, operand.shift)))
+        writes = [self.region(part, sweep.target, event.version, box)]
+        call = self.builder.kernel(far_name(sweep.name) if far else sweep.name, each(len(reads)))
+        about = f"{sweep.target} version {event.version}"
+        self.builder.add(Kind.compute, part.rank, self.compute, reads=reads, writes=writes, call=call, line=about)
+
+
+def _within(slab: Range, boxes: Iterable[Box]) -> Iterator[Box]:
+    """What boxes have in some rows along the first axis."""
+    yield from (piece for box in boxes if volume(piece := meet(box, replaced(box, 0, slab))))

@@ -1,0 +1,140 @@
+"""made_of: the operator and schedule that a Program was made of, which its file may name: they tell the sizes and
+kernels that no Program has, and what its results are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dovetail.core import DovetailError, OperatorError, PlanError, parse_count, reading
+from dovetail.ir import KernelForm, Operator, Program, Schedule, Slot, Workload, op_works
+from dovetail.ir.registry import KERNELS, kernel_form, operator_from
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """An operator, and its schedule where that is known."""
+
+    operator: Operator
+    schedule: Schedule | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        made = {} if self.schedule is None else {"choices": self.schedule.to_json()}
+        return {"operator": self.operator.to_json(), **made}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> MadeOf:
+        """Read what `to_json` wrote, or the document of a plan or a tuning; PlanError where it is malformed."""
+        with reading("document of what a program was made of", PlanError):
+            chosen = document.get("choices")
+            return MadeOf(operator_from(document["operator"]), None if chosen is None else Schedule.from_json(chosen))
+
+    def workload(self, program: Program) -> Workload:
+        """Slots and kernels of a Program of this operator; OperatorError where it is none.
+
+        >>> from dovetail.matmul import MatmulAllReduce
+        >>> operator = MatmulAllReduce(4, 6, 2)
+        >>> program = operator.program(operator.serial(2), 2)
+        >>> MadeOf(operator).workload(program).slots["B"][1].shape
+        (3, 2)
+        >>> MadeOf(MatmulAllReduce(4, 8, 5)).workload(program).slots["C"][0].shape
+        (5,)
+        >>> MadeOf(MatmulAllReduce(8, 6, 2)).workload(program)
+        Traceback (most recent call last):
+        ...
+        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not of matmul_all_reduce 8 × 6 × 2 float32
+          found       12 elements of buffer 'A' on rank 0; the operator has 24
+        """
+        try:
+            found = self.operator.workload(program)
+            if lacking := [buffer.name for buffer in program.buffers if buffer.name not in found.slots]:
+                raise self._stranger(program, f"buffer '{lacking[0]}', which the operator does not have")
+            op_works(program, found)
+            self._check_totals(program, found)
+        except OperatorError:
+            raise
+        except DovetailError as error:
+            raise self._stranger(program, f"{error.what}, {error.found}" if error.found else error.what) from error
+        except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+            raise self._stranger(program, f"{type(error).__name__}: {error}") from error
+        return found
+
+    def plain(self, program: Program) -> tuple[Program, Workload] | None:
+        """The plain program to hold results against, with its workload; None where post-conditions say all, or where
+        the schedule, on which its inputs depend, is not known."""
+        with reading("document of what a program was made of", PlanError):
+            plain = None if self.schedule is None else self.operator.plain(self.schedule, program.num_ranks)
+        return None if plain is None else (plain, self.operator.workload(plain))
+
+    def _check_totals(self, program: Program, found: Workload) -> None:
+        """Inputs and outputs are as large as those of the serial schedule, where all schedules share them."""
+        ranks = program.num_ranks
+        serial = self.operator.serial(ranks)
+        if self.operator.plain(serial, ranks) is not None:
+            return
+        usual = self.operator.program(serial, ranks)
+        wanted = self.operator.workload(usual)
+        sides = {buffer.name for buffer in usual.buffers if buffer.role != "scratch"}
+        for name in (buffer.name for buffer in program.buffers if buffer.role != "scratch" and buffer.name in sides):
+            for rank in range(ranks):
+                held, asked = (elements(*each, name, rank) for each in ((program, found), (usual, wanted)))
+                if held != asked:
+                    what = f"{held} elements of buffer '{name}' on rank {rank}; the operator has {asked}"
+                    raise self._stranger(program, what)
+
+    def _stranger(self, program: Program, found: str) -> OperatorError:
+        return OperatorError(f"program '{program.name}' is not of {self.operator.title}", found=found)
+
+
+def elements(program: Program, workload: Workload, buffer: str, rank: int) -> int:
+    """Elements that a rank holds in a buffer."""
+    count = program.slots_of(buffer, rank)
+    return workload.length(buffer, rank, count) * prod(workload.slots[buffer][rank].shape)
+
+
+def shaped(program: Program, shapes: Mapping[str, Sequence[Sequence[int]]], dtype: str) -> Workload:
+    """The Workload of a Program whose kernels are known by their names, slots of these shapes: of each buffer one, or
+    one for each rank.
+
+    OperatorError for a buffer or kernel that is not known, and for shapes that no kernel takes.
+
+    >>> from dovetail.matmul import MatmulAllReduce
+    >>> operator = MatmulAllReduce(4, 6, 2)
+    >>> program = operator.program(operator.serial(2), 2)
+    >>> held = shaped(program, {"A": [[3]], "B": [[3, 2]], "P": [[2]], "C": [[2]]}, "float32")
+    >>> held == operator.workload(program)
+    True
+    """
+    names = [buffer.name for buffer in program.buffers]
+    if unknown := [name for name in shapes if name not in names]:
+        raise OperatorError(
+            f"program '{program.name}' has no buffer '{unknown[0]}'", found=f"buffers {', '.join(names)}"
+        )
+    slots = {name: _slots(name, shapes.get(name), program.num_ranks, dtype) for name in names}
+    found = Workload(slots, tuple(_form(name) for name in dict.fromkeys(kernel.name for kernel in program.kernels)))
+    try:
+        op_works(program, found)
+    except OperatorError:
+        raise
+    except DovetailError as error:
+        raise OperatorError(f"these shapes do not fit: {error.what}", found=error.found) from error
+    return found
+
+
+def _slots(name: str, shapes: Sequence[Sequence[int]] | None, ranks: int, dtype: str) -> tuple[Slot, ...]:
+    if shapes is None:
+        raise OperatorError(f"how large is a slot of buffer '{name}'?", hint="a shape for each buffer")
+    if len(shapes) not in (1, ranks):
+        found = f"{len(shapes)} shapes for {ranks} ranks"
+        raise OperatorError(f"shapes of buffer '{name}'", found=found, hint="give one, or one for each rank")
+    made = [Slot(tuple(parse_count(n, f"a side of a slot of '{name}'") for n in shape), dtype) for shape in shapes]
+    return tuple(made * ranks if len(made) == 1 else made)
+
+
+def _form(name: str) -> KernelForm:
+    if name not in KERNELS:
+        hint = "name the operator that the program was made of"
+        raise OperatorError(f"what kernel '{name}' computes is not told by its name", hint=hint)
+    return kernel_form(name)

@@ -1,0 +1,291 @@
+"""Selection: which algorithm moves a collective of a given size on these ranks, as measured; looked up at run time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby, pairwise
+from math import inf, isqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.collective.compile import PROTOCOLS
+from dovetail.collective.library import LIBRARY as LIBRARY
+from dovetail.core import (
+    CACHED,
+    DovetailError,
+    PlanError,
+    cache_dir,
+    check_schema,
+    is_cached,
+    load_json,
+    reading,
+    save_json,
+)
+from dovetail.ir import Schedule
+from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.workload import DTYPE_BYTES
+
+SCHEMA = "dovetail.selection/1"
+DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
+MOST = 1 << 62  # of any count or size, so that sums of two still fit 64 bits
+
+
+class Choice(NamedTuple):
+    """How a collective is carried out: a built-in algorithm and its parameters, or the library's own call.
+
+    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole.
+    """
+
+    algorithm: str = LIBRARY
+    channels: int = 1
+    instances: int = 1
+    protocol: str = "Simple"
+    slice_bytes: int = 0
+
+    @staticmethod
+    def of(schedule: Schedule) -> Choice:
+        """The choice that a collective's schedule is; `CollectiveOperator.by(*choice)` is the way back.
+
+        >>> from dovetail.collective.operators import AllReduce
+        >>> operator, tree = AllReduce(4096), Choice("double_tree_all_reduce", instances=2, slice_bytes=8192)
+        >>> Choice.of(operator.by(*tree)) == tree, Choice.of(operator.serial(2)) == Choice()
+        (True, True)
+        """
+        known = {name: schedule.get(name, usual) for name, usual in Choice._field_defaults.items()}
+        return Choice(**known | {"slice_bytes": schedule.slice_bytes})
+
+    @property
+    def is_library(self) -> bool:
+        return self.algorithm == LIBRARY
+
+    def __str__(self) -> str:
+        counts = ((self.channels, "channels"), (self.instances, "instances"))
+        parts = [f"{count} {name}" for count, name in counts if count > 1]
+        if self.protocol != "Simple":
+            parts.append(self.protocol)
+        if self.slice_bytes:
+            parts.append(f"slices of {self.slice_bytes // 1024}K")
+        return ", ".join([self.algorithm, *parts])
+
+
+class Point(NamedTuple):
+    """What was measured at one size: medians in seconds of the choice and of the library's call, interleaved in one
+    job, and the spread of the choice (half its interquartile range over its median)."""
+
+    num_bytes: int
+    measured_s: float
+    library_s: float | None = None
+    predicted_s: float | None = None
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
+
+    Bytes are counted as nccl-tests does: the larger of one rank's input and output. `dtype`: the one it was measured
+    for and serves; empty: any, as where nothing is reduced.
+    """
+
+    collective: str
+    ranks: int
+    nodes: int
+    min_bytes: int
+    max_bytes: int
+    algorithm: str = LIBRARY
+    channels: int = 1
+    instances: int = 1
+    protocol: str = "Simple"
+    slice_bytes: int = 0
+    points: tuple[Point, ...] = field(default=(), repr=False)
+    dtype: str = ""
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
+
+    @property
+    def group(self) -> tuple[str, int, int]:
+        """Rows of one group exclude each other by their sizes."""
+        return self.collective, self.ranks, self.nodes
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "points": [point._asdict() for point in self.points]}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows sorted by collective, ranks, nodes and size; `facts` say which machine and MPI they were measured on.
+
+    >>> ring = Row("all_reduce", 4, 1, 65536, 1 << 30, "ring_all_reduce", channels=2)
+    >>> table = Selection({}, (Row("all_reduce", 4, 1, 0, 65536), ring))
+    >>> table.lookup("all_reduce", 4, 65535).algorithm, table.lookup("all_reduce", 4, 65536).channels
+    ('library', 2)
+    >>> table.lookup("all_reduce", 8, 65536) is table.lookup("all_reduce", 4, 1 << 30) is None
+    True
+    """
+
+    facts: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        rows = sorted(map(_checked_row, self.rows), key=lambda row: (*row.group, row.min_bytes))
+        object.__setattr__(self, "rows", tuple(rows))
+        for one, other in pairwise(self.rows):
+            if one.group == other.group and other.min_bytes < one.max_bytes:
+                found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
+                raise PlanError(f"two rows of {one.collective} on {one.ranks} ranks overlap", found=found)
+
+    def lookup(
+        self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None, dtype: str = ""
+    ) -> Row | None:
+        """The row for a message of that size; None where nothing was measured (then the library's call is right), nor
+        for that dtype."""
+        rows = self._groups.get((collective, ranks, nodes))
+        if rows is None:
+            return None
+        place = bisect_right(rows[0], num_bytes) - 1
+        row = rows[1][place] if place >= 0 and num_bytes < rows[1][place].max_bytes else None
+        return None if row and dtype and row.dtype not in ("", dtype) else row
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, int, int | None], tuple[list[int], list[Row]]]:
+        groups: dict[tuple[str, int, int | None], tuple[list[int], list[Row]]] = {}
+        for (collective, ranks, nodes), found in groupby(self.rows, key=lambda row: row.group):
+            rows = list(found)
+            groups[collective, ranks, nodes] = [row.min_bytes for row in rows], rows
+            groups.setdefault((collective, ranks, None), groups[collective, ranks, nodes])
+        return groups
+
+    def merged(self, newer: Selection) -> Selection:
+        """The rows of both; where both speak of a collective on the same ranks, those of `newer`."""
+        fresh = {row.group for row in newer.rows}
+        return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "facts": self.facts, "rows": [row.to_json() for row in self.rows]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Selection:
+        """Read what `to_json` wrote, or raise a PlanError that says what is wrong with it."""
+        check_schema(document, SCHEMA)
+        with reading("selection document", PlanError):
+            if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):
+                raise PlanError("malformed selection document", found="`facts` is an object, `rows` is a list")
+            return cls(facts, tuple(_read_row(place, row) for place, row in enumerate(document["rows"])))
+
+    def save(self, path: str | Path) -> Path:
+        return save_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Selection:
+        """Read a file that `save` wrote. DovetailError names the file and what is wrong with it."""
+        document = load_json(path, "selection")
+        try:
+            return cls.from_json(document)
+        except DovetailError as error:
+            raise PlanError(f"selection {path}: {error.what}", found=error.found, hint=error.hint) from error
+
+
+def rows_of(
+    collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
+) -> tuple[Row, ...]:
+    """Rows from the choice at each measured size, equal neighbours joined.
+
+    Between two of ours the break is the geometric mean of their sizes; what lies between ours and the library's is the
+    library's, and the table says nothing beyond the sizes that were measured: ours serves where it is known to be
+    faster on either side.
+
+    >>> ring, tree = Choice("ring_all_reduce"), Choice("double_tree_all_reduce")
+    >>> sizes = [(choice, Point(4**i, 1e-5)) for i, choice in enumerate([Choice(), tree, tree, ring, Choice()], 5)]
+    >>> [(row.min_bytes, row.max_bytes, row.algorithm) for row in rows_of("all_reduce", 2, 1, sizes)][:3]
+    [(1024, 4096, 'library'), (4096, 32768, 'double_tree_all_reduce'), (32768, 65537, 'ring_all_reduce')]
+    """
+    found = sorted(picked, key=lambda each: each[1].num_bytes)
+    edges = [_edge(*pair) for pair in pairwise(found)]
+    edges = [*(point.num_bytes for _, point in found[:1]), *edges, *(point.num_bytes + 1 for _, point in found[-1:])]
+    rows, start = [], 0
+    for choice, group in groupby(found, key=lambda each: each[0]):
+        points = tuple(point for _, point in group)
+        end = start + len(points)
+        span = edges[start], edges[end]
+        rows.append(Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict()))
+        start = end
+    return tuple(rows)
+
+
+def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
+    """Where the second of two neighbouring choices begins to serve."""
+    (choice, point), (following, later) = one, other
+    if choice.is_library != following.is_library:
+        return later.num_bytes if choice.is_library else point.num_bytes + 1
+    return isqrt(point.num_bytes * later.num_bytes)
+
+
+def selection_path(library: str, hosts: Sequence[str]) -> Path:
+    """Where the selection for these ranks is cached: by the MPI library's name and version, and the host of every rank.
+
+    $DOVETAIL_SELECTION names another file.
+    """
+    if given := os.environ.get("DOVETAIL_SELECTION"):
+        return Path(given)
+    key = hashlib.sha256("\n".join([library, *hosts]).encode()).hexdigest()[:16]
+    return cache_dir("selections") / f"{key}.json"
+
+
+def selection_for(library: str, hosts: Sequence[str]) -> Selection | None:
+    """What was measured for these ranks, None where nothing was. Raises DovetailError for a file that is broken."""
+    path = selection_path(library, hosts)
+    is_there = path.exists() if os.environ.get("DOVETAIL_SELECTION") else is_cached(path)
+    return Selection.load(path) if is_there else None
+
+
+def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
+    """Put a selection into the cache, in place of what was known of its collectives; returns the file."""
+    try:
+        known = selection_for(library, hosts)
+    except DovetailError:  # broken: replaced whole
+        known = None
+    merged = known.merged(selection) if known else selection
+    return save_json(selection_path(library, hosts), merged.to_json(), CACHED)
+
+
+def _read_row(place: int, document: Any) -> Row:
+    """Row number `place` of a document. PlanError names the row and, where one field is wrong, that field."""
+    try:
+        with reading(f"row {place} of a selection", PlanError):
+            points = tuple(Point(**point) for point in document.get("points", ()))
+            return _checked_row(Row(**{**document, "points": points}))
+    except PlanError as error:
+        raise PlanError(f"row {place}: {error.what}", found=error.found, hint=error.hint) from error
+
+
+def _checked_row(row: Row) -> Row:
+    """The row itself. PlanError where a field has a wrong type or value."""
+    for name, known in (("collective", tuple(COLLECTIVES)), ("protocol", PROTOCOLS), ("dtype", ("", *DTYPES))):
+        if not isinstance(value := getattr(row, name), str) or value not in known:
+            raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
+    if not isinstance(row.algorithm, str):
+        raise PlanError(f"no algorithm {row.algorithm!r}", hint="a name, such as ring_all_reduce")
+    counts = ("ranks", "nodes", "channels", "instances")
+    for name in (*counts, "min_bytes", "max_bytes", "slice_bytes"):
+        value, least = getattr(row, name), int(name in counts)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST:
+            raise PlanError(f"`{name}` of a row of {row.collective} is out of range", found=repr(value))
+    if row.min_bytes >= row.max_bytes:
+        found = f"{row.min_bytes} to {row.max_bytes} bytes"
+        raise PlanError(f"a row of {row.collective} is out of range: it serves no size", found=found)
+    for point in row.points:
+        if not all(_is_time(value) for value in point):
+            raise PlanError(f"a row of {row.collective} has a malformed point", found=str(point))
+    return row
+
+
+def _is_time(value: Any) -> bool:
+    """Whether a value can be a time, a size or a spread: a finite number that is not negative, or None."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf)

@@ -1,0 +1,118 @@
+"""closed_code: nests whose steps are a sweep and then single elements: as standalone programs, which make one sweep
+after the other. What is between two of them every rank does, with values from the rank that has computed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dovetail.loops.expressions import Read
+from dovetail.loops.matrices import Vector
+from dovetail.loops.nest import Nest
+from dovetail.loops.record import Loop, Recorder, Statement
+from dovetail.tiling.nest_text import NestText
+
+if TYPE_CHECKING:
+    from dovetail.tiling.nest_code import Analysis
+
+
+@dataclass(frozen=True)
+class Closed:
+    """`steps`: the loop of the steps; `sweep`: the nest of what is swept in each; `closing`: what comes after it."""
+
+    steps: Loop
+    sweep: Nest
+    closing: tuple[Statement, ...]
+
+    def num_sweeps(self, sizes: Mapping[str, int]) -> int:
+        return max(0, self.steps.high.at(sizes) - self.steps.low.at(sizes))
+
+
+def closed_of(nest: Nest) -> Closed | None:
+    """What it is, where its steps hand on nothing but the elements that are written after each sweep; else None."""
+    if nest.levels or len(nest.body) != 1 or not isinstance(steps := nest.body[0], Loop):
+        return None
+    swept, *rest = steps.body
+    closing = tuple(each for each in rest if isinstance(each, Statement))
+    statement = nest.statements[0]
+    if not closing or len(closing) < len(rest) or len(nest.statements) != 1 + len(closing):
+        return None
+    if not isinstance(swept, Loop) or _uses(steps.index, statement) or not all(map(_is_single, closing)):
+        return None
+    if any(each.target.array != statement.target.array for each in closing):
+        return None
+    flows = [each for each in nest.dependences() if each.kind == "flow" and each.source is each.sink is statement]
+    if any(each.distance[0] for each in flows):
+        return None
+    return Closed(steps, _one_sweep(nest, statement), closing)
+
+
+def _uses(index: str, statement: Statement) -> bool:
+    """Whether the loops or subscripts of a statement change with an index."""
+    ends = [end for loop in statement.loops[1:] for end in (loop.low, loop.high)]
+    places = [at for each in (*statement.reads, statement.target) for at in each.at]
+    return any(index in each.names for each in (*ends, *places))
+
+
+def _is_single(statement: Statement) -> bool:
+    """Whether it is of the same elements after every sweep."""
+    return not _uses(statement.loops[0].index, statement)
+
+
+def _one_sweep(nest: Nest, statement: Statement) -> Nest:
+    loops = [replace(loop, body=[]) for loop in statement.loops[1:]]
+    own = replace(statement, loops=tuple(loops))
+    inside: list[Loop | Statement] = [*loops[1:], own]
+    for outer, inner in zip(loops, inside, strict=True):
+        outer.body.append(inner)
+    recorder = Recorder(nest.arrays, [*nest.recorder.symbols])
+    recorder.body, recorder.statements = [loops[0]], [own]
+    return replace(nest, recorder=recorder)
+
+
+class ClosingText(NestText):
+    """The C of what comes after a sweep: elements lie in the array of the swept values."""
+
+    def __init__(self, found: Analysis, dtype: str) -> None:
+        super().__init__(found, dtype)
+        self.fetched = dict[Vector, None]()
+        self.held = found.field(0, self).ranges
+
+    def line(self, statement: Statement) -> str:
+        value = self.expression(statement.value, self.dtypes[statement.target.array])
+        return f"    V0({_words(self._at(statement.target))}) = {value};"
+
+    def element(self, read: Read) -> str:
+        if read.array != self.statement.target.array:
+            return self._given(read)
+        at = self._at(read)
+        self.fetched[at] = None  # each once, in their order
+        return f"V0({_words(at)})"
+
+    def _at(self, read: Read) -> Vector:
+        """The iteration of the sweep that writes an element, or would if it went further."""
+        places = self.found.places(self.statement)
+        if len(places) < self.found.num_loops:
+            raise self.found.refused(str(self.statement.target), "one index for each loop", self.statement)
+        back = (read.at[axis] - by for _, (axis, by) in sorted(places.items()))
+        at = tuple(each.at(self.found.sizes) for each in back)
+        if any(not low <= p <= high for p, (low, high) in zip(at, self.held, strict=True)):
+            raise self.found.refused(f"{read}, which the sweep neither writes nor reads", "another element")
+        return at
+
+
+def closing_text(closed: Closed, found: Analysis, dtype: str) -> tuple[str, str, str]:
+    """What fetches values, what is done with them, and the plain loops of all steps; OperatorError where it cannot
+    be."""
+    text = ClosingText(found, dtype)
+    close = "\n".join(map(text.line, closed.closing))
+    fetch = "\n".join(f"    fetch(0, (const int64_t[]){{{_words(at)}}});" for at in text.fetched)
+    body = "\n".join(f"    {line}" for line in f"{text.plain()}\n{close}".splitlines())
+    plain = f"    for (int sweep = 0; sweep < {closed.num_sweeps(found.sizes)}; sweep++) {{\n{body}\n    }}"
+    return fetch, close, plain
+
+
+def _words(at: Vector) -> str:
+    return ", ".join(map(str, at))

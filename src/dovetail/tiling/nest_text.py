@@ -1,0 +1,139 @@
+"""nest_text: the C of a nest in a standalone program: its data, its statements as macros, and its plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dovetail.loops.checks import WRAPS
+from dovetail.loops.expressions import Read
+from dovetail.loops.generate import Expressions, c_type
+from dovetail.loops.record import Loop, Statement
+from dovetail.loops.taken import Take
+from dovetail.loops.types import is_real
+
+if TYPE_CHECKING:
+    from dovetail.tiling.nest_code import Analysis, Source
+
+FACTORS = (7919, 104729, 1299709, 15485863)
+WHOLE = 1000  # numbers that are given: of 8 bits 4, letters of a small alphabet
+_DATA = "/* {name} before the loops: put your own data in its place. */\n#define GIVEN_{name}({axes}) (({c})({value}))"
+_WRAPS = {
+    "periodic": "static inline int64_t periodic(int64_t x, int64_t n) { return x < 0 ? x + n : x < n ? x : x - n; }",
+    "reflecting": "static inline int64_t reflecting(int64_t x, int64_t n)\n"
+    "{\n    return x < 0 ? -x : x < n ? x : 2 * n - 2 - x;\n}",
+}
+
+
+class NestText(Expressions):
+    """A value is S0's where it comes from that statement, else it is given."""
+
+    def __init__(self, found: Analysis, dtype: str) -> None:
+        super().__init__({name: array.dtype or dtype for name, array in found.nest.arrays.items()})
+        self.found, self.nest = found, found.nest
+        self.points = [f"p{k}" for k in range(found.num_loops)]
+        self.statement = found.nest.statements[0]  # that is written now
+
+    def names(self, number: int) -> tuple[str, str, str]:
+        """The macros of a statement."""
+        return f"S{number}", f"V{number}", f"START{number}"
+
+    def macros(self) -> str:
+        statements = [line for number in range(len(self.nest.statements)) for line in self._statement(number)]
+        wraps = [text for kind, text in _WRAPS.items() if any(a.boundary == kind for a in self.nest.arrays.values())]
+        data = [_data(name, self._num_given_axes(name), self.dtypes[name]) for name in self.nest.arrays]
+        return "\n".join([*data, *wraps, *self.helpers, *statements])
+
+    def _statement(self, number: int) -> list[str]:
+        self.statement = statement = self.nest.statements[number]
+        name, values, start = self.names(number)
+        value = self.expression(statement.value, self.dtypes[statement.target.array])
+        points = ", ".join(self.points)
+        return [
+            f"/* {statement} */",
+            f"#define {name}({points}) {values}({points}) = {value}",
+            f"#define {start}({points}) {self._given(statement.target)} /* where it has computed nothing */",
+        ]
+
+    def _num_given_axes(self, name: str) -> int:
+        array = self.nest.arrays[name]
+        return len(array.shape) + (array.time and self.nest.levels[name].given > 1)
+
+    def element(self, read: Read) -> str:
+        sources = self.found.sources[self.nest.statements.index(self.statement)].get(str(read), [])
+        if len(sources) == 1:
+            return self._of(sources[0], read)
+        text = self._given(read)
+        for source in reversed(sources):
+            text = f"(IN{source.number}({self._place(source, read)}) ? {self._of(source, read)} : {text})"
+        return text
+
+    def _of(self, source: Source, read: Read) -> str:
+        return f"V{source.number}({self._place(source, read)})"
+
+    def _place(self, source: Source, read: Read) -> str:
+        """The iteration that wrote it: so far back, or by the element where the array's axes wrap."""
+        words = [_back(f"(p{k})", by) for k, by in enumerate(source.distance)]
+        array, writer = self.nest.arrays[read.array], self.nest.statements[source.number]
+        if array.boundary in WRAPS:
+            elements = self._elements(read)
+            for loop, (axis, _) in self.found.places(writer).items():
+                words[loop] = elements[axis]
+        return ", ".join(words)
+
+    def _elements(self, read: Read) -> list[str]:
+        """Subscripts of all axes but time, back inside where they wrap."""
+        array = self.nest.arrays[read.array]
+        indices = {loop.index: f"({point})" for loop, point in zip(self.statement.loops, self.points, strict=True)}
+        found = []
+        for each, size in zip(read.at[array.time :], array.shape, strict=True):
+            text = self.found.affine(each, indices)
+            plain = len(each.terms) == 1 and not each.constant
+            wraps = array.boundary in WRAPS and not plain
+            found.append(f"{array.boundary}({text}, {self.found.size(size)})" if wraps else text)
+        return found
+
+    def _given(self, read: Read) -> str:
+        """An element of an array before the loops."""
+        words = self._elements(read)
+        if self._num_given_axes(read.array) > len(words):
+            indices = {self.statement.loops[0].index: "(p0)"}
+            words.insert(0, f"min2({self.found.affine(read.at[0], indices)}, {self.nest.levels[read.array].given - 1})")
+        return f"GIVEN_{read.array}({', '.join(words)})"
+
+    def plain(self) -> str:
+        """The loops as they were written."""
+        return "\n".join(line for each in self.nest.body for line in self._lines(each, "    "))
+
+    def _lines(self, each: Loop | Statement | Take, indent: str) -> Iterator[str]:
+        if isinstance(each, Statement):
+            number = self.nest.statements.index(each)
+            yield f"{indent}S{number}({', '.join(loop.index for loop in each.loops)});"
+            return
+        assert isinstance(each, Loop)
+        ends = (self.found.affine(end, _Same()) for end in (each.low, each.high))
+        yield f"{indent}for (int64_t {each.index} = {next(ends)}; {each.index} < {next(ends)}; {each.index}++) {{"
+        for child in each.body:
+            yield from self._lines(child, indent + "    ")
+        yield f"{indent}}}"
+
+
+class _Same(dict[str, str]):
+    """Every name is its own."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def _back(point: str, by: int) -> str:
+    return f"{point} - {by}" if by > 0 else f"{point} + {-by}" if by else point
+
+
+def _data(name: str, axes: int, dtype: str) -> str:
+    """Numbers from 0 to 1, other ones at each place; whole thousandths, so that every machine has the same."""
+    names = [f"i{k}" for k in range(axes)]
+    place = " + ".join(f"({axis}) * {factor}" for axis, factor in zip(names, FACTORS, strict=False))
+    c = c_type(dtype)
+    value = f"({place}) % {WHOLE if dtype[-1] != '8' else 4}"
+    value = f"({c})({value}) / {WHOLE}" if is_real(dtype) else value
+    return _DATA.format(name=name, axes=", ".join(names), value=value, c=c)

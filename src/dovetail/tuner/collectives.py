@@ -1,0 +1,136 @@
+"""A collective at several sizes: probe → predict → run in turn with the library's call → a table of what is fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.collective.operators import CollectiveOperator
+from dovetail.core import OperatorError, Say
+from dovetail.ir import Operator
+from dovetail.machine import Machine
+from dovetail.planner.costs import Costs
+from dovetail.planner.search import ranked_schedules
+from dovetail.planner.shortlist import shortlist
+from dovetail.run.job import Executor
+from dovetail.store.selection import Choice, Point, Selection, keep, rows_of
+from dovetail.tuner.contest import Contest, Judged, contest
+from dovetail.tuner.machines import default_executor, hosts_of, in_folder, machine_of
+from dovetail.tuner.measure import Entry
+from dovetail.tuner.tune import fresh_seed
+
+SCHEMA = "dovetail.collective_tune/1"
+
+
+@dataclass(frozen=True)
+class TunedCollective:
+    """What tuning one collective found at each size, the table of it, and the files that hold that."""
+
+    contest: Contest
+    selection: Selection
+    ranks: int
+    machine: Machine
+    files: tuple[Path, ...]
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything computed wrong elements."""
+        return any(each.wrong for each in self.contest.judged)
+
+    def to_json(self) -> dict[str, Any]:
+        operator = _collective(self.contest.judged[0].entry.operator)
+        head = {"collective": operator.name, "ranks": self.ranks, "nodes": operator.nodes, "dtype": operator.dtype}
+        about = {"machine": self.machine.name, "facts": self.contest.facts, "seed": self.seed}
+        rows = [row_of(each) for each in self.contest.judged]
+        files = [str(path) for path in self.files]
+        return {"schema": SCHEMA, **head, "rows": rows, "files": files, **about, "notes": list(self.notes)}
+
+
+def tune_collective(
+    operators: Sequence[CollectiveOperator],
+    ranks: int,
+    *,
+    out: Path | str = "dovetail-tune",
+    executor: Executor | None = None,
+    machine: Machine | None = None,
+    rounds: int = 9,
+    budget_s: float = 60.0,
+    fresh: bool = False,
+    seed: int | None = None,
+    say: Say | None = None,
+) -> TunedCollective:
+    """Choose by measurement how a collective is carried out at each of its sizes (see `CollectiveOperator.points`).
+
+    `executor`: what runs the ranks, by MPI unless said; `machine`: what is predicted for, probed (and kept) unless
+    given. What is fastest becomes a table, `selection.json` in `out` and in the cache, which collectives on arrays go
+    by from then on. `budget_s`: what measuring may take, about.
+    """
+    for operator in operators:
+        operator.check_ranks(ranks)  # before anything runs
+    tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
+    runner = in_folder(executor or default_executor(), place / "runs")
+    base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
+    entries, notes = entries_of(operators, base, ranks)  # → predicted, by size
+    found = contest(entries, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=tell)  # → measured in turn
+    table = selection_of(found)  # → ranges of sizes
+    kept = keep(table, found.facts["mpi"], hosts_of(found.facts, ranks))
+    files = kept, table.save(place / "selection.json")
+    return TunedCollective(found, table, ranks, base, files, seed, (*notes, *found.notes))
+
+
+def entries_of(
+    operators: Sequence[CollectiveOperator], machine: Machine, ranks: int
+) -> tuple[list[Entry], tuple[str, ...]]:
+    """What is measured at each size, the smallest first: the schedules worth it beside the library's call; and
+    sentences for the user."""
+    if not operators:
+        raise OperatorError("no sizes to choose for", hint="at least one number of bytes")
+    found, notes = dict[int, Entry](), dict[str, None]()
+    for operator in sorted(operators, key=lambda operator: operator.num_bytes):
+        costs, said = Costs.of(operator, machine, ranks, extrapolate=True)
+        notes |= dict.fromkeys(said)
+        settled = _collective(costs.operator)
+        if settled.num_bytes not in found:
+            predicted = {each.schedule: each.predicted_s for each in shortlist(ranked_schedules(costs))}
+            found[settled.num_bytes] = Entry(settled.title, settled, ranks, settled.serial(ranks), predicted)
+    return list(found.values()), tuple(notes)
+
+
+def selection_of(found: Contest) -> Selection:
+    """What was taken at each size, as ranges of sizes; what reduces serves the dtype that was measured."""
+    entry = found.judged[0].entry
+    operator = _collective(entry.operator)
+    picked = [(Choice.of(each.schedule), point_of(each)) for each in found.judged]
+    dtype = operator.dtype if operator.reduces else ""
+    rows = rows_of(operator.name, entry.ranks, operator.nodes or 1, picked, dtype)
+    return Selection({**found.facts, "dtype": operator.dtype}, rows)
+
+
+def point_of(judged: Judged) -> Point:
+    """What was measured at one size."""
+    taken, predicted_s = judged.taken, judged.entry.predicted.get(judged.schedule)
+    num_bytes = _collective(judged.entry.operator).num_bytes
+    return Point(num_bytes, taken.median_s, judged.serial.median_s, predicted_s, taken.spread)
+
+
+def row_of(judged: Judged) -> dict[str, Any]:
+    """One size: what was taken, what it takes, and all that was tried, the fastest first."""
+    predicted, point = judged.entry.predicted, point_of(judged)
+    rivals = [
+        {**Choice.of(schedule)._asdict(), "predicted_s": predicted.get(schedule), "measured_s": seconds}
+        for schedule, seconds in sorted(judged.tried.items(), key=lambda item: item[1])
+    ]
+    taken = Choice.of(judged.schedule)._asdict()
+    head = {"num_bytes": point.num_bytes, **taken, **point._asdict(), "speedup": judged.speedup}
+    wrong = {str(Choice.of(schedule)): count for schedule, count in judged.wrong.items()}
+    checks = {"max_rel_error": judged.taken.max_rel_error, "wrong": wrong, "disturbed": judged.disturbed}
+    return {**head, **checks, **judged.load.to_json(), "rivals": rivals}
+
+
+def _collective(operator: Operator) -> CollectiveOperator:
+    assert isinstance(operator, CollectiveOperator)
+    return operator

@@ -1,0 +1,245 @@
+"""contest: schedules measured in turn with the serial one, heats first, then a final that decides; the one guard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import PlanError, RunError, Say
+from dovetail.ir import Schedule
+from dovetail.run.job import Executor, Outcome
+from dovetail.run.load import Load
+from dovetail.tuner.measure import Clock, Entry, Measurer, groups
+from dovetail.tuner.neighbourhood import search
+
+FINALISTS = 3
+HEATS = 0.5  # of the budget
+LEAST_GAIN = 0.01  # of the serial time
+LEAST_GAIN_S = 5e-6  # of a run that is timed alone: below this the clock, the barrier and the call decide
+TWO_ERRORS = 3.7  # standard errors of a median, in half interquartile ranges over the root of the count
+FEW = 4.0  # over the degrees of freedom: few rounds tell little of their own spread (by simulation, 2 to 26 rounds)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of one entry: the schedule taken, its outcome and serial's over all launches, and all that was tried.
+
+    `tried`: seconds of each schedule measured, comparable among each other. `wrong`: elements that a schedule computed
+    wrongly, where it did. `unsure`: a schedule that was faster than the one taken, though not beyond the noise.
+    `beside`: medians of what else was measured, by name. `disturbed`: rounds that were, in the final; `load`: what
+    others took of the ranks' cores in it.
+    """
+
+    entry: Entry
+    schedule: Schedule
+    taken: Outcome
+    serial: Outcome
+    tried: Mapping[Schedule, float]
+    wrong: Mapping[Schedule, int] = field(default_factory=dict)
+    unsure: Schedule | None = None
+    beside: Mapping[str, float] = field(default_factory=dict)
+    rounds: int = 0
+    disturbed: int = 0
+    load: Load = field(default_factory=Load)
+
+    @property
+    def speedup(self) -> float:
+        return self.serial.median_s / self.taken.median_s
+
+    @property
+    def keeps_serial(self) -> bool:
+        return self.schedule == self.entry.serial
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Every entry judged, the facts of the machine that ran it, and what could not be done, in sentences."""
+
+    judged: tuple[Judged, ...]
+    facts: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def contest(
+    entries: Sequence[Entry],
+    executor: Executor,
+    *,
+    rounds: int = 9,
+    budget_s: float = 120.0,
+    seed: int = 0,
+    say: Say | None = None,
+    keep: bool = False,
+) -> Contest:
+    """Find the fastest schedule of each entry.
+
+    In heats the best predicted are measured in turn, then neighbours of the fastest; the best of those, and the winners
+    of neighbouring entries, then meet serial in a final of about `rounds` rounds, in several launches, and are held
+    against float64. A schedule is taken only where it is right, and faster than serial beyond the noise; with `keep`
+    the only one listed is taken as it is. Long runs get fewer schedules and rounds where `budget_s` seconds are short;
+    no job is begun after them, and entries not reached are left out, with a note.
+    """
+    if not entries:
+        raise PlanError("nothing to choose for", hint="at least one size")
+    clock, tell = Clock(budget_s), say or (lambda what, done: None)
+    measurer = Measurer(entries, executor, seed, rounds)
+    tried = {} if keep else _heats(measurer, clock, tell)
+    last = {at: each.listed if keep else finalists(at, tried, each, entries) for at, each in enumerate(entries)}
+    judged, facts, broken = _finals(measurer, last, tried, clock, tell, keep=keep)
+    if broken and not judged:
+        raise broken[0]
+    notes = _notes(entries, judged, measurer.failed, broken)
+    return Contest(tuple(judged), facts, (*notes, *_unsure(judged, rounds)))
+
+
+def _heats(measurer: Measurer, clock: Clock, tell: Say) -> dict[int, dict[Schedule, float]]:
+    """Seconds of each schedule that was measured of each entry: the best predicted, then neighbours of the fastest."""
+    entries, tried = measurer.entries, dict[int, dict[Schedule, float]]()
+    together = groups({at: (1 + len(each.listed), measurer.run_s(at)) for at, each in enumerate(entries)})
+    for group, limit_s in clock.shares(together, measurer.heat_s, HEATS):
+        tell(f"heats up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
+        with suppress(RunError):  # the final will tell
+            found = measurer.heat(group, limit_s)
+            tried |= {at: {schedule: o.median_s for schedule, o in found[at].items()} for at in group}
+            tried |= {at: search(measurer, at, found[at], clock, tell) for at in group if found[at]}
+    return tried
+
+
+def _finals(
+    measurer: Measurer,
+    last: Mapping[int, Sequence[Schedule]],
+    tried: Mapping[int, Mapping[Schedule, float]],
+    clock: Clock,
+    tell: Say,
+    *,
+    keep: bool,
+) -> tuple[list[Judged], dict[str, Any], list[RunError]]:
+    """Every entry that was reached, judged; the facts of the machine; and what broke the jobs of others."""
+    entries, judged, facts, broken = measurer.entries, list[Judged](), dict[str, Any](), list[RunError]()
+    together = groups({at: (1 + len(schedules), measurer.run_s(at)) for at, schedules in last.items()})
+    for group, limit_s in clock.shares(together, lambda group: measurer.final_s(group, FINALISTS), 1.0):
+        tell(f"finals up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
+        try:
+            launches = measurer.final({at: last[at] for at in group}, limit_s)
+        except RunError as error:
+            broken.append(error)
+            continue
+        results = [result for _, result in launches]
+        facts, load = results[0].facts, Load.worst([result.load for result in results])
+        rounds, disturbed = sum(result.rounds for result in results), sum(result.disturbed for result in results)
+        for at in group:
+            one = judge(entries[at], [found[at] for found, _ in launches], tried.get(at, {}), keep=keep)
+            beside = {
+                name: pooled([r[each.name] for r in results]).median_s for name, each in entries[at].beside.items()
+            }
+            judged.append(replace(one, beside=beside, rounds=rounds, disturbed=disturbed, load=load))
+    return judged, facts, broken
+
+
+def judge(
+    entry: Entry,
+    launches: Sequence[Mapping[Schedule, Outcome]],
+    tried: Mapping[Schedule, float],
+    *,
+    keep: bool = False,
+) -> Judged:
+    """The fastest over all launches that is right, if it beats serial beyond the noise; else serial.
+
+    `tried`: seconds in an earlier job, in which it must not have been slower than serial either.
+    """
+    common = [schedule for schedule in launches[0] if all(schedule in launch for launch in launches)]
+    outcomes = {schedule: pooled([launch[schedule] for launch in launches]) for schedule in common}
+    serial = outcomes[entry.serial]
+    right = {s: o for s, o in outcomes.items() if s != entry.serial and not o.is_wrong}
+    unsure = None
+    best = min(right, key=lambda schedule: right[schedule].median_s, default=entry.serial)
+    if keep:
+        best = next((schedule for schedule in common if schedule != entry.serial), entry.serial)
+    elif best != entry.serial:
+        slower_before = tried.get(best, 0.0) > tried.get(entry.serial, math.inf)
+        gain_s = serial.median_s - outcomes[best].median_s
+        pairs = [(launch[best], launch[entry.serial]) for launch in launches]
+        if slower_before or gain_s <= (LEAST_GAIN_S if entry.computes else 0.0):
+            best = entry.serial
+        elif not beats(pairs):
+            best, unsure = entry.serial, best if gain_s > LEAST_GAIN * serial.median_s else None
+    known = {**{schedule: outcome.median_s for schedule, outcome in outcomes.items()}, **tried}
+    wrong = {schedule: outcome.num_wrong or 1 for schedule, outcome in outcomes.items() if outcome.is_wrong}
+    return Judged(entry, best, outcomes[best], serial, known, wrong, unsure)
+
+
+def pooled(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcomes of several launches as one; what was checked is the first's, the timeline the one that is nearest to
+    the median of all."""
+    seconds = tuple(s for outcome in outcomes for s in outcome.seconds)
+    shown = [outcome.timelines for outcome in outcomes if outcome.timelines]
+    shown.sort(key=lambda each: abs(each[0].makespan_s - float(np.median(seconds))))
+    return replace(outcomes[0], seconds=seconds, timelines=shown[0] if shown else ())
+
+
+def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
+    """Whether ours is faster than serial beyond the noise, by the ratio of the two in each round, over all launches
+    (pairs of ours, serial); and not slower in any: libraries change their speed from launch to launch.
+
+    >>> slow, fast = Outcome("a", (1.0, 1.1, 0.9), ()), Outcome("b", (0.8, 0.88, 0.72), ())
+    >>> beats([(fast, slow)]), beats([(slow, fast)]), beats([(slow, slow)]), beats([(fast, slow)] * 3 + [(slow, fast)])
+    (True, False, False, False)
+    """
+    ratios = [np.array(ours.seconds) / np.array(serial.seconds) for ours, serial in pairs]
+    low, middle, high = np.percentile(np.concatenate(ratios), [25, 50, 75])
+    count = sum(map(len, ratios))
+    errors = TWO_ERRORS * (1 + FEW / max(count - 1, 1))
+    noise = max(LEAST_GAIN, errors * (high - low) / 2 / math.sqrt(count))
+    return bool(middle < 1.0 - noise and all(np.median(each) <= 1.0 for each in ratios))
+
+
+def finalists(
+    at: int, tried: Mapping[int, Mapping[Schedule, float]], entry: Entry, entries: Sequence[Entry]
+) -> list[Schedule]:
+    """The fastest of ours of one entry (the best predicted where none was tried), and those that won in the entries
+    before and after it."""
+    best = {i: fastest(known, entries[i].serial) for i, known in tried.items()}
+    own = best.get(at) or list(entry.listed)
+    near = [b if a == at else a for a, b in pairwise(sorted({*tried, at})) if at in (a, b)]
+    found = own[: FINALISTS - 1] + [best[i][0] for i in near if best[i]]
+    return list(dict.fromkeys(found))
+
+
+def fastest(known: Mapping[Schedule, float], serial: Schedule) -> list[Schedule]:
+    """Those that are not serial, by their seconds."""
+    return sorted((each for each in known if each != serial), key=lambda each: (known[each], str(each)))
+
+
+def _notes(
+    entries: Sequence[Entry],
+    judged: Sequence[Judged],
+    failed: Mapping[tuple[int, str], str],
+    broken: Sequence[RunError],
+) -> Iterator[str]:
+    reached = {each.entry.name for each in judged}
+    missing = [entry.name for entry in entries if entry.name not in reached]
+    if missing:
+        yield f"Not measured: {', '.join(missing)}; {broken[0].what if broken else 'the budget was spent'}."
+    for text in Load.worst([each.load for each in judged]).warnings:
+        yield f"{text}."
+    for (at, family), why in failed.items():
+        yield f"{family} was left out for {entries[at].name}: {why}."
+    for each in judged:
+        for schedule, count in each.wrong.items():
+            yield f"{schedule} computed {count} wrong elements for {each.entry.name} and was passed over."
+
+
+def _unsure(judged: Sequence[Judged], rounds: int) -> Iterator[str]:
+    """Of each entry that more rounds might decide otherwise, why."""
+    for each in judged:
+        if each.unsure and each.rounds < rounds and each.entry.computes:
+            less = 1 - each.tried[each.unsure] / each.tried[each.entry.serial]
+            yield (
+                f"{each.entry.name}: {each.unsure} took {less:.0%} less than serial at the median, but {each.rounds} "
+                "rounds are few for their spread, so that serial is kept; a larger budget allows more."
+            )

@@ -1,0 +1,192 @@
+"""scenarios: operators on machines whose every cost is known, to judge choices by: published ones, and drawn at
+random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from dovetail.cost import Curve, Segment
+from dovetail.ir import Operator, Program, compute_calls, work_keys
+from dovetail.machine import SWITCH, Link, Machine, load
+
+Random = np.random.Generator
+SIZES = (4, 6, 8)  # ranks of a machine that is drawn
+PEAK = 5e13, 1e15  # FLOP/s of a rank
+LINK = 20e9, 200e9  # bytes/s of a link
+INTENSITY = 50.0, 300.0  # FLOP for each byte that memory moves meanwhile
+BALANCE = 1 / 8, 8.0  # seconds of all communication over those of all computation; beyond, sizes are drawn again
+STRETCH = 1.0, 1.4  # by how much either side may slow the other
+SPREAD = (1 << 12, 1 << 17, 1 << 22, 1 << 27)  # bytes between which that changes
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An operator on `machine`, the true one: whoever chooses a schedule sees its wiring and what a probe measures
+    there."""
+
+    name: str
+    operator: Operator
+    machine: Machine
+    of_ranks: int | None = None  # of the machine; all of them unless said
+
+    @property
+    def ranks(self) -> int:
+        return self.of_ranks or self.machine.ranks
+
+    @property
+    def topology(self) -> str:
+        return str(self.machine.facts.get("topology", self.machine.name))
+
+
+def published(kind: Any) -> Iterator[Scenario]:
+    """Those that others published figures of, for a class of operators."""
+    for name, operator, machine in kind.studied():
+        yield Scenario(name, operator, load(machine))
+
+
+def drawn(kind: Any, count: int, seed: int) -> Iterator[Scenario]:
+    """So many operators of a class, each on a machine of its own, the topologies in turn; a seed names them all."""
+    for number in range(count):
+        rng = np.random.default_rng([seed, number, crc32(kind.name.encode())])
+        topology = list(TOPOLOGIES)[number % len(TOPOLOGIES)]
+        ranks = int(rng.choice(SIZES))
+        operator, speeds = _balanced(kind, rng, topology, ranks)
+        yield Scenario(f"{topology}-{seed}-{number}", operator, _machine(rng, operator, topology, ranks, speeds))
+
+
+def _balanced(kind: Any, rng: Random, topology: str, ranks: int) -> tuple[Operator, Speeds]:
+    """An operator and a machine's speeds, where neither side hides the other for nothing."""
+    while True:
+        speeds, operator = Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK)), kind.drawn(rng, ranks)
+        if BALANCE[0] <= _balance(operator, topology, ranks, speeds) <= BALANCE[1]:
+            return operator, speeds
+
+
+class Speeds(NamedTuple):
+    """Of a machine: a rank's FLOP/s, and the seconds that a link takes for a byte."""
+
+    peak: float
+    byte_s: float
+
+
+def mesh(ranks: int) -> tuple[Link, ...]:
+    """A link from every rank to every other."""
+    return tuple(Link(a, b, "link") for a in range(ranks) for b in range(ranks) if a != b)
+
+
+def star(ranks: int) -> tuple[Link, ...]:
+    """A link from every rank to one switch, and back."""
+    return tuple(Link(*ends, "link") for a in range(ranks) for ends in ((a, SWITCH), (SWITCH, a)))
+
+
+def torus(ranks: int) -> tuple[Link, ...]:
+    """Two rows of ranks, each a ring, with links between the ranks of a column.
+
+    >>> len(torus(6)), len(torus(4))
+    (18, 8)
+    """
+    columns = ranks // 2
+    along = {(row * columns + i, row * columns + (i + step) % columns) for row in (0, 1) for i in range(columns)
+             for step in (1, -1)}  # fmt: skip
+    across = {(i, (i + columns) % ranks) for i in range(ranks)}
+    return tuple(Link(a, b, "link") for a, b in sorted(along | across) if a != b)
+
+
+TOPOLOGIES: dict[str, Callable[[int], tuple[Link, ...]]] = {"mesh": mesh, "switch": star, "torus": torus}
+
+
+def _machine(rng: Random, operator: Operator, topology: str, ranks: int, speeds: Speeds) -> Machine:
+    """A machine of these speeds with curves that bend, and no message that waits for its receive: copies of engines."""
+    bare = Machine(f"{topology}-{ranks}", ranks, tuple(range(ranks)), TOPOLOGIES[topology](ranks))
+    program, (peak, byte_s) = operator.program(operator.serial(ranks), ranks), speeds
+    rates = {_rate_of(key) for key in work_keys(program, operator.workload(program))}
+    memory = _between(rng, *INTENSITY) / peak
+    costs = {name: _products(rng, peak, _between(rng, 2e-6, 2e-5)) for name in sorted(rates)}
+    costs |= {"memory": _straight(0.0, memory)}
+    costs |= {"copy": _straight(1e-6, 2 * memory), "reduce": _straight(1e-6, 3 * memory)}
+    costs |= {f"cil:{side}": _factors(rng) for side in ("compute", "net")} | _messages(rng, byte_s)
+    for kind in dict.fromkeys(["all_reduce", *(call.kind for call in operator.collected(ranks))]):
+        costs[f"{kind}:{ranks}"] = _library(rng, byte_s * _share(topology, ranks) * (1 + (kind == "all_reduce")))
+    return bare.with_costs(costs, topology=topology)
+
+
+def _balance(operator: Operator, topology: str, ranks: int, speeds: Speeds) -> float:
+    """Seconds of all communication over those of all computation, at full speed."""
+    program = operator.program(operator.serial(ranks), ranks)
+    compute_s = sum(_flops(program, operator)) / ranks / speeds.peak
+    comm_s = sum(call.num_bytes for call in operator.collected(ranks)) * _share(topology, ranks) * speeds.byte_s
+    return comm_s / compute_s
+
+
+def _flops(program: Program, operator: Operator) -> Iterator[float]:
+    workload = operator.workload(program)
+    calls = compute_calls(program, workload)
+    for number in calls.which.tolist():
+        call = calls.kinds[number]
+        form = workload.form(program.kernels[call.kernel].name)
+        yield 0.0 if form is None else form.work(call.reads, call.writes).flops
+
+
+def _rate_of(key: str) -> str:
+    """The machine's rate for a kernel, given the key of a computation: its name and dtype."""
+    parts = key.split(":")
+    return f"flops:{parts[0]}:{next(part for part in reversed(parts) if '=' not in part)}"
+
+
+def _share(topology: str, ranks: int) -> float:
+    """Of the larger buffer of a rank, what the busiest link carries of a collective."""
+    if topology == "mesh":
+        return 1 / ranks
+    return (ranks - 1) / ranks * (1.0 if topology == "switch" else 0.5)
+
+
+def _products(rng: Random, peak: float, start_s: float) -> dict[str, Any]:
+    """A start, then ever nearer to the peak: pieces of a product take longer than their share."""
+    edges = peak * np.array([0.0, _between(rng, 1e-5, 1e-4), _between(rng, 2e-4, 2e-3)])
+    slopes = 1 / (peak * np.array([rng.uniform(0.3, 0.6), rng.uniform(0.6, 0.75), rng.uniform(0.75, 0.9)]))
+    return _bent(edges, slopes, start_s, "flop")
+
+
+def _messages(rng: Random, byte_s: float) -> dict[str, dict[str, Any]]:
+    """One way, and in a stream both ways at once."""
+    latency_s, edge = _between(rng, 1e-6, 2e-5), float(2 ** rng.integers(13, 20))
+    slopes = byte_s * np.array([rng.uniform(1.0, 2.0), 1.0])
+    one_way = _bent(np.array([0.0, edge]), slopes, latency_s, "bytes")
+    stream = _bent(np.array([0.0, edge]), slopes * rng.uniform(1.0, 1.15), 0.3 * latency_s, "bytes")
+    return {"p2p:link": one_way, "exchange:link": stream}
+
+
+def _library(rng: Random, byte_s: float) -> dict[str, Any]:
+    """A collective of the library: another algorithm, or more of its pipeline, beyond some size."""
+    edge = float(2 ** rng.integers(16, 24))
+    slopes = byte_s * np.array([rng.uniform(1.2, 3.0), rng.uniform(1.0, 1.6)])
+    return _bent(np.array([0.0, edge]), np.sort(slopes)[::-1], _between(rng, 5e-6, 5e-5), "bytes")
+
+
+def _factors(rng: Random) -> dict[str, Any]:
+    """A slow-down that changes with the size of messages."""
+    factors = [float(rng.uniform(*STRETCH)) for _ in SPREAD]
+    return Curve.through(list(SPREAD), factors, rising=False, high=float(SPREAD[-1]), label="prior").to_json()
+
+
+def _bent(edges: Any, slopes: Any, start_s: float, unit: str) -> dict[str, Any]:
+    """Straight lines, one going on where the other ends."""
+    segments = [Segment(0.0, start_s, float(slopes[0]))]
+    for (_, edge), slope in zip(pairwise(edges), slopes[1:], strict=True):
+        segments.append(Segment(float(edge), segments[-1].at(float(edge)), float(slope)))
+    return Curve(unit, tuple(segments), label="prior").to_json()
+
+
+def _straight(start_s: float, slope: float) -> dict[str, Any]:
+    return _bent(np.zeros(1), np.array([slope]), start_s, "bytes")
+
+
+def _between(rng: Random, least: float, most: float) -> float:
+    """A number between two, by its logarithm."""
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))

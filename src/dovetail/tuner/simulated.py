@@ -1,0 +1,53 @@
+"""simulated: an executor that pretends, on a machine whose costs are known, so that probes and plans can be judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+import numpy as np
+
+from dovetail.cost import Curve, Segment, price
+from dovetail.machine import Machine
+from dovetail.prober.programs import PAUSE_S
+from dovetail.run.job import Job, JobResult, Outcome, Variant, verify_job
+from dovetail.sim import simulate
+from dovetail.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class SimExecutor:
+    """Runs jobs on `machine` in no time. `noise`: the standard deviation of each round's own slowness, drawn anew for
+    each job, from `seed`. `ahead`: receives are posted ahead, as real executors do within their window."""
+
+    machine: Machine
+    noise: float = 0.0
+    ahead: bool = False
+    seed: int = 0
+
+    def execute(self, job: Job) -> JobResult:
+        verify_job(job)
+        name = "\n".join(variant.name for variant in job.variants)
+        rng = np.random.default_rng([self.seed, job.seed, crc32(name.encode())])
+        outcomes = tuple(self._outcome(variant, job, rng) for variant in job.variants)
+        hosts = [f"host{node}" for node in self.machine.nodes]
+        facts = {"host": hosts[0] if len(set(hosts)) == 1 else hosts, "cpu": "pretended", "mpi": "none", "cores": 1}
+        return JobResult(outcomes, job.rounds, 0, facts)
+
+    def _outcome(self, variant: Variant, job: Job, rng: np.random.Generator) -> Outcome:
+        pause = Curve("rows", (Segment(0.0, PAUSE_S, 0.0),), label="prior")
+        pausing = self.machine.with_costs({"kernel:pause": pause.to_json()})
+        prices = price(variant.program, pausing, variant.workload, extrapolate=True)
+        if self.ahead:
+            prices = prices.with_columns(rendezvous=np.zeros(variant.program.num_ops, np.bool_))
+        predicted = simulate(variant.program, prices)
+        factors = np.exp(self.noise * rng.standard_normal(job.rounds))
+        runs = [slower(predicted, factor) for factor in factors]
+        seconds = tuple(float(run.columns["end_s"].max(initial=0.0)) for run in runs)
+        return Outcome(variant.name, seconds, tuple(runs) if job.keep_all else tuple(runs[:1]))
+
+
+def slower(timeline: Timeline, factor: float) -> Timeline:
+    """The same with all of it `factor` times as long."""
+    columns = {name: timeline.columns[name] * factor for name in ("start_s", "end_s")}
+    return replace(timeline, columns=timeline.columns | columns)

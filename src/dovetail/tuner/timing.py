@@ -1,0 +1,154 @@
+"""timing: what a collective takes at several sizes by one algorithm, in the terms of nccl-tests; nothing is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.collective.library import LIBRARY
+from dovetail.collective.operators import CollectiveOperator
+from dovetail.core import DovetailError, Say
+from dovetail.ir import Schedule
+from dovetail.prober import find_ranks
+from dovetail.run.job import Executor, Job
+from dovetail.store.selection import Choice, selection_for
+from dovetail.tuner.machines import default_executor
+from dovetail.tuner.measure import Entry, repeats_worth
+from dovetail.tuner.tune import fresh_seed
+
+Rule = Callable[[CollectiveOperator], Schedule]
+TUNED = "tuned"
+SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One size: the operator, what carried it out on how many ranks, and what that took. `num_wrong`: elements, on all
+    ranks."""
+
+    operator: CollectiveOperator
+    ranks: int
+    choice: Choice
+    seconds: float
+    spread: float
+    num_wrong: int | None
+
+    @property
+    def count(self) -> int:
+        """Elements of the larger of a rank's buffers."""
+        return self.operator.count(self.ranks) * self.operator.parts(self.ranks)
+
+    @property
+    def bandwidths(self) -> tuple[float, float]:
+        """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them."""
+        return bandwidths(self.operator.num_bytes, self.seconds, bus_factor(self.operator.name, self.ranks))
+
+    def to_json(self) -> dict[str, Any]:
+        rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), self.bandwidths, strict=True))
+        head = {"num_bytes": self.operator.num_bytes, "count": self.count, **self.choice._asdict()}
+        return {**head, "measured_s": self.seconds, "spread": self.spread, **rates, "num_wrong": self.num_wrong}
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """What nccl-tests multiplies the algorithm bandwidth by, so that it can be held against the links'.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    share = (ranks - 1) / ranks
+    factors = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share}
+    return factors.get(collective, 1.0)
+
+
+def bandwidths(num_bytes: int, seconds: float, factor: float) -> tuple[float, float]:
+    """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them.
+
+    >>> bandwidths(4_000_000, 1e-3, 1.5)
+    (4.0, 6.0)
+    """
+    rate = num_bytes / seconds / 1e9 if seconds else 0.0
+    return rate, rate * factor
+
+
+def time_collective(
+    operators: Sequence[CollectiveOperator],
+    ranks: int,
+    algorithm: str = TUNED,
+    *,
+    parameters: Choice | None = None,
+    executor: Executor | None = None,
+    rounds: int = 5,
+    budget_s: float = 60.0,
+    seed: int | None = None,
+    say: Say | None = None,
+) -> list[Timed]:
+    """Time a collective at each of its sizes (see `CollectiveOperator.points`), and check every result.
+
+    `algorithm`: one by name with these `parameters`, `library` for the library's call, or `tuned`, as it was tuned for
+    these ranks.
+    """
+    given = (parameters or Choice())._replace(algorithm=LIBRARY if algorithm == TUNED else algorithm)
+    for operator in operators:  # before anything runs
+        operator.check_ranks(ranks)
+        operator.by(*given)
+    tell, runner = say or (lambda what, done: None), executor or default_executor()
+    hosts, facts = find_ranks(runner, ranks)
+    settled = [operator.settled({"nodes": hosts}, ranks)[0] for operator in operators]
+    wanted = sorted(
+        {operator.num_bytes: operator for operator in settled}.values(), key=lambda operator: operator.num_bytes
+    )
+    rule: Rule = lambda operator: operator.by(*given)  # noqa: E731
+    if algorithm == TUNED:
+        rule = tuned_rule(wanted[0], ranks, str(facts["mpi"]), hosts)
+    timed: list[Timed] = []
+    short, long = ([w for w in wanted if (w.num_bytes <= SHORT_BYTES) is few] for few in (True, False))
+    for group in [short, *([operator] for operator in long)]:
+        if group:
+            tell(group[-1].title, len(timed) / len(wanted))
+            limit_s = budget_s / len(wanted) * len(group)
+            timed += _time(group, ranks, rule, runner, rounds, limit_s, fresh_seed(seed))
+    return timed
+
+
+def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
+    """What the table of these ranks says of each size; DovetailError where the collective was not tuned here."""
+    table, group = selection_for(library, hosts), (operator.name, ranks, operator.nodes)
+    if table is None or not any(row.group == group for row in table.rows):
+        hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
+        raise DovetailError(f"{operator.name} on {ranks} ranks has not been tuned here", hint=hint)
+
+    def rule(asked: CollectiveOperator) -> Schedule:
+        row = table.lookup(asked.name, ranks, asked.num_bytes, asked.nodes, asked.dtype)
+        return asked.by(*(row.choice if row else Choice()))
+
+    return rule
+
+
+def _time(
+    operators: Sequence[CollectiveOperator],
+    ranks: int,
+    rule: Rule,
+    executor: Executor,
+    rounds: int,
+    budget_s: float,
+    seed: int,
+) -> list[Timed]:
+    entries = [Entry(operator.title, operator, ranks, rule(operator), {}) for operator in operators]
+    repeats = (repeats_worth(hoped_s(operator)) for operator in operators)
+    variants = (each.variant(each.serial, count, check=True) for each, count in zip(entries, repeats, strict=True))
+    result = executor.execute(Job(tuple(variants), rounds=rounds, seed=seed, budget_s=budget_s))
+    return [
+        Timed(operator, ranks, Choice.of(each.serial), outcome.median_s, outcome.spread, outcome.num_wrong)
+        for operator, each, outcome in zip(operators, entries, result.outcomes, strict=True)
+    ]
+
+
+def hoped_s(operator: CollectiveOperator) -> float:
+    """Seconds of a run where all goes well, to begin with: on one node, or across a good network.
+
+    >>> from dovetail.collective.operators import Broadcast
+    >>> [round(hoped_s(Broadcast(1 << 20, nodes=nodes)) * 1e6) for nodes in (1, 2)]
+    [1059, 8449]
+    """
+    return 60e-6 + operator.num_bytes * 8e-9 if (operator.nodes or 1) > 1 else 10e-6 + operator.num_bytes * 1e-9

@@ -1,0 +1,324 @@
+"""The river in one function: probe → plan → prove → run in turn → keep → compare."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import DovetailError, EnvironmentFault, OperatorError, Say, parse_count, save_json
+from dovetail.cost import CostModel, price
+from dovetail.ir import SERIAL, Kind, Operator, Schedule
+from dovetail.ir.registry import checked_operator
+from dovetail.machine import Machine
+from dovetail.passes.keep_engine import keep_engine
+from dovetail.planner.costs import Costs
+from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
+from dovetail.planner.search import plan, with_schedule
+from dovetail.prober.take import Budget, probed_beside_load
+from dovetail.run.engine import needs_order
+from dovetail.run.job import Executor, Job, Outcome, Variant
+from dovetail.run.options import RunOptions
+from dovetail.store.program_cache import keep_program, keep_proof
+from dovetail.store.tuned_schedules import keep_schedule
+from dovetail.timeline import Alone, attribute, on_the_wire
+from dovetail.tuner.contest import Contest, Judged, contest
+from dovetail.tuner.doubts import contradictions, note_doubts
+from dovetail.tuner.machines import (
+    costs_path,
+    default_executor,
+    hosts_of,
+    in_folder,
+    launch_of,
+    machine_for,
+    machine_of,
+    machine_path,
+)
+from dovetail.tuner.measure import PATIENCE, Entry
+
+SCHEMA = "dovetail.tune/2"
+RIVALS = 5  # of the best predicted that are measured
+COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What one tuning found: the plan, the final measurement, and the machine it was planned for.
+
+    `judged`: the final, of serial, the plan, and either side alone. `losses`: what the measured run exceeds its ideal
+    by, by name. `adjusted_ideal_s`: the ideal where each side is stretched by its measured contention;
+    `shared_ideal_s`: the same only while both are going on. `cil`: what compute, and messages of the plan's size, take
+    beside the other side over what they take alone, as probed. `report`: where its page is, once there is one.
+    """
+
+    plan: Plan
+    judged: Judged
+    facts: Mapping[str, Any]
+    losses: dict[str, float]
+    adjusted_ideal_s: float
+    shared_ideal_s: float
+    machine: Machine
+    seed: int
+    notes: tuple[str, ...] = ()
+    cil: tuple[float, float] = (1.0, 1.0)
+    report: Path | None = None
+
+    @property
+    def serial(self) -> Outcome:
+        return self.judged.serial
+
+    @property
+    def planned(self) -> Outcome:
+        return self.judged.taken
+
+    @property
+    def compute_s(self) -> float:
+        return self.judged.beside.get(COMPUTE, 0.0)
+
+    @property
+    def comm_s(self) -> float:
+        return self.judged.beside.get(MESSAGES, self.serial.median_s)
+
+    @property
+    def ideal_s(self) -> float:
+        return max(self.compute_s, self.comm_s)
+
+    @property
+    def speedup(self) -> float:
+        return self.judged.speedup
+
+    @property
+    def keeps_serial(self) -> bool:
+        return self.judged.keeps_serial
+
+    @property
+    def ideal_gain(self) -> float | None:
+        return self.gain_of(self.ideal_s)
+
+    def gain_of(self, ideal_s: float) -> float | None:
+        """Share of (serial - ideal) that was won, None where serial is kept; 0 where nothing could be, or was."""
+        won_s, room_s = (self.serial.median_s - s for s in (self.planned.median_s, ideal_s))
+        return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan's keys, and what was measured in interleaved jobs."""
+        document = self.plan.to_json()
+        del document["schema"], document["predicted"]
+        seconds = {"measured_s": self.planned.median_s, "serial_s": self.serial.median_s, "ideal_s": self.ideal_s}
+        adjusted = {"adjusted_ideal_s": self.adjusted_ideal_s, "shared_ideal_s": self.shared_ideal_s}
+        adjusted |= dict(zip(("cil_compute", "cil_net"), self.cil, strict=True))
+        sides = {"compute_s": self.compute_s, "comm_s": self.comm_s, "own_comm_s": self.judged.beside.get(OWN)}
+        predicted = {
+            "predicted_serial_s": self.plan.serial_s,
+            "predicted_ideal_s": self.plan.ideal_s,
+            "predicted_losses": dict(self.plan.losses),
+        }
+        gains = {
+            "ideal_gain": self.ideal_gain,
+            "adjusted_gain": self.gain_of(self.adjusted_ideal_s),
+            "shared_gain": self.gain_of(self.shared_ideal_s),
+            "speedup": self.speedup,
+        }
+        checks = {"max_rel_error": self.planned.max_rel_error, "tolerance": self.planned.tolerance}
+        spread = {"serial_spread": self.serial.spread, "measured_spread": self.planned.spread}
+        runs = {"rounds": self.judged.rounds, "disturbed": self.judged.disturbed}
+        facts = {"facts": dict(self.facts), "seed": self.seed, **self.judged.load.to_json()}
+        head = {"schema": SCHEMA, **document, **seconds, **adjusted, **sides, "losses": self.losses, **predicted}
+        notes = [*document["notes"], *self.notes]
+        about = {**checks, **spread, **runs, **facts, "report": str(self.report or ""), "notes": notes}
+        return {**head, **gains, **about}
+
+
+def tune(
+    operator: Operator,
+    ranks: int,
+    *,
+    out: Path | str = "dovetail-tune",
+    executor: Executor | None = None,
+    machine: Machine | None = None,
+    schedule: str = "auto",
+    contention: float | None = None,
+    rounds: int = 9,
+    budget_s: float = 120.0,
+    probing: Budget | None = None,
+    fresh: bool = False,
+    seed: int | None = None,
+    say: Say | None = None,
+    **options: Any,
+) -> TuneResult:
+    """Find, prove, run and explain the fastest schedule of `operator` on `ranks` ranks.
+
+    `executor`: what runs them, by MPI unless said; `machine`: what is planned for, probed (and kept) unless given.
+    `schedule`, `contention` and `options` are those of `plan`; a family asked for by name is measured and kept,
+    whatever it takes. `budget_s`: what measuring may take, about; `probing`: what each cost may, of those that are
+    probed for this operator. Writes plan and timelines to `out`; what was found before a failure stays there.
+    """
+    operator, ranks = checked_operator(operator), parse_count(ranks, "ranks", least=1)
+    _refuse_empty(operator, ranks)
+    tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
+    runner = in_folder(executor or default_executor(), place / "runs")
+    base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
+    known = machine_for(
+        runner, base, operator, ranks, probing, fresh=fresh, say=tell
+    )  # → with the costs of this operator
+    found = plan(  # → proved plan
+        operator, known, ranks=ranks, schedule=schedule, contention=contention, extrapolate=True, **options
+    )
+    save_json(place / "plan.json", found.to_json())
+    costs, _ = Costs.of(operator, known, ranks, options, contention, extrapolate=True)
+    ended = contest(  # → measured in turn
+        [entry_of(found, schedule)],
+        runner,
+        rounds=rounds,
+        budget_s=budget_s,
+        seed=seed,
+        say=lambda what, done: tell(what, 0.75 + 0.25 * done),
+        keep=schedule != "auto",
+    )
+    best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
+    save_json(place / "plan.json", best.to_json())
+    if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
+        keep_schedule(best.operator, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
+        keep_program(best.operator, best.schedule, ranks, best.program)
+        if best.certificate.ok:
+            keep_proof(best.operator, best.schedule, best.program, in_order=needs_order(best.program))
+    own = costs_path(base, operator, ranks) if launch_of(runner) else None  # of computations and the library's calls
+    kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_path(launch_of(runner), ranks)}
+    wrong = note_doubts(contradictions(dict(sides(found)), ended.judged[0], known), kept)
+    notes = (*ended.notes, *probed_beside_load(known.costs), *wrong)
+    return explained(best, replace(ended, notes=notes), known, place, seed)
+
+
+def _refuse_empty(operator: Operator, ranks: int) -> None:
+    """OperatorError for what has kernels, and nothing for them to compute: no curve of it can be probed."""
+    if operator.workload(operator.program(operator.serial(ranks), ranks)).forms and not operator.samples(ranks):
+        hint = "make its sizes greater than 0; calls and plans of none need no tuning"
+        raise OperatorError(f"there is nothing to tune: {operator.title} computes nothing", hint=hint)
+
+
+def fresh_seed(seed: int | None) -> int:
+    """The seed given, else a new one: inputs are fresh unless a run is to be repeated."""
+    return secrets.randbelow(1 << 31) if seed is None else seed
+
+
+def entry_of(found: Plan, asked: str) -> Entry:
+    """What is measured: the plan and the best predicted of its rivals beside serial, and either side alone."""
+    both = {found.schedule: found.predicted_s} | {r.schedule: r.predicted_s for r in found.rivals}
+    return replace(
+        _entry(found, dict(list(both.items())[: RIVALS if asked == "auto" else 1])), beside=dict(sides(found))
+    )
+
+
+def beside_serial(found: Plan, **options: Any) -> Job:
+    """A job that runs `serial` and `planned` in turn, both held against float64, or `planned` alone where that is what
+    serial does; options as of `Job`."""
+    entry = _entry(found, {found.schedule: found.predicted_s})
+    both = {} if found.keeps_serial else {"serial": found.serial}
+    both["planned"] = found.schedule
+    variants = (replace(entry.variant(each, spans=True, check=True), name=name) for name, each in both.items())
+    return Job(tuple(variants), **options)
+
+
+def _entry(found: Plan, predicted: Mapping[Schedule, float]) -> Entry:
+    known = {**predicted, found.serial: found.serial_s}
+    return Entry(found.operator.title, found.operator, found.ranks, found.serial, known)
+
+
+def sides(found: Plan) -> list[tuple[str, Variant]]:
+    """All of either side, whole and alone, and the plan's own messages alone where it has such; none where nothing
+    computes."""
+    how, stall_s = found.schedule, max(RunOptions.stall_s, PATIENCE * found.serial_s)
+    options = RunOptions(progress=how.progress, slice_bytes=how.slice_bytes, stall_s=stall_s)
+    library = found.operator.serial(found.ranks)
+    whole = found.operator.program(library, found.ranks)
+    if not (whole.kind == Kind.compute).any():
+        return []
+    parts = [(COMPUTE, keep_engine(whole, "compute")), (MESSAGES, keep_engine(whole, "net"))]
+    if found.ranks > 1 and found.schedule.get("by", "library") != "library":
+        parts.append((OWN, keep_engine(found.program, "net")))
+    return [
+        (name, Variant(name, part, found.operator.workload(whole_of(found, name, whole)), options))
+        for name, part in parts
+    ]
+
+
+def whole_of(found: Plan, name: str, whole: Any) -> Any:
+    """The program that a side was taken from."""
+    return found.program if name == OWN else whole
+
+
+def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
+    """The plan of the schedule that was taken, with what its rivals took."""
+    best = found
+    if judged.schedule != found.schedule:
+        family = SERIAL if judged.keeps_serial else judged.schedule.family
+        mine_s, taken_s = (judged.tried.get(each, math.inf) for each in (found.schedule, judged.schedule))
+        why = WITHIN_NOISE if mine_s < taken_s else MEASURED_SLOWER
+        notes = found.schedule.notes if family == found.family else ()  # what is said of a family, of any grain
+        best = with_schedule(found, replace(judged.schedule, family=family, notes=notes), costs, why)
+    return best.with_measured(judged.tried)
+
+
+def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int) -> TuneResult:
+    """Compare prediction and measurement, and keep both; a disk that is full costs only the files."""
+    judged = ended.judged[0]
+    cil = stretch(best, machine)
+    bare = TuneResult(best, judged, ended.facts, {}, 0.0, 0.0, machine, seed, ended.notes, cil)
+    adjusted_s, shared_s = adjusted_ideals_s(bare.compute_s, bare.comm_s, cil)
+    losses = measured_losses(best, judged, machine)
+    result = replace(bare, losses=losses, adjusted_ideal_s=adjusted_s, shared_ideal_s=shared_s)
+    try:
+        save_json(out / "predicted.json", best.predicted.to_json())
+        if judged.taken.timelines:
+            save_json(out / "measured.json", judged.taken.timelines[0].to_json())
+        save_json(out / "tune.json", result.to_json())
+    except EnvironmentFault as error:
+        return replace(result, notes=(f"the report is incomplete: {error.what}, {error.found}", *result.notes))
+    return result
+
+
+def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
+    """Where the measured run lost what it lacks to the ideal, by the machine's own curves."""
+    if COMPUTE not in judged.beside:
+        return {}
+    try:
+        prices = price(best.program, machine, best.operator.workload(best.program), 1.0, extrapolate=True)
+        posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted ahead: no send waits for its own
+        columns = prices.work_s, prices.wire_s, prices.latency_s, posted
+        alone = Alone(*columns, judged.beside[COMPUTE], judged.beside[MESSAGES])
+        seen = on_the_wire(judged.taken.timelines[0], best.program)
+        return attribute(seen, best.program, alone).losses
+    except DovetailError:
+        return {}
+
+
+def stretch(best: Plan, machine: Machine) -> tuple[float, float]:
+    """What compute, and messages of the plan's size, take beside the other over alone, as probed."""
+    longest = longest_message(best)
+    if best.ranks < 2 or not longest:
+        return 1.0, 1.0
+    model = CostModel.of(machine)
+    return float(model.factor("cil:compute", longest)), float(model.factor("cil:net", longest))
+
+
+def longest_message(best: Plan) -> int:
+    """Bytes of the longest message of a plan, or of the library's call on the largest part."""
+    predicted = best.predicted.columns
+    talks = ~np.isin(predicted["lane"], [i for i, lane in enumerate(best.program.lanes) if lane.engine == "compute"])
+    return int(predicted["num_bytes"][talks].max(initial=0))
+
+
+def adjusted_ideals_s(compute_s: float, comm_s: float, cil: tuple[float, float]) -> tuple[float, float]:
+    """The ideal under contention: each side stretched whole, and each stretched only while the other is going on.
+
+    While both go on, the one that ends first takes all of its stretched time; the other does as much as fits in that.
+    """
+    work = zip((compute_s, comm_s), cil, strict=True)
+    (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])
+    both_s = first_s * first
+    return max(both_s, last_s * last), both_s + max(last_s - both_s / last, 0.0)

@@ -1,0 +1,71 @@
+"""Write src/dovetail/__init__.pyi and collective/__init__.pyi: what lazy packages offer, for type checkers.
+
+python tools/face_stub.py            # a test holds both files to what this writes
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import dovetail
+import dovetail.collective
+from dovetail.ir.registry import BUILT_IN
+
+PACKAGES = ("dovetail", "dovetail.collective")
+PRODUCTS = [name for name in BUILT_IN if "matmul" in name]
+
+
+def stub(package: str) -> str:
+    """Return the text of a package's stub: each name, imported from where it is defined."""
+    module = import_module(package)
+    names = [*module.__all__, *(operators() if package == "dovetail" else ())]
+    lines = [f"# What `{package}` offers, for type checkers; made by tools/face_stub.py."]
+    lines += sorted({f"from {home(package, name)} import {name} as {name}" for name in names})
+    if package == "dovetail":
+        lines += ["from typing import Any", "", "__version__: str", "", *map(product, PRODUCTS)]
+    return "\n".join(lines) + "\n"
+
+
+def operators() -> dict[str, str]:
+    """Return the modules of the built-in operators by the names of their classes."""
+    return {name: module for module, _, name in (place.partition(":") for place in BUILT_IN.values())}
+
+
+def home(package: str, name: str) -> str:
+    """Return the module that a type checker finds a name in."""
+    if package == "dovetail" and name in operators():
+        return operators()[name]
+    found = getattr(import_module(package), name)
+    if callable(found) and found.__module__.startswith("dovetail."):
+        return str(found.__module__)
+    homes = getattr(import_module(package), "_LATER", {})
+    return f"{package}.{homes.get(name, 'spec')}"
+
+
+def product(name: str) -> str:
+    """Return the declaration of a product's function on arrays."""
+    arguments = inspect.signature(getattr(dovetail, name)).parameters.values()
+    keywords = [f"{each.name}: Any = ..." for each in arguments if each.kind == each.KEYWORD_ONLY]
+    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> Any: ..."
+
+
+def formatted(text: str) -> str:
+    """Return a stub as the linter wants it."""
+    ruff = ["ruff", "check", "--select", "I", "--fix", "-q", "--stdin-filename", "face.pyi", "-"]
+    ordered = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+    command = ["ruff", "format", "--stdin-filename", "face.pyi", "-"]
+    return subprocess.run(command, input=ordered, capture_output=True, text=True, check=True).stdout
+
+
+def write() -> None:
+    """Write every stub beside its package."""
+    for package in PACKAGES:
+        place = Path(str(import_module(package).__file__)).with_suffix(".pyi")
+        place.write_text(formatted(stub(package)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
