@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from dovetail.call.bind import bind
+from dovetail import bind
 from dovetail.loops import array, loop, nest
 
 

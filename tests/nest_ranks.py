@@ -22,7 +22,7 @@ from nest_drawn import drawn
 from nest_fuzz import Tally, fault_kind, refused, shown, wanted
 from nest_programs import asked, kind_of_operator, operator_of
 
-from dovetail.call.bind import bind
+from dovetail import bind
 from dovetail.core import DovetailError
 
 COMM = MPI.COMM_WORLD

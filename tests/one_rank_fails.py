@@ -13,9 +13,8 @@ from mpi4py import MPI
 
 import dovetail as dc
 import dovetail as dt
-from dovetail import all_gather_matmul, all_to_all_matmul, matmul_all_reduce
-from dovetail.call.bind import bind
-from dovetail.call.nests import NestOnRanks
+from dovetail import all_gather_matmul, all_to_all_matmul, bind, matmul_all_reduce
+from dovetail.call.bound import Bound
 from dovetail.call.pipeline import pipeline
 from dovetail.call.products import Kept, asked_of, look_up
 from dovetail.call.validate import _asked, _own_counts
@@ -41,7 +40,7 @@ SAFE = {
     Kept._drop,
     ranks_module.Communicator.gather_number,
     ranks_module.adopted,
-    NestOnRanks.__call__,
+    Bound.__call__,
 }
 SAFE |= {ranks_module._fortran, ranks_module._table, ranks_module.shim.__wrapped__}
 # From here on a rank can tell the others; before, there is no call in which they would wait for it.

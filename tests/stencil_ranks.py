@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from dovetail.call import nests as stencils
-from dovetail.call.bind import bind
-from dovetail.call.nest_operators import operator_of
+from dovetail import bind, operator_of
+from dovetail.call import bound as stencils
 from dovetail.core import DovetailError, ProgramError
 from dovetail.ir import Schedule
 from dovetail.loops import problems

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import (
     CACHED,
     EnvironmentFault,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_runs import arguments, native, whole
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import OperatorError, PlanError
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Kind, Schedule, op_works, verify, work_keys

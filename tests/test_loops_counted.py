@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from stencil_runs import schedule
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import ProgramError
 from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems

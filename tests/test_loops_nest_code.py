@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_loops_mpi_code import built
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.cli import main
 from dovetail.core import OperatorError
 from dovetail.loops import array, loop, minimum, nest, problems, reference

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import compile_c
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 from dovetail.loops import problems as shipped

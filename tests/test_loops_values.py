@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import OperatorError
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
 
-from dovetail.call.nest_operators import operator_of, pipeline_of
+from dovetail import operator_of, pipeline_of
 from dovetail.core import OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Prices, Segment
 from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys

@@ -5,7 +5,7 @@ import pipeline_runs
 import pytest
 from stencil_runs import check, native, schedule
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import OperatorError, PlanError
 from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems

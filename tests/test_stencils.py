@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from stencil_runs import arguments, check, native, results, schedule, whole
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.core import DovetailError, OperatorError, PlanError
 from dovetail.ir import Kind, Schedule, verify
 from dovetail.ir.kernels import work_keys

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail.call.nest_operators import operator_of
+from dovetail import operator_of
 from dovetail.ir import Schedule, verify
 from dovetail.loops import array, loop, nest, problems
 from dovetail.loops.repeat_steps import is_same

@@ -74,7 +74,7 @@ def _product(name: str) -> Any:
         return product_call(name)
     module, _, of_class = operators()[name].partition(":")
     if hasattr(kind, "nest"):
-        what, door = "is a nest", f"from {module} import {of_class}; {of_class}.nest.on(comm, grid, …)"
+        what, door = "is a nest", f"from {module} import {of_class}; dovetail.bind({of_class}(…), comm)"
     else:
         what, door = "is no product", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"
     more = "collectives are in dovetail.collective, as all_reduce(array, comm)"

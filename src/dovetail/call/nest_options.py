@@ -14,17 +14,17 @@ COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
 ALWAYS = ("steps", "test")  # None stands for none of the others
 
 
-def read_asked(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The grid in words and the options as plain Python; OperatorError that says which one is of another kind.
 
     >>> from dovetail.loops.problems import jacobi2d
-    >>> read_asked(jacobi2d, (512, 256), {"steps": np.int64(2), "cut": [2, 1]})
+    >>> read_options(jacobi2d, (512, 256), {"steps": np.int64(2), "cut": [2, 1]})
     ('512x256', {'steps': 2, 'cut': (2, 1)})
     """
     words = points(grid)
     found = {name: _read(name, value) for name, value in asked.items()}
     if "steps" in nest.parameters and "steps" not in found:
-        raise OperatorError(f"{nest.name} on ranks needs steps=…", hint="on(comm, grid, steps=100)")
+        raise OperatorError(f"{nest.name} on ranks needs steps=…", hint="bind(nest, comm, grid, steps=100)")
     if "steps" not in nest.parameters and found.get("steps", 1) != 1:
         raise OperatorError(f"{nest.name} has no steps", found=f"steps={found['steps']}", hint="leave them out")
     return words, found

@@ -10,41 +10,28 @@ computes and communicates in turn, by the library.
 from __future__ import annotations
 
 import inspect
-import json
-import platform
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dovetail.core import DovetailError, OperatorError
-from dovetail.ir import Operator, Program, Schedule, verify
+from dovetail.call.bound import Bound, bind_on
+from dovetail.core import OperatorError
+from dovetail.ir import Schedule
 from dovetail.ir.registry import operator_class
 from dovetail.matmul import DTYPES, RankArguments
 from dovetail.run.arrays import Array
 from dovetail.run.comm import Communicator, adopted
-from dovetail.run.embedded import STALL_S, Embedded, overlap
-from dovetail.run.options import RunOptions
+from dovetail.run.embedded import overlap
 from dovetail.run.together import words_of
 from dovetail.run.world import World
-from dovetail.store.tuned_schedules import kept_schedule
 
 MOST = 64  # products that a communicator keeps bound, by the arguments of all ranks; the least lately used go
 MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, for each of them
 _NEW = -1  # is no argument's hash: Python never gives it
 
 Held = tuple[dict[str, Array], ...]  # the arrays that an engine is bound to
-
-
-class Bound(NamedTuple):
-    """A product on arrays of certain shapes, ready to run."""
-
-    operator: Operator
-    embedded: Embedded
-    num_bytes: int
-    schedule: Schedule
 
 
 class Kept:
@@ -103,8 +90,8 @@ def product_call(name: str) -> Callable[..., Any]:
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
         ranks = adopted(comm)
-        (operator, embedded, *_), held = look_up(name, ranks, asked_of(name, a, b, out, said))
-        result = operator.result(embedded.program, embedded.rank, embedded.run_bound(held))
+        found, held = look_up(name, ranks, asked_of(name, a, b, out, said))
+        result = found.operator.result(found.program, found.rank, found.embedded.run_bound(held))
         return result if out is None else out
 
     call.__name__ = call.__qualname__ = name
@@ -141,7 +128,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
     try:
         number = _key(name, asked)
         guess = kept.guesses.get(number)
-        held = guess and _held(guess, asked)
+        held = _held(guess, asked) if guess else None
     except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
         number, asked = _NEW, asked._replace(fault=asked.fault or words_of(error))
     key = ranks.gather_number(number)
@@ -158,7 +145,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
 
 
 def _held(bound: Bound, asked: Asked) -> Held:
-    inputs, wanted = bound.operator.arguments(bound.embedded.program, bound.embedded.rank, asked.given, asked.out)
+    inputs, wanted = bound.operator.arguments(bound.program, bound.rank, asked.given, asked.out)
     return bound.embedded.bound_to(inputs, wanted)
 
 
@@ -222,12 +209,9 @@ def _bind(kind: Any, world: World, asked: Asked) -> Bound:
         if each.dtype != arguments[0].dtype:
             what = f"{kind.name} of {arguments[0].dtype} on rank 0, of {each.dtype} on rank {rank}"
             raise OperatorError(what, hint="arrays of one dtype")
-    operator: Operator = kind.of_ranks(arguments)
-    schedule, program = _schedule(operator, world)
-    options = RunOptions.of(schedule, stall_s=STALL_S, spans=False)
-    embedded = Embedded(program, operator.workload(program), options, world)
-    _refuse(world.share(world.gather(_fault_for(operator, embedded, asked))))
-    return Bound(operator, embedded, _num_bytes(operator, program), schedule)
+    found: Bound = bind_on(kind.of_ranks(arguments), world, spans=False)
+    _refuse(world.share(world.gather(_fault_for(found, asked))))
+    return found
 
 
 def _refuse(faults: Sequence[str]) -> None:
@@ -235,36 +219,6 @@ def _refuse(faults: Sequence[str]) -> None:
     for rank, fault in enumerate(faults):
         if fault:
             raise OperatorError(f"rank {rank}: {fault}")
-
-
-def _schedule(operator: Operator, world: World) -> tuple[Schedule, Program]:
-    """What rank 0 finds in the cache for this operator, on every rank, proved; else the serial schedule."""
-    found, hosts = None, world.gather(platform.node())
-    if world.rank == 0:
-        try:
-            found = kept_schedule(operator, world.library, hosts)
-        except DovetailError as error:
-            _left_aside(error)
-    text = world.share(json.dumps(found.to_json()) if found else "")
-    if text:
-        schedule = Schedule.from_json(json.loads(text))
-        try:
-            return schedule, _proved(operator, schedule, world.size)
-        except (DovetailError, KeyError) as error:  # the same on every rank: it was kept by another version of us, say
-            if world.rank == 0:
-                _left_aside(error)
-    schedule = operator.serial(world.size)
-    return schedule, _proved(operator, schedule, world.size)
-
-
-def _proved(operator: Operator, schedule: Schedule, ranks: int) -> Program:
-    program = operator.program(schedule, ranks)
-    verify(program).raise_if_bad()
-    return program
-
-
-def _left_aside(error: Exception) -> None:
-    warnings.warn(f"what was tuned is left aside: {error}", RuntimeWarning, stacklevel=6)
 
 
 def _fault(kind: Any, asked: Asked) -> str:
@@ -305,14 +259,14 @@ def _out_fault(asked: Asked, place: int) -> str:
     return overlap(named, {"out": out})
 
 
-def _fault_for(operator: Operator, embedded: Embedded, asked: Asked) -> str:
+def _fault_for(bound: Bound, asked: Asked) -> str:
     """What is wrong with a rank's arrays now that the operator is known: how many they are, and the shapes of
     results."""
     try:
-        operator.arguments(embedded.program, embedded.rank, asked.given, None)
+        bound.operator.arguments(bound.program, bound.rank, asked.given, None)
     except OperatorError as error:
         return str(error)
-    found = operator.result(embedded.program, embedded.rank, embedded.new_outputs())
+    found = bound.operator.result(bound.program, bound.rank, bound.embedded.new_outputs())
     wanted = [each.shape for each in (found if isinstance(found, tuple) else (found,))]
     given = [out.shape for out in asked.outs]
     if given in ([], wanted):
@@ -328,13 +282,6 @@ def _arguments(asked: Asked) -> RankArguments:
 def _shape(given: Sequence[Any], place: int) -> tuple[int, int]:
     each = given[place] if place < len(given) else None
     return (each.shape[0], each.shape[1]) if isinstance(each, np.ndarray) and each.ndim == 2 else (0, 0)
-
-
-def _num_bytes(operator: Operator, program: Program) -> int:
-    """Bytes of a product's arrays on all ranks, over their number: all ranks keep the same products bound."""
-    work, ranks = operator.workload(program), range(program.num_ranks)
-    sizes = (work.length(b.name, r, b.slots[r]) * work.slot_bytes(b.name, r) for b in program.buffers for r in ranks)
-    return sum(sizes) // program.num_ranks
 
 
 def _drop_freed() -> None:

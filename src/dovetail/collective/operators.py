@@ -148,6 +148,10 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     def serial(self, ranks: int) -> Schedule:
         return self.by(LIBRARY)
 
+    def usual(self, ranks: int) -> Schedule:
+        """Return what is run where nothing was tuned."""
+        return self.serial(ranks)
+
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """The algorithm's Program; slices are the executor's business."""
         key = self.nodes, ranks, schedule.parameters

@@ -250,6 +250,9 @@ class Operator(Protocol):
     def serial(self, ranks: int) -> Schedule:
         """Nothing overlapped, by the library: what a user has without us. Its Program says what is right."""
 
+    def usual(self, ranks: int) -> Schedule:
+        """What is run where nothing was tuned."""
+
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Every schedule worth simulating, serial ones first."""
 

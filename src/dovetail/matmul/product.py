@@ -251,6 +251,10 @@ class Product(OfFields):
     def result(self, program: Program, rank: int, held: Arrays) -> Any:
         raise NotImplementedError
 
+    def usual(self, ranks: int) -> Schedule:
+        """Return what is run where nothing was tuned."""
+        return self.serial(ranks)
+
     def serial(self, ranks: int) -> Schedule:
         raise NotImplementedError
 

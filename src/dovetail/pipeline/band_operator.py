@@ -32,6 +32,7 @@ class BandOperator(PipelineOperator):
     Schedules have the parameters `depth` (steps of a band) and `grain` (positions of a tile).
     """
 
+    asked_options: ClassVar[tuple[str, ...]] = ("depth", "grain")
     families: ClassVar[tuple[str, ...]] = (SERIAL, BANDS)
     options: ClassVar[tuple[Option, ...]] = (Option("depth", int, "Steps of a band.", least=1, of="schedules"),)
 
@@ -136,14 +137,20 @@ class BandOperator(PipelineOperator):
     def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
         return (1,), 0
 
-    def blocks(self, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
+    def asked(self, ranks: int, depth: int | None = None, grain: int | None = None) -> Schedule:  # type: ignore[override]
+        """Return the default schedule with these options."""
+        usual = self.usual(ranks)
+        return usual.with_parameters(depth=depth or usual["depth"], grain=grain or usual["grain"])
+
+    def blocks(self, schedule: Schedule, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
         """Where a rank's parts lie in the arrays."""
         line = self._line(ranks, 1, 1)
         return {name: line.block(name, rank) for name in self.nest.arrays}
 
     def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
         whole = self.cutting((1,), 0).shape(name, 0)
-        sides = zip(self.blocks(program.num_ranks, rank)[name], whole, strict=True)
+        line = self._line(program.num_ranks, 1, 1)
+        sides = zip(line.block(name, rank), whole, strict=True)
         return tuple(len(range(*side.indices(size))) for side, size in sides)
 
     # What must be measured

@@ -53,6 +53,8 @@ class PipelineOperator(OfFields):
     by_size: ClassVar[bool] = False
     nest: ClassVar[Nest]
     pipelined: ClassVar[Pipelined]
+    asked_options: ClassVar[tuple[str, ...]] = ("cut", "mapped", "grain", "overlapped")
+    test: ClassVar[int] = 0  # a pipeline tests no convergence
     options: ClassVar[tuple[Option, ...]] = ()
 
     grid: str
@@ -129,6 +131,19 @@ class PipelineOperator(OfFields):
         best = min(ways, key=self._surface)
         grain = max(-(-best.length_of_tiles // (TILES * ranks)), self._grains(best)[-1])
         return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
+
+    def asked(
+        self,
+        ranks: int,
+        cut: Sequence[int] | None = None,
+        mapped: int | None = None,
+        grain: int | None = None,
+        overlapped: bool = True,
+    ) -> Schedule:
+        """Return the default schedule with these options."""
+        usual = self.usual(ranks, mapped)
+        own = usual["cut"] if cut is None else tuple(cut)
+        return usual.with_parameters(cut=own, overlapped=overlapped or None, grain=grain or usual["grain"])
 
     def _tiles(self, schedule: Schedule) -> int:
         return -(-self._cutting_of(schedule).length_of_tiles // int(schedule["grain"]))
@@ -303,6 +318,20 @@ class PipelineOperator(OfFields):
         """Shape and dtype of each of the nest's arrays, whole."""
         one = self.cutting((1,) * len(self.points_by_axis), self.mapped)
         return [(one.shape(name, 0), dtype) for name, dtype in self.dtypes.items()]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arrays that are results."""
+        return self.pipelined.written
+
+    def blocks(self, schedule: Schedule, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
+        """Return where a rank's parts lie in the arrays."""
+        cutting = self._cutting_of(schedule)
+        return {name: cutting.block(name, rank) for name in self.nest.arrays}
+
+    def block(self, schedule: Schedule, ranks: int, rank: int) -> tuple[slice, ...]:
+        """Return where a rank's part lies in the array that is written first."""
+        return self.blocks(schedule, ranks, rank)[self.written[0]]
 
     def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
         """A rank's blocks of the nest's arrays, in their order. Results are computed in the arrays of `out` in which

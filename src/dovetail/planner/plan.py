@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,10 @@ from dovetail.core import PlanError, check_schema, parse_count, reading
 from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove
-from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
 
 if TYPE_CHECKING:
-    from dovetail.run.embedded import Embedded
+    from dovetail.call.bound import Bound
     from dovetail.run.world import World
 
 SCHEMA = "dovetail.plan/2"
@@ -142,32 +140,23 @@ class Plan:
         >>> plan(MatmulAllReduce(2, 1, 2), "shared-memory-2", ranks=1).run([[1.0], [2.0]], [[3.0, 4.0]]).tolist()
         [[3.0, 4.0], [6.0, 8.0]]
         """
-        inside = self._embedded(comm)
-        from dovetail.run.arrays import left_in
+        found: Any = self._bound_to(comm)(*inputs, out=out, allow_nonfinite=allow_nonfinite)
+        return found
 
-        held = inside.call(
-            lambda: self.operator.arguments(self.program, inside.rank, inputs, out), allow_nonfinite=allow_nonfinite
-        )
-        return left_in(out, self.operator.result(self.program, inside.rank, held))
-
-    def _embedded(self, comm: Any) -> Embedded:
-        """This plan on a communicator, kept as long as that lives."""
-        from dovetail.run.embedded import STALL_S, Embedded, check_size, ranks_of
+    def _bound_to(self, comm: Any) -> Bound:
+        """This plan on a communicator, cached as long as that lives."""
+        from dovetail.call.bound import bind_on
+        from dovetail.run.embedded import ranks_of
 
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]
         world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
-            if world:
-                check_size(world, self.program.num_ranks)  # the same on all ranks
-            with world.together() if world else nullcontext():
-                options = RunOptions.of(self.schedule, stall_s=STALL_S)
-                made = Embedded(self.program, self.operator.workload(self.program), options, world)
-            self._places[world] = made
+            self._places[world] = bind_on(self.operator, world, self.schedule, program=self.program)
         return self._places[world]
 
     @cached_property
-    def _places(self) -> dict[World | None, Embedded]:
+    def _places(self) -> dict[World | None, Bound]:
         return {}
 
     def to_json(self) -> dict[str, Any]:

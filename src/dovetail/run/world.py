@@ -115,6 +115,8 @@ class World:
         except BaseException as error:
             self._exchange_faults(fault_of(self.rank, error))
             raise
+        finally:
+            self._faults.clear()  # a block around this one exchanges its own
 
     def _exchange_faults(self, own: Fault) -> None:
         """Send one fault as the last message, to rank 0 and from there to all; drop what came before theirs."""

@@ -51,6 +51,7 @@ class StencilOperator(OfFields):
     by_size: ClassVar[bool] = False
     nest: ClassVar[Nest]
     stencil: ClassVar[Stencil]
+    asked_options: ClassVar[tuple[str, ...]] = ("cut", "depth", "overlapped", "tile", "shares")
     options: ClassVar[tuple[Option, ...]] = (
         Option("grid", str, "Points by axis, e.g. 4096x4096.", needed=True),
         Option("steps", int, "Steps.", 10, least=0),
@@ -120,6 +121,21 @@ class StencilOperator(OfFields):
     def usual(self, ranks: int) -> Schedule:
         """What is run where nothing was tuned."""
         return self.serial(ranks)
+
+    def asked(
+        self,
+        ranks: int,
+        cut: Sequence[int] | None = None,
+        depth: int = 0,
+        overlapped: bool = False,
+        tile: int | None = None,
+        shares: Sequence[int] | str | None = None,
+    ) -> Schedule:
+        """Return the schedule of these options, cut in slabs where there are `shares`, else as the serial one."""
+        slabs = (ranks, *[1] * (len(self.rows) - 1)) if shares is not None else self.serial(ranks)["cut"]
+        own = slabs if cut is None else tuple(cut)
+        given = shares if shares is None or isinstance(shares, str) else tuple(map(int, shares))
+        return Schedule.of("asked", cut=own, depth=depth, overlapped=overlapped or None, tile=tile, shares=given)
 
     def _fits(self, cut: Sequence[int]) -> bool:
         """Whether parts can be cut so: what a step shows, all do."""
@@ -216,6 +232,21 @@ class StencilOperator(OfFields):
         first = self._first_shares(schedule)
         way = bool(schedule.get("overlapped")), schedule.get("tile") or 0, self.test
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arrays that are results."""
+        return self.stencil.written
+
+    def block(self, schedule: Schedule, ranks: int, rank: int) -> tuple[slice, ...]:
+        """Return where a rank's part of the grid lies."""
+        box = self.decomposition(schedule, ranks).owned[rank]
+        return (*(slice(low, high) for low, high in box), *((slice(None),) if self.width else ()))
+
+    def blocks(self, schedule: Schedule, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
+        """Return where a rank's parts lie in the arrays; of one with several levels these come first."""
+        block = self.block(schedule, ranks, rank)
+        return {name: (*(slice(None),) * (self.stencil.given[name] > 1), *block) for name in self.nest.arrays}
 
     def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
         """Rows of the parts along the first axis, where the schedule says so."""

@@ -23,7 +23,16 @@ from dovetail.ir.types import COLUMNS
 
 MANY = 1000  # ops, which take some hundredths of a second to write
 KEPT = 16  # files; the oldest go
-ROOMS = ("core", "ir", "loops")  # whose sources decide what is written, and what proves it
+ROOMS = (
+    "core",
+    "ir",
+    "loops",
+    "stencil",
+    "pipeline",
+    "matmul",
+    "collective",
+    "passes",
+)  # whose sources decide what is written, and what proves it
 TABLES = "tables"  # what a file has beside the columns
 ORDERS = {False: "free", True: "in_order"}
 
@@ -41,7 +50,7 @@ def program_of(operator: Any, schedule: Schedule, ranks: int) -> Program:
 
 def keep_program(operator: Any, schedule: Schedule, ranks: int, program: Program) -> None:
     """Puts a Program of a nest that was written already where `program_of` finds it."""
-    if hasattr(operator, "nest") and program.num_ops >= MANY:
+    if program.num_ops >= MANY:
         _keep(_folder() / f"{_key(operator, schedule, ranks)}.npz", program)
 
 
@@ -65,7 +74,7 @@ def known_of(operator: Any, schedule: Schedule, program: Program) -> Known:
 
 def keep_proof(operator: Any, schedule: Schedule, program: Program, *, in_order: bool) -> None:
     """Notes that a Program of a nest was proved, and how its net lanes go: by content, whatever the cache may hold."""
-    if not hasattr(operator, "nest") or program.num_ops < MANY:
+    if program.num_ops < MANY:
         return
     place = _note(operator, schedule, program)
     with suppress(OSError), replacing(place) as partial:
@@ -93,8 +102,9 @@ def _folder() -> Path:
 
 def _key(operator: Any, schedule: Schedule, ranks: int) -> str:
     """Of all that a Program follows from: the nest, not its name alone, and our own sources."""
-    nest = operator.nest
-    about = [operator.to_json(), schedule.to_json(), ranks, str(nest), repr(nest.arrays), _sources()]
+    nest = getattr(operator, "nest", None)
+    text = [str(nest), repr(nest.arrays)] if nest else []
+    about = [operator.to_json(), schedule.to_json(), ranks, *text, _sources()]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
 
 

@@ -1,0 +1,169 @@
+"""bound: an operator on a user's arrays and ranks: looked up, proved and compiled once, called again and again."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any, TypeVar
+
+from dovetail.core import DovetailError, OperatorError, ProgramError
+from dovetail.ir import Operator, Program, Schedule, verify
+from dovetail.run.arrays import left_in
+from dovetail.run.embedded import STALL_S, Embedded, check_size
+from dovetail.run.engine import needs_order
+from dovetail.run.options import RunOptions
+from dovetail.run.world import World
+from dovetail.store.program_cache import Known, keep_proof, known_of, program_of
+from dovetail.store.tuned_schedules import kept_schedule
+
+Read = TypeVar("Read")
+
+
+class Bound:
+    """An operator on the ranks of a communicator, proved, compiled and bound to them; what `dovetail.bind` returns.
+
+    Attributes
+    ----------
+    operator, schedule, program
+        What is run; equal on every rank.
+    rank : int
+        This process's number in the communicator.
+    """
+
+    def __init__(self, operator: Operator, schedule: Schedule, embedded: Embedded) -> None:
+        self.operator, self.schedule, self.embedded = operator, schedule, embedded
+        self.program, self.rank = embedded.program, embedded.rank
+
+    def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
+        """Run on this rank's arrays; every rank must call.
+
+        Parameters
+        ----------
+        *arrays
+            This rank's part of each input, in the operator's order.
+        out : array or tuple of arrays, optional
+            A writable array for each result, in any memory layout, which is returned. It shares no memory with the
+            inputs.
+        allow_nonfinite : bool
+            Whether inputs may hold NaN or infinity.
+
+        Raises
+        ------
+        OperatorError
+            On every rank, where some rank's arrays do not fit; nothing has moved then.
+        RunError
+            On every rank, where one does not come within ten minutes.
+        """
+        held = self.embedded.call(
+            lambda: self.operator.arguments(self.program, self.rank, arrays, out), allow_nonfinite=allow_nonfinite
+        )
+        return left_in(out, self.operator.result(self.program, self.rank, held))
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """The mean number of bytes of a rank's arrays: equal on all ranks, which drop the same bindings."""
+        program, work = self.program, self.embedded.workload
+        buffers = ((buffer, rank) for buffer in program.buffers for rank in range(program.num_ranks))
+        sizes = (work.length(b.name, rank, b.slots[rank]) * work.slot_bytes(b.name, rank) for b, rank in buffers)
+        return sum(sizes) // program.num_ranks
+
+    def explain(self) -> str:
+        """Return the schedule: its family and parameters, then what it does in words."""
+        return f"{self.schedule}: {self.operator.explained(self.schedule, self.program.num_ranks)}"
+
+
+def bind_on(
+    operator: Operator,
+    world: World | None,
+    schedule: Schedule | None = None,
+    *,
+    program: Program | None = None,
+    spans: bool = True,
+    made: type[Bound] = Bound,
+) -> Any:
+    """Bind an operator that is the same on every rank of `world`.
+
+    A `program` that is given was proved. Without a `schedule`, what was tuned; where that no longer holds, every rank
+    warns and the operator's default schedule serves.
+    """
+    ranks = world.size if world else 1
+    if schedule is not None:
+        return _bound(operator, schedule, world, program, spans, made)
+    if world and (tuned := tuned_schedule(operator, world)):
+        try:
+            return _bound(operator, tuned, world, None, spans, made)
+        except (DovetailError, LookupError, TypeError, ValueError) as error:  # the same on every rank
+            leave_aside("the tuned schedule", str(error) or type(error).__name__)
+    usual = operator.usual(ranks)
+    return _bound(operator, usual, world, None, spans, made)
+
+
+def _bound(
+    operator: Operator, schedule: Schedule, world: World | None, program: Program | None, spans: bool, made: type[Bound]
+) -> Bound:
+    """Rank 0 proves the Program while the others compile; ProgramError on every rank where it does not hold."""
+    ranks, is_given = world.size if world else 1, program is not None
+    if world and program is not None:
+        check_size(world, program.num_ranks)  # the same on all ranks
+    with world.together() if world else nullcontext():
+        program = program or program_of(operator, schedule, ranks)
+        known = Known(True) if is_given else known_of(operator, schedule, program)
+        to_prove = not known.is_proved and (world is None or world.rank == 0)
+        fault = _fault(operator, schedule, program) if to_prove else ""
+        in_order = needs_order(program) if known.in_order is None else known.in_order
+        options = RunOptions.of(schedule, stall_s=STALL_S, spans=spans)
+        embedded = Embedded(program, operator.workload(program), options, world, in_order)
+        embedded.bind()
+    if not is_given and (fault := world.share(fault, STALL_S) if world else fault):
+        raise ProgramError(fault)
+    if to_prove:
+        keep_proof(operator, schedule, program, in_order=in_order)
+    return made(operator, schedule, embedded)
+
+
+def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:
+    """Return why a program does not hold, in words; empty where it does."""
+    try:
+        verify(program, against=operator.plain(schedule, program.num_ranks)).raise_if_bad()
+    except ProgramError as error:
+        return str(error)
+    return ""
+
+
+def tuned_schedule(operator: Operator, world: World) -> Schedule | None:
+    """Return the schedule that `dovetail tune` kept for an operator on these ranks: rank 0's, on every rank."""
+    hosts = world.gather(platform.node())
+    found, why_not = read_by_rank_0(world, lambda: kept_schedule(operator, world.library, hosts))
+    if why_not:
+        leave_aside("the tuned schedule", why_not)
+    return found
+
+
+def read_by_rank_0(world: World, read: Callable[[], Read | None]) -> tuple[Read | None, str]:
+    """Return what `read` returns on rank 0, or what it raises there in words, on every rank."""
+    found: tuple[Read | None, str] = None, ""
+    if world.rank == 0:
+        try:
+            found = read(), ""
+        except Exception as error:  # whatever it is: the other ranks wait for this one
+            found = None, str(error) or type(error).__name__
+    shared: tuple[Read | None, str] = world.share(found, STALL_S)
+    return shared
+
+
+def leave_aside(what: str, why: str) -> None:
+    """Warn that something in the cache is not used; called by every rank alike."""
+    warnings.warn(f"{what} is left aside: {why}", RuntimeWarning, stacklevel=6)
+
+
+def check_same(world: World, what: str, asked: Mapping[str, Any], content: str) -> None:
+    """Raise OperatorError, on every rank, where ranks do not all ask for the same: they would wait for one another."""
+    own = ", ".join([what, *(f"{name}={value}" for name, value in sorted(asked.items()) if value is not None)])
+    every = world.gather([own, content], STALL_S)
+    other = next((rank for rank, each in enumerate(every) if each != every[0]), None)
+    found = "" if other is None else f"rank 0 {every[0][0]}; rank {other} {every[other][0]}"
+    if found := world.share(found, STALL_S):
+        raise OperatorError("ranks do not ask for the same", found=found, hint="the same nest, grid and options on all")
