@@ -442,6 +442,29 @@ def test_operators_on_numbers_that_where_chooses():
         added.numpy(np.ones(1, np.float32))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda k: where(k > 3, 300, 2),
+        lambda k: k + where(k > 3, 300, 2),
+        lambda k: where(k > 1, where(k > 3, 300, 1), 2),
+        lambda k: where(k < where(k > 5, 300, 4), 1, 2),
+    ],
+    ids=["alone", "added", "nested", "compared"],
+)
+def test_numbers_that_where_chooses_are_of_the_dtype(value):
+    """C and NumPy would wrap 300 around, each at another place; the reference raises OverflowError."""
+
+    @nest(k=array("n", dtype="uint8"))
+    def large(k):
+        for i in loop(k.shape[0]):
+            k[i] = value(k[i])
+
+    for run in (large, large.numpy, large.reference):
+        with pytest.raises(OperatorError, match="300 is no uint8"):
+            run(np.arange(6, dtype=np.uint8))
+
+
 @pytest.mark.parametrize("text", ["12345678901234567890,0;0,1", "4x12345678901234567890", "-12345678901234567890"])
 def test_entries_beyond_64_bits(text):
     from dovetail.loops.matrices import parse_matrix

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from sim_executor import SimExecutor, two_hosts
 
+from dovetail.cli import main
+from dovetail.collective.operators import AllReduce
 from dovetail.core import load_json
 from dovetail.cost import Curve
 from dovetail.machine import Machine
@@ -17,6 +19,7 @@ from dovetail.prober.take import AGAIN, Budget, load_beside, probed_beside_load,
 from dovetail.run.job import Job, JobResult
 from dovetail.run.load import LIMIT, Load
 from dovetail.tuner import machines, tune
+from dovetail.tuner.collectives import tune_collective
 from dovetail.tuner.tune import COMPUTE
 
 QUICK = Budget(each_s=0.02, most=12)
@@ -91,6 +94,20 @@ def test_a_machine_carries_what_disturbed_its_costs() -> None:
     assert "30 % of the cores" in text
 
 
+def test_a_machines_table_says_what_disturbed_its_costs(monkeypatch, tmp_path, capsys) -> None:
+    """In `dovetail probe` and `dovetail machines FILE`, which print the same table."""
+    calm, reduce = two_hosts(), dict(two_hosts().costs["reduce"])
+    busy = calm.with_costs({"reduce": reduce | {"provenance": {"foreign_load": 0.3, "steal": 0.0}}})
+    for machine, expected in ((busy, True), (calm, False)):
+        monkeypatch.setattr(machines, "machine_of", lambda *_, machine=machine, **__: machine)
+        (tmp_path / "machine.json").write_text(json.dumps(machine.to_json()))
+        for words in (["probe", "--ranks", "2"], ["machines", str(tmp_path / "machine.json")]):
+            assert main(words) == 0
+            said = " ".join(capsys.readouterr().out.split())
+            assert ("Probed beside other load: reduce " in said) == expected
+            assert ("(30 % of the cores); probe again on a calm machine." in said) == expected
+
+
 def test_costs_of_a_busy_time_are_probed_again_once_it_is_calm() -> None:
     """Not while it stays as it is, which would take the time of a probe for nothing."""
     busy, calm = Beside(two_hosts(), loads=[0.3]), Beside(two_hosts(), loads=[0.0])
@@ -137,3 +154,32 @@ def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, m
     disturbed = Beside(two_hosts(), loads=[0.3], launched_by="pretended")
     machines.save_json(path, doubled(right, key).to_json())
     assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final tells nothing
+
+
+def test_costs_of_what_computes_nothing_are_doubted_too(tmp_path, monkeypatch) -> None:
+    """Its final measures no sides: the library's call, and what was taken, are held against the costs whole."""
+    monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(machines, "spot_check", lambda *_: True)
+    executor = Beside(two_hosts(), ahead=True, loads=[0.0], launched_by="pretended")
+    operator, key = AllReduce(1 << 20), "all_reduce:2"
+    short = AllReduce(1 << 10)  # many runs a timing, which overlap: that says nothing of one
+
+    def notes(name: str) -> list[str]:
+        found = tune(operator, 2, out=tmp_path / name, executor=executor, probing=QUICK, seed=7).notes
+        return [note for note in found if "probed costs" in note]
+
+    def notes_of_sizes(name: str) -> list[str]:
+        found = tune_collective([short, operator], 2, out=tmp_path / name, executor=executor, seed=7).notes
+        return [note for note in found if "probed costs" in note]
+
+    assert not notes("right")
+    assert not notes_of_sizes("right sizes")
+    links = machines.machine_of(executor, 2)
+    own, shared = machines.costs_path(links, operator, 2), machines.machine_path("pretended", 2)
+    library = f"{operator.title} by the library"
+    for path, look, name in ((own, notes, "communication alone"), (shared, notes_of_sizes, library)):
+        right = Machine.from_json(load_json(path, "costs"))
+        machines.save_json(path, doubled(right, key).to_json())
+        (said,) = look("wrong")
+        assert said.startswith(f"{name} took ")
+        assert said.endswith("the next tune probes anew")

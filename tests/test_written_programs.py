@@ -1,15 +1,20 @@
 """Programs that are read where they were written before."""
 
 import os
+import resource
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from dovetail import operator_of
+from dovetail.core import EnvironmentFault, save_json
 from dovetail.ir import Schedule, verify
 from dovetail.loops import array, loop, nest, problems
 from dovetail.loops.repeat_steps import is_same
 from dovetail.store import program_cache as written
+from dovetail.store.selection import Choice, Point, Selection, keep, rows_of
+from dovetail.store.tuned_schedules import keep_schedule
 
 HOW = Schedule.of("any", cut=(2,), depth=8, overlapped=None, tile=2)
 OPERATOR = operator_of(problems.jacobi2d)("128x8", steps=24)
@@ -125,3 +130,43 @@ class TestWhatIsKnown:
         how = HOW.with_parameters(depth=0, tile=None)
         written.keep_proof(OPERATOR, how, OPERATOR.program(how, 2), in_order=False)
         assert not [*own_cache.glob("programs/*")]
+
+
+@contextmanager
+def room_for(num_bytes):
+    """Files may have this many bytes: the kernel refuses the rest, as where a disk is full halfway."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_disk_that_is_full_halfway_leaves_no_half_files(own_cache, is_there):
+    """What was there before stays; what cannot be done without says so; Programs are written once there is room."""
+    program, hosts = OPERATOR.program(HOW, 2), ["a", "b"]
+    table = Selection({}, rows_of("all_reduce", 2, 1, [(Choice("ring_all_reduce"), Point(4096, 1e-5))], "float32"))
+    loud = [
+        lambda: keep_schedule(OPERATOR, HOW, "X", hosts),
+        lambda: keep(table, "X", hosts),
+        lambda: save_json(own_cache / "plan.json", table.to_json()),
+    ]
+    silent = [
+        lambda: written.keep_program(OPERATOR, HOW, 2, program),
+        lambda: written.keep_proof(OPERATOR, HOW, program, in_order=True),
+    ]
+    for write in (*loud, *silent) if is_there else ():
+        write()
+    before = {path: path.read_bytes() for path in own_cache.rglob("*") if path.is_file()}
+    with room_for(50):
+        for write in loud:
+            with pytest.raises(EnvironmentFault, match="File too large") as told:
+                write()
+            assert "free some space" in (told.value.hint or "")
+        for write in silent:
+            write()
+    assert {path: path.read_bytes() for path in own_cache.rglob("*") if path.is_file()} == before
+    assert written.known_of(OPERATOR, HOW, program).is_proved == is_there
+    assert is_same(written.program_of(OPERATOR, HOW, 2), program)

@@ -67,6 +67,7 @@ def known() -> Iterator[dict[str, Any]]:
 def render(machine: Machine) -> str:
     """Ranks, links, facts and curves of a machine in words."""
     from dovetail.cost import CostModel
+    from dovetail.prober.take import probed_beside_load
     from dovetail.report import render_table
 
     model = CostModel.of(machine)
@@ -80,6 +81,7 @@ def render(machine: Machine) -> str:
     rows = [_curve_row(key, curve) for key, curve in sorted(model.curves.items())]
     table = render_table(headers, rows, aligns, terminal=output.is_terminal(), width=output.width())
     notes = [f"Taken for granted: {line}." for line in model.assumptions()]
+    notes += [f"{text[:1].upper()}{text[1:]}." for text in probed_beside_load(machine.costs)]
     return "\n\n".join(filter(None, ["\n".join(lines + facts), table, "\n".join(notes)]))
 
 

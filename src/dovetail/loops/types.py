@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,12 +82,25 @@ def one_of(left: str, right: str, value: Value) -> str:
 
 
 def _check_range(value: Value, dtype: str) -> None:
-    """Numbers must be ones of the dtype."""
+    """Numbers must be ones of the dtype, those too that `where` chooses among."""
     if dtype not in DTYPES:
         return
     info = np.finfo(dtype) if is_real(dtype) else np.iinfo(dtype)
     kind = float if is_real(dtype) else int
     least, most = kind(info.min), kind(info.max)
-    for number in value.of if isinstance(value, Apply) else (value,):
-        if isinstance(number, Number) and not least <= number.value <= most:
+    for number in _numbers(value.of if isinstance(value, Apply) else (value,)):
+        if not least <= number.value <= most:
             raise _MixedError(f"{number} is no {dtype}", str(value), f"{least} to {most}")
+
+
+def _numbers(values: Iterable[Value]) -> Iterator[Number]:
+    """The numbers among operands; of a `where`, those that it may choose.
+
+    >>> [number.value for number in _numbers((Number(1), Apply("where", (Read("a", ()), Number(2), Number(3)))))]
+    [1, 2, 3]
+    """
+    for each in values:
+        if isinstance(each, Number):
+            yield each
+        elif isinstance(each, Apply) and each.name == "where":
+            yield from _numbers(each.of)

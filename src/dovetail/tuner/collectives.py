@@ -17,7 +17,8 @@ from dovetail.planner.shortlist import shortlist
 from dovetail.run.job import Executor
 from dovetail.store.selection import Choice, Point, Selection, keep, rows_of
 from dovetail.tuner.contest import Contest, Judged, contest
-from dovetail.tuner.machines import default_executor, hosts_of, in_folder, machine_of
+from dovetail.tuner.doubts import contradicted_whole, note_doubts
+from dovetail.tuner.machines import default_executor, hosts_of, in_folder, launch_of, machine_of, machine_path
 from dovetail.tuner.measure import Entry
 from dovetail.tuner.tune import fresh_seed
 
@@ -79,7 +80,15 @@ def tune_collective(
     table = selection_of(found)  # → ranges of sizes
     kept = keep(table, found.facts["mpi"], hosts_of(found.facts, ranks))
     files = kept, table.save(place / "selection.json")
-    return TunedCollective(found, table, ranks, base, files, seed, (*notes, *found.notes))
+    path = None if machine else machine_path(launch_of(runner), ranks)
+    wrong = [each for judged in found.judged for each in contradicted_whole(judged, base, _called(judged))]
+    doubts = note_doubts(wrong, {each.side: path for each in wrong})
+    return TunedCollective(found, table, ranks, base, files, seed, (*notes, *found.notes, *doubts))
+
+
+def _called(judged: Judged) -> tuple[str, str]:
+    """What to call the library's call of a size, and the schedule that was taken for it."""
+    return f"{judged.entry.name} by the library", f"{judged.entry.name} by {judged.schedule.family}"
 
 
 def entries_of(

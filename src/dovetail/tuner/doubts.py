@@ -13,6 +13,7 @@ from dovetail.run.job import Variant
 from dovetail.sim import simulate
 from dovetail.tuner.contest import Judged
 from dovetail.tuner.machines import doubt
+from dovetail.tuner.measure import repeats_worth
 
 MARGIN = 0.25  # beyond the costs' own error; as far as a spot check lets messages stray
 
@@ -25,23 +26,38 @@ class Contradiction(NamedTuple):
     measured_s: float
 
 
-def contradictions(sides: Mapping[str, Variant], judged: Judged, machine: Machine) -> list[Contradiction]:
+def contradictions(
+    sides: Mapping[str, Variant], judged: Judged, machine: Machine, seconds: Mapping[str, float] | None = None
+) -> list[Contradiction]:
     """The sides whose seconds in the final are off by more than the costs' own error and `MARGIN`; none where the final
-    was itself disturbed.
+    was itself disturbed. `seconds`: what each side took; default: `judged.beside`.
     """
     if judged.load.warnings:
         return []
-    found = []
+    found, measured = [], seconds or judged.beside
     for name, variant in sides.items():
         try:
             prices = price(variant.program, machine, variant.workload, extrapolate=True)
             predicted_s = simulate(variant.program, prices).makespan_s
         except DovetailError:
             continue
-        measured_s, allowed = judged.beside.get(name, predicted_s), MARGIN + _error(machine)
+        measured_s, allowed = measured.get(name, predicted_s), MARGIN + _error(machine)
         if not predicted_s / (1 + allowed) <= measured_s <= predicted_s * (1 + allowed):
             found.append(Contradiction(name, predicted_s, measured_s))
     return found
+
+
+def contradicted_whole(judged: Judged, machine: Machine, names: tuple[str, str]) -> list[Contradiction]:
+    """The same of an operator that computes nothing, whose final measures no sides: of the serial schedule, and of the
+    one taken where it is another. `names`: what to call the two.
+
+    Runs so short that a timing holds several are left out: they overlap, so that one takes less than the costs say.
+    """
+    ran = {judged.entry.serial: (names[0], judged.serial.median_s)}
+    ran.setdefault(judged.schedule, (names[1], judged.taken.median_s))
+    alone = {schedule: said for schedule, said in ran.items() if repeats_worth(said[1]) == 1}
+    sides = {name: judged.entry.variant(schedule) for schedule, (name, _) in alone.items()}
+    return contradictions(sides, judged, machine, dict(alone.values()))
 
 
 def _error(machine: Machine) -> float:

@@ -28,7 +28,7 @@ from dovetail.store.program_cache import keep_program, keep_proof
 from dovetail.store.tuned_schedules import keep_schedule
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tuner.contest import Contest, Judged, contest
-from dovetail.tuner.doubts import contradictions, note_doubts
+from dovetail.tuner.doubts import contradicted_whole, contradictions, note_doubts
 from dovetail.tuner.machines import (
     costs_path,
     default_executor,
@@ -189,7 +189,11 @@ def tune(
             keep_proof(best.operator, best.schedule, best.program, in_order=needs_order(best.program))
     own = costs_path(base, operator, ranks) if launch_of(runner) else None  # of computations and the library's calls
     kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_path(launch_of(runner), ranks)}
-    wrong = note_doubts(contradictions(dict(sides(found)), ended.judged[0], known), kept)
+    final = ended.judged[0]
+    if final.entry.computes:
+        wrong = note_doubts(contradictions(dict(sides(found)), final, known), kept)
+    else:
+        wrong = note_doubts(contradicted_whole(final, known, (MESSAGES, OWN)), kept)
     notes = (*ended.notes, *probed_beside_load(known.costs), *wrong)
     return explained(best, replace(ended, notes=notes), known, place, seed)
 
