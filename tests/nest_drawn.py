@@ -1,4 +1,4 @@
-"""Draw random loop nests: stencils, pipelines, and nests of any other shape that the language has."""
+"""Draw random loop nests: stencils, pipelines, others that read new levels, and any other shape of the language."""
 
 from __future__ import annotations
 
@@ -304,9 +304,93 @@ class Drawer:
         return next(spec for spec in self.arrays if spec.name == "s")
 
 
+class Few(Range):
+    """Few indices: the first, the last, two, none, or as many as the step says."""
+
+    def __init__(self, rng: Random, size: str) -> None:
+        first = rng.randint(0, 1)
+        self.low, self.left, self.bounds = rng.choice(
+            (
+                (0, 4, (number(0), number(1))),
+                (first, 3 - first, (number(first), number(first + 2))),
+                (4, 0, (plus(size, -1), plus(size))),
+                (2, 0, (plus(size, -3), plus(size, -1))),
+                (2, 2, (number(2), number(2))),
+                (4, 0, (plus(size), plus(size))),
+                (0, 0, (plus("t"), plus(size))),
+                (0, 0, (number(0), plus("t"))),
+            )
+        )
+
+
+class LevelDrawer(Drawer):
+    """Draws nests that read new levels before, between, within and after the loops that write them, at few indices or
+    at many, beyond the ends, or as local variables."""
+
+    def levels(self) -> Case:
+        self.arrays = [self.spec(name, a == 0 or self.rng.random() < 0.6) for a, name in enumerate(NAMES[:3])]
+        self.missing = {spec.name for spec in self.arrays if spec.given}  # those that no loop over all writes yet
+        targets = [spec for spec in self.arrays if spec.given or self.rng.random() < 0.6]
+        targets += [self.rng.choice(self.arrays) for _ in range(self.rng.choice((0, 0, 1)))]
+        self.rng.shuffle(targets)
+        body: list[object] = []
+        while targets:
+            if self.rng.random() < 0.2:
+                body.append(self.kept())
+            together = 2 if self.dims > 1 and self.rng.random() < 0.25 else 1
+            body += self.outer(targets[:together])
+            del targets[:together]
+        loops = (Loop("t", number(self.start), plus("steps", self.start), tuple(body)),)
+        return self.case(loops, self.rng.randint(0, 4))
+
+    def kept(self) -> Let:
+        """A local variable: an element at plain numbers, or at the ends."""
+        spec = self.rng.choice(self.arrays)
+        wraps = spec.boundary in ("periodic", "reflecting")
+        at = [self.rng.choice((number(-int(wraps)), number(1), plus(size, int(wraps) - 1))) for size in spec.axes]
+        name = self.fresh("kept")
+        self.temporaries.append((name, self.dtype_of(spec)))
+        return Let(name, ("read", spec.name, (*self.level(spec, self.any_level(spec)), *at)))
+
+    def any_level(self, spec: Spec) -> int | None:
+        if not spec.given:
+            return None
+        newest = self.rng.random() < (0.15 if spec.name in self.missing else 0.6)
+        return spec.given if newest else self.rng.randrange(spec.given)
+
+    def outer(self, targets: list[Spec]) -> tuple[object, ...]:
+        """One group of loops for each, the outermost of them the same one."""
+        whole = any(spec.name in self.missing for spec in targets)
+        first = self.range_of("n", whole)
+        body = tuple(node for spec in targets for node in self.inner(spec, first))
+        return (Loop("i", *first.bounds, body, self.rng.random() < 0.15),)
+
+    def range_of(self, size: str, whole: bool) -> Range:
+        return Few(self.rng, size) if not whole and self.rng.random() < 0.6 else Range(self.rng, size, whole)
+
+    def inner(self, target: Spec, first: Range) -> tuple[object, ...]:
+        whole = target.name in self.missing
+        ranges = [first, *(self.range_of(size, whole) for size in AXES[1 : self.dims])]
+        leaf: Leaf = self.reads(ranges, target, [])
+        value = self.solid(self.dtype_of(target), leaf, self.rng.choice((0, 1, 1, 2)))
+        if target.given > 1:
+            value = "+", self.read(target, ranges, target, 0), value
+        at = [plus(INDICES[a]) for a in range(self.dims)]
+        body: tuple[object, ...] = (Write(target.name, tuple(self.level(target, target.given) + at), value),)
+        for a in reversed(range(1, self.dims)):
+            body = (Loop(INDICES[a], *ranges[a].bounds, body, self.rng.random() < 0.15),)
+        self.missing -= {target.name}
+        return body
+
+    def read(self, spec: Spec, ranges: list[Range], target: Spec, level: int | None = None) -> Tree:
+        return super().read(spec, ranges, target, self.any_level(spec) if level is None else level)
+
+
 def drawn(seed: int, index: int, kind: str | None = None) -> Case:
     """Case `index` of the sequence `seed`."""
     rng = Random(f"{seed}/{index}")
     kind = kind or rng.choice(KINDS)
+    if kind == "levels":
+        return LevelDrawer(rng, kind).levels()
     drawer = Drawer(rng, kind)
     return drawer.free() if kind == "free" else drawer.grid()

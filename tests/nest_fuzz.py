@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import itertools
 import os
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from nest_drawn import drawn
 
 from dovetail.core import DovetailError, ProgramError
 
-LIMIT_S = 60
+LIMIT_S = 300
 Run = Callable[[Case, Path], "str | None"]
 
 
@@ -147,20 +149,24 @@ def refused(error: DovetailError, case: Case) -> str:
 
 
 def is_so(case: Case, why: str, of_any_size: bool) -> bool:
-    """Whether there are no results for this reason; `of_any_size`: if not of these arrays, of larger ones."""
-    sizes = tuple((name, size + 9) for name, size in case.sizes)
-    larger = replace(case, sizes=sizes, steps=None if case.steps is None else 2)
-    return any(why in outcome(each) for each in ((case, larger) if of_any_size else (case,)))
+    """Whether there are no results for this reason; `of_any_size`: if not of these arrays, of larger or small ones."""
+    found = outcome(case)
+    if of_any_size:
+        names, now = zip(*case.sizes, strict=True)
+        steps = None if case.steps is None else 2
+        for others in (tuple(size + 9 for size in now), *itertools.product((1, 2, 3), repeat=len(now))):
+            found += outcome(replace(case, sizes=tuple(zip(names, others, strict=True)), steps=steps))
+    return why in found
 
 
 def outcome(case: Case) -> str:
     """Why there are no results, with the reads of unused local variables made; "" where there are."""
-    evaluation = Evaluation(case, cases.arguments(case))
+    evaluation, found = Evaluation(case, cases.arguments(case)), ""
     try:
         evaluation.results()
     except cases.OutOfBoundsError:
-        return "out of bounds"
-    return "an element of the new level" if evaluation.has_early_reads else ""
+        found = "out of bounds"
+    return found + (" an element of the new level" if evaluation.has_early_reads else "")
 
 
 def differ(have: Any, want: list[np.ndarray]) -> str | None:
@@ -283,9 +289,9 @@ def isolated(run: Run) -> Run:
 
 
 def fuzz(seed: int, indices: range, run: Run, kind: str | None = None, seconds: float = float("inf")) -> Tally:
-    """Run cases one after another; those that `seconds` leave no time for are not counted."""
+    """Run cases one after another; those that `seconds`, or Ctrl-C, leave no time for are not counted."""
     tally, end = Tally(), time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         for index in indices:
             if time.monotonic() > end:
                 break
@@ -299,7 +305,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", choices=["stencil", "pipeline", "free"])
+    parser.add_argument("--kind", choices=["stencil", "pipeline", "free", "levels"])
     parser.add_argument("--ranks", action="store_true", help="Programs on 1 to 5 ranks, in this process")
     parser.add_argument("--tiles", action="store_true", help="programs of tiles by `dovetail tile --emit-c`")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after these")
@@ -312,6 +318,8 @@ def main() -> int:
         from nest_programs import on_ranks as run  # type: ignore[assignment]
     if asked.tiles:
         from nest_tiles import in_tiles as run  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder, suppress(Exception):
+        run(drawn(0, 0, "stencil"), Path(folder))  # what a first case imports and finds out, its children know
     run = isolated(run)
     tally = fuzz(asked.seed, range(asked.first, asked.first + asked.cases), run, asked.kind, asked.seconds)
     print(tally.report())

@@ -9,6 +9,7 @@ import argparse
 import faulthandler
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from random import Random
@@ -26,7 +27,8 @@ from dovetail import bind
 from dovetail.core import DovetailError
 
 COMM = MPI.COMM_WORLD
-LIMIT_S = 90
+LIMIT_S = 300
+KINDS = ("stencil",) * 5 + ("pipeline",) * 3 + ("levels",)
 
 
 def block_of(here: Any, kind: str, name: str, array: np.ndarray, given: int) -> np.ndarray:
@@ -81,6 +83,13 @@ def of_all(mine: list[str | None]) -> str | None:
     return mine[0]
 
 
+def wait_for_all() -> None:
+    """A barrier that leaves the cores to those who still compute."""
+    barrier = COMM.Ibarrier()
+    while not barrier.Test():
+        time.sleep(0.001)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=30)
@@ -90,10 +99,12 @@ def main() -> int:
     tally, parts = Tally(), {size: COMM.Split(COMM.rank < size, COMM.rank) for size in range(1, COMM.size + 1)}
     with tempfile.TemporaryDirectory() as folder:
         for index in range(about.first, about.first + about.cases):
-            case = drawn(about.seed, index, ("stencil", "stencil", "pipeline")[index % 3])
-            size = 1 + index % COMM.size
+            rng = Random(f"{about.seed}/{index}/ranks")
+            case = drawn(about.seed, index, rng.choice(KINDS))
+            size = COMM.size if rng.random() < 0.5 else rng.randint(1, COMM.size)
             faulthandler.dump_traceback_later(LIMIT_S, exit=True)
             mine = run(case, Path(folder), parts[size], index) if COMM.rank < size else None
+            wait_for_all()
             everyone = COMM.gather(mine)
             faulthandler.cancel_dump_traceback_later()
             if COMM.rank == 0:

@@ -207,7 +207,7 @@ class TestRefused:
             for i in loop(1, u.shape[0]):
                 u[i] = u[i] + u[i - 1]
 
-        with pytest.raises(OperatorError, match="its grid has one axis, and every point needs the one before"):
+        with pytest.raises(OperatorError, match="its grid has one axis, and it has no loop of steps"):
             operator_of(summed)
 
     def test_two_sweeps(self):

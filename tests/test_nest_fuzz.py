@@ -13,6 +13,8 @@ from nest_cases import Case, Loop, Spec, Write
 from nest_drawn import drawn, number, plus
 from nest_programs import on_ranks
 
+from dovetail.core import OperatorError
+
 HERE = Path(__file__).parent
 SEED = 24
 
@@ -112,8 +114,6 @@ def test_signs_of_zero_and_nans_are_seen():
 
 def test_refusals_without_cause_are_seen():
     """An index that is in bounds is called one that is not; a value that is ready, one that is not."""
-    from dovetail.core import OperatorError
-
     assert nest_fuzz.refused(OperatorError("index out of bounds: u[t, i - 1]"), SHIFT).startswith(
         "refused without cause"
     )
@@ -124,7 +124,25 @@ def test_refusals_without_cause_are_seen():
 
 
 def test_cases_are_the_same_everywhere():
-    assert [drawn(SEED, k) for k in range(20)] == [drawn(SEED, k) for k in range(20)]
+    for kind in (None, "levels"):
+        assert [drawn(SEED, k, kind) for k in range(20)] == [drawn(SEED, k, kind) for k in range(20)]
+
+
+def test_refusals_may_hold_for_small_arrays_only():
+    """A level is read at its last element, then its first is written: the same one of an array of one element."""
+    head = (Write("u", (plus("t", 1), number(0)), ("read", "u", (plus("t"), number(0)))),)
+    tail = (Write("v", (number(0),), ("read", "u", (plus("t", 1), plus("n", -1)))),)
+    only_small = replace(SHIFT, body=(replace(SHIFT.body[0], body=(*SHIFT.body[0].body, *tail, *head)),))
+    assert nest_fuzz.outcome(only_small) == ""
+    assert nest_fuzz.refused(OperatorError("cyclic statements: u[t + 1, n - 1]"), only_small).startswith("refused: ")
+
+
+def test_interrupted_runs_report_what_they_have():
+    def run(case, folder):
+        if case == drawn(SEED, 2):
+            raise KeyboardInterrupt
+
+    assert nest_fuzz.fuzz(SEED, range(9), run).cases == 2
 
 
 @pytest.mark.slow

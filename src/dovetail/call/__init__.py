@@ -1,4 +1,4 @@
-"""comm: collectives and products on arrays inside a user's MPI program, by what was measured to be the fastest.
+"""call: collectives and products on arrays inside a user's MPI program, by what was measured to be the fastest.
 
 The calls of operators, such as `all_gather_matmul`, are made when they are first asked for (see `comm.products`).
 """
@@ -66,7 +66,7 @@ def _product(name: str) -> Any:
     from dovetail.ir.registry import operator_class, operators
 
     if name.startswith("_") or name not in operators():
-        raise AttributeError(f"module 'dovetail.comm' has no attribute '{name}'")
+        raise AttributeError(f"module 'dovetail.call' has no attribute '{name}'")
     kind = operator_class(name)
     if hasattr(kind, "said") and hasattr(kind, "of_ranks"):
         from dovetail.call.products import product_call
@@ -77,8 +77,8 @@ def _product(name: str) -> Any:
         what, door = "is a nest", f"from {module} import {of_class}; dovetail.bind({of_class}(…), comm)"
     else:
         what, door = "is no product", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"
-    more = "collectives are in dovetail.collective, as all_reduce(array, comm)"
-    raise AttributeError(f"module 'dovetail.comm' has no call '{name}': it {what}. Use `{door}`; {more}")
+    more = "collectives are functions too, as dovetail.all_reduce(array, comm)"
+    raise AttributeError(f"module 'dovetail' has no function '{name}': it {what}. Use `{door}`; {more}")
 
 
 def __dir__() -> list[str]:

@@ -75,8 +75,8 @@ def _check_axis(
     size = str(nest.arrays[each.array].shape[axis])
     for outside, side in ((reach.below, "below 0"), (reach.beyond, f"beyond {size} - 1")):
         if outside.terms and sizes is None:
-            if wraps and max(factor for _, factor in outside.terms) > 0:
-                what = f"{each} lies {outside} elements {side}, more with larger arrays"
+            if wraps and (growing := [name for name, factor in outside.terms if factor > 0]):
+                what = f"{each} lies {outside} elements {side}, more with larger {' or '.join(growing)}"
                 hint = "at boundaries that wrap around or mirror, read a fixed number of elements outside at most"
                 raise OperatorError(what, where=statement.line, hint=hint)
             continue
@@ -148,22 +148,29 @@ def _check_cycles(nest: Nest) -> None:
                 if offset > levels.ahead:
                     raise _cycle(statement, each, "no step before it computes that level")
                 suspects += [(statement, each)] if offset == levels.ahead else []
-    for statement, each in suspects:
-        _check_wrapped(nest, statement, each)
     if suspects:
         from dovetail.loops.dependences import read_too_early
 
         for statement, each in suspects:
+            outside = any(side.constant > 0 for reach in reaches(nest, statement, each) for side in reach)
+            wraps = outside and nest.arrays[each.array].boundary in WRAPS
             if writer := read_too_early(nest, statement, each):
-                raise _cycle(statement, each, f"{writer.target} is computed at {writer.line}, later or at once")
+                around = "wraps around, and " if wraps else ""
+                raise _cycle(statement, each, f"{around}{writer.target} is computed at {writer.line}, later or at once")
+            if wraps:
+                _check_complete(nest, statement, each)
 
 
-def _check_wrapped(nest: Nest, statement: Statement, each: Read) -> None:
-    """Refuse to wrap around within a level that the same loops are still computing."""
-    outside = any(side.constant > 0 for reach in reaches(nest, statement, each) for side in reach)
-    together = [other for other in nest.statements if other.loops[1:2] == statement.loops[1:2]]
-    if nest.arrays[each.array].boundary in WRAPS and outside and any(o.target.array == each.array for o in together):
-        raise _cycle(statement, each, f"{each} wraps around into what the same loop computes")
+def _check_complete(nest: Nest, statement: Statement, each: Read) -> None:
+    """Refuse to wrap around within a level that the loop is still writing: what lies outside is derived at its end."""
+    for other in nest.statements:
+        if other.target.array == each.array and other.loops[1:] and other.loops[1:2] == statement.loops[1:2]:
+            loop = statement.loops[1]
+            what = f"{each} wraps around while the same loop over {loop.index} writes that level"
+            hint = f"write another loop over {loop.index} for what reads beyond the ends"
+            raise OperatorError(
+                what, where=statement.line, found=f"{other.target} is written at {other.line}", hint=hint
+            )
 
 
 def _cycle(statement: Statement, each: Read, found: str) -> OperatorError:

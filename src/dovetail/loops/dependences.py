@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dovetail.core import OperatorError
+from dovetail.loops.checks import WRAPS
 from dovetail.loops.expressions import Read
+from dovetail.loops.levels import check_constant
 from dovetail.loops.record import Loop, Statement
 from dovetail.loops.taken import Take, check_untaken
 
@@ -44,9 +47,11 @@ def dependences(nest: Nest, among: Sequence[Statement] = ()) -> tuple[Dependence
 
     `among`: those of some statements only, as if there were no others.
 
-    OperatorError where a distance depends on the iteration or on sizes, with the pair of accesses.
+    OperatorError where a distance depends on the iteration or on sizes, with the pair of accesses; and where which
+    elements of a level a step writes changes with the step.
     """
     check_untaken(nest)
+    check_constant(nest)
     accesses = {each.name: each for each in _accesses(nest) if not among or each.statement in among}
     writes = [each for each in accesses.values() if each.writes]
     reads = [each for each in accesses.values() if not each.writes]
@@ -67,7 +72,7 @@ def read_too_early(nest: Nest, statement: Statement, read: Read) -> Statement | 
     accesses = list(_accesses(nest))
     sink = next(each for each in accesses if each.name == name)
     for writer in (each for each in accesses if each.writes and each.read.array == read.array):
-        same = _map(nest, "access", [sink]).apply_range(_map(nest, "access", [writer]).reverse())
+        same = _map(nest, "element", [sink]).apply_range(_map(nest, "access", [writer]).reverse())
         order = _map(nest, "schedule", accesses)
         later = order.lex_le_union_map(order)
         if not isl.UnionMap.is_empty(same.intersect(later)):
@@ -108,20 +113,34 @@ def _flow(nest: Nest, sinks: Sequence[_Access], must: Sequence[_Access], may: Se
 
 
 def _map(nest: Nest, which: str, accesses: Sequence[_Access]) -> Any:
-    """The elements, or the moments, of accesses."""
+    """The subscripts ("access"), the elements that these mean ("element"), or the moments of accesses."""
     import islpy as isl
 
     parts = []
     for each in accesses:
         indices = ", ".join(loop.index for loop in each.statement.loops)
         bounds = [f"{loop.low} <= {loop.index} < {loop.high}" for loop in each.statement.loops]
-        if which == "access":
-            to = f"{each.read.array}[{', '.join(map(str, each.read.at))}]"
+        if which == "schedule":
+            places: list[tuple[str, list[str]]] = [(f"[{', '.join(_moment(nest, each))}]", [])]
         else:
-            to = f"[{', '.join(_moment(nest, each))}]"
-        parts.append(f"{each.name}[{indices}] -> {to} : {' and '.join(bounds) or 'true'}")
+            lying = [_lying(nest, each.read, axis, which == "element") for axis in range(len(each.read.at))]
+            chosen = [[*zip(*some, strict=True)] for some in product(*lying)]
+            places = [(f"{each.read.array}[{', '.join(at)}]", [*where]) for at, where in chosen]
+        for to, where in places:
+            parts.append(f"{each.name}[{indices}] -> {to} : {' and '.join(filter(None, [*bounds, *where])) or 'true'}")
     symbols = ", ".join(sorted(nest.recorder.symbols))
     return isl.UnionMap(f"[{symbols}] -> {{ {'; '.join(parts)} }}")
+
+
+def _lying(nest: Nest, read: Read, axis: int, wraps: bool) -> list[tuple[str, str]]:
+    """Where a subscript lies along an axis, each with the condition that it does; `wraps`: as the boundary has it."""
+    array, at = nest.arrays[read.array], read.at[axis]
+    if axis < array.time or not wraps or array.boundary not in WRAPS:
+        return [(str(at), "")]
+    size = nest.recorder.symbol(array.shape[axis - array.time])
+    mirrored = array.boundary == "reflecting"
+    below, beyond = (-at, size * 2 - 2 - at) if mirrored else (at + size, at - size)
+    return [(str(at), ""), (str(below), f"{at} < 0"), (str(beyond), f"{at} >= {size}")]
 
 
 def _moment(nest: Nest, each: _Access) -> list[str]:

@@ -205,8 +205,9 @@ class _Writer(Expressions):
         yield f"{indent}}}"
 
     def _step_start(self, name: str) -> Iterator[str]:
-        """Pointers to the levels of this step; the first levels to be written start as copies of those before."""
-        loop, ahead, depth = self.nest.levels[name]
+        """Pointers to the levels of this step; the first levels to be written start as copies of those before, and so
+        do all where what a step leaves unwritten varies."""
+        loop, ahead, depth, varies = self.nest.levels[name]
         count = self._count(name)
         used = {time_offset(read, loop) for _, read in self.nest.accesses(name)} | {ahead - 1}
         for offset in sorted(used):
@@ -214,8 +215,9 @@ class _Writer(Expressions):
             start = f"{name}_data + {f'({level})' if offset else level} % {depth} * {count}"
             yield self._declared(name, self._level_name(name, offset), start, offset < ahead)
         new, old = (self._level_name(name, offset) for offset in (ahead, ahead - 1))
-        yield f"if ({loop.index} < {loop.low + (depth - 1)})"
-        yield f"    memcpy({new}, {old}, sizeof({c_type(self.dtypes[name])}) * {count});"
+        if not varies:
+            yield f"if ({loop.index} < {loop.low + (depth - 1)})"
+        yield f"{'    ' * (not varies)}memcpy({new}, {old}, sizeof({c_type(self.dtypes[name])}) * {count});"
 
     def _fill_function(self, name: str) -> Iterator[str]:
         """A function that derives what lies outside a level from what lies in it."""

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 
 class Levels(NamedTuple):
-    """Step t of the time loop writes level t + `ahead`; `depth` levels are kept, of which all but one are given."""
+    """Step t of the time loop writes level t + `ahead`; `depth` levels are kept, of which all but one are given.
+
+    `varies`: which elements of its level a step writes depends on the step.
+    """
 
     loop: Loop
     ahead: int
     depth: int
+    varies: bool
 
     @property
     def given(self) -> int:
@@ -53,11 +57,31 @@ def _levels(nest: Nest, name: str) -> Levels:
     oldest = min(newest - 1, *(time_offset(each, loop) for _, each in accesses))
     if oldest + loop.low.constant or loop.low.terms:
         first = f"the first level that is accessed is {loop.low + oldest}"
-        hint = f"levels count from 0: let the loop begin at {-oldest}, or use later subscripts"
+        which = "later" if oldest + loop.low.constant < 0 else "earlier"
+        hint = f"levels count from 0: let the loop begin at {-oldest}, or use {which} subscripts"
         raise OperatorError(
             f"array {name} has levels that nobody gives", where=accesses[0][0].line, found=first, hint=hint
         )
-    return Levels(loop, newest, newest - oldest + 1)
+    varies = any(_varies(statement, loop) for statement, each in accesses if each is statement.target)
+    return Levels(loop, newest, newest - oldest + 1, varies)
+
+
+def _varies(statement: Statement, loop: Loop) -> bool:
+    """Whether a subscript of what it writes, or a bound of its loops, has the index of this loop."""
+    bounds = (bound for each in statement.loops for bound in (each.low, each.high))
+    return any(loop.index in each.names for each in (*statement.target.at[1:], *bounds))
+
+
+def check_constant(nest: Nest) -> None:
+    """OperatorError where which elements of a level are written changes from step to step: such a nest runs serially
+    only, since the others come from levels before, by no statement."""
+    for name, levels in nest.levels.items():
+        if levels.varies:
+            index = levels.loop.index
+            what = f"which elements of {name} a step writes changes with {index}: such a nest runs serially only"
+            line = next(statement.line for statement, each in nest.accesses(name) if each is statement.target)
+            hint = f"write bounds and subscripts without {index}"
+            raise OperatorError(f"{nest.name}: {what}", where=line, hint=hint)
 
 
 def _time_loop(nest: Nest, statement: Statement) -> Loop:

@@ -29,10 +29,10 @@ def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Pro
     again. A third must be got so too, else `make` does it all.
 
     >>> from dovetail.ir import Schedule
-    >>> from dovetail.loops.problems import sync_p2p
-    >>> operator = sync_p2p.operator("9x8", steps=40)
+    >>> from dovetail import SyncP2p
     >>> how = Schedule.of("any", cut=(1, 2), mapped=0, grain=4)
-    >>> operator.program(how, 2).num_ops - sync_p2p.operator("9x8", steps=39).program(how, 2).num_ops
+    >>> longer, shorter = (SyncP2p("9x8", steps=steps).program(how, 2).num_ops for steps in (40, 39))
+    >>> longer - shorter
     17
     """
     if min(steps, 6 * period) > MOST_STEPS:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dovetail.core import OperatorError
-from dovetail.loops.affine import extreme
+from dovetail.loops.affine import Affine, extreme
 from dovetail.loops.expressions import Read, Taken, Value, reads, with_reads
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _replace(recorder: Recorder, number: int, made: Statement) -> None:
 
 def _is_stale(recorder: Recorder, number: int, read: Read) -> bool:
     """Whether some statement may write the element after it was read and before statement `number` uses it."""
-    return any(_overwrites(write, read) for write in _between(recorder.statements, number, read.taken))
+    return any(_overwrites(recorder, write, read) for write in _between(recorder.statements, number, read.taken))
 
 
 def _between(statements: Sequence[Statement], number: int, moment: Moment) -> Iterator[Statement]:
@@ -79,17 +79,34 @@ def _between(statements: Sequence[Statement], number: int, moment: Moment) -> It
             yield statements[place]
 
 
-def _overwrites(write: Statement, read: Read) -> bool:
+def _overwrites(recorder: Recorder, write: Statement, read: Read) -> bool:
     """Whether a statement may write this element; errs on the safe side."""
     if write.target.array != read.array:
         return False
     inner = write.loops[len(read.taken.loops) :]
-    for written, wanted in zip(write.target.at, read.at, strict=True):
-        gap = written - wanted
-        low, high = (extreme(gap, inner, sign) for sign in (-1, 1))
-        if (not low.terms and low.constant > 0) or (not high.terms and high.constant < 0):
+    for axis, written in enumerate(write.target.at):
+        if all(_are_apart(written - wanted, inner) for wanted in _lying(recorder, read, axis)):
             return False
     return True
+
+
+def _are_apart(gap: Affine, inner: Sequence[Loop]) -> bool:
+    """Whether the difference of two subscripts is never 0 in these loops."""
+    low, high = (extreme(gap, inner, sign) for sign in (-1, 1))
+    return (not low.terms and low.constant > 0) or (not high.terms and high.constant < 0)
+
+
+def _lying(recorder: Recorder, read: Read, axis: int) -> Iterator[Affine]:
+    """A subscript, and what it means beyond the ends of its axis where the boundary wraps around or mirrors."""
+    array, at = recorder.arrays[read.array], read.at[axis]
+    yield at
+    if axis < array.time or array.boundary not in ("periodic", "reflecting"):
+        return
+    size, mirrored = recorder.symbol(array.shape[axis - array.time]), array.boundary == "reflecting"
+    if extreme(at, read.taken.loops, -1).constant < 0:
+        yield -at if mirrored else at + size
+    if (extreme(at, read.taken.loops, 1) - size).constant >= 0:
+        yield size * 2 - 2 - at if mirrored else at - size
 
 
 def _check_level(recorder: Recorder, read: Read) -> None:

@@ -75,7 +75,7 @@ class _Runner:
     def _step(self, loop: Loop, value: int) -> None:
         timed = {name: levels for name, levels in self.call.nest.levels.items() if levels.loop is loop}
         for name, levels in timed.items():
-            if value < loop.low.constant + levels.depth - 1:
+            if levels.varies or value < loop.low.constant + levels.depth - 1:
                 ring, new = self.memory[name], value + levels.ahead
                 ring[new % levels.depth] = ring[(new - 1) % levels.depth]
         for child in loop.body:

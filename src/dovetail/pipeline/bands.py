@@ -109,10 +109,8 @@ def check_line(pipelined: Pipelined) -> None:
     """OperatorError where a nest over one axis cannot be run in bands of steps."""
     name = pipelined.name
     if pipelined.steps is None:
-        hint = "nothing is left to be done at once: call it on whole arrays"
-        raise OperatorError(
-            f"{name} is no pipeline: its grid has one axis, and every point needs the one before", hint=hint
-        )
+        hint = "ranks take bands of steps, so write a loop of steps around it, or call it on whole arrays"
+        raise OperatorError(f"{name} is no pipeline: its grid has one axis, and it has no loop of steps", hint=hint)
     if len(pipelined.phases) > 1:
         what = "its grid has one axis, and a step has more than one loop or statement beside the loop"
         raise OperatorError(

@@ -12,7 +12,7 @@ from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.expressions import Read, Value, with_reads
-from dovetail.loops.levels import time_offset
+from dovetail.loops.levels import check_constant, time_offset
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import carries
 from dovetail.loops.record import Loop, Statement
@@ -88,6 +88,7 @@ class Stencil:
 def stencil_of(nest: Nest) -> Stencil:
     """The stencil that a nest is, or a OperatorError that says why it is none."""
     check_untaken(nest)
+    check_constant(nest)
     nest = with_all_loops(nest, elements=bool(nest.levels))
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
@@ -151,7 +152,7 @@ def _check_free(nest: Nest, statement: Statement, loops: Sequence[Loop]) -> None
         if loop in statement.loops and carries(nest, loop):
             hint = "a pipeline may be, in place or of two levels"
             raise _none(nest, f"within a step, iterations of {loop.index} need one another", statement.line, hint)
-        if _leans(loop, loops):
+        if _leans(loop, statement.loops):
             raise _none(nest, f"the bounds of {loop.index} change with other loops", statement.line, "use a box")
 
 

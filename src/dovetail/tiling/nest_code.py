@@ -371,17 +371,15 @@ def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector
 
 
 def _uniform(nest: Nest) -> tuple[Dependence, ...]:
-    """Its dependences; where they are not uniform, a OperatorError that says what can be done all the same."""
+    """Return a nest's dependences. OperatorError where they are not uniform."""
     try:
         return nest.dependences()
-    except OperatorError as error:
-        refusal = error
-    hint = "sweeps that go one way; dovetail tune may run it as it is"
-    what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
-    raise OperatorError(what, where=refusal.where, found=refusal.found, hint=hint)
+    except OperatorError as refusal:
+        what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
+        raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
 
 
 def _refused(nest: Nest, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
     where = statement.line if statement else ""
     what = f"{nest.name} cannot be written as such a program"
-    return OperatorError(what, where=where, found=found, hint=f"{hint}; dovetail tune runs it as it is")
+    return OperatorError(what, where=where, found=found, hint=hint)
