@@ -323,7 +323,7 @@ def test_refusals(comm):
     }
     if n > 1:
         cases["into"] = lambda: dc.reduce_scatter(np.ones(n + 1), comm, out=np.ones(1))
-        told = "rank 0 refuses its counts" if comm.rank else f"shape ({n},): [-1"
+        told = f"{'rank 0: ' if comm.rank else ''}all_to_all_v needs counts of shape ({n},), whole and not negative"
         cases[told] = lambda: dc.all_to_all_v(a, [1 if comm.rank else -1] * n, comm)
         cases["an `out` on rank"] = lambda: dc.scatter(None, comm, (comm.rank + 1) % n)
     for words, call in cases.items():

@@ -14,15 +14,18 @@ from mpi4py import MPI
 import dovetail as dc
 import dovetail as dt
 from dovetail import all_gather_matmul, all_to_all_matmul, bind, matmul_all_reduce
+from dovetail.call import use
 from dovetail.call.bound import Bound
 from dovetail.call.pipeline import pipeline
-from dovetail.call.products import Kept, asked_of, look_up
-from dovetail.call.validate import _asked, _own_counts
+from dovetail.call.products import Kept, asked_of
+from dovetail.call.validate import settle
+from dovetail.core import OperatorError
 from dovetail.loops import problems
 from dovetail.matmul import MatmulAllReduce
 from dovetail.run import comm as ranks_module
-from dovetail.run import mpi_library, together, world
+from dovetail.run import faults, mpi_library, together, world
 from dovetail.run.embedded import Embedded, check_size
+from dovetail.store.selection import Row, Selection
 
 WORLD = MPI.COMM_WORLD
 RANK, RANKS = WORLD.rank, WORLD.size
@@ -30,21 +33,19 @@ PACKAGE = str(Path(dt.__file__).parent)
 HUNG_S = float(os.environ.get("HUNG_S", 100))  # a trial that takes longer hangs: the job ends with every rank's stack
 DENSE, STRIDE = 30, 1.35  # every call of the first so many, then of ever fewer
 # What carries the faults themselves, and what moves nothing and cannot fail on one rank.
-CARRIERS = {world.__file__, together.__file__, mpi_library.__file__}
-SAFE = {
-    look_up,
-    check_size,
-    Kept.__init__,
-    Kept.take,
-    Kept.add,
-    Kept._drop,
-    ranks_module.Communicator.gather_number,
-    ranks_module.adopted,
+CARRIERS = {world.__file__, together.__file__, mpi_library.__file__, faults.__file__}
+SAFE = {check_size, Kept.__init__, Kept.take, Kept.add, Kept._drop}
+SAFE |= {
     Bound.__call__,
+    ranks_module._Board.unlink,
+    ranks_module.known_by,
+    ranks_module.adopted,
+    ranks_module._fortran,
+    ranks_module._table,
+    ranks_module.shim.__wrapped__,
 }
-SAFE |= {ranks_module._fortran, ranks_module._table, ranks_module.shim.__wrapped__}
 # From here on a rank can tell the others; before, there is no call in which they would wait for it.
-BEGINNINGS = {together.of_all, asked_of, Embedded.call, _asked, _own_counts, world.World.together.__wrapped__}
+BEGINNINGS = {together.of_all, asked_of, Embedded.call, settle, world.World.together.__wrapped__}
 BEGINNINGS = {function.__code__ for function in BEGINNINGS}
 TRANSFERS = {Embedded._run.__code__, Embedded.run_bound.__code__, Embedded.agree.__code__}
 TRANSFERS |= {ranks_module.Communicator.agree.__code__, ranks_module.Communicator.gather.__code__}
@@ -54,11 +55,19 @@ class Planted(Exception):
     """What a user's own code may raise."""
 
 
+class Unusual(np.ndarray):
+    """An array that the fast path leaves to `settle`."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """What Ctrl-C may raise anywhere."""
+
+
 class RaisesAt:
     """While it is in force, the n-th call of a function of ours raises; none in a transfer, nor after the last one."""
 
-    def __init__(self, n: int, transfers: int) -> None:
-        self.left, self.fired, self.begun = n, "", False
+    def __init__(self, n: int, transfers: int, kinds: tuple[type[BaseException], ...]) -> None:
+        self.left, self.fired, self.begun, self.kind = n, "", False, kinds[n % len(kinds)]
         self.transfers, self.transfer = transfers, None
         self.codes = {function.__code__ for function in SAFE}
 
@@ -83,21 +92,28 @@ class RaisesAt:
             if not self.left:
                 sys.setprofile(None)
                 self.fired = f"{Path(code.co_filename).name}:{code.co_name}"
-                raise Planted(self.fired)
+                raise self.kind(self.fired)
 
 
-def trial(door: Callable[[], object], failing: int, n: int, transfers: int) -> bool:
-    """Whether the fault was raised, on all ranks then."""
+def trial(door: Callable[[], object], failing: int, n: int, transfers: int, later: Callable[[], object] | None) -> bool:
+    """Whether the fault was raised, on all ranks then; by a call `later` on those that had left the door's."""
     faulthandler.dump_traceback_later(HUNG_S, exit=True)
-    planted, raised = RaisesAt(n, transfers), ""
+    kinds = (Planted,) if later is None else (Planted, Interrupted)
+    planted, raised = RaisesAt(n, transfers, kinds), ""
     if failing == RANK:
         sys.setprofile(planted)
     try:
         door()
-    except Exception as error:
+    except (Exception, Interrupted) as error:
         raised = f"{type(error).__name__}: {error}"
     finally:
         sys.setprofile(None)
+    if later is not None:
+        WORLD.Barrier()
+        try:
+            raised or later()
+        except ValueError as error:
+            raised = f"{type(error).__name__}: {error}"
     everyone = WORLD.allgather((raised, planted.fired))
     faulthandler.cancel_dump_traceback_later()
     fired = everyone[failing][1]
@@ -108,11 +124,13 @@ def trial(door: Callable[[], object], failing: int, n: int, transfers: int) -> b
     return bool(fired)
 
 
-def every_point(name: str, door: Callable[[], object], transfers: int = 1) -> None:
+def every_point(
+    name: str, door: Callable[[], object], transfers: int = 1, later: Callable[[], object] | None = None
+) -> None:
     """Fail at every point that a run of the door passes before its last transfer, on either end of the ranks."""
     for failing in sorted({0, RANKS - 1}):
         n, trials = 1, 0
-        while trial(door, failing, n, transfers):
+        while trial(door, failing, n, transfers, later):
             n, trials = (n + 1 if n < DENSE else int(n * STRIDE)), trials + 1
         assert trials >= 3, f"{name}: only {trials} points"
         if RANK == 0:
@@ -176,6 +194,10 @@ def pipelines() -> None:
     face = np.zeros((6, 2))
     sides = {"receives": [(RANK - 1, face)]} if RANK else {}
     sides |= {"sends": [(RANK + 1, face)]} if RANK + 1 < RANKS else {}
+    said = refused(
+        lambda: pipeline(WORLD, 6.5 if RANK == 0 else 6, lambda low, high: None, **sides)
+    )  # an OperatorError on all
+    assert "TypeError" in said, said
     every_point("pipeline()", lambda: pipeline(WORLD, 6, lambda low, high: None, grain=2, **sides))
 
 
@@ -191,6 +213,58 @@ def collectives() -> None:
         call()
         every_point(f"{kind}, {transfers} transfers", call, transfers)
     del os.environ["DOVETAIL_CHECK_CALLS"]
+
+
+def plain() -> None:
+    """Collectives whose ranks compare nothing: whoever waits in one is freed, and the communicator goes on."""
+    x = np.ones(4 * RANKS, "f4")
+    doors = {
+        "all_reduce": lambda: dc.all_reduce(x.view(Unusual), WORLD),
+        "broadcast": lambda: dc.broadcast(x, WORLD, np.int64(0)),
+        "gather": lambda: dc.gather(x, WORLD, RANKS - 1),
+        "all_to_all_v": lambda: dc.all_to_all_v(x, [4] * RANKS, WORLD),
+    }
+
+    def later() -> None:
+        held = np.full(3, RANK)
+        dc.all_reduce(held, WORLD)
+        assert held.tolist() == [RANKS * (RANKS - 1) // 2] * 3
+
+    later()
+    for name, door in doors.items():
+        door()
+        transfers = 1 if name != "all_to_all_v" else 2
+        every_point(f"{name}, plain", door, transfers, later)
+
+
+def wrong_arguments() -> None:
+    """One rank's arguments are wrong; it may retry when all have raised, on every communicator of several."""
+    own = [WORLD.Dup(), WORLD.Dup()]
+    use(own[1], Selection({}, (Row("all_reduce", RANKS, 1, 0, 1 << 20, "ring_all_reduce"),)))
+    x = np.ones(4 * RANKS, "f4")
+    for turn in range(4):
+        for comm in own:
+            for given in ([1.0], x.astype("O"), x[::2]):
+                mine = given if turn % RANKS == RANK else x
+                said = refused(partial(dc.all_reduce, mine, comm))
+                assert said.startswith(f"rank {turn % RANKS}: ") == (turn % RANKS != RANK), said
+                assert "all_reduce" in said
+                held = np.ones(8, "f4")
+                assert dc.all_reduce(held, comm).tolist() == [RANKS] * 8
+    for comm in own:
+        comm.Free()
+
+
+def refused(call: Callable[[], object], kind: object = OperatorError) -> str:
+    """Return what the error said."""
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return "nothing"
 
 
 def planted_silent() -> None:

@@ -15,6 +15,12 @@ def test_all_ranks_raise(name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", ["mpich", "openmpi"])
+def test_collectives_that_compare_nothing(name):
+    done = mpi(name).run(3, "-W", "ignore", RANKS, "plain", "wrong_arguments")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_door_without_its_agreement_is_caught():
     done = mpi("mpich").run(2, "-W", "ignore", RANKS, "planted_silent")
     assert done.returncode

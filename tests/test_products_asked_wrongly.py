@@ -8,7 +8,7 @@ import pytest
 from product_runs import costs
 
 import dovetail as dt
-from dovetail import comm
+from dovetail import call as comm
 from dovetail.core import DovetailError, OperatorError
 from dovetail.matmul import AllGatherMatmul, AllToAllMatmul, MatmulAllToAll
 
@@ -90,9 +90,9 @@ def test_results_are_written_where_they_are_wanted():
 @pytest.mark.parametrize(
     ("name", "door"),
     [
-        ("jacobi2d", "dovetail.stencil.problems import Jacobi2d; Jacobi2d.nest.on"),
-        ("gauss_seidel2d", "dovetail.pipeline.problems import GaussSeidel2d; GaussSeidel2d.nest.on"),
-        ("lcs", "Lcs.nest.on"),
+        ("jacobi2d", "dovetail.stencil.problems import Jacobi2d; dovetail.bind(Jacobi2d(…), comm)"),
+        ("gauss_seidel2d", "dovetail.pipeline.problems import GaussSeidel2d; dovetail.bind(GaussSeidel2d(…), comm)"),
+        ("lcs", "dovetail.bind(Lcs(…), comm)"),
         ("of_others", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"),
         ("wibble", "no attribute 'wibble'"),
     ],
@@ -111,7 +111,7 @@ def test_the_doors_that_are_named_are_there():
     for name, place in operators.BUILT_IN.items():
         module, _, of_class = place.partition(":")
         kind = getattr(import_module(module), of_class)
-        assert hasattr(comm, name) or callable(kind.nest.on), name
+        assert hasattr(comm, name) or callable(kind.nest), name
 
 
 def test_a_plan_explains_its_schedule():

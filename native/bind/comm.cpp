@@ -80,16 +80,24 @@ std::string of_rank(const Bound& bound, const std::string& failure) {
     return failure.starts_with("rank ") ? failure : "rank " + std::to_string(bound.comm.rank()) + ": " + failure;
 }
 
+// After another rank failed before a transfer: raises its error.
+[[noreturn]] void raise_fault(Bound& bound) {
+    nb::module_::import_("dovetail.run.faults").attr("raise_fault")(nb::cast(bound, nb::rv_policy::reference));
+    throw std::logic_error("raise_fault returned");
+}
+
 // False where an engine has to be added first. MPI may wait long: other threads go on meanwhile.
 bool run(Bound& bound, const Call& call) {
     if (bound.freed) raise_run_error("the communicator was freed");
     if (std::exchange(bound.busy, true)) raise_run_error("another thread is in a collective on this communicator");
     std::string failure;
-    bool done = true;
+    bool done = true, other_failed = false;
     {
         const nb::gil_scoped_release release;
         try {
             done = bound.comm.run(call);
+        } catch (const OtherRankFailed&) {
+            other_failed = true;
         } catch (const TransportError& error) {
             failure = error.message;
         } catch (const std::exception& error) {
@@ -97,6 +105,7 @@ bool run(Bound& bound, const Call& call) {
         }
     }
     bound.busy = false;
+    if (other_failed) raise_fault(bound);
     if (!failure.empty())
         raise_run_error(of_rank(bound, failure), "set DOVETAIL_CHECK_CALLS=1, and ranks compare their arguments");
     return done;
@@ -268,13 +277,55 @@ void by_library(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, 
     call.src = reinterpret_cast<const std::byte*>(src);
     call.dst = reinterpret_cast<std::byte*>(dst);
     call.count = num_bytes;
+    call.num_bytes = num_bytes;
     call.dtype = DT_UINT8;
     try {
         const nb::gil_scoped_release release;
-        bound.comm.library(call);
+        return bound.comm.library(call);
     } catch (const TransportError& error) {
         raise_run_error(error.message);
+    } catch (const OtherRankFailed&) {
     }
+    raise_fault(bound);
+}
+
+bool open_board(Bound& bound, const std::string& name) {
+    try {
+        bound.comm.board = std::make_unique<Board>(name, bound.comm.rank(), bound.comm.size(), false);
+    } catch (const std::runtime_error&) {
+        return false;
+    }
+    return true;
+}
+
+// Its memory, or an empty name where none can be had: opened by the ranks, then its name is taken away.
+bool make_board(const std::string& name, int size) {
+    try {
+        const Board made(name, 0, size, true);
+    } catch (const std::runtime_error&) {
+        return false;
+    }
+    return true;
+}
+
+Board& board_of(Bound& bound) {
+    if (!bound.comm.board) raise_run_error("the ranks of this communicator share no memory");
+    return *bound.comm.board;
+}
+
+// The next call that this rank owes the others before it raises a fault: its number (0: none), the ranks that have not
+// come to it, and its kind, count, dtype, op, root, bytes, whether it goes by the rules, and
+// all counts; kind -1 where nobody recorded it.
+nb::tuple owed(Bound& bound) {
+    Board& board = board_of(bound);
+    const std::uint64_t number = board.owed();
+    if (!number) return nb::make_tuple(number, nb::tuple(), -1);
+    const auto found = board.recorded(number);
+    const nb::object absent = nb::tuple(nb::cast(board.absent(number)));
+    if (!found) return nb::make_tuple(number, absent, -1);
+    const auto& [call, counts] = *found;
+    return nb::make_tuple(number, absent, int{call.kind}, call.count, int{call.dtype}, int{call.op}, call.root,
+                          call.num_bytes, call.by_rules, nb::bytes(counts.data(), counts.size()));
 }
 
 Shared adopt(std::uintptr_t table, int fortran) {
@@ -352,6 +403,28 @@ void bind_comm(nb::module_& m) {
             "kind"_a, "num_bytes"_a, "dtype"_a = -1)
         .def(
             "clear", [](Bound& b) { b.comm.clear(); }, "Forgets its engines.")
+        .def_prop_ro("has_board", [](const Bound& b) { return b.comm.board != nullptr; })
+        .def("open_board", &open_board, "name"_a, "Whether the memory of that name could be opened.")
+        .def("drop_board", [](Bound& b) { b.comm.board.reset(); })
+        .def(
+            "post",
+            [](Bound& b, const std::string& kind, const std::string& text) {
+                return b.comm.board && board_of(b).post(kind, text);
+            },
+            "kind"_a, "text"_a,
+            "Whether the other ranks raise this rank's error, or this rank its own in place of theirs.")
+        .def(
+            "fault",
+            [](Bound& b) {
+                const Posted found = board_of(b).fault();
+                return nb::make_tuple(found.rank, found.kind, nb::bytes(found.text.data(), found.text.size()));
+            },
+            nb::sig("def fault(self) -> tuple[int, str, bytes]"))
+        .def("owed", &owed, nb::sig("def owed(self) -> typing.Any"))
+        .def_prop_rw(
+            "standing_in", [](const Bound& b) { return b.comm.standing_in; },
+            [](Bound& b, bool on) { b.comm.standing_in = on; })
+        .def("acknowledge", [](Bound& b) { board_of(b).acknowledge(); })
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "False where an engine is to be added first.")
@@ -360,6 +433,8 @@ void bind_comm(nb::module_& m) {
              "scratch"_a, "The engine for such calls from now on; without one, the library's call.");
     m.def("comm_setup", &setup, "table"_a, "reduce"_a, "The thread level of MPI, and whether this is its main thread.");
     m.def("comm_adopt", &adopt, "table"_a, "fortran"_a, "Collective over the user's communicator.");
+    m.def("board_make", &make_board, "name"_a, "size"_a, "Whether memory of that name was made for so many ranks.");
+    m.def("board_unlink", &Board::unlink, "name"_a);
     m.def("comm_find", &find, "table"_a, "fortran"_a, "What was adopted for the user's communicator, or None.");
     m.def("comm_remember", &remember, "object"_a, "communicator"_a, "`call` knows this Python object from now on.");
     m.def("comm_let_go", &let_go, "Forgets all that is Python's, at its end.");

@@ -97,22 +97,44 @@ bool Communicator::run(const Call& call) {
     const Shown shown(call.kind, call.num_bytes);
     const int chosen = choice(call.kind, call.num_bytes, call.dtype);
     if (chosen < 0 || call.dtype >= DT_COMPLEX64) {
-        library(call);
+        library(call, true);
         return true;
     }
     const auto found = find_.find(key_of(call, chosen));
+    if (found != find_.end() && !found->second->second.added) return false;
+    enter(call, true);
     if (found == find_.end()) {
         remember(call, {});
-        library(call);
-        return true;
+        transfer(call);
+    } else {
+        engines_.splice(engines_.begin(), engines_, found->second);
+        Service& service = found->second->second;
+        service.engine ? serve(call, service) : transfer(call);
     }
-    engines_.splice(engines_.begin(), engines_, found->second);
-    Service& service = found->second->second;
-    if (service.engine)
-        serve(call, service);
-    else if (service.added)
-        library(call);
-    return service.added;
+    leave();
+    return true;
+}
+
+void Communicator::enter(const Call& call, bool by_rules) {
+    if (!board) return;
+    const Recorded asked{call.count,
+                         call.num_bytes,
+                         call.root,
+                         static_cast<std::int8_t>(call.kind),
+                         static_cast<std::int8_t>(call.dtype),
+                         static_cast<std::int8_t>(call.op),
+                         by_rules};
+    if (!board->enter(asked, call.all_counts)) throw OtherRankFailed{};
+}
+
+void Communicator::leave() const {
+    if (board && board->raises() && !standing_in) throw OtherRankFailed{};
+}
+
+void Communicator::library(const Call& call, bool by_rules) {
+    enter(call, by_rules);
+    transfer(call);
+    leave();
 }
 
 void Communicator::add(const Call& call, Service service) {
@@ -184,7 +206,7 @@ long long Communicator::own_part(const Call& call) const {
 // MPI forbids source and destination to overlap, other than by MPI_IN_PLACE: where they do, the source is copied first.
 // So it is for an all_to_all in place, since with MPI_IN_PLACE it is another algorithm, which does not match that of
 // ranks whose result lies elsewhere.
-void Communicator::library(const Call& call) {
+void Communicator::transfer(const Call& call) {
     const auto [src_bytes, dst_bytes] = sides(call);
     const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
     const bool may = gathers || call.kind == DT_ALL_REDUCE || call.kind == DT_REDUCE;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "run/board.hpp"
 #include "run/engine.hpp"
 #include "run/mpi.hpp"
 
@@ -47,6 +48,9 @@ struct Service {
     bool added = false;       // else a call was seen once, and may come again
 };
 
+// Thrown in place of a transfer, or after it: another rank failed before this transfer, as the board says.
+struct OtherRankFailed {};
+
 // One thread at a time, as MPI asks of a communicator.
 class Communicator {
   public:
@@ -66,14 +70,17 @@ class Communicator {
     int choice(int kind, long long num_bytes, int dtype = -1) const;
 
     // False where the rules ask for an engine and such a call came before: it is worth to `add` one. The first goes by
-    // the library, so that sizes which never come again cost nothing. TransportError where it fails.
+    // the library, so that sizes which never come again cost nothing. TransportError where it fails, OtherRankFailed
+    // where `board` has a fault to raise, unless this rank is `standing_in`.
     bool run(const Call& call);
-    void library(const Call& call);               // whatever the rules say
-    void add(const Call& call, Service service);  // without an engine: by the library from now on
-    void clear();                                 // forgets all engines
+    void library(const Call& call, bool by_rules = false);  // whatever the rules say
+    void add(const Call& call, Service service);            // without an engine: by the library from now on
+    void clear();                                           // forgets all engines
     std::size_t num_engines() const;
     std::size_t most_engines = 64;  // the least lately used go; by their calls' bytes too, for engines keep buffers
     long long most_bytes = 1LL << 28;
+    std::unique_ptr<Board> board;  // where all ranks share memory
+    bool standing_in = false;      // doing a call that this rank was to do before it raises a fault
 
   private:
     struct Key {
@@ -88,6 +95,9 @@ class Communicator {
     using Engines = std::list<std::pair<Key, Service>>;  // the latest used first
 
     static Key key_of(const Call& call, int choice);
+    void enter(const Call& call, bool by_rules);
+    void leave() const;
+    void transfer(const Call& call);
     void serve(const Call& call, Service& service);
     void remember(const Call& call, Service service);
     std::byte* room(std::size_t num_bytes);

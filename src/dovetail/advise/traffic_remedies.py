@@ -43,7 +43,7 @@ def _merged(story: Story, name: str, place: str, runs: Sequence[dict[int, list[i
     rank, most = calls.most_common(1)[0]
     each = sum(calls.values()) / sum(len(run) for run in runs)
     evidence = f"{most} calls of {name} on rank {rank}, {each:.3g} at a time from {place} on, with no work between"
-    action = f"one {name} of all their elements; or dovetail.all_reduce and its kin, which chooses the collective by its size"
+    action = f"one {name} of all their elements; or dovetail.all_reduce and its kin, which choose the algorithm by size"
     return Remedy("merge", tuple(rows), evidence, action, story.with_steps(changed, gatherings=tuple(gatherings)))
 
 

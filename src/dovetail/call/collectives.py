@@ -2,8 +2,9 @@
 
 Every rank of `comm` makes the same calls, with C-contiguous arrays of one dtype and of matching shapes. Ranks share
 arrays along axis 0. Results are returned, and written to `out` where one is given. `op`: sum, prod, min, max, or avg
-(of floats). OperatorError for what cannot be; RunError where MPI fails or a rank never comes. With
-$DOVETAIL_CHECK_CALLS set, ranks whose arguments differ are told so before anything moves.
+(of floats). OperatorError for what cannot be; RunError where MPI fails or a rank never comes. On one host all ranks
+raise what one rank raises before its transfer. With $DOVETAIL_CHECK_CALLS set, ranks compare their arguments before
+anything moves.
 """
 
 from __future__ import annotations

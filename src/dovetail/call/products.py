@@ -24,6 +24,7 @@ from dovetail.matmul import DTYPES, RankArguments
 from dovetail.run.arrays import Array
 from dovetail.run.comm import Communicator, adopted
 from dovetail.run.embedded import overlap
+from dovetail.run.faults import Door
 from dovetail.run.together import words_of
 from dovetail.run.world import World
 
@@ -89,9 +90,11 @@ def product_call(name: str) -> Callable[..., Any]:
     kind = operator_class(name)
 
     def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
-        ranks = adopted(comm)
-        found, held = look_up(name, ranks, asked_of(name, a, b, out, said))
-        result = found.operator.result(found.program, found.rank, found.embedded.run_bound(held))
+        with Door(comm) as door:
+            ranks = door.made = adopted(comm)
+            found, held = look_up(name, ranks, asked_of(name, a, b, out, said))
+            results = found.embedded.run_bound(held)
+        result = found.operator.result(found.program, found.rank, results)
         return result if out is None else out
 
     call.__name__ = call.__qualname__ = name
@@ -113,8 +116,9 @@ def schedule_for(
     if not (hasattr(kind, "said") and hasattr(kind, "of_ranks")):
         hint = "an operator of dovetail.matmul; for collectives choice_for, and a nest on ranks has .schedule"
         raise OperatorError(f"{product} is no product", hint=hint)
-    ranks = adopted(comm)
-    found, _ = look_up(product, ranks, asked_of(product, a, b, out, said))
+    with Door(comm) as door:
+        ranks = door.made = adopted(comm)
+        found, _ = look_up(product, ranks, asked_of(product, a, b, out, said))
     return replace(found.schedule, notes=(found.operator.explained(found.schedule, ranks.size),))
 
 

@@ -13,6 +13,8 @@ from dovetail.call.build_engine import prepare
 from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
+from dovetail.run.faults import Door
+from dovetail.run.together import common
 from dovetail.store.selection import LIBRARY, Choice, Row, Selection, selection_for
 
 
@@ -21,11 +23,12 @@ def use(comm: Any, selection: Selection | None) -> None:
 
     All ranks of `comm` call it together; rank 0's selection counts. OperatorError, on every rank, where that is none.
     """
-    made = communicator(comm)
-    found, fault = _rank_0s(made, lambda: checked_selection(selection))
-    if fault:
-        raise OperatorError(f"rank 0 gives no selection: {fault}", hint="Selection.load(path), or None")
-    _set_rules(made, found)
+    with Door(comm) as door:
+        made = door.made = communicator(comm)
+        found, fault = _rank_0s(made, lambda: checked_selection(selection))
+        if fault:
+            raise common(OperatorError(f"rank 0 gives no selection: {fault}", hint="Selection.load(path), or None"))
+        _set_rules(made, found)
 
 
 def checked_selection(selection: Any) -> Selection | None:

@@ -21,7 +21,9 @@ from dovetail.core import OperatorError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Request, call
+from dovetail.run.faults import Door
 from dovetail.run.reduce import REDUCE_OPS
+from dovetail.run.together import common, is_common
 
 _MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
 _MOST = 2**31 - 1  # elements, as MPI counts
@@ -31,28 +33,33 @@ def settle(
     kind: str, comm: Any, array: Array | None, out: Array | None, op: str = "sum", root: int = 0, counts: Any = None
 ) -> Array:
     """Do the call and return its result (None where this rank has none); OperatorError where it cannot be."""
-    made, checks = communicator(comm), checks_calls()
-    given, is_row, fault = _own_counts(kind, made, counts)
-    if checks and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
-        form = np.array([is_row], np.int64)
-        made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
-        if fault is not None:
+    with Door(comm) as door:
+        made, checks = communicator(comm), checks_calls()
+        door.made = made
+        given, is_row, fault = _own_counts(kind, made, counts)
+        if checks and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
+            form = np.array([is_row], np.int64)
+            made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
+            if fault is not None:
+                raise common(fault)
+        if fault is not None and made.bound.has_board:  # by which the other ranks hear of it, whatever they do next
             raise fault
-    each = made.gather(given) if is_row and given is not None else given
-    try:
-        if fault is not None:
-            raise fault
-        each = _rows_of_all(kind, made, each) if is_row else each
-        src, dst, request = _asked(kind, made, array, out, op, root, each)
-    except Exception:  # whatever it is, of the user's own class perhaps: with checks, the other ranks wait for this one
+        each = made.gather(given) if is_row and given is not None else given
+        try:
+            if fault is not None:
+                raise common(fault) if is_row else fault
+            each = _rows_of_all(kind, made, each) if is_row else each
+            src, dst, request = _asked(kind, made, array, out, op, root, each)
+        except Exception as error:  # whatever it is, of the user's own class perhaps
+            if checks and not is_common(error):
+                made.agree(None)
+                common(error)
+            raise
         if checks:
-            made.agree(None)
-        raise
-    if checks:
-        made.agree(request)
-    if counts is not None or not call(KINDS.index(kind), comm, src, dst, op, root):
-        made.run(request)
-    return cast(Array, dst)
+            made.agree(request)
+        if counts is not None or not call(KINDS.index(kind), comm, src, dst, op, root):
+            made.run(request)
+        return cast(Array, dst)
 
 
 def _asked(
@@ -109,8 +116,11 @@ def _rows_of_all(kind: str, made: Communicator, everyone: Any) -> Counts:
     """Return the rows of all ranks as one table; OperatorError where a rank refused its own."""
     refused = np.flatnonzero((everyone < 0).all(axis=1))
     if len(refused):
-        raise OperatorError(f"rank {refused[0]} refuses its counts of {kind}", found="its error says why")
-    return whole_counts(kind, everyone, (made.size, made.size))
+        raise common(OperatorError(f"rank {refused[0]} refuses its counts of {kind}", found="its error says why"))
+    try:
+        return whole_counts(kind, everyone, (made.size, made.size))
+    except OperatorError as error:
+        raise common(error) from None
 
 
 def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[str, int]:

@@ -136,7 +136,7 @@ class Verb:
         return list(subjects()) if self.of_subjects else []
 
     def kind_of(self, name: str) -> Any:
-        """The class of an operator or subject, None without; a OperatorError that offers the nearest where there is
+        """The class of an operator or subject, None without; an OperatorError that offers the nearest where there is
         none."""
         from dovetail.ir.registry import is_in_file, operator_class, operators, subject_class
 
@@ -170,7 +170,7 @@ class Verb:
         )
 
     def command(self, name: str) -> Any:
-        """The command for one operator; a OperatorError that offers the nearest where there is none."""
+        """The command for one operator; an OperatorError that offers the nearest where there is none."""
         kind, verb = self.kind_of(name), self.run_of(name)
         own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
         options = self.options(kind)

@@ -17,7 +17,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def nearest(value: str, known: Iterable[str], what: str) -> str:
-    """`value` if it is known, else a OperatorError that offers the nearest.
+    """`value` if it is known, else an OperatorError that offers the nearest.
 
     >>> nearest("mc2", ("auto", "mc2", "optimal"), "schedule")
     'mc2'
@@ -43,14 +43,14 @@ def one_of(known: Iterable[str], what: str) -> Callable[[str | None], str | None
 
 
 def known_dtype(value: str | None) -> str | None:
-    """An element type that ranks can reduce, or a OperatorError that offers the nearest."""
+    """An element type that ranks can reduce, or an OperatorError that offers the nearest."""
     from dovetail.ir.workload import DTYPE_BYTES
 
     return None if value is None else nearest(value, DTYPE_BYTES, "dtype")
 
 
 def known_collective(value: str) -> str:
-    """The collective of that name, or a OperatorError that offers the nearest."""
+    """The collective of that name, or an OperatorError that offers the nearest."""
     return nearest(value, COLLECTIVES, "collective")
 
 

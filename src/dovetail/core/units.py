@@ -36,7 +36,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_count(value: object, name: str, least: int = 0) -> int:
-    """A whole number not under `least`, or a OperatorError that names the argument.
+    """A whole number not under `least`, or an OperatorError that names the argument.
 
     >>> parse_count(4, "ranks", least=1)
     4

@@ -41,7 +41,7 @@ class Call:
 
 
 def bound(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Call:
-    """The call, or a OperatorError that says which argument does not fit, and why."""
+    """The call, or an OperatorError that says which argument does not fit, and why."""
     sizes = _sizes(nest, arrays, parameters)
     given = dict(zip(nest.arrays, arrays, strict=True))
     dtypes = _dtypes(nest, given)
@@ -92,7 +92,7 @@ def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -
 
 
 def parse_size(value: object, name: str) -> int:
-    """A size, or a number of steps, that C can count to, or a OperatorError that names it.
+    """A size, or a number of steps, that C can count to, or an OperatorError that names it.
 
     >>> parse_size(3, "steps")
     3

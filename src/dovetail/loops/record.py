@@ -290,7 +290,7 @@ def record(function: Callable[..., Any], arrays: Mapping[str, Array], parameters
 
 
 def record_once(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Run the function; what Python cannot do with symbols becomes a OperatorError with the user's line."""
+    """Run the function; what Python cannot do with symbols becomes an OperatorError with the user's line."""
     try:
         function(**given)
     except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, NameError, RecursionError) as error:

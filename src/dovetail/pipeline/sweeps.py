@@ -128,7 +128,7 @@ class Pipelined:
 
 
 def pipelined_of(nest: Nest) -> Pipelined:
-    """The pipeline that a nest is, or a OperatorError that says why it is none.
+    """The pipeline that a nest is, or an OperatorError that says why it is none.
 
     >>> from dovetail.loops.problems import gauss_seidel2d, sync_p2p
     >>> [phase.name for phase in pipelined_of(sync_p2p).phases], pipelined_of(gauss_seidel2d).forward

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import platform
+import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
@@ -20,7 +22,7 @@ from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
 from dovetail.run.mpi_library import Shim, build_shim
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.together import of_all
+from dovetail.run.together import common, of_all
 from dovetail.run.world import World
 
 KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
@@ -113,14 +115,15 @@ class Communicator:
         everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
         for rank, theirs in enumerate(everyone):
             if request and theirs[0] < 0:
-                raise OperatorError(f"rank {rank} refuses its arguments of {request.kind}", found="its error says why")
+                what = f"rank {rank} refuses its arguments of {request.kind}"
+                raise common(OperatorError(what, found="its error says why"))
             differ = np.flatnonzero(theirs != everyone[0])
             if request and len(differ) and everyone[0, 0] >= 0:
                 what = names[differ[0]]
                 values = (_said(what, int(row[differ[0]])) for row in (everyone[0], theirs))
                 found = "{} {} on rank 0, {} on rank {}".format(what, *values, rank)
                 found = f"counts on rank {rank} are not those on rank 0" if what == "counts" else found
-                raise OperatorError(f"ranks call {request.kind} with different arguments", found=found)
+                raise common(OperatorError(f"ranks call {request.kind} with different arguments", found=found))
 
     def gather(self, words: Array) -> Array:
         """Every rank's `words`, a row each, by the library's call."""
@@ -195,22 +198,63 @@ def adopted(comm: Any) -> Communicator:
         fault = error
     if bound is not None and bound.key in _known:
         return _known[bound.key]
-    hosts = of_all(comm, platform.node, fault)
-    bound = _native.comm_adopt(table, fortran) if bound is None else bound
+    board = _Board(comm)
     try:
-        of_all(comm, lambda: _remember(bound, hosts))
-    except Exception:
-        _known.pop(bound.key, None)  # on all ranks, which begin again the next time
-        raise
+        hosts, boards = zip(*of_all(comm, lambda: (platform.node(), board.made()), fault), strict=True)
+        shared = boards[0] if len(set(hosts)) == 1 else ""
+        bound = _native.comm_adopt(table, fortran) if bound is None else bound
+        try:
+            opened = of_all(comm, lambda: _remember(bound, hosts, shared))
+        except BaseException:
+            _known.pop(bound.key, None)  # on all ranks, which begin again the next time
+            raise
+        if not all(opened):
+            bound.drop_board()
+    finally:
+        board.unlink()
     return _known[bound.key]
 
 
-def _remember(bound: _native.Communicator, hosts: Sequence[str]) -> None:
+def known(comm: Any) -> Communicator | None:
+    """Ours for the user's communicator where its ranks have made it; None where not, or where that cannot be asked."""
+    try:
+        bound = _native.comm_find(_table(), _fortran(comm))
+    except Exception:
+        return None
+    return _known.get(bound.key) if bound is not None else None
+
+
+def known_by(bound: _native.Communicator) -> Communicator | None:
+    """Ours for a native one, which may have been freed."""
+    return _known.get(bound.key)
+
+
+class _Board:
+    """The name of the memory that all ranks are to open, made by rank 0; it is taken away when they have."""
+
+    def __init__(self, comm: Any) -> None:
+        self._size, self._makes, self._name = comm.Get_size(), comm.Get_rank() == 0, ""
+
+    def made(self) -> str:
+        """Return its name, on rank 0; an empty one where there is no such memory, or only one rank."""
+        name = f"/dovetail-{os.getpid()}-{secrets.token_hex(8)}"
+        if self._makes and self._size > 1 and _native.board_make(name, self._size):
+            self._name = name
+        return self._name
+
+    def unlink(self) -> None:
+        if self._name:
+            _native.board_unlink(self._name)
+
+
+def _remember(bound: _native.Communicator, hosts: Sequence[str], board: str) -> bool:
+    """Return whether the board was opened."""
     for key in [key for key, old in _known.items() if old.bound.freed]:
         del _known[key]
     made = Communicator(bound, hosts)
     assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where all ranks hear of a failure
     _known[bound.key] = made
+    return bool(board) and bool(bound.open_board(board))
 
 
 def _numbers(request: Request) -> list[int]:

@@ -22,9 +22,10 @@ from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
 from dovetail.run.comm import world_of
 from dovetail.run.engine import bind, run_engines
+from dovetail.run.faults import Door
 from dovetail.run.mpi_library import build_shim
 from dovetail.run.options import RunOptions
-from dovetail.run.together import words_of
+from dovetail.run.together import common, words_of
 from dovetail.run.world import World
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -93,19 +94,18 @@ class Embedded:
         if self.world and self.world.freed:
             raise RunError("the communicator was freed", hint="its plan ends with it: run on another one")
         given, results, fault, error = {}, dict[str, Array](), "", None
-        try:
-            inputs, out = read()
-            given, results = {name: np.ascontiguousarray(array) for name, array in inputs.items()}, dict(out)
-            fault = self.fault(given, results, allow_nonfinite)
-            if not fault:
-                results |= {name: self.empty(name) for name in self._outputs if name not in results}
-                self._engine(given | results)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as failure:
-            fault, error = words_of(failure), failure
-        self.agree(fault, error)
-        return self._run(given, results)
+        with Door(None, self.world.bound if self.world else None):
+            try:
+                inputs, out = read()
+                given, results = {name: np.ascontiguousarray(array) for name, array in inputs.items()}, dict(out)
+                fault = self.fault(given, results, allow_nonfinite)
+                if not fault:
+                    results |= {name: self.empty(name) for name in self._outputs if name not in results}
+                    self._engine(given | results)
+            except BaseException as failure:
+                fault, error = words_of(failure), failure
+            self.agree(fault, error)
+            return self._run(given, results)
 
     def new_outputs(self) -> dict[str, Array]:
         """New arrays for the outputs of this rank, slots first; not poisoned."""
@@ -168,7 +168,9 @@ class Embedded:
         if faults:
             rank, text = min(faults.items())
             more = f"and {len(faults) - 1} other ranks refuse too" if len(faults) > 1 else None
-            raise OperatorError(f"rank {rank} cannot run the plan: {text}", found=more) from error
+            if isinstance(error, KeyboardInterrupt):
+                raise common(error)
+            raise common(OperatorError(f"rank {rank} cannot run the plan: {text}", found=more)) from error
 
     def _engine(self, arrays: dict[str, Array]) -> Any:
         """The engine on these arrays: bound once, then moved to where they lie now, unless it keeps arrays itself."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from dovetail.core import DovetailError, OperatorError, RunError, errors
 
+E = TypeVar("E", bound=BaseException)
+_COMMON = "_dovetail_common"
 MOST_LETTERS = 1000  # of an error's text: MPI sends a message of this length without waiting for its receiver
 
 
@@ -22,7 +25,7 @@ class Fault(NamedTuple):
     text: str = ""
 
     def raised(self) -> DovetailError:
-        """Return the error for the other ranks: of the same class if that is one of ours, else a OperatorError."""
+        """Return the error for the other ranks: of the same class if that is one of ours, else an OperatorError."""
         kind = getattr(errors, self.kind, OperatorError)
         made: DovetailError = kind(f"rank {self.rank}: {self.text}")
         return made
@@ -40,6 +43,18 @@ def fault_of(rank: int, error: BaseException) -> Fault:
     """Return what a rank sends the other ranks of an error."""
     ours = type(error).__name__ if isinstance(error, DovetailError) else ""
     return Fault(rank, ours if hasattr(errors, ours) else "", words_of(error))
+
+
+def common(error: E) -> E:
+    """Return `error`, which all ranks raise together: no `faults.Door` reports it to the others."""
+    with suppress(Exception):  # of a class of the user's
+        setattr(error, _COMMON, True)
+    return error
+
+
+def is_common(error: BaseException) -> bool:
+    """Whether `common` returned this error."""
+    return bool(vars(error).get(_COMMON, False)) if hasattr(error, "__dict__") else False
 
 
 def words_of(error: BaseException) -> str:
@@ -69,13 +84,13 @@ def of_all(comm: Any, own: Callable[[], Any], fault: BaseException | None = None
     if fault is None:
         try:
             found = own()
-        except Exception as error:  # whatever it is: the other ranks wait for this one
+        except BaseException as error:  # whatever it is: the other ranks wait for this one
             fault = error
     sent = fault_of(comm.Get_rank(), fault) if fault is not None else Fault(-1)
     everyone = comm.allgather((sent, found))
     if fault is not None:
-        raise fault
+        raise common(fault)
     first = first_of({rank: each for rank, (each, _) in enumerate(everyone)})
     if first.text:
-        raise first.raised()
+        raise common(first.raised())
     return [each for _, each in everyone]

@@ -15,7 +15,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi_library import ON_COMM, Shim
-from dovetail.run.together import Fault, OtherRankFailed, Unanswered, fault_of, first_of
+from dovetail.run.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
 
 if TYPE_CHECKING:
     from dovetail.trace.clocks import Meeting
@@ -50,6 +50,11 @@ class World:
     def has_all(self) -> bool:
         """Whether these are all ranks of the job, and not those of a user's communicator."""
         return self._bound is None
+
+    @property
+    def bound(self) -> _native.Communicator | None:
+        """The user's communicator that was adopted, if these are its ranks."""
+        return self._bound
 
     @property
     def freed(self) -> bool:
@@ -107,13 +112,14 @@ class World:
         try:
             yield
             self.share(self.gather(None, ANSWER_S)[:1], ANSWER_S)
-        except (KeyboardInterrupt, Unanswered):
+        except Unanswered:
             raise
         except OtherRankFailed:
             self._exchange_faults(Fault(self.rank))
-            raise first_of(self._faults).raised() from None
+            raise common(first_of(self._faults).raised()) from None
         except BaseException as error:
             self._exchange_faults(fault_of(self.rank, error))
+            common(error)
             raise
         finally:
             self._faults.clear()  # a block around this one exchanges its own

@@ -86,7 +86,7 @@ class Stencil:
 
 
 def stencil_of(nest: Nest) -> Stencil:
-    """The stencil that a nest is, or a OperatorError that says why it is none."""
+    """The stencil that a nest is, or an OperatorError that says why it is none."""
     check_untaken(nest)
     check_constant(nest)
     nest = with_all_loops(nest, elements=bool(nest.levels))

@@ -1,0 +1,154 @@
+// Board: see board.hpp.
+#include "run/board.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "run/mpi_table.h"
+
+namespace dovetail::run {
+
+namespace {
+
+template <std::size_t N>
+void put(char (&to)[N], const std::string& text) {
+    const std::size_t size = std::min(text.size(), N - 1);
+    std::memcpy(to, text.data(), size);
+    to[size] = 0;
+}
+
+[[noreturn]] void refuse(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
+
+}  // namespace
+
+// Held for less than a microsecond, by ranks that fail or hear of a fault.
+class Board::Lock {
+  public:
+    explicit Lock(Head* head) : locked_(head->locked) {
+        for (std::uint32_t open = 0; !locked_.compare_exchange_weak(open, 1, std::memory_order_seq_cst); open = 0)
+            sched_yield();
+    }
+    ~Lock() { locked_.store(0, std::memory_order_seq_cst); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+  private:
+    std::atomic<std::uint32_t>& locked_;
+};
+
+Board::Board(const std::string& name, int rank, int size, bool create) : rank_(rank), size_(size) {
+    const auto ranks = static_cast<std::size_t>(size);
+    counts_room_ = size <= most_ranks_v ? ranks * ranks * sizeof(std::int64_t) : 0;
+    num_bytes_ = sizeof(Head) + ranks * (sizeof(Row) + counts_room_);
+    const int file = shm_open(name.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
+    if (file < 0) refuse("shm_open");
+    const int code = create ? posix_fallocate(file, 0, static_cast<off_t>(num_bytes_)) : 0;
+    memory_ = code ? MAP_FAILED : mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (memory_ == MAP_FAILED) {
+        if (create) unlink(name);
+        errno = code ? code : errno;
+        refuse(code ? "posix_fallocate" : "mmap");
+    }
+    head_ = static_cast<Head*>(memory_);  // zeroed by the system, which is how all of it begins
+    rows_ = reinterpret_cast<Row*>(static_cast<std::byte*>(memory_) + sizeof(Head));
+    own_ = rows_ + rank;
+    counts_ = reinterpret_cast<std::byte*>(rows_ + size);
+}
+
+Board::~Board() { munmap(memory_, num_bytes_); }
+
+void Board::unlink(const std::string& name) { shm_unlink(name.c_str()); }
+
+void Board::keep_counts(std::string_view all_counts) {
+    if (all_counts.size() > counts_room_) return;
+    std::memcpy(counts(rank_), all_counts.data(), all_counts.size());
+    own_->counts_size = all_counts.size();
+    own_->counted = number_;
+}
+
+// A fault was posted: the call goes on only if other ranks count on it.
+bool Board::may_go_on() {
+    const Lock lock(head_);
+    if (number_ <= place(acked_ + 1).through) return true;
+    own_->entered.store(--number_, std::memory_order_seq_cst);
+    return false;
+}
+
+bool Board::is_reached() const {
+    const Lock lock(head_);
+    return place(acked_ + 1).call <= number_;
+}
+
+// The latest call of a rank that it does not take back on account of a fault which it has still to raise.
+std::uint64_t Board::entered(int rank) const {
+    const std::uint64_t number = row(rank).entered.load(std::memory_order_seq_cst);
+    const std::uint64_t acked = row(rank).acked.load(std::memory_order_seq_cst);
+    return acked < head_->posted.load() ? std::min(number, place(acked + 1).through) : number;
+}
+
+bool Board::post(const std::string& kind, const std::string& text) {
+    const Lock lock(head_);
+    if (has_fault()) return true;
+    std::uint64_t oldest = acked_, latest = 0;
+    for (int other = 0; other < size_; ++other) oldest = std::min(oldest, row(other).acked.load());
+    const std::uint64_t fault = acked_ + 1;
+    if (fault - oldest >= kept_faults) return false;
+    Text& made = head_->texts[fault % kept_texts];
+    made.fault = fault;
+    made.rank = rank_;
+    put(made.kind, kind);
+    put(made.text, text);
+    place(fault) = {number_ + 1, ~std::uint64_t{0}};
+    head_->posted.store(fault, std::memory_order_seq_cst);
+    for (int other = 0; other < size_; ++other) latest = std::max(latest, entered(other));
+    place(fault).through = latest;
+    return true;
+}
+
+Posted Board::fault() {
+    const Lock lock(head_);
+    const Text& found = head_->texts[(acked_ + 1) % kept_texts];
+    if (found.fault != acked_ + 1) return {-1, "", "another rank failed in an earlier call"};
+    return {found.rank, found.kind, found.text};
+}
+
+std::uint64_t Board::owed() {
+    const Lock lock(head_);
+    const std::uint64_t number = number_ < place(acked_ + 1).through ? number_ + 1 : 0;
+    own_->owed.store(number);
+    return number;
+}
+
+void Board::acknowledge() { own_->acked.store(++acked_, std::memory_order_seq_cst); }
+
+std::optional<std::pair<Recorded, std::string>> Board::recorded(std::uint64_t number) {
+    const Lock lock(head_);
+    for (int other = 0; other < size_; ++other) {
+        const std::uint64_t latest = entered(other);
+        if (other == rank_ || latest < number || latest - number >= kept_calls - 1) continue;
+        const Row& theirs = row(other);
+        const Recorded& found = theirs.calls[number % kept_calls];
+        if (found.kind < DT_ALL_GATHER_V) return {{found, ""}};
+        if (theirs.counted == number)
+            return {{found, std::string(reinterpret_cast<const char*>(counts(other)), theirs.counts_size)}};
+    }
+    return std::nullopt;
+}
+
+std::vector<int> Board::absent(std::uint64_t number) const {
+    std::vector<int> found;
+    for (int other = 0; other < size_; ++other)
+        if (other != rank_ && std::max(row(other).entered.load(), row(other).owed.load()) < number)
+            found.push_back(other);
+    return found;
+}
+
+}  // namespace dovetail::run

@@ -1,0 +1,140 @@
+"""faults: what one rank raises in a collective before its transfer is raised on all ranks, if they run on one host.
+
+The ranks of a communicator share a board there (see native/run/board.hpp). A call costs two stores to it. Only a rank
+that fails does more: it posts its error, and then takes part in the transfers that other ranks have begun, on arrays
+that stand in for its own. So no rank stays inside MPI. After such a transfer, or in place of the next one, every other
+rank raises the error.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import RunError
+from dovetail.run import comm as ranks
+from dovetail.run.comm import KINDS, REDUCED, Communicator, Request
+from dovetail.run.reduce import REDUCE_OPS
+from dovetail.run.together import Fault, common, fault_of, is_common
+
+SAID_S = 2.0  # after this long, a rank that waits for others before it raises prints why
+_POLL_S = 1e-3
+
+
+class Owed(NamedTuple):
+    """A call that this rank does before it raises a fault. `absent`: ranks that have not come to it."""
+
+    number: int
+    absent: tuple[int, ...]
+    kind: int  # -1: no rank has recorded it
+    elements: int = 0
+    dtype: int = 0
+    op: int = 0
+    root: int = 0
+    num_bytes: int = 0
+    by_rules: bool = True
+    all_counts: bytes = b""
+
+
+class Door:
+    """While it is open, an error of this rank is raised on all ranks of `made`, unless they all raise it anyway.
+
+    `comm`: the user's communicator; `made`: ours for it, once it is known, as it is for what is `bound` to it.
+    """
+
+    made: Communicator | None
+
+    def __init__(self, comm: Any, bound: _native.Communicator | None = None) -> None:
+        self.comm, self.made = comm, ranks.known_by(bound) if bound is not None else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is None or is_common(error) or isinstance(error, RunError):  # the last: the transfer itself failed
+            return
+        made = self.made or ranks.known(self.comm)
+        if made is not None:
+            report(made, error)
+
+
+def report(made: Communicator, error: BaseException) -> None:
+    """Have the other ranks raise an error of this rank, which raises it afterwards."""
+    fault = fault_of(made.rank, error)
+    if made.bound.post(fault.kind, fault.text):
+        _finish(made, fault)
+
+
+def raise_fault(bound: _native.Communicator) -> None:
+    """Raise what another rank has posted. The native call comes here in place of a transfer, or after it."""
+    made = ranks.known_by(bound)
+    assert made is not None
+    rank, kind, text = bound.fault()
+    fault = Fault(rank, kind, text.decode(errors="replace"))
+    _finish(made, fault)
+    raise common(fault.raised())
+
+
+def _finish(made: Communicator, fault: Fault) -> None:
+    """Do the calls that ranks had begun when the fault was posted. All forget their engines, and so go on alike."""
+    made.bound.standing_in = True
+    try:
+        while (owed := Owed(*made.bound.owed())).number:
+            _await_all(made, owed, fault)
+            _stand_in(made, owed, fault)
+    except RunError:  # MPI fails: the others see it too
+        pass
+    finally:
+        made.bound.standing_in = False
+        made.bound.clear()
+        made.bound.acknowledge()
+
+
+def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
+    """Wait where it can be interrupted, which MPI cannot."""
+    begin, said = time.monotonic(), False
+    while owed.absent:
+        time.sleep(_POLL_S)
+        owed = Owed(*made.bound.owed())
+        if not said and time.monotonic() - begin > SAID_S:
+            missing = ", ".join(map(str, owed.absent))
+            _print(f"{_said(fault)}. Rank {made.rank} raises it when these ranks have come to the call: {missing}")
+            said = True
+
+
+def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:
+    """Take part in a call of the other ranks, on arrays of zeros; the results are nobody's."""
+    if owed.kind < 0:
+        _print(f"{_said(fault)}. Other ranks wait in a call that it cannot join: the job is ended")
+        ranks.shim().call("abort", 1)
+    kind, is_root = KINDS[owed.kind], owed.root == made.rank
+    counts = None
+    if owed.all_counts:
+        counts = np.frombuffer(owed.all_counts, np.int64)
+        counts = counts.reshape(made.size, made.size) if kind == "all_to_all_v" else counts
+    most = made.size * owed.elements if counts is None else int(counts.sum())
+    src = np.zeros(most * np.dtype(_STORED.get(REDUCED[owed.dtype], REDUCED[owed.dtype])).itemsize, np.uint8)
+    dst = src if kind == "broadcast" else np.zeros_like(src)
+    given, result = src.ctypes.data, dst.ctypes.data
+    if not owed.by_rules:
+        made.bound.library(owed.kind, given, result, owed.elements)
+        return
+    given = given if kind != "scatter" or is_root else 0
+    result = result if kind not in ("reduce", "gather") or is_root else 0
+    sizes = owed.elements, REDUCED[owed.dtype], owed.num_bytes
+    made.run(Request(kind, given, result, *sizes, REDUCE_OPS[owed.op], owed.root, counts))
+
+
+_STORED = {"bfloat16": "uint16"}
+
+
+def _said(fault: Fault) -> str:
+    return f"dovetail: rank {fault.rank} fails in a collective: {fault.kind and f'{fault.kind}: '}{fault.text}"
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
